@@ -12,8 +12,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from reput_broker.tables.config_file import ConfigFile, encode
-from reput_broker.tables.data_version import DataVersion
+from reput_broker.tables.config_file import ConfigFile, DataVersion, encode
 
 _OURS = "reput"
 

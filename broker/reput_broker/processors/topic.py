@@ -14,7 +14,7 @@ from reput_broker.processors.topic_access import TopicAccess, no_topic
 from reput_broker.request import Handler, Refusal, Request, Response
 from reput_broker.store.message_store import MessageStore
 from reput_broker.tables.tables import Tables
-from reput_broker.tables.unkept_topics import why_not_kept
+from reput_broker.tables.topics import why_not_kept
 from reput_protocol.bodies import (
     BrokerData,
     QueueData,

@@ -7,8 +7,7 @@ from collections.abc import Mapping
 from reput_broker.observe.counters import Counters
 from reput_broker.request import Refusal
 from reput_broker.tables.table_saver import TableSaver
-from reput_broker.tables.topics import TooManyTopics, TopicConfigManager
-from reput_broker.tables.unkept_topics import why_not_kept
+from reput_broker.tables.topics import TooManyTopics, TopicConfigManager, why_not_kept
 from reput_protocol.bodies import TopicConfig
 from reput_protocol.codes import Perm
 from reput_protocol.errors import ErrorCode

@@ -13,8 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from reput_broker.tables.config_file import ConfigFile, ConfigFileSave
-from reput_broker.tables.data_version import DataVersion
+from reput_broker.tables.config_file import ConfigFile, ConfigFileSave, DataVersion
 
 _DAY_MS: Final = 86_400_000
 

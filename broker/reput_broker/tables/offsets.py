@@ -4,7 +4,7 @@ The table is saved to `config/consumerOffset.json` now and then, in RocketMQ's f
 commit goes to `config/consumerOffset.journal` before it is acknowledged, so that an acknowledged offset
 survives `kill -9`.
 
-`offset_save.py` replaces both files, safe at every step. A journal names the JSON file that it continues, so
+`OffsetSave` replaces both files, safe at every step. A journal names the JSON file that it continues, so
 the start finds the pair. A journal that continues neither the file nor its backup is not ours to apply:
 another broker has written the JSON. It is renamed aside and named in the log.
 """
@@ -14,14 +14,14 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import structlog
 
 from reput_broker.store.file_io import make_directories
-from reput_broker.tables.config_file import ConfigFile, set_aside
-from reput_broker.tables.data_version import DataVersion
+from reput_broker.tables.config_file import ConfigFile, DataVersion, encode, set_aside
 from reput_broker.tables.offset_journal import (
     COMMIT,
     GROUP_REMOVED,
@@ -33,7 +33,6 @@ from reput_broker.tables.offset_journal import (
     OffsetJournal,
     read_journal,
 )
-from reput_broker.tables.offset_save import OffsetSave
 from reput_broker.tables.table_saver import save_now
 
 log = structlog.get_logger(__name__)
@@ -328,3 +327,72 @@ def _read_if_any(path: Path) -> JournalContents | JournalUnreadable | None:
         return None
     except JournalUnreadable as error:
         return error
+
+
+class OffsetSave:
+    """One save of the offsets: `consumerOffset.json` and its journal are replaced together.
+
+    Each step is safe to be the last one:
+
+    1. the new JSON is written to consumerOffset.json.tmp and synced          old JSON + old journal count
+    2. an empty journal that continues it is written to
+       consumerOffset.journal.next and synced                                 (commits meanwhile go to the old
+    3. what was committed since the copy was made is appended to that one      journal, and are remembered)
+    4. consumerOffset.json becomes .bak                                       .bak + old journal count
+    5. consumerOffset.json.tmp becomes consumerOffset.json                    new JSON + journal.next count
+    6. consumerOffset.journal.next becomes consumerOffset.journal             new JSON + new journal count
+    """
+
+    def __init__(
+        self, table: ConsumerOffsetManager, members: Callable[[], dict[str, Any]], next_sequence: int
+    ) -> None:
+        self._table = table
+        self._members = members
+        self._next_sequence = next_sequence
+        self._records: list[bytes] = []
+        self._count = 0
+        self._journal: OffsetJournal | None = None
+
+    def remember(self, records: bytes, count: int) -> None:
+        """Take note of commits made while the job runs."""
+        self._records.append(records)
+        self._count += count
+
+    def write(self) -> None:
+        """Steps 1 and 2. Blocks: for a worker thread. Raises OSError."""
+        members = self._members()
+        data = encode(members)
+        self._table.file.write_temporary(data)
+        identity = JournalIdentity.of(data, members["dataVersion"]["counter"])
+        self._journal = OffsetJournal.create(self._table.next_journal_path, identity, self._next_sequence)
+
+    def adopt(self) -> None:
+        """Steps 3 to 6, for the owner of the table.
+
+        Raises:
+            JournalWriteFailed, OSError: before step 5 is done the old files count. After it the new ones do,
+                whatever the journal's file is called.
+        """
+        journal = self._journal
+        assert journal is not None, "write comes first"
+        if self._records:
+            journal.append_records(b"".join(self._records), self._count)
+        self._table.file.adopt_temporary()
+        self._journal = None
+        self._table.adopt_journal(journal)
+        journal.rename(self._table.journal_path)
+
+    def sync(self) -> None:
+        """Make the names durable. Blocks: for a worker thread. Raises OSError."""
+        self._table.file.sync_directory()
+
+    def abandon(self) -> None:
+        """Give up; files of this save that nothing relies on are removed."""
+        table = self._table
+        if self._journal is not None:
+            self._journal.close()
+            with suppress(OSError):
+                self._journal.path.unlink()
+        with suppress(OSError):
+            table.file.temporary.unlink(missing_ok=True)
+        table.save_abandoned()

@@ -16,8 +16,7 @@ from msgspec import to_builtins
 
 from reput_broker.config.sections import GroupsConfig
 from reput_broker.request import Refusal
-from reput_broker.tables.config_file import ConfigFile, ConfigFileSave
-from reput_broker.tables.data_version import DataVersion
+from reput_broker.tables.config_file import ConfigFile, ConfigFileSave, DataVersion
 from reput_broker.tables.table_saver import save_now
 from reput_protocol.bodies_group import SubscriptionGroupConfig
 from reput_protocol.body import read_members

@@ -16,8 +16,8 @@ from typing import Any
 from msgspec.structs import replace
 
 from reput_broker.config.sections import TopicsConfig
-from reput_broker.tables.config_file import ConfigFile, ConfigFileSave
-from reput_broker.tables.data_version import DataVersion
+from reput_broker.store.opening.foreign_files import LMQ_PREFIX
+from reput_broker.tables.config_file import ConfigFile, ConfigFileSave, DataVersion
 from reput_broker.tables.table_saver import save_now
 from reput_protocol.bodies import TopicConfig
 from reput_protocol.bodies_topic import GENERATION_ATTRIBUTE
@@ -332,3 +332,29 @@ def _number(entry: dict[str, Any], name: str, default: int) -> int:
 
 def _topic(name: str, queues: int, perm: int = PERM_DEFAULT) -> TopicConfig:
     return TopicConfig(topic_name=name, read_queue_nums=queues, write_queue_nums=queues, perm=perm)
+
+
+def why_not_kept(topic: str, attributes: Mapping[str, str]) -> str | None:
+    """Return why messages of this topic cannot be stored, with the remedy; None if they can.
+
+    A batch queue (`queue.type=BatchCQ`) has entries in `batchconsumequeue/`, a compacted topic
+    (`cleanup.policy=COMPACTION`) a second log, and a topic whose name begins with `%LMQ%` is a light queue fed by other
+    topics' messages. What this broker stored for them would be missing where RocketMQ looks; RocketMQ even refuses a
+    directory in which a batch topic has an ordinary queue.
+    """
+    if attributes and attributes.get("queue.type", "").lower() == "batchcq":
+        return (
+            f"topic {topic!r} has attribute queue.type=BatchCQ and this broker keeps no batch queues; "
+            "use a topic without it"
+        )
+    if attributes and attributes.get("cleanup.policy", "").upper() == "COMPACTION":
+        return (
+            f"topic {topic!r} has attribute cleanup.policy=COMPACTION and this broker compacts nothing; "
+            "use a topic without it"
+        )
+    if topic.startswith(LMQ_PREFIX):
+        return (
+            f"topic {topic!r} begins with {LMQ_PREFIX}, which names RocketMQ's light message queues, and this broker "
+            "keeps none; choose another name"
+        )
+    return None

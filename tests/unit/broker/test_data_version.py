@@ -1,6 +1,6 @@
 import pytest
 
-from reput_broker.tables.data_version import DataVersion
+from reput_broker.tables.config_file import DataVersion
 
 
 def test_a_change_steps_the_counter_and_takes_the_time() -> None:

@@ -9,7 +9,7 @@ import pytest
 from reput_broker.store.errors import ForeignFile
 from reput_broker.store.message_store import MessageStore
 from reput_broker.store.options import StoreOptions
-from reput_broker.tables.unkept_topics import why_not_kept
+from reput_broker.tables.topics import why_not_kept
 from reput_protocol.codes import MessageSysFlag
 from reput_protocol.properties import encode_properties
 from reput_protocol.record import Record
