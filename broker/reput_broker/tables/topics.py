@@ -342,12 +342,12 @@ def why_not_kept(topic: str, attributes: Mapping[str, str]) -> str | None:
     topics' messages. What this broker stored for them would be missing where RocketMQ looks; RocketMQ even refuses a
     directory in which a batch topic has an ordinary queue.
     """
-    if attributes and attributes.get("queue.type", "").lower() == "batchcq":
+    if "queue.type" in attributes and attributes["queue.type"].lower() == "batchcq":
         return (
             f"topic {topic!r} has attribute queue.type=BatchCQ and this broker keeps no batch queues; "
             "use a topic without it"
         )
-    if attributes and attributes.get("cleanup.policy", "").upper() == "COMPACTION":
+    if "cleanup.policy" in attributes and attributes["cleanup.policy"].upper() == "COMPACTION":
         return (
             f"topic {topic!r} has attribute cleanup.policy=COMPACTION and this broker compacts nothing; "
             "use a topic without it"
