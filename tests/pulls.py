@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from reput_client.consume.group.assigned import AssignedQueue
 from reput_client.consume.group.serving import Serving
-from reput_client.consume.pull_result import PulledMessages, PullResult, PullStatus
-from reput_client.consume.wanted import Wanted
+from reput_client.consume.pull import PulledMessages, PullResult, PullStatus, Wanted
 from reput_protocol.message import Message, MessageQueue
 from reput_protocol.put_block import check_put_block, encode_put_block, patch_block
 

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from reput_cli.bench_payload import HEAD_BYTES, POOL_BYTES, Payloads, made_at_ns, number_of
-from reput_client.consume.message_columns import CodedValues
+from reput_client.consume.columns import CodedValues
 
 TAGS = tuple(f"t{number}" for number in range(16))
 _LOOK_AT_CLOCK = 64

@@ -1,6 +1,6 @@
 """Reput's client for trio and asyncio programs; `reput_client.blocking` is the same for programs without a loop.
 
-Names are imported when they are first used, so that importing this package costs nothing and the blocking face
+Names are imported when they are first used, so that importing this package costs nothing and the blocking API
 loads no event loop.
 """
 
@@ -11,12 +11,27 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from reput_client.admin import Admin
-    from reput_client.consume.column_pulls import ColumnsResult
+    from reput_client.consume.columns import MessageColumns
     from reput_client.consume.consumer import Consumer
-    from reput_client.consume.group.failures import GiveBack, OnFailure, RetryHere, StopRunning
-    from reput_client.consume.message_columns import MessageColumns
+    from reput_client.consume.fetching import ColumnsResult
+    from reput_client.consume.group.allocation import (
+        averagely,
+        by_config,
+        by_machine_room,
+        circularly,
+        consistent_hash,
+    )
+    from reput_client.consume.group.failures import (
+        Again,
+        Failure,
+        GiveBack,
+        OnFailure,
+        RetryHere,
+        StopRunning,
+        Verdict,
+    )
+    from reput_client.consume.pull import PullResult, PullStatus
     from reput_client.consume.pull_consumer import PullConsumer
-    from reput_client.consume.pull_result import PullResult, PullStatus
     from reput_client.errors import (
         AckNotReached,
         AmbiguousQueue,
@@ -69,6 +84,7 @@ if TYPE_CHECKING:
 __all__ = [
     "AckNotReached",
     "Admin",
+    "Again",
     "AmbiguousQueue",
     "BrokerBusy",
     "BrokerError",
@@ -80,6 +96,7 @@ __all__ = [
     "Consumer",
     "DamagedMessage",
     "ErrorCode",
+    "Failure",
     "FilterRefused",
     "FilterSyntaxError",
     "GiveBack",
@@ -128,22 +145,30 @@ __all__ = [
     "TransactionReceipt",
     "TransactionState",
     "UnsupportedCompression",
+    "Verdict",
+    "averagely",
+    "by_config",
+    "by_machine_room",
+    "circularly",
+    "consistent_hash",
 ]
 
 _MODULES = {
     "AckNotReached": "reput_client.errors",
     "Admin": "reput_client.admin",
+    "Again": "reput_client.consume.group.failures",
     "AmbiguousQueue": "reput_client.errors",
     "BrokerBusy": "reput_client.errors",
     "BrokerError": "reput_client.errors",
     "BrokerNotFound": "reput_client.errors",
     "ClientClosed": "reput_client.errors",
-    "ColumnsResult": "reput_client.consume.column_pulls",
+    "ColumnsResult": "reput_client.consume.fetching",
     "ConnectFailed": "reput_client.errors",
     "ConnectionLost": "reput_client.errors",
     "Consumer": "reput_client.consume.consumer",
     "DamagedMessage": "reput_client.errors",
     "ErrorCode": "reput_client.errors",
+    "Failure": "reput_client.consume.group.failures",
     "FilterRefused": "reput_client.errors",
     "FilterSyntaxError": "reput_client.errors",
     "GiveBack": "reput_client.consume.group.failures",
@@ -153,7 +178,7 @@ _MODULES = {
     "InvalidName": "reput_client.errors",
     "LocalFileOffsetStore": "reput_client.offset_store",
     "Message": "reput_protocol.message",
-    "MessageColumns": "reput_client.consume.message_columns",
+    "MessageColumns": "reput_client.consume.columns",
     "MessageQueue": "reput_protocol.message",
     "MessageRefused": "reput_client.errors",
     "NoQueue": "reput_client.errors",
@@ -170,8 +195,8 @@ _MODULES = {
     "Producer": "reput_client.produce.producer",
     "ProtocolError": "reput_client.errors",
     "PullConsumer": "reput_client.consume.pull_consumer",
-    "PullResult": "reput_client.consume.pull_result",
-    "PullStatus": "reput_client.consume.pull_result",
+    "PullResult": "reput_client.consume.pull",
+    "PullStatus": "reput_client.consume.pull",
     "ReadOffsetType": "reput_client.offset_store",
     "ReceivedMessage": "reput_client.received",
     "RecordMalformed": "reput_client.errors",
@@ -192,6 +217,12 @@ _MODULES = {
     "TransactionReceipt": "reput_client.produce.transactions",
     "TransactionState": "reput_protocol.group_terms",
     "UnsupportedCompression": "reput_client.errors",
+    "Verdict": "reput_client.consume.group.failures",
+    "averagely": "reput_client.consume.group.allocation",
+    "by_config": "reput_client.consume.group.allocation",
+    "by_machine_room": "reput_client.consume.group.allocation",
+    "circularly": "reput_client.consume.group.allocation",
+    "consistent_hash": "reput_client.consume.group.allocation",
 }
 
 

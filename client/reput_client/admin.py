@@ -7,7 +7,7 @@ from datetime import datetime
 
 from reput_client.admin_groups import GroupAdmin
 from reput_client.consume.offsets import OffsetRequests, timestamp_ms
-from reput_client.consume.pull_result import FoundMessages, PulledMessages
+from reput_client.consume.pull import FoundMessages, PulledMessages
 from reput_client.received import ReceivedMessage
 from reput_client.transport.backoff import Backoff
 from reput_client.transport.core import Call

@@ -8,15 +8,16 @@ when no answer came or the file cannot be read.
 from __future__ import annotations
 
 import json
+import os
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Iterable
+from contextlib import suppress
 from enum import Enum
 from pathlib import Path
 from typing import Any, Final, Protocol
 
 from msgspec import structs
 
-from reput_client.atomic_file import replace_file
 from reput_client.errors import OffsetStoreDamaged
 from reput_protocol.errors import BrokerError, ReputError
 from reput_protocol.message import MessageQueue
@@ -206,3 +207,25 @@ def _decode(data: bytes) -> dict[MessageQueue, int]:
         MessageQueue(row["topic"], row["broker_name"], int(row["queue_id"])): int(row["offset"])
         for row in document["offsets"]
     }
+
+
+def replace_file(path: Path, data: bytes) -> None:
+    """Make `data` the content of `path`; what it held before becomes `path.bak`. Durable when this returns."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(path.name + ".tmp")
+    with temporary.open("wb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
+    backup = path.with_name(path.name + ".bak")
+    with suppress(FileNotFoundError):
+        # A link first: at no moment is there neither the file nor its backup.
+        with suppress(FileNotFoundError):
+            backup.unlink()
+        os.link(path, backup)
+    os.replace(temporary, path)
+    directory = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(directory)
+    finally:
+        os.close(directory)

@@ -10,7 +10,7 @@ from reput_broker.background import BackgroundBroker
 from reput_client.blocking import Admin, Message, Producer
 from reput_client.blocking.bulk import BulkReader
 from reput_client.consume.fetching import FetchedBlock
-from reput_client.consume.pull_result import read_records
+from reput_client.consume.pull import read_records
 from reput_protocol.errors import BrokerError, FilterRefused, TopicNotFound
 from reput_protocol.record_columns import RecordColumns
 

@@ -16,7 +16,7 @@ from raw_client import RawClient, in_letters
 from reput_broker.background import BackgroundBroker
 from reput_client import Message, PullStatus
 from reput_client.blocking import Admin, Producer, PullConsumer
-from reput_client.consume.message_columns import MessageColumns
+from reput_client.consume.columns import MessageColumns
 from reput_client.errors import DamagedMessage
 from reput_protocol.codes import MessageSysFlag, RequestCode
 from reput_protocol.errors import FilterSyntaxError, TopicNotFound

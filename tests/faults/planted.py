@@ -77,7 +77,7 @@ from reput_broker.store.results import PutResult, PutStatus
 from reput_broker.store.running_flags import RunningFlags
 from reput_broker.tables import config_file
 from reput_broker.tables.offset_journal import OffsetJournal
-from reput_client.consume import pull_result
+from reput_client.consume import pull
 
 Plant = Callable[[pytest.MonkeyPatch], None]
 
@@ -332,17 +332,17 @@ def queue_forgets_its_end(patch: pytest.MonkeyPatch) -> None:
 
 def misplaced_record_handed_out(patch: pytest.MonkeyPatch) -> None:
     """the client does not compare a record with what it has pulled"""
-    patch.setattr(pull_result, "read_pull", lambda records, _: pull_result.read_records(records))
+    patch.setattr(pull, "read_pull", lambda records, _: pull.read_records(records))
 
 
 def damage_hides_what_follows(patch: pytest.MonkeyPatch) -> None:
     """the client gives up a pull with a record that cannot be read"""
 
     def give_up(records: bytes, _: object) -> list[Any]:
-        pull_result.read_records(records)
+        pull.read_records(records)
         return []
 
-    patch.setattr(pull_result, "survey", give_up)
+    patch.setattr(pull, "survey", give_up)
 
 
 def new_files_sparse(patch: pytest.MonkeyPatch) -> None:

@@ -11,7 +11,7 @@ from filters.cases import NAMES, TEXTS, Case, random_case, random_properties
 from filters.ours import outcome
 from reput_broker.store.message_store import MessageStore
 from reput_broker.store.results import GetMessageResult
-from reput_client.consume.pull_result import PulledMessages
+from reput_client.consume.pull import PulledMessages
 from reput_protocol.filters import TagFilter
 from reput_protocol.message import Message
 from reput_protocol.put_block import encode_put_block

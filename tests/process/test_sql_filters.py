@@ -17,7 +17,7 @@ from group_client import GroupClient
 from raw_client import RawClient
 from reput_broker import Broker, BrokerConfig
 from reput_client.blocking import Admin, Consumer, Message, Producer, PullConsumer
-from reput_client.consume.pull_result import PullStatus
+from reput_client.consume.pull import PullStatus
 from reput_protocol.bodies_heartbeat import CheckClientBody, ConsumerData, HeartbeatData, SubscriptionData
 from reput_protocol.codes import PullSysFlag, RequestCode, ResponseCode
 from reput_protocol.commands_pull import PullMessageHeader

@@ -6,8 +6,8 @@ import pyarrow as pa
 from hypothesis import given
 from hypothesis import strategies as st
 
-from reput_client.consume.arrow_records import ArrowRecords
-from reput_client.consume.pull_result import read_records
+from reput_client.consume.arrow import ArrowRecords
+from reput_client.consume.pull import read_records
 from reput_protocol.properties import decode_properties
 from reput_protocol.record import Record, encode_record
 from reput_protocol.record_columns import RecordColumns

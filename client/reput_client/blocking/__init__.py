@@ -13,7 +13,7 @@ from reput_client.blocking.offset_store import LocalFileOffsetStore, RemoteOffse
 from reput_client.blocking.producer import Producer, TransactionProducer
 from reput_client.blocking.pull_consumer import PullConsumer
 from reput_client.consume.group.failures import GiveBack, OnFailure, RetryHere, StopRunning
-from reput_client.consume.pull_result import PullResult, PullStatus
+from reput_client.consume.pull import PullResult, PullStatus
 from reput_client.offset_store import ReadOffsetType
 from reput_client.produce.posted import Posted
 from reput_client.produce.receipts import SendReceipt

@@ -18,8 +18,8 @@ from reput_client.errors import ClientClosed, PostsFailed
 from reput_client.produce import producer as asynchronous
 from reput_client.produce import transactions
 from reput_client.produce.posted import Posted
+from reput_client.produce.presence import HEARTBEAT_INTERVAL_S
 from reput_client.produce.producer import SEND_TIMEOUT_S
-from reput_client.produce.producer_membership import HEARTBEAT_INTERVAL_S
 from reput_client.produce.receipts import SendReceipt
 from reput_client.produce.transactions import TransactionReceipt
 from reput_client.received import ReceivedMessage

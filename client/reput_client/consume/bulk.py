@@ -11,7 +11,7 @@ from typing import Final
 
 from reput_client.consume.fetching import FetchedBlock, fetch_ext, fetched_block
 from reput_client.consume.offsets import OffsetRequests
-from reput_client.consume.read_ahead import ReadAhead
+from reput_client.consume.pull import ReadAhead
 from reput_client.errors import BrokerNotFound
 from reput_client.transport.backoff import Backoff
 from reput_client.transport.client import Client

@@ -63,8 +63,8 @@ class Consumer(Client):
         orderly: one message of a queue at a time, the next when that is handled, also with `run(concurrency=n)`,
             and by one member at a time: queues are locked at the broker. A queue changes hands when its message is
             handled, however long that takes; those of a member that was killed do within a minute.
-        allocation: how queues are shared out, the same rule for all members; see
-            `reput_client.consume.group.allocation`.
+        allocation: how queues are shared out, the same rule for all members: `averagely`,
+            `circularly`, `by_machine_room`, `by_config` or `consistent_hash`.
         on_failure: what `run` does when a handler raises: by default `GiveBack`, the message goes back to the broker
             and comes again later; in order, or broadcasting, it comes again here. Others: `RetryHere`, `StopRunning`.
         handler_timeout_s: a message that a handler of `run`, or whoever called `take`, has had for so long is given

@@ -1,14 +1,23 @@
-"""The request for records in bulk and its answer, shared by `BulkReader` and `PullConsumer.pull_columns`."""
+"""Fetches: blocks of the log as the broker has them, one scan each, raw for readers in bulk or as columns."""
 
 from __future__ import annotations
 
-from typing import Final, NamedTuple
+from array import array
+from typing import TYPE_CHECKING, Final, NamedTuple
 
+from reput_client.consume.pull import PullStatus
+from reput_client.errors import DamagedMessage
 from reput_client.transport.core import Call
+from reput_protocol import kernel
 from reput_protocol.codes import ResponseCode
 from reput_protocol.commands_fetch import FetchRecordsHeader, FetchRecordsResult
 from reput_protocol.errors import error_from_response
+from reput_protocol.filters import TagFilter
 from reput_protocol.header import HeaderType, Value
+from reput_protocol.record_row import QUEUE_OFFSET, WIDTH
+
+if TYPE_CHECKING:
+    from reput_client.consume.columns import MessageColumns
 
 _ANSWERS: Final = (
     ResponseCode.SUCCESS.value,
@@ -58,3 +67,121 @@ def fetched_block(call: Call) -> FetchedBlock:
     result = FetchRecordsResult.from_ext(header.ext)
     moved = header.code == ResponseCode.PULL_OFFSET_MOVED
     return FetchedBlock(call.body, result.next_offset, result.min_offset, result.max_offset, moved)
+
+
+COLUMN_BYTES: Final = 1 << 20
+"""How much one pull of columns asks for by default; larger answers no longer fit into a processor's caches."""
+NO_END: Final = (1 << 62) - 1
+"""As the end of a range: as far as there are messages."""
+
+
+class ColumnsResult(NamedTuple):
+    """What a pull of columns brought."""
+
+    status: PullStatus
+    columns: MessageColumns
+    """Empty unless `status` is FOUND."""
+    next_begin_offset: int
+    """The queue offset of the next pull, also when nothing was found."""
+    min_offset: int
+    max_offset: int
+    """The bounds of the queue. What is not durable yet may count or not."""
+
+
+def fetched(topic: str, queue_id: int, offset: int, call: Call, tag_filter: TagFilter) -> ColumnsResult:
+    """Return what an answered FETCH_RECORDS brought.
+
+    Raises:
+        BrokerError: the broker refused it.
+        DamagedMessage: the first message cannot be read; it names its offset.
+    """
+    found = fetched_block(call)
+    return columns_result(
+        topic,
+        queue_id,
+        offset,
+        b"" if found.moved else found.records,
+        ColumnsResult(
+            PullStatus.OFFSET_ILLEGAL if found.moved else PullStatus.NO_NEW_MESSAGE,
+            no_columns(topic, queue_id),
+            found.next_offset,
+            found.min_offset,
+            found.max_offset,
+        ),
+        tag_filter,
+    )
+
+
+def columns_result(
+    topic: str,
+    queue_id: int,
+    offset: int,
+    records: bytes | memoryview,
+    empty: ColumnsResult,
+    tag_filter: TagFilter,
+) -> ColumnsResult:
+    """Return `empty`, or what it becomes with the records that came.
+
+    Records are checked: their sizes, that they are the messages which were asked for, and their checksums. Those before
+    the first damaged one are returned, and the next pull begins with that one.
+
+    Raises:
+        DamagedMessage: the first message is damaged; to continue after it, pull from its offset + 1.
+    """
+    next_offset = empty.next_begin_offset
+    if not len(records):
+        skipped = empty.status is PullStatus.NO_NEW_MESSAGE and next_offset > offset
+        return empty._replace(status=PullStatus.NO_MATCHED_MESSAGE) if skipped else empty
+    every = tag_filter.matches_all
+    table, end = kernel.queue_records(records, 0, len(records), topic.encode(), queue_id, offset, every)
+    faults = kernel.checksum_faults(records, table)
+    if faults or end < len(records):
+        good, reason = faults[0] if faults else (len(table) // WIDTH, _what_follows(records, end))
+        if faults:
+            next_offset = table[WIDTH * good + QUEUE_OFFSET]
+        else:  # of what cannot be read the offset is known only by what comes before it
+            next_offset = table[QUEUE_OFFSET - WIDTH] + 1 if good else offset
+        if not good:
+            raise DamagedMessage(topic, queue_id, next_offset, reason)
+        del table[WIDTH * good :]
+    messages = _columns(topic, queue_id, records, table)
+    if not every:
+        messages.records = messages.records.with_tag(tag_filter.tags)
+    status = PullStatus.FOUND if len(messages) else PullStatus.NO_MATCHED_MESSAGE
+    return ColumnsResult(status, messages, next_offset, empty.min_offset, empty.max_offset)
+
+
+def require_columns() -> None:
+    """Import NumPy, which a program that pulls no columns does not need.
+
+    Raises:
+        ModuleNotFoundError: it is not installed.
+    """
+    try:
+        import reput_client.consume.columns  # noqa: F401
+    except ModuleNotFoundError as missing:
+        if missing.name != "numpy":
+            raise
+        raise ModuleNotFoundError(
+            "columns are NumPy arrays, and NumPy is not installed: pip install numpy, or install the extra, "
+            "reput[columns]",
+            name="numpy",
+        ) from missing
+
+
+def _what_follows(records: bytes | memoryview, end: int) -> str:
+    if kernel.record_starts(records, end, len(records)):
+        return "its record is damaged, or is another message"
+    return "what follows is no record"
+
+
+def no_columns(topic: str, queue_id: int) -> MessageColumns:
+    """Return columns without a message."""
+    return _columns(topic, queue_id, b"", array("q"))
+
+
+def _columns(topic: str, queue_id: int, records: bytes | memoryview, table: array[int]) -> MessageColumns:
+    from reput_client.consume.columns import MessageColumns
+    from reput_protocol.record_columns import RecordColumns
+
+    return MessageColumns(topic, queue_id, RecordColumns(records, table))

@@ -5,27 +5,28 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from datetime import datetime
 
-from reput_client.consume.column_pulls import (
+from reput_client.consume.fetching import (
     COLUMN_BYTES,
     NO_END,
     ColumnsResult,
     columns_result,
+    fetch_ext,
     fetched,
     no_columns,
     require_columns,
 )
-from reput_client.consume.fetching import fetch_ext
 from reput_client.consume.offsets import OffsetRequests
-from reput_client.consume.pull_result import PullResult, PullStatus
-from reput_client.consume.pulling import (
+from reput_client.consume.pull import (
     PULL_BYTES_MAX,
     PULL_GRACE_S,
     PULL_MESSAGES_MAX,
+    PullResult,
+    PullStatus,
+    ReadAhead,
+    Wanted,
     pull_ext,
     pull_result,
 )
-from reput_client.consume.read_ahead import ReadAhead
-from reput_client.consume.wanted import Wanted
 from reput_client.transport.backoff import Backoff
 from reput_client.transport.client import Client
 from reput_client.transport.session import CONNECT_TIMEOUT_S, REQUEST_TIMEOUT_S

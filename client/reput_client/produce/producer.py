@@ -14,13 +14,11 @@ from reput_client.produce.bulk import BulkSend, Limits, block_of, groups_of, gro
 from reput_client.produce.forwarding import forwarded_properties
 from reput_client.produce.posted import Posted
 from reput_client.produce.posts import BUFFER_BYTES, Posts
-from reput_client.produce.presence import Presence
-from reput_client.produce.producer_membership import HEARTBEAT_INTERVAL_S
+from reput_client.produce.presence import HEARTBEAT_INTERVAL_S, Presence
 from reput_client.produce.puts import Putter, receipt_of, too_large
 from reput_client.produce.queue_selector import RoundRobin, queue_by_id, queue_by_key
 from reput_client.produce.receipts import SendReceipt
-from reput_client.produce.replies import REPLY_TIMEOUT_S, reply_to, send_reply
-from reput_client.produce.requests import Requests
+from reput_client.produce.requests import REPLY_TIMEOUT_S, Requests, reply_to, send_reply
 from reput_client.produce.retries import RETRY_PAUSE_S, after
 from reput_client.produce.sender import Sender
 from reput_client.produce.unique_ids import id_text_bytes, new_generator

@@ -1,8 +1,14 @@
-"""Questions of the broker about transactions that have not ended: 39 (RocketMQ: checkTransactionState).
+"""How transactions end: telling the broker (37), and answering its questions about those that have not ended
+(39).
 
-They come on the connection that the heartbeats go by. The application's `check` answers them, so many at a time, each
-in a task of its own, or a thread in the blocking face. A question that is not answered, because `check` raised, or too
-many wait, comes again in the broker's next round, perhaps to another producer of the group.
+(RocketMQ: DefaultMQProducerImpl.endTransaction, checkTransactionState.) An end may be sent twice, also by two
+producers: the first one counts, and the same once more changes nothing. So a request whose answer was lost is
+simply repeated. RocketMQ's clients want no answer; here it says whether the broker has it.
+
+Questions come on the connection that the heartbeats go by. The application's `check` answers them, so many at
+a time, each in a task of its own, or a thread in the blocking API. A question that is not answered, because
+`check` raised or too many wait, comes again in the broker's next round, perhaps to another producer of the
+group.
 """
 
 from __future__ import annotations
@@ -13,23 +19,81 @@ from collections.abc import Awaitable, Callable
 from typing import Final, NamedTuple, TypeAlias
 
 from reput_client.errors import ClientClosed
-from reput_client.produce.transaction_ends import HalfPlace, TransactionEnds
 from reput_client.received import ReceivedMessage
+from reput_client.transport.address import Address
 from reput_client.transport.broker_requests import BrokerRequest
 from reput_client.transport.runtime import Event
 from reput_client.transport.session import Session
 from reput_protocol.codes import RequestCode
-from reput_protocol.commands_transaction import CheckTransactionHeader
-from reput_protocol.errors import TransactionEnded
+from reput_protocol.commands_transaction import CheckTransactionHeader, EndTransactionHeader
+from reput_protocol.errors import ReputError, TransactionEnded
 from reput_protocol.group_terms import TransactionState
+from reput_protocol.header import HeaderType
 from reput_protocol.properties import PRODUCER_GROUP
+
+log = logging.getLogger("reput_client")
+
+
+class HalfPlace(NamedTuple):
+    """A half message as a broker has to be told of it: where it lies, and what it is."""
+
+    address: Address
+    queue_offset: int
+    """Its offset in the half queue."""
+    physical_offset: int
+    topic: str
+    unique_id: str
+
+
+class TransactionEnds:
+    """Ends transactions of one producer group."""
+
+    def __init__(self, session: Session, group: str) -> None:
+        self._session = session
+        self._group = group
+
+    async def end(self, half: HalfPlace, state: TransactionState, *, from_check: bool = False) -> bool:
+        """Tell the broker that has the half message; return whether it has taken it as said.
+
+        That it has not, because it could not be reached for instance, is logged and no error: it will ask.
+
+        Args:
+            from_check: this answers a question of the broker.
+
+        Raises:
+            TransactionEnded: the transaction has been ended the other way.
+            ClientClosed: the client was closed.
+        """
+        header = EndTransactionHeader(
+            self._group,
+            half.queue_offset,
+            half.physical_offset,
+            int(state),
+            from_transaction_check=from_check,
+            msg_id=half.unique_id,
+            transaction_id=half.unique_id,
+            topic=half.topic,
+        )
+        try:
+            await self._session.ask_ok(
+                RequestCode.END_TRANSACTION,
+                header.to_ext(HeaderType.MSGPACK),
+                what=f"end of transaction {half.unique_id}",
+                address=half.address,
+            )
+        except TransactionEnded:
+            raise
+        except ReputError as error:
+            self._session.check_open()
+            log.warning("transaction %s: %s not taken: %s", half.unique_id, state.name, error)
+            return False
+        return True
+
 
 Check: TypeAlias = Callable[[ReceivedMessage], Awaitable[TransactionState]]
 """Says how the local transaction of a message went; `message_id` is the transaction's id."""
 
 _WAITING_MAX: Final = 1000
-
-log = logging.getLogger("reput_client")
 
 
 class _Question(NamedTuple):

@@ -21,12 +21,11 @@ from copy import copy
 from typing import Final, NamedTuple, Self, TypeAlias
 
 from reput_client.errors import AckNotReached
+from reput_client.produce.presence import HEARTBEAT_INTERVAL_S
 from reput_client.produce.producer import SEND_TIMEOUT_S, Producer
-from reput_client.produce.producer_membership import HEARTBEAT_INTERVAL_S
 from reput_client.produce.puts import check_ack, result_of, single_receipt
 from reput_client.produce.receipts import SendReceipt
-from reput_client.produce.transaction_checks import Check, TransactionChecks
-from reput_client.produce.transaction_ends import HalfPlace, TransactionEnds
+from reput_client.produce.transaction_checks import Check, HalfPlace, TransactionChecks, TransactionEnds
 from reput_client.transport.backoff import Backoff
 from reput_client.transport.session import CONNECT_TIMEOUT_S
 from reput_protocol import properties as names

@@ -8,8 +8,8 @@ from typing import Final
 import numpy as np
 import pyarrow as pa
 
-from reput_client.compression import INFLATED_BYTES_MAX, inflate
-from reput_client.consume.arrow_records import ArrowRecords
+from reput_client.consume.arrow import ArrowRecords
+from reput_client.received import INFLATED_BYTES_MAX, inflate
 from reput_protocol.codes import MessageSysFlag
 from reput_protocol.filters import TagFilter
 from reput_protocol.properties import KEYS, TAGS

@@ -12,7 +12,7 @@ from typing import Any
 import anyio
 import pytest
 
-from reput_client.transport.asyncio_waits import AsyncioEvent, SocketWatch
+from reput_client.transport.aio import AsyncioEvent, SocketWatch
 
 SOON_S = 10.0
 """Passes only if something is broken."""

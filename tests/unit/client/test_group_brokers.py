@@ -11,7 +11,7 @@ from group_parts import Clock, LockTable, ScriptedSession, SharedOffsets, done, 
 from reput_client.consume.group.assigned import AssignedQueue
 from reput_client.consume.group.member import GroupMember
 from reput_client.consume.group.queue_locks import RENEW_INTERVAL_S, TRUSTED_S
-from reput_client.consume.wanted import Wanted
+from reput_client.consume.pull import Wanted
 from reput_client.errors import BrokerNotFound, RequestTimeout
 from reput_client.transport.address import Address
 from reput_client.transport.core import Call

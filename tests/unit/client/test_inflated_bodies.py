@@ -6,9 +6,9 @@ import zlib
 
 import pytest
 
-from reput_client.consume import message_columns
-from reput_client.consume.message_columns import MessageColumns
-from reput_client.consume.pull_result import read_records
+from reput_client.consume import columns as columns_module
+from reput_client.consume.columns import MessageColumns
+from reput_client.consume.pull import read_records
 from reput_client.errors import InflatedTooLarge
 from reput_protocol.codes import MessageSysFlag
 from reput_protocol.record import Record, encode_record
@@ -57,7 +57,7 @@ def test_there_is_a_bound_when_none_is_given(monkeypatch: pytest.MonkeyPatch) ->
         inflated += len(largest)
         return largest
 
-    monkeypatch.setattr(message_columns, "inflate", inflate)
+    monkeypatch.setattr(columns_module, "inflate", inflate)
     with pytest.raises(InflatedTooLarge):
         columns.bodies()
     assert inflated <= 320 * MIB

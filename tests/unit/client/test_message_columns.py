@@ -5,8 +5,8 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from reput_client.consume.message_columns import MessageColumns
-from reput_client.consume.pull_result import read_records
+from reput_client.consume.columns import MessageColumns
+from reput_client.consume.pull import read_records
 from reput_protocol.properties import encode_properties
 from reput_protocol.record import Record, encode_record
 from reput_protocol.record_columns import RecordColumns

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from reput_client.consume.pull_result import PulledMessages, read_pull, read_records
+from reput_client.consume.pull import PulledMessages, read_pull, read_records
 from reput_client.consume.pull_survey import Pulled
 from reput_client.errors import DamagedMessage
 from reput_client.received import DamagedRecord, ReceivedMessage

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from reput_client.consume.pull_result import PulledMessages, read_records
+from reput_client.consume.pull import PulledMessages, read_records
 from reput_client.errors import DamagedMessage, UnsupportedCompression
 from reput_client.received import ReceivedMessage
 from reput_protocol.errors import RecordMalformed
@@ -131,7 +131,7 @@ def test_a_body_that_cannot_be_inflated_is_damaged(body: bytes) -> None:
 
 
 def test_a_body_that_inflates_without_end_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("reput_client.compression.INFLATED_BYTES_MAX", 1000)
+    monkeypatch.setattr("reput_client.received.INFLATED_BYTES_MAX", 1000)
     with pytest.raises(DamagedMessage, match="larger than 1000 bytes"):
         _ = received(record(body=zlib.compress(bytes(5000)), sys_flag=1)).body
 

@@ -6,7 +6,7 @@ import zlib
 
 import pytest
 
-from reput_client.consume.pull_result import read_records
+from reput_client.consume.pull import read_records
 from reput_protocol.codes import MessageSysFlag
 from reput_protocol.filters import TagFilter
 from reput_protocol.record import Record, encode_record

@@ -6,7 +6,7 @@ import math
 from collections.abc import Collection
 from typing import Generic, Protocol, TypeAlias, TypeVar
 
-from reput_client.consume.wanted import Wanted
+from reput_client.consume.pull import Wanted
 from reput_client.received import ReceivedMessage
 from reput_client.transport.connection import Connection
 from reput_client.transport.core import Call

@@ -14,11 +14,12 @@ from typing import Final, NamedTuple
 
 from reput_client.consume.group.assigned import AssignedQueue
 from reput_client.consume.group.serving import Serving
-from reput_client.consume.pull_result import PullResult, PullStatus
-from reput_client.consume.pulling import (
+from reput_client.consume.pull import (
     PULL_BYTES_MAX,
     PULL_GRACE_S,
     PULL_MESSAGES_MAX,
+    PullResult,
+    PullStatus,
     pull_ext,
     pull_result,
 )

@@ -20,7 +20,7 @@ from typing import Final, Protocol
 
 from reput_client.consume.group.assigned import AssignedQueue, Taken
 from reput_client.consume.group.turn import Turn
-from reput_client.consume.pull_result import PullResult
+from reput_client.consume.pull import PullResult
 from reput_client.errors import DamagedMessage
 from reput_client.received import DamagedRecord, PulledRecords, ReceivedMessage
 from reput_protocol.message import MessageQueue

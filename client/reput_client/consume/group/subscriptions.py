@@ -7,7 +7,7 @@ from datetime import datetime
 from typing import TypeAlias
 
 from reput_client.consume.offsets import OffsetRequests
-from reput_client.consume.wanted import Wanted
+from reput_client.consume.pull import Wanted
 from reput_protocol.bodies_heartbeat import SubscriptionData
 from reput_protocol.filters import ALL
 from reput_protocol.group_terms import ConsumeFromWhere

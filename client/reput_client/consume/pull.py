@@ -1,21 +1,30 @@
-"""What one pull brought."""
+"""One pull: what it asks for, what its answer brings, and the answer to the next one, asked for ahead."""
 
 from __future__ import annotations
 
 import logging
 from array import array
-from collections.abc import Iterator, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from enum import Enum
 from itertools import chain, repeat
-from typing import NamedTuple, overload
+from typing import Final, NamedTuple, Self, overload
 
 from reput_client.consume.pull_survey import Pulled, SurveyedMessage, survey
 from reput_client.received import DamagedRecord, PulledRecords, ReceivedMessage
+from reput_client.transport.connection import Connection
+from reput_client.transport.core import Call, Waiter
+from reput_client.transport.pump import Pump
 from reput_protocol import kernel
 from reput_protocol.buffers import Buffer
+from reput_protocol.codes import PullSysFlag, RequestCode, ResponseCode
+from reput_protocol.commands_pull import PullMessageHeader, PullMessageResult
 from reput_protocol.counted import counted
-from reput_protocol.errors import RecordMalformed
-from reput_protocol.filters import TagFilter
+from reput_protocol.errors import RecordMalformed, error_from_response
+from reput_protocol.filters import ALL, TagFilter
+from reput_protocol.group_terms import ExpressionType
+from reput_protocol.header import HeaderType, Value
+from reput_protocol.message import MessageQueue
 from reput_protocol.record_row import QUEUE_OFFSET, TAG, WIDTH
 
 log = logging.getLogger("reput_client")
@@ -28,6 +37,85 @@ class PullStatus(Enum):
     NO_NEW_MESSAGE = "NO_NEW_MSG"
     NO_MATCHED_MESSAGE = "NO_MATCHED_MSG"
     OFFSET_ILLEGAL = "OFFSET_ILLEGAL"
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """An expression for the broker to filter by, and what is left to compare here."""
+
+    expression_type: ExpressionType
+    expression: str
+    tag_filter: TagFilter | None
+    """Of tags a broker compares the hashes; a SQL92 expression it evaluates completely."""
+
+    @property
+    def is_everything(self) -> bool:
+        """Whether no message is left out."""
+        return self.tag_filter is not None and self.tag_filter.matches_all
+
+    @classmethod
+    def of(cls, tags: str, sql: str | None) -> Self:
+        """Return what `tags` or `sql` asks for; a SQL92 expression is left to the broker, which judges it.
+
+        Raises:
+            FilterSyntaxError: `tags` cannot be parsed.
+            ValueError: there are both.
+        """
+        if sql is None:
+            tag_filter = TagFilter.parse(tags)
+            return cls(ExpressionType.TAG, tag_filter.expression, tag_filter)
+        if tags != ALL:
+            raise ValueError("pass tags= or sql=, not both; in an expression the tag is the property TAGS")
+        return cls(ExpressionType.SQL92, sql, None)
+
+
+PULL_MESSAGES_MAX: Final = 1024
+PULL_BYTES_MAX: Final = 4 * 1024 * 1024
+PULL_GRACE_S: Final = 5.0
+"""How much longer than its long poll a pull may take."""
+
+_STATUS_OF_CODE: Final = {
+    ResponseCode.SUCCESS.value: PullStatus.FOUND,
+    ResponseCode.PULL_NOT_FOUND.value: PullStatus.NO_NEW_MESSAGE,
+    ResponseCode.PULL_RETRY_IMMEDIATELY.value: PullStatus.NO_MATCHED_MESSAGE,
+    ResponseCode.PULL_OFFSET_MOVED.value: PullStatus.OFFSET_ILLEGAL,
+}
+
+
+def pull_ext(
+    group: str,
+    topic: str,
+    queue_id: int,
+    queue_offset: int,
+    wanted: Wanted,
+    *,
+    max_messages: int,
+    max_bytes: int,
+    wait_s: float,
+    commit_offset: int | None = None,
+) -> dict[str, Value]:
+    """Return the header fields of a pull; with `wait_s` the broker holds it until something comes.
+
+    `commit_offset` is committed on the way. The answer does not say whether that went well.
+    """
+    sys_flag = PullSysFlag.SUBSCRIPTION
+    if commit_offset is not None:
+        sys_flag |= PullSysFlag.COMMIT_OFFSET
+    if wait_s > 0:
+        sys_flag |= PullSysFlag.SUSPEND
+    return PullMessageHeader(
+        consumer_group=group,
+        topic=topic,
+        queue_id=queue_id,
+        queue_offset=queue_offset,
+        max_msg_nums=max_messages,
+        sys_flag=sys_flag,
+        commit_offset=commit_offset or 0,
+        suspend_timeout_millis=round(wait_s * 1000),
+        subscription=wanted.expression,
+        expression_type=wanted.expression_type.value,
+        max_msg_bytes=max_bytes,
+    ).to_ext(HeaderType.MSGPACK)
 
 
 class PulledMessages(Sequence[ReceivedMessage]):
@@ -207,3 +295,69 @@ class PullResult:
             f"<PullResult {self.status.name}, {counted(len(self.messages), 'message')}, next {self.next_begin_offset}, "
             f"queue [{self.min_offset}, {self.max_offset})>"
         )
+
+
+def pull_result(queue: MessageQueue, offset: int, call: Call, wanted: Wanted) -> PullResult:
+    """Return what an answered pull from `offset` of a queue brought. Damaged messages are among the messages.
+
+    Raises:
+        BrokerError: the broker refused the pull.
+        RecordMalformed: what came is no records, and no message can have been meant.
+    """
+    header = call.answer
+    status = _STATUS_OF_CODE.get(header.code)
+    if status is None:
+        raise error_from_response(header.code, header.remark, header.ext)
+    result = PullMessageResult.from_ext(header.ext)
+    pulled = Pulled(
+        queue.topic, queue.queue_id, offset, result.next_begin_offset, filtered=not wanted.is_everything
+    )
+    messages = PulledMessages(queue.topic, call.body, wanted.tag_filter, queue.broker_name, pulled)
+    if status is PullStatus.FOUND and not messages:
+        # Every message only shared its tag's hash with a wanted one.
+        status = PullStatus.NO_MATCHED_MESSAGE
+    return PullResult(status, messages, result.next_begin_offset, result.min_offset, result.max_offset)
+
+
+class ReadAhead:
+    """At most one such request for each queue; its answer is kept until it is taken, replaced or dropped.
+
+    It is taken only by a reader that asks for exactly the same; any other ask drops it.
+
+    Args:
+        pump: waits for answers.
+        code: what is asked, PULL_MESSAGE or FETCH_RECORDS.
+    """
+
+    def __init__(self, pump: Pump, code: RequestCode = RequestCode.PULL_MESSAGE) -> None:
+        self._pump = pump
+        self._code = code
+        self._pulls: dict[Hashable, tuple[Mapping[str, Value], Connection, Call]] = {}
+
+    def start(self, queue: Hashable, ext: Mapping[str, Value], connection: Connection | None) -> None:
+        """Ask for `ext` now, without waiting; without an open connection, do nothing."""
+        self.drop(queue)
+        if connection is not None and connection.usable():
+            call = connection.start(self._code, ext, Waiter())
+            connection.flush_now()
+            self._pulls[queue] = (ext, connection, call)
+
+    async def take(self, queue: Hashable, ext: Mapping[str, Value], deadline: float) -> Call | None:
+        """Return the answered request for `ext`; None if there is none, it failed or `deadline` passed."""
+        if queue not in self._pulls:
+            return None
+        asked, connection, call = self._pulls.pop(queue)
+        try:
+            if asked == ext:
+                await self._pump.wait(call.waiter, deadline)
+        finally:
+            if not call.done:
+                connection.abandon(call)
+        return call if call.done and call.error is None and asked == ext else None
+
+    def drop(self, queue: Hashable) -> None:
+        """Want what was asked for of the queue no more."""
+        if queue in self._pulls:
+            _, connection, call = self._pulls.pop(queue)
+            if not call.done:
+                connection.abandon(call)

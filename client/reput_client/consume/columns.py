@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from reput_client.compression import INFLATED_TOTAL_MAX, compression_method, inflate
 from reput_client.errors import DamagedMessage, InflatedTooLarge, UnsupportedCompression
+from reput_client.received import INFLATED_TOTAL_MAX, compression_method, inflate
 from reput_protocol.codes import MessageSysFlag
 from reput_protocol.counted import counted
 from reput_protocol.properties import KEYS, TAGS
@@ -176,7 +176,7 @@ class MessageColumns:
         """Return the messages as an Arrow batch.
 
         Args:
-            names: which columns, of `reput_client.consume.arrow_columns.COLUMNS`; all by default. A column that
+            names: which columns, of `reput_client.consume.arrow.COLUMNS`; all by default. A column that
                 is left out costs nothing.
             max_inflated: as for `bodies`.
 
@@ -185,7 +185,7 @@ class MessageColumns:
             DamagedMessage, InflatedTooLarge, UnsupportedCompression: as for `bodies`.
         """
         try:
-            from reput_client.consume.arrow_columns import record_batch
+            from reput_client.consume.arrow import record_batch
         except ModuleNotFoundError as missing:
             raise ModuleNotFoundError(
                 f"an Arrow batch needs {missing.name}, which is not installed: pip install {missing.name}",
