@@ -29,7 +29,7 @@ SPARK := $(VENV)/.ready-spark
 DEV := $(VENV)/.ready-dev
 BUILD := $(CURDIR)/$(VENV)/build
 # What becomes machine code where there is a C compiler: a change of it is compiled by the next target.
-KERNEL := protocol/reput_protocol/kernel.py protocol/reput_protocol/crc32.h protocol/reput_protocol/crc32.pxd
+KERNEL := $(foreach kind,py pxd h,$(wildcard protocol/reput_protocol/kernel/*.$(kind)))
 # These run once more with the kernel interpreted.
 KERNEL_TESTS := tests/unit/protocol tests/property tests/golden
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet

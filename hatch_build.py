@@ -1,6 +1,7 @@
-"""Compile the kernel where the package is built: `reput_protocol.kernel` becomes machine code.
+"""Compile the kernel where the package is built: the modules of `reput_protocol.kernel` become machine code.
 
-Without a C compiler the build succeeds all the same, and the module runs interpreted, as `reput broker status` says.
+All of them or none: without a C compiler the build succeeds all the same, and the kernel runs interpreted, as
+`reput broker status` says.
 
 REPUT_KERNEL chooses: `compiled` fails the build where nothing can be compiled, `interpreted` compiles nothing.
 REPUT_KERNEL_CFLAGS are more options for the compiler.
@@ -17,7 +18,11 @@ from typing import Any
 
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
-PACKAGE = Path("protocol/reput_protocol")
+KERNEL = Path("protocol/reput_protocol/kernel")
+INTERPRETED = ("__init__", "raw", "uncompiled")
+"""The modules of the kernel that are not compiled; `raw` has another form for that."""
+SHARED = "_cython"
+"""The module that Cython makes for what all others need of its own."""
 
 
 class KernelBuildHook(BuildHookInterface[Any]):
@@ -25,31 +30,37 @@ class KernelBuildHook(BuildHookInterface[Any]):
 
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
         """Compile, and say which files the wheel gets in addition."""
-        package = Path(self.root) / PACKAGE
+        kernel = Path(self.root) / KERNEL
         if version == "editable":
-            for old in package.glob("kernel.*.so"):
-                old.unlink()
+            remove_compiled(kernel)
         how = os.environ.get("REPUT_KERNEL", "")
         if how == "interpreted":
             return
         self._directory = tempfile.TemporaryDirectory()
         try:
-            compiled = compile_kernel(package, Path(self._directory.name))
+            compiled = compile_kernel(kernel, Path(self._directory.name))
         except Exception as error:
             if how:
                 raise
             print(f"the kernel was not compiled and will run interpreted: {error}", file=sys.stderr)
             return
-        if version == "editable":
-            shutil.copy2(compiled, package)
-        else:
-            build_data["force_include"][str(compiled)] = f"reput_protocol/{compiled.name}"
+        for path in compiled:
+            if version == "editable":
+                shutil.copy2(path, kernel)
+            else:
+                build_data["force_include"][str(path)] = f"reput_protocol/kernel/{path.name}"
         build_data["pure_python"] = False
         build_data["infer_tag"] = True
 
 
-def compile_kernel(package: Path, directory: Path, *, checked: bool = False) -> Path:
-    """Compile the kernel of `package` in `directory`, with every index checked if asked; return the extension module.
+def remove_compiled(kernel: Path) -> None:
+    """Remove the compiled modules of an editable installation; what is left runs interpreted."""
+    for old in kernel.glob("*.so"):
+        old.unlink()
+
+
+def compile_kernel(kernel: Path, directory: Path, *, checked: bool = False) -> list[Path]:
+    """Compile the kernel in `directory`, with every index checked if asked; return the extension modules.
 
     Raises:
         Exception: Cython or a C compiler is missing, or fails.
@@ -57,35 +68,46 @@ def compile_kernel(package: Path, directory: Path, *, checked: bool = False) -> 
     from Cython.Build import cythonize
     from setuptools import Distribution, Extension
 
-    source = shutil.copytree(
-        package, directory / package.name, ignore=shutil.ignore_patterns("*.so", "__pycache__")
-    )
-    extension = Extension(
-        f"{package.name}.kernel",
-        [str(source / "kernel.py")],
-        include_dirs=[str(source)],
-        extra_compile_args=["-O2", "-g0", *os.environ.get("REPUT_KERNEL_CFLAGS", "").split()],
-    )
+    package = f"{kernel.parent.name}.{kernel.name}"
+    source = directory / kernel.parent.name / kernel.name
+    shutil.copytree(kernel, source, ignore=shutil.ignore_patterns("*.so", "__pycache__"))
+    (source.parent / "__init__.py").touch()
+    extensions = [
+        Extension(
+            f"{package}.{path.stem}",
+            [str(path)],
+            include_dirs=[str(source)],
+            extra_compile_args=["-O2", "-g0", *os.environ.get("REPUT_KERNEL_CFLAGS", "").split()],
+        )
+        for path in [*sorted(source.glob("*.py")), source / f"{SHARED}.c"]
+        if path.stem not in INTERPRETED
+    ]
     directives = {
         "language_level": 3,
         "boundscheck": checked,
         "initializedcheck": checked,
         "wraparound": False,
         "cdivision": True,
+        "auto_pickle": False,
         "warn.unreachable": False,
     }
     compiled: Any = cythonize
     before = Path.cwd()
     os.chdir(directory)
     try:
-        distribution = Distribution(
-            {"ext_modules": compiled([extension], compiler_directives=directives, quiet=True)}
+        modules = compiled(
+            extensions,
+            compiler_directives=directives,
+            shared_utility_qualified_name=f"{package}.{SHARED}",
+            quiet=True,
         )
+        distribution = Distribution({"ext_modules": modules})
         command = distribution.get_command_obj("build_ext")
         command.build_lib = str(directory / "lib")
         command.build_temp = str(directory / "temp")
+        command.parallel = os.cpu_count()
         command.ensure_finalized()
         command.run()
     finally:
         os.chdir(before)
-    return next((directory / "lib").rglob("kernel.*.so"))
+    return sorted((directory / "lib").rglob("*.so"))

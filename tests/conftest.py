@@ -2,35 +2,43 @@
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import sys
+from importlib import import_module
+from importlib.abc import MetaPathFinder
+from importlib.machinery import ModuleSpec
+from importlib.util import spec_from_file_location
 from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import settings
 
-KERNEL = Path(__file__).parents[1] / "protocol" / "reput_protocol" / "kernel.py"
+KERNEL = Path(__file__).parents[1] / "protocol" / "reput_protocol" / "kernel"
+
+
+class _Sources(MetaPathFinder):
+    """Finds the source of each module of the kernel, although it has been compiled."""
+
+    def find_spec(self, name: str, path: object, target: object = None) -> ModuleSpec | None:
+        package, _, module = name.rpartition(".")
+        if package != "reput_protocol.kernel":
+            return None
+        return spec_from_file_location(name, KERNEL / f"{module}.py")
 
 
 def _use_interpreted_kernel() -> None:
-    """Load the kernel's source in this process, although it has been compiled, and without Cython's help."""
-    spec = importlib.util.spec_from_file_location("reput_protocol.kernel", KERNEL)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
+    """Load the kernel's sources in this process, without Cython's help."""
     cython, sys.modules["cython"] = sys.modules.get("cython"), None  # type: ignore[assignment]
-    sys.modules["reput_protocol.kernel"] = module
-    spec.loader.exec_module(module)
-    if cython is None:
-        del sys.modules["cython"]
-    else:
-        sys.modules["cython"] = cython
-    import reput_protocol
+    sys.meta_path.insert(0, _Sources())
+    from reput_protocol import kernel
 
-    reput_protocol.kernel = module  # type: ignore[attr-defined]
-    assert module.FORM == "interpreted"
+    for name in kernel.MODULES:
+        import_module(f"reput_protocol.kernel.{name}")
+    del sys.modules["cython"]
+    if cython is not None:
+        sys.modules["cython"] = cython
+    assert kernel.FORM == "interpreted"
 
 
 if os.environ.get("KERNEL") == "interpreted":  # before anything imports it

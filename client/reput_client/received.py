@@ -10,11 +10,11 @@ from array import array
 from typing import Final, Self, TypeVar
 
 from reput_client.errors import DamagedMessage, UnsupportedCompression
-from reput_protocol import kernel
 from reput_protocol.buffers import Buffer
 from reput_protocol.codes import MessageSysFlag
 from reput_protocol.errors import RecordMalformed
 from reput_protocol.host import Host
+from reput_protocol.kernel.records import checksum_faults, scan_records
 from reput_protocol.message import MessageQueue
 from reput_protocol.message_id import offset_message_id_of
 from reput_protocol.properties import decode_properties, find_property, split_keys
@@ -88,7 +88,7 @@ class PulledRecords:
     Attributes:
         topic, broker_name: where they were pulled from.
         data: the records.
-        table: the numbers that the kernel found in them (`kernel.COLUMNS`).
+        table: the numbers that the kernel found in them (`COLUMNS`).
         faults: what is wrong with records that fail their checksums, by where their row starts in the table.
     """
 
@@ -99,7 +99,7 @@ class PulledRecords:
         self.broker_name = broker_name
         self.data = data
         self.table = table
-        self.faults = {WIDTH * row: reason for row, reason in kernel.checksum_faults(data, table)}
+        self.faults = {WIDTH * row: reason for row, reason in checksum_faults(data, table)}
 
 
 class ReceivedMessage:
@@ -126,7 +126,7 @@ class ReceivedMessage:
         Raises:
             RecordMalformed: that is not a record, or not all of it is.
         """
-        table, end, _, _, reason = kernel.scan_records(record, 0, len(record))
+        table, end, _, _, reason = scan_records(record, 0, len(record))
         if len(table) != WIDTH or end < len(record):
             row = min(len(table) // WIDTH, 1)
             position = table[SIZE] if row else 0

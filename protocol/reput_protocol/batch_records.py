@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from reput_protocol import kernel
 from reput_protocol.client_batch import UNIT_BYTES_MIN
+from reput_protocol.kernel.put_blocks import batch_to_block
+from reput_protocol.kernel.records import properties_have_any
 from reput_protocol.put_block import BlockCheck, BlockLimits, topic_of_records
 
 
@@ -36,7 +37,7 @@ def records_of_batch(
     if len(batch) < UNIT_BYTES_MIN:
         return None
     magic, topic_bytes = topic_of_records(topic)
-    found = kernel.batch_to_block(
+    found = batch_to_block(
         batch,
         magic,
         topic_bytes,
@@ -50,6 +51,6 @@ def records_of_batch(
     if found is None:
         return None
     block, count = found
-    if unusual and kernel.properties_have_any(block, tuple(unusual)):
+    if unusual and properties_have_any(block, tuple(unusual)):
         return None
     return block, BlockCheck(count)

@@ -15,9 +15,9 @@ from typing import Annotated, Any, Final, Self, TypeAlias, Union, get_args, get_
 from msgspec import Meta, Struct, ValidationError, convert, to_builtins
 from msgspec.structs import fields
 
-from reput_protocol import kernel
 from reput_protocol.errors import HeaderFieldError
 from reput_protocol.header_model import HeaderType, Value, value_text
+from reput_protocol.kernel.frames import typed_fields
 
 _MSGPACK: Final = HeaderType.MSGPACK.value
 
@@ -35,7 +35,7 @@ class CommandHeader(Struct, gc=False, rename="camel"):
         Raises:
             HeaderFieldError: a required field is missing, or a value is not of its field's type or range.
         """
-        found = kernel.typed_fields(ext, *_not_texts(cls))
+        found = typed_fields(ext, *_not_texts(cls))
         try:
             return convert(found, cls)
         except ValidationError:

@@ -11,16 +11,17 @@ from collections.abc import Sequence
 from functools import lru_cache, partial
 from typing import Final, NamedTuple
 
-from reput_protocol import kernel
 from reput_protocol.buffers import Buffer
 from reput_protocol.delay_levels import DELAY_LEVELS_MS, deliver_time
+from reput_protocol.kernel.records import COLUMNS, RECORD, scan_records
+from reput_protocol.kernel.tables import java_hash, key_hashes, runs, tags_codes
 from reput_protocol.names import SCHEDULE_TOPIC
 from reput_protocol.properties import find_property
 from reput_protocol.record_layout import TRANSACTION_COMMIT, TRANSACTION_ROLLBACK
 from reput_protocol.record_row import PROPERTIES, STORE_TIMESTAMP_MS, WIDTH
 from reput_protocol.record_scan import STATUSES, RecordScan
 
-_NUMBER: Final = {name: number for number, name in enumerate(kernel.COLUMNS)}
+_NUMBER: Final = {name: number for number, name in enumerate(COLUMNS)}
 
 
 SEEN: Final = (0, TRANSACTION_COMMIT)
@@ -46,7 +47,7 @@ class DispatchRows:
 
     Attributes:
         data: the scanned bytes; positions count from their start.
-        table: `len(kernel.COLUMNS)` numbers a record.
+        table: `len(COLUMNS)` numbers a record.
         runs: which rows belong to which queue.
         tags_codes: what a ConsumeQueue unit says of each tag, or when a record of the schedule topic is due.
         consumed: where the rows end.
@@ -70,9 +71,9 @@ class DispatchRows:
         self.stopped_by = stopped_by
         self.runs = [
             _run((topic_text(topic), queue_id, start, stop, transaction))
-            for topic, queue_id, start, stop, transaction in kernel.runs(data, table)
+            for topic, queue_id, start, stop, transaction in runs(data, table)
         ]
-        self.tags_codes: array[int] = kernel.tags_codes(data, table)
+        self.tags_codes: array[int] = tags_codes(data, table)
         for run in self.runs:
             if run.topic == SCHEDULE_TOPIC:
                 self._note_due_times(run, levels_ms)
@@ -81,7 +82,7 @@ class DispatchRows:
         return len(self.table) // WIDTH
 
     def column(self, name: str) -> array[int]:
-        """Return one number of every record, by its name in `kernel.COLUMNS`."""
+        """Return one number of every record, by its name in `COLUMNS`."""
         return self.table[_NUMBER[name] :: WIDTH]
 
     @property
@@ -110,7 +111,7 @@ class DispatchRows:
                 start = merged.pop()[1]
             merged.append((topic, start, stop))
         for topic, start, stop in merged:
-            found += kernel.key_hashes(self.data, self.table, start, stop, _prefix_hash(topic))
+            found += key_hashes(self.data, self.table, start, stop, _prefix_hash(topic))
         return found
 
     def _note_due_times(self, run: DispatchRun, levels_ms: Sequence[int]) -> None:
@@ -132,8 +133,8 @@ def scan_dispatch(
     and ends the rows. `levels_ms` are the delay levels, which decide when a delayed message is due.
     """
     offset = -1 if base_physical_offset is None else base_physical_offset
-    table, end, status, size, reason = kernel.scan_records(buffer, 0, len(buffer), offset)
-    stopped_by = None if status == kernel.RECORD else RecordScan(STATUSES[status], size, reason)
+    table, end, status, size, reason = scan_records(buffer, 0, len(buffer), offset)
+    stopped_by = None if status == RECORD else RecordScan(STATUSES[status], size, reason)
     return DispatchRows(buffer, table, levels_ms, end, stopped_by)
 
 
@@ -146,4 +147,4 @@ def topic_text(topic: bytes) -> str:
 @lru_cache(maxsize=4096)
 def _prefix_hash(topic: str) -> int:
     """Return Java's hash of what comes before every key of a topic, unsigned."""
-    return kernel.java_hash(f"{topic}#") & 0xFFFF_FFFF
+    return java_hash(f"{topic}#") & 0xFFFF_FFFF

@@ -19,10 +19,10 @@ import sys
 from functools import partial
 from typing import Final, NamedTuple
 
-from reput_protocol import kernel
 from reput_protocol.buffers import Buffer
 from reput_protocol.errors import FrameMalformed, FrameTooLarge, ProtocolError
 from reput_protocol.header import Header, encode_header
+from reput_protocol.kernel.frames import cut_frames
 
 FRAME_BYTES_MAX: Final = 16_777_216
 """The longest frame, its length field included."""
@@ -118,9 +118,7 @@ class FrameReader:
 
     def _cut(self, data: Buffer, start: int, frames: list[Frame]) -> int:
         """Append all whole frames of `data` from `start` on; return where they end."""
-        found, end, self._needed, fault = kernel.cut_frames(
-            data, start, self._total_max, self._header_max, _frame
-        )
+        found, end, self._needed, fault = cut_frames(data, start, self._total_max, self._header_max, _frame)
         frames += found
         if fault is not None:
             self.failure = self._refusal(*fault)

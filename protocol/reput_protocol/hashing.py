@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import lru_cache
 
-from reput_protocol.kernel import java_hash
+from reput_protocol.kernel.tables import java_hash
 from reput_protocol.properties import split_keys
 
 __all__ = ["index_hash", "index_keys", "java_hash", "tags_code"]

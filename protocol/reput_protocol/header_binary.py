@@ -17,7 +17,7 @@ import struct
 from reput_protocol.buffers import Buffer
 from reput_protocol.errors import HeaderMalformed
 from reput_protocol.header_model import FIELDS_MAX, Header, Value, text_ext
-from reput_protocol.kernel import text_fields
+from reput_protocol.kernel.frames import text_fields
 
 _FIXED = struct.Struct(">hBhiii")
 _I16 = struct.Struct(">h")

@@ -13,9 +13,9 @@ from typing import Final, NamedTuple
 
 from msgspec import Struct
 
-from reput_protocol import kernel
 from reput_protocol.buffers import Buffer
 from reput_protocol.errors import RecordMalformed
+from reput_protocol.kernel import put_blocks, records
 from reput_protocol.message import Message, encode_properties_text
 from reput_protocol.message_id import IdRun
 from reput_protocol.properties import PROPERTIES_BYTES_MAX
@@ -78,8 +78,8 @@ def check_put_block(
         )
     magic, topic_bytes = topic_of_records(topic)
     try:
-        sealed = kernel.check_block(block, magic, topic_bytes, queue_id, count, body_max, properties_max)
-    except kernel.Refusal as refusal:
+        sealed = put_blocks.check_block(block, magic, topic_bytes, queue_id, count, body_max, properties_max)
+    except put_blocks.Refusal as refusal:
         kind = RecordTooLarge if refusal.is_size else RecordMalformed
         raise kind(refusal.index, refusal.position, refusal.reason) from None
     return BlockCheck(count, sealed)
@@ -106,7 +106,7 @@ def patch_block(
     assert len(born_host) == len(store_host) == 8, "records of a block hold IPv4 hosts"
     stop = len(buffer) if size is None else start + size
     hosts = born_host + store_host
-    kernel.patch_block(
+    records.patch_block(
         buffer,
         start,
         stop,
@@ -142,7 +142,7 @@ def encode_block(
     """
     magic, topic_bytes = topic_of_records(topic)
     prefix, number = (b"", 0) if ids is None else (ids.prefix.encode(), ids.first)
-    return kernel.encode_block(
+    return put_blocks.encode_block(
         bodies, texts, flags, magic, topic_bytes, queue_id, born_timestamp_ms, prefix, number
     )
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from reput_protocol import kernel
 from reput_protocol.buffers import Buffer
 from reput_protocol.errors import RecordMalformed
 from reput_protocol.host import ZERO_HOST, Host
-from reput_protocol.kernel import seal_record
+from reput_protocol.kernel import put_blocks
+from reput_protocol.kernel.records import seal_record
 from reput_protocol.message_id import offset_message_id
 from reput_protocol.properties import (
     CRC_PROPERTY_BYTES,
@@ -143,7 +143,7 @@ def encode_record(record: Record, *, with_crc: bool = False, store_host: Host | 
     if len(stored_at) == 20:
         sys_flag |= STORE_HOST_IPV6
     encoded = bytes(
-        kernel.encode_record(
+        put_blocks.encode_record(
             record.body,
             properties,
             magic,

@@ -9,17 +9,18 @@ from typing import Any, Final, NamedTuple, Self, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from reput_protocol import kernel
 from reput_protocol import record_row as number
 from reput_protocol.buffers import Buffer
 from reput_protocol.host import Host
+from reput_protocol.kernel.records import COLUMNS, checksum_faults
+from reput_protocol.kernel.tables import distinct, gather, property_places, property_units
 from reput_protocol.properties import KEYS, TAGS, UNIQ_KEY
 from reput_protocol.record_layout import BACK, BORN_HOST_AT, BORN_HOST_IPV6, STORE_HOST_IPV6
 
 IntArray: TypeAlias = NDArray[np.int64]
 BoolArray: TypeAlias = NDArray[np.bool_]
 
-_NUMBER: Final = {name: number for number, name in enumerate(kernel.COLUMNS)}
+_NUMBER: Final = {name: number for number, name in enumerate(COLUMNS)}
 _IN_TABLE: Final = {TAGS: number.TAG, UNIQ_KEY: number.UNIQUE_ID, KEYS: number.KEYS}
 """Where the values of some properties are in a row."""
 
@@ -39,7 +40,7 @@ class RecordColumns:
 
     Args:
         buffer: what the kernel has read.
-        table: the numbers that it found (`kernel.COLUMNS`), those of one record after the other.
+        table: the numbers that it found (`COLUMNS`), those of one record after the other.
     """
 
     __slots__ = ("_table", "buffer")
@@ -58,7 +59,7 @@ class RecordColumns:
         return memoryview(flat)
 
     def numbers(self, name: str) -> IntArray:
-        """Return a column by its name in `kernel.COLUMNS`."""
+        """Return a column by its name in `COLUMNS`."""
         return self._table[:, _NUMBER[name]].copy()
 
     @property
@@ -173,22 +174,22 @@ class RecordColumns:
         """Return where the value of a property is in each record."""
         if name in _IN_TABLE:
             return Places(self.table, _IN_TABLE[name], number.WIDTH)
-        return Places(kernel.property_places(self.buffer, self.table, name.encode()), 0, 2)
+        return Places(property_places(self.buffer, self.table, name.encode()), 0, 2)
 
     def distinct(self, places: Places) -> tuple[list[str | None], IntArray]:
         """Return the distinct values as text, None for none, and which of them each record has."""
-        values, codes = kernel.distinct(self.buffer, *places)
+        values, codes = distinct(self.buffer, *places)
         return [value.decode(errors="replace") if value else None for value in values], np.asarray(codes)
 
     def gather(
         self, places: Places, *, is_text: bool = False, replaced: dict[int, bytes] | None = None
     ) -> tuple[array[int], bytearray, bytearray, int]:
-        """Copy values out of the buffer, as Arrow lays them out (`kernel.gather`)."""
-        return kernel.gather(self.buffer, *places, is_text, replaced)
+        """Copy values out of the buffer, as Arrow lays them out (`gather`)."""
+        return gather(self.buffer, *places, is_text, replaced)
 
     def property_units(self) -> tuple[array[int], array[int]]:
-        """Return where names and values of all properties are (`kernel.property_units`)."""
-        return kernel.property_units(self.buffer, self.table)
+        """Return where names and values of all properties are (`property_units`)."""
+        return property_units(self.buffer, self.table)
 
     def take(self, rows: Any) -> Self:
         """Return the columns of some records only, by row number, by mask, or from one to another."""
@@ -209,7 +210,7 @@ class RecordColumns:
         Returns:
             The row of each that fails, and what is wrong.
         """
-        return kernel.checksum_faults(self.buffer, self.table, bodies)
+        return checksum_faults(self.buffer, self.table, bodies)
 
     def _view(self, row: int, part: int) -> memoryview:
         start, size = self._table[row, part : part + 2].tolist()

@@ -1,4 +1,4 @@
-"""Where each number of a record is in its row of the kernel's table (`kernel.COLUMNS`).
+"""Where each number of a record is in its row of the kernel's table (`COLUMNS`).
 
 The size of a part is the number after its position.
 """
@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from reput_protocol.kernel import COLUMNS
+from reput_protocol.kernel.records import COLUMNS
 
 WIDTH: Final = len(COLUMNS)
 POSITION: Final = COLUMNS.index("position")

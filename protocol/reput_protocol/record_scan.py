@@ -8,8 +8,8 @@ from __future__ import annotations
 from enum import Enum
 from typing import Final, NamedTuple
 
-from reput_protocol import kernel
 from reput_protocol.buffers import Buffer
+from reput_protocol.kernel.records import BLANK, INVALID, RECORD, TRUNCATED, read_record, seal_record
 from reput_protocol.record_layout import (
     BORN_HOST_AT,
     BORN_HOST_IPV6,
@@ -33,10 +33,10 @@ class ScanStatus(Enum):
 
 
 STATUSES: Final = {
-    kernel.RECORD: ScanStatus.RECORD,
-    kernel.BLANK: ScanStatus.BLANK,
-    kernel.INVALID: ScanStatus.INVALID,
-    kernel.TRUNCATED: ScanStatus.TRUNCATED,
+    RECORD: ScanStatus.RECORD,
+    BLANK: ScanStatus.BLANK,
+    INVALID: ScanStatus.INVALID,
+    TRUNCATED: ScanStatus.TRUNCATED,
 }
 """What the kernel says, as a status."""
 
@@ -81,7 +81,7 @@ def locate(
     buffer: Buffer, position: int, end: int, *, check_crc: bool, check_properties_crc: bool = False
 ) -> tuple[RecordScan, Extent | None]:
     """Judge as `scan_record` does, and say where the parts of a sound record are."""
-    status, size, reason, parts = kernel.read_record(buffer, position, end, check_crc, check_properties_crc)
+    status, size, reason, parts = read_record(buffer, position, end, check_crc, check_properties_crc)
     return RecordScan(STATUSES[status], size, reason), None if parts is None else Extent._make(parts)
 
 
@@ -110,4 +110,4 @@ def patch_record(
         store_host_end = born_host_end + 8 + (20 if sys_flag & STORE_HOST_IPV6 else 8)
         assert len(store_host) == store_host_end - born_host_end - 8, "a host of another length"
         buffer[born_host_end + 8 : store_host_end] = store_host
-    kernel.seal_record(buffer, position)
+    seal_record(buffer, position)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from array import array
 
-from reput_protocol import kernel
 from reput_protocol import record_row as number
 from reput_protocol.buffers import Buffer
 from reput_protocol.errors import RecordMalformed
 from reput_protocol.host import Host
+from reput_protocol.kernel.records import checksum_faults, scan_records
 from reput_protocol.message_id import offset_message_id_of
 from reput_protocol.properties import decode_properties, split_keys
 from reput_protocol.record_layout import BACK, BORN_HOST_AT, BORN_HOST_IPV6, I32, STORE_HOST_IPV6
@@ -30,7 +30,7 @@ class RecordView:
             left = len(buffer) - position
             size = I32.unpack_from(buffer, position)[0] if left >= I32.size else left
             end = position + size if 0 < size <= left else len(buffer)  # of this record alone
-            table, _, _, _, reason = kernel.scan_records(buffer, position, end)
+            table, _, _, _, reason = scan_records(buffer, position, end)
             if not table:
                 raise RecordMalformed(0, position, reason or _BLANK)
         self.buffer = buffer
@@ -186,8 +186,8 @@ def record_views(
         RecordMalformed: the first record that is not sound, or where the bytes stop being records.
     """
     end = len(buffer) if end is None else end
-    table, stop, _, _, reason = kernel.scan_records(buffer, start, end)
-    for row, fault in kernel.checksum_faults(buffer, table) if check_crc else ():
+    table, stop, _, _, reason = scan_records(buffer, start, end)
+    for row, fault in checksum_faults(buffer, table) if check_crc else ():
         raise RecordMalformed(row, table[number.WIDTH * row + number.POSITION], fault)
     if stop < end:
         raise RecordMalformed(len(table) // number.WIDTH, stop, reason or _BLANK)

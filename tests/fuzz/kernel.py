@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import argparse
 import importlib.machinery
-import importlib.util
 import os
 import random
 import secrets
@@ -19,15 +18,19 @@ import sys
 import tempfile
 import time
 from array import array
+from importlib import import_module
+from importlib.abc import MetaPathFinder
+from importlib.machinery import ModuleSpec
+from importlib.util import spec_from_file_location
 from pathlib import Path
-from types import ModuleType
+from types import SimpleNamespace
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
 sys.path.remove(str(Path(__file__).resolve().parent))
 
-PACKAGE = ROOT / "protocol" / "reput_protocol"
+KERNEL = ROOT / "protocol" / "reput_protocol" / "kernel"
 T0 = 1_700_000_000_000
 _SLOTS = 5
 _ENTRIES = 12
@@ -70,7 +73,7 @@ def _start(how: str, directory: Path, cases: int, seed: int) -> subprocess.Popen
     place.mkdir()
     environment = {**os.environ, "PYTHONMALLOC": "malloc"}
     os.environ["REPUT_KERNEL_CFLAGS"] = _SANITIZER if how == "sanitized" else ""
-    library = compile_kernel(PACKAGE, place, checked=how == "checked")
+    library = compile_kernel(KERNEL, place, checked=how == "checked")[0].parent
     if how == "sanitized":
         found = subprocess.run(
             ["cc", "-print-file-name=libasan.so"], check=True, capture_output=True, text=True
@@ -92,8 +95,8 @@ def _start(how: str, directory: Path, cases: int, seed: int) -> subprocess.Popen
 def _fuzz(library: Path, cases: int, compared: int, seed: int) -> int:
     unraised: list[str] = []
     sys.unraisablehook = lambda report: unraised.append(f"{report.exc_type.__name__}: {report.exc_value}")
-    kernel = _load("reput_protocol.kernel", importlib.machinery.ExtensionFileLoader, library)
-    interpreted = _load_interpreted()
+    interpreted = _load(KERNEL, importlib.machinery.SOURCE_SUFFIXES)
+    kernel = _load(library, importlib.machinery.EXTENSION_SUFFIXES)
     rng = random.Random(seed)
     samples = _samples()
     started_at = time.monotonic()
@@ -116,7 +119,7 @@ def _fuzz(library: Path, cases: int, compared: int, seed: int) -> int:
     return 0
 
 
-def _read(kernel: ModuleType, kind: str, data: bytearray, choice: float) -> list[Any]:
+def _read(kernel: SimpleNamespace, kind: str, data: bytearray, choice: float) -> list[Any]:
     """Have a kernel do with these bytes all that a broker or client does with bytes of this kind."""
     if kind == "batch":
         made = kernel.batch_to_block(data, -626_843_481, b"\x06orders", 3, 0, 5, 50, 200, 100)
@@ -164,7 +167,7 @@ class _OfAnotherLength(bytes):
         return self[0] if self[:1] else 3
 
 
-def _encode(kernel: ModuleType, data: bytearray, choice: float) -> list[Any]:
+def _encode(kernel: SimpleNamespace, data: bytearray, choice: float) -> list[Any]:
     """Make a block of the parts between zeros, which are bodies and texts; some bodies state a wrong length."""
     texts = bytes(data).split(b"\0")
     bodies: list[bytes] = texts[::-1]
@@ -194,7 +197,7 @@ def _encode(kernel: ModuleType, data: bytearray, choice: float) -> list[Any]:
         return [bytes(block), starts, *map(str, refused.args)]
 
 
-def _follow(kernel: ModuleType, data: bytearray, start: int, base: int) -> list[Any]:
+def _follow(kernel: SimpleNamespace, data: bytearray, start: int, base: int) -> list[Any]:
     table, *end = kernel.scan_records(data, start, len(data), base)
     keys = kernel.key_hashes(data, table, 0, len(table) // len(kernel.COLUMNS), 12_345)
     codes = kernel.tags_codes(data, table)
@@ -217,7 +220,7 @@ def _follow(kernel: ModuleType, data: bytearray, start: int, base: int) -> list[
     ]
 
 
-def _read_columns(kernel: ModuleType, data: bytearray, table: array[int], start: int) -> list[Any]:
+def _read_columns(kernel: SimpleNamespace, data: bytearray, table: array[int], start: int) -> list[Any]:
     """Read the records as a client and Spark do."""
     rows = len(table) // len(kernel.COLUMNS)
     owners = [row & 1 for row in range(rows)]
@@ -250,7 +253,7 @@ def _read_columns(kernel: ModuleType, data: bytearray, table: array[int], start:
     ]
 
 
-def _encode_columns(kernel: ModuleType, data: bytearray, choice: float) -> list[Any]:
+def _encode_columns(kernel: SimpleNamespace, data: bytearray, choice: float) -> list[Any]:
     """Encode three messages: 28 numbers say where their parts are in what follows them."""
     from reput_protocol.message_id import UniqueIdGenerator
 
@@ -276,7 +279,7 @@ def _encode_columns(kernel: ModuleType, data: bytearray, choice: float) -> list[
         return [None, *found, *map(str, refused.args)]
 
 
-def _read_index(kernel: ModuleType, data: bytearray, choice: float) -> list[Any]:
+def _read_index(kernel: SimpleNamespace, data: bytearray, choice: float) -> list[Any]:
     file = bytearray(data)
     keys = array("q", (7, 100, T0, 12, 200, T0 - 5000, (1 << 31) - 1, 300, T0 + (1 << 43), -3, 300, T0))
     stop = int(choice * 100) % 6
@@ -300,7 +303,7 @@ def _read_index(kernel: ModuleType, data: bytearray, choice: float) -> list[Any]
     return [*found, inserted, bytes(file)]
 
 
-def _read_units(kernel: ModuleType, units: bytearray, choice: float) -> list[Any]:
+def _read_units(kernel: SimpleNamespace, units: bytearray, choice: float) -> list[Any]:
     codes = None if choice < 0.3 else array("q", (-7, 0, 99))
     try:
         differing = kernel.differing_units(units, array("q", range(3 * int(choice * 8))), int(choice * 3))
@@ -320,7 +323,7 @@ def _read_units(kernel: ModuleType, units: bytearray, choice: float) -> list[Any
     ]
 
 
-def _read_timers(kernel: ModuleType, units: bytearray, choice: float) -> list[Any]:
+def _read_timers(kernel: SimpleNamespace, units: bytearray, choice: float) -> list[Any]:
     wheel, waiting = bytearray(32 * 7), {}
     done = array("q", (100, 200))
     return [
@@ -417,24 +420,37 @@ def _columns_sample(rng: random.Random) -> bytes:
     return b"".join(struct.pack(">q", edge) for some in edges for edge in some) + text
 
 
-def _load_interpreted() -> ModuleType:
+class _Form(MetaPathFinder):
+    """Finds the modules of the kernel in one form."""
+
+    def __init__(self, directory: Path, suffixes: list[str]) -> None:
+        self._directory = directory
+        self._suffixes = suffixes
+
+    def find_spec(self, name: str, path: object, target: object = None) -> ModuleSpec | None:
+        package, _, module = name.rpartition(".")
+        files = (self._directory / f"{module}{suffix}" for suffix in self._suffixes)
+        found = next((file for file in files if package == "reput_protocol.kernel" and file.exists()), None)
+        return found and spec_from_file_location(name, found)
+
+
+def _load(directory: Path, suffixes: list[str]) -> SimpleNamespace:
+    """Load the modules of the kernel in one form, without Cython's help; return all that they have."""
+    from reput_protocol.kernel import MODULES
+
+    names = [f"reput_protocol.kernel.{name}" for name in MODULES]
+    for name in names:
+        sys.modules.pop(name, None)
     cython, sys.modules["cython"] = sys.modules.get("cython"), None  # type: ignore[assignment]
-    try:
-        return _load("interpreted_kernel", importlib.machinery.SourceFileLoader, PACKAGE / "kernel.py")
-    finally:
-        del sys.modules["cython"]
-        if cython is not None:
-            sys.modules["cython"] = cython
-
-
-def _load(name: str, loader: Any, path: Path) -> ModuleType:
-    spec = importlib.util.spec_from_file_location(name, path, loader=loader(name, str(path)))
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module
-    spec.loader.exec_module(module)
-    return module
+    sys.meta_path.insert(0, form := _Form(directory, suffixes))
+    found = SimpleNamespace()
+    for name in names:
+        vars(found).update(vars(import_module(name)))
+    sys.meta_path.remove(form)
+    del sys.modules["cython"]
+    if cython is not None:
+        sys.modules["cython"] = cython
+    return found
 
 
 if __name__ == "__main__":

@@ -43,7 +43,12 @@ def test_a_defect_is_noticed(name: str, function: str, monkeypatch: pytest.Monke
 
 @pytest.mark.skipif(kernel.FORM == "interpreted", reason="the kernel is not compiled")
 def test_damaged_records_are_the_same_to_the_compiled_and_the_interpreted_kernel() -> None:
-    command = [sys.executable, str(Path(__file__).with_name("kernel.py")), "--library", str(kernel.__file__)]
+    command = [
+        sys.executable,
+        str(Path(__file__).with_name("kernel.py")),
+        "--library",
+        str(Path(kernel.__file__).parent),
+    ]
     command += ["--cases", "20000", "--compared", "100", "--seed", str(_SEED)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (0, ""), done.stdout + done.stderr

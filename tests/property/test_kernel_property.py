@@ -13,9 +13,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import reference_records as reference
-from reput_protocol import kernel
 from reput_protocol.dispatch_rows import SEEN, DispatchRows, scan_dispatch
 from reput_protocol.errors import RecordMalformed
+from reput_protocol.kernel.records import (
+    COLUMNS,
+    checksum_faults,
+    follow_records,
+    queue_records,
+    read_record,
+    record_starts,
+    scan_records,
+    unit_records,
+)
+from reput_protocol.kernel.tables import distinct, gather, property_places, property_units
 from reput_protocol.properties import decode_properties
 from reput_protocol.put_block import DEFAULT_LIMITS, BlockCheck, BlockLimits, check_put_block
 from reput_protocol.record import Host, Record, encode_blank, encode_record
@@ -292,7 +302,7 @@ def test_records_of_known_queues_are_followed_alike(
             break
         expected[queue].extend((record.queue_offset, record.physical_offset, record.size))
         position, last = record.position + record.size, record.position
-    assert kernel.follow_records(data, 0, stop, end, base, check_crc, found) == (position, last)
+    assert follow_records(data, 0, stop, end, base, check_crc, found) == (position, last)
     assert found == expected
 
 
@@ -325,8 +335,8 @@ def test_runs_are_maximal_and_their_queue_offsets_consecutive(seed: int, count: 
 
 # -- reading a queue -------------------------------------------------------------------------------------------------
 
-WIDTH = len(kernel.COLUMNS)
-NUMBER = {name: number for number, name in enumerate(kernel.COLUMNS)}
+WIDTH = len(COLUMNS)
+NUMBER = {name: number for number, name in enumerate(COLUMNS)}
 
 
 @given(
@@ -375,10 +385,10 @@ def test_a_queue_is_read_up_to_what_is_not_of_it(
             break
         expected.append(6 + record.position)
         least = offset + 1
-    table, end = kernel.queue_records(kind(data), 6, len(data), b"orders", 0, first, is_gapless)
+    table, end = queue_records(kind(data), 6, len(data), b"orders", 0, first, is_gapless)
     assert list(table[::WIDTH]) == expected
     assert end == (table[-WIDTH] + table[1 - WIDTH] if table else 6)
-    scanned = kernel.scan_records(data, 6, len(data))[0]
+    scanned = scan_records(data, 6, len(data))[0]
     assert table == scanned[: len(table)]
 
 
@@ -388,14 +398,14 @@ def test_checksums_that_do_not_hold_are_named(
 ) -> None:
     encoded = log_of(Random(seed), count, "orders", odd)
     data = damaged(b"".join(encoded), bounds_of(encoded), damage)
-    table = kernel.scan_records(data, 0, len(data))[0]
+    table = scan_records(data, 0, len(data))[0]
     expected = []
     for row, record in enumerate(reference.read_log(data, None)):
         is_sealed = holds_checksum(record.properties)
         if (bodies or is_sealed) and not holds(data, record):
             end = record.position + record.size
-            expected.append((row, kernel.read_record(data, record.position, end, True, False)[2]))
-    assert kernel.checksum_faults(data, table, bodies) == expected
+            expected.append((row, read_record(data, record.position, end, True, False)[2]))
+    assert checksum_faults(data, table, bodies) == expected
 
 
 def holds_checksum(text: bytes) -> bool:
@@ -453,7 +463,7 @@ def test_units_lead_to_the_very_records_that_they_mean(
             expected.append(place - base)
         else:
             wrong.append(row)
-    table, found_wrong = kernel.unit_records(kind(data), base, numbers, queues)
+    table, found_wrong = unit_records(kind(data), base, numbers, queues)
     assert (list(table[::WIDTH]), found_wrong) == (expected, wrong)
 
 
@@ -476,21 +486,21 @@ def test_columns_of_properties_are_what_decoding_each_gives(
     random.shuffle(texts)
     expected = [decode_properties(text) for text in texts]
     data = kind(b"".join(encode_record(Record("orders", b"b", properties=text)) for text in texts))
-    table = kernel.scan_records(data, 0, len(data))[0]
+    table = scan_records(data, 0, len(data))[0]
     values = [properties.get(name, "") for properties in expected]
 
-    places = kernel.property_places(data, table, name.encode())
-    kept, codes = kernel.distinct(data, places, 0, 2)
+    places = property_places(data, table, name.encode())
+    kept, codes = distinct(data, places, 0, 2)
     assert [kept[code].decode("utf-8", "replace") for code in codes] == values
     assert len(set(kept)) == len(kept)
     column = {"TAGS": "tag", "KEYS": "keys", "UNIQ_KEY": "unique_id"}.get(name)
     if column is not None:
-        assert kernel.distinct(data, table, NUMBER[f"{column}_position"], WIDTH) == (kept, codes)
-    assert gathered(kernel.gather(data, places, 0, 2, True)) == values
+        assert distinct(data, table, NUMBER[f"{column}_position"], WIDTH) == (kept, codes)
+    assert gathered(gather(data, places, 0, 2, True)) == values
 
-    firsts, units = kernel.property_units(data, table)
-    names = gathered(kernel.gather(data, units, 0, 4, True))
-    parts = gathered(kernel.gather(data, units, 2, 4, True))
+    firsts, units = property_units(data, table)
+    names = gathered(gather(data, units, 0, 4, True))
+    parts = gathered(gather(data, units, 2, 4, True))
     assert len(names) == firsts[-1]
     found = [list(zip(names[start:end], parts[start:end], strict=True)) for start, end in pairwise(firsts)]
     assert found == [list(properties.items()) for properties in expected]
@@ -514,7 +524,7 @@ def test_values_are_copied_or_replaced(data: bytes, others: list[bytes], row: in
         places.extend((start, min(number % 4, len(data) - start)))
     expected = [data[start : start + size] for start, size in zip(places[::2], places[1::2], strict=True)]
     replaced = {number: value for number, value in enumerate(others) if number >= row}
-    bounds, joined, _, _ = kernel.gather(data, places, 0, 2, False, replaced)
+    bounds, joined, _, _ = gather(data, places, 0, 2, False, replaced)
     assert [bytes(joined[start:end]) for start, end in pairwise(bounds)] == [
         replaced.get(number, value) for number, value in enumerate(expected)
     ]
@@ -523,30 +533,30 @@ def test_values_are_copied_or_replaced(data: bytes, others: list[bytes], row: in
 @pytest.mark.parametrize("place", [(-1, 1), (0, 11), (11, 0), (5, -1), (1 << 62, 1 << 62), (10, 1)])
 def test_places_outside_of_the_buffer_are_refused(place: tuple[int, int]) -> None:
     places = array("q", (0, 10, *place))
-    for look in (kernel.gather, kernel.distinct):
+    for look in (gather, distinct):
         with pytest.raises(ValueError, match="are not in a buffer of 10 bytes"):
             look(bytes(10), places, 0, 2)
         for first, step in ((0, 1), (-1, 2), (1, 2), (0, 3)):
             with pytest.raises(ValueError, match="4 numbers have no place"):
                 look(bytes(10), places, first, step)
-    for read in (kernel.checksum_faults, kernel.property_units):
+    for read in (checksum_faults, property_units):
         data = encode_record(Record("orders", b"body", properties=b"a\x01b\x02"))
         with pytest.raises(ValueError, match="a buffer of"):
-            read(data[:-1], kernel.scan_records(data, 0, len(data))[0])
+            read(data[:-1], scan_records(data, 0, len(data))[0])
     for column, value in ((12, -1), (12, 1 << 43), (13, 1 << 43), (13, -1), (16, -1), (16, 1 << 43)):
-        table = kernel.scan_records(data, 0, len(data))[0]
+        table = scan_records(data, 0, len(data))[0]
         table[column] = value
         with pytest.raises(ValueError, match="a buffer of"):
-            kernel.checksum_faults(data, table)
+            checksum_faults(data, table)
 
 
 @pytest.mark.parametrize(("start", "end"), [(-1, 5), (0, 11), (20, 30)])
 def test_a_range_outside_of_the_buffer_is_refused(start: int, end: int) -> None:
     for read in (
-        lambda: kernel.scan_records(bytes(10), start, end),
-        lambda: kernel.queue_records(bytes(10), start, end, b"orders", 0, 0, True),
-        lambda: kernel.read_record(bytes(10), start, end, True, False),
-        lambda: kernel.record_starts(bytes(10), start, end),
+        lambda: scan_records(bytes(10), start, end),
+        lambda: queue_records(bytes(10), start, end, b"orders", 0, 0, True),
+        lambda: read_record(bytes(10), start, end, True, False),
+        lambda: record_starts(bytes(10), start, end),
     ):
         with pytest.raises(ValueError, match=f"bytes {start} to {end} are not in a buffer of 10"):
             read()

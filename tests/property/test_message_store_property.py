@@ -14,7 +14,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from reput_broker.store.block import Block
 from reput_broker.store.message_store import MessageStore
 from reput_broker.store.results import GetStatus, PutResult, PutStatus
-from reput_protocol.kernel import record_starts
+from reput_protocol.kernel.records import record_starts
 from reput_protocol.message import Message
 from reput_protocol.put_block import encode_put_block
 from stores import (

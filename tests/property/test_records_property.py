@@ -7,9 +7,9 @@ import pytest
 from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
-from reput_protocol import kernel
 from reput_protocol.errors import InvalidMessage, RecordMalformed
 from reput_protocol.host import Host
+from reput_protocol.kernel.records import COLUMNS, record_starts, scan_records
 from reput_protocol.message import Message, encode_properties_text
 from reput_protocol.properties import (
     decode_properties,
@@ -116,7 +116,7 @@ def test_a_redirected_record_is_the_record_encoded_with_other_fields(
 @given(st.lists(records, max_size=20), st.integers(0, 7))
 def test_columns_read_what_structs_read(items: list[Record], start: int) -> None:
     buffer = bytes(start) + b"".join(map(encode_record, items))
-    columns = RecordColumns(buffer, kernel.scan_records(buffer, start, len(buffer))[0])
+    columns = RecordColumns(buffer, scan_records(buffer, start, len(buffer))[0])
     views = record_views(buffer, start)
     assert columns.position.tolist() == [view.position for view in views]
     for name in (
@@ -142,8 +142,8 @@ def test_damage_is_refused_alike_and_never_crashes(items: list[Record], data: st
     for _ in range(data.draw(st.integers(1, 3))):
         buffer[data.draw(st.integers(0, len(buffer) - 1))] = data.draw(st.integers(0, 255))
     end = data.draw(st.integers(0, len(buffer)) | st.just(len(buffer)))
-    table, stop, *_ = kernel.scan_records(buffer, 0, end)
-    starts = list(table[:: len(kernel.COLUMNS)])
+    table, stop, *_ = scan_records(buffer, 0, end)
+    starts = list(table[:: len(COLUMNS)])
     if stop < end:
         with pytest.raises(RecordMalformed) as refused:
             record_views(buffer, 0, end, check_crc=False)
@@ -204,7 +204,7 @@ def test_what_a_producer_may_build_passes_the_door(
     assume(messages)
     block = encode_put_block(messages, "orders", 1, 7, ["ID"] * len(messages))
     check_put_block(block, topic="orders", queue_id=1, count=len(messages))
-    for message, position in zip(messages, kernel.record_starts(block, 0, len(block)), strict=True):
+    for message, position in zip(messages, record_starts(block, 0, len(block)), strict=True):
         record = decode_record(block, position)
         expected = {"UNIQ_KEY": "ID", **message.properties}
         if message.tag is not None:

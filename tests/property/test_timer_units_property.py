@@ -8,7 +8,7 @@ from array import array
 from hypothesis import given
 from hypothesis import strategies as st
 
-from reput_protocol import kernel
+from reput_protocol.kernel.timer import chain_timer_units, filled_slots, timer_units, timer_units_ahead
 
 SLOTS = 7
 T0 = 1_700_000_000_000
@@ -46,9 +46,9 @@ def test_units_and_those_ahead(units: list[Fields], since_ms: int) -> None:
     count = 0
     while count < len(units) and is_unit(units[count]):
         count += 1
-    assert kernel.timer_units(packed(units)) == count
+    assert timer_units(packed(units)) == count
     ahead = [unit for unit in units if is_unit(unit) and slot_of(unit) >= since_ms]
-    found = kernel.timer_units_ahead(packed(units), since_ms)
+    found = timer_units_ahead(packed(units), since_ms)
     assert list(zip(found[::2], found[1::2], strict=True)) == [(slot_of(unit), unit[5]) for unit in ahead]
 
 
@@ -72,9 +72,7 @@ def test_chains(pieces: list[list[Fields]], since_ms: int, done: set[int]) -> No
             waiting[unit[7]] = waiting.get(unit[7], 0) + sign
         first = [slot_of(unit) // 1000 * 1000 for _, unit in taken]
         last_done = [slot_of(unit) for _, unit in kept if unit[5] in done]
-        found = kernel.chain_timer_units(
-            wheel, packed(units), position, since_ms, array("q", sorted(done)), counted
-        )
+        found = chain_timer_units(wheel, packed(units), position, since_ms, array("q", sorted(done)), counted)
         assert found == (min(first, default=-1), max(last_done, default=-1))
         position += 52 * len(units)
     assert counted == waiting
@@ -86,4 +84,4 @@ def test_chains(pieces: list[list[Fields]], since_ms: int, done: set[int]) -> No
 def test_slots_with_a_chain(slots: list[tuple[int, int]], second: int) -> None:
     data = b"".join(struct.pack(">qqqii", held, 0, last, 1, 0) for held, last in slots)
     expected = [at for at, (held, last) in enumerate(slots) if held == second + at and last >= 0]
-    assert kernel.filled_slots(data, second) == expected
+    assert filled_slots(data, second) == expected

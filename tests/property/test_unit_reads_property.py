@@ -11,9 +11,15 @@ from hypothesis import strategies as st
 from reput_broker.store.get_message import LogWindow, Selection, select, spans_files
 from reput_broker.store.queue.unit import PRE_BLANK_SIZE, UNIT, ConsumeQueueUnit
 from reput_broker.store.results import Extent, TransferLimits
-from reput_protocol import kernel
 from reput_protocol.filters import TagFilter
 from reput_protocol.hashing import tags_code
+from reput_protocol.kernel.units import (
+    address_units,
+    damaged_unit,
+    differing_units,
+    files_of_units,
+    valid_units,
+)
 
 Units = list[ConsumeQueueUnit]
 
@@ -148,13 +154,13 @@ def test_the_first_damaged_unit(units: Units, log_end: int) -> None:
         or size <= 0
         or (size != PRE_BLANK_SIZE and (place + size > log_end or place % 4096 + size > 4096))
     ]
-    assert kernel.damaged_unit(packed(units), log_end, 4096) == (expected[0] if expected else -1)
+    assert damaged_unit(packed(units), log_end, 4096) == (expected[0] if expected else -1)
 
 
 @given(some_units, st.sampled_from([0, 4000]), st.sampled_from([0, 8192, (1 << 63) - 1]))
 def test_the_files_of_units(units: Units, log_start: int, log_end: int) -> None:
     present = [unit for unit in units if unit.size > 0 and log_start <= unit[0] <= log_end - unit[1]]
-    found = kernel.files_of_units(packed(units), log_start, log_end, 4096)
+    found = files_of_units(packed(units), log_start, log_end, 4096)
     files = [place // 4096 for place in found]
     assert len(set(files)) == len(files)
     assert set(files) == {unit.physical_offset // 4096 for unit in present}
@@ -166,14 +172,14 @@ def test_valid_units_and_addresses(units: Units, place: int) -> None:
     count = 0
     while count < len(units) and 0 <= units[count].physical_offset < place and units[count].size > 0:
         count += 1
-    assert kernel.valid_units(packed(units), place) == count
+    assert valid_units(packed(units), place) == count
     addresses = [
         number
         for number, unit in enumerate(units)
         if unit.tags_code in ADDRESSES and unit.physical_offset >= place
     ]
     expected = (addresses[0], addresses[-1]) if addresses else (-1, -1)
-    assert kernel.address_units(packed(units), place) == expected
+    assert address_units(packed(units), place) == expected
 
 
 @given(some_units, st.sets(st.integers(0, 70)), st.integers(0, 3))
@@ -183,4 +189,4 @@ def test_units_of_other_records(units: Units, changed: set[int], start: int) -> 
         is_changed = number in changed
         records.extend((number, place ^ (is_changed and number % 2), size ^ (is_changed and not number % 2)))
     expected = sorted(start + number for number in changed if number < len(units))
-    assert kernel.differing_units(packed(units), records, start) == expected
+    assert differing_units(packed(units), records, start) == expected

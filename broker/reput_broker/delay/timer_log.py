@@ -29,7 +29,7 @@ from reput_broker.store.file_io import (
     zero_range,
 )
 from reput_broker.store.file_names import file_name
-from reput_protocol.kernel import timer_units, timer_units_ahead
+from reput_protocol.kernel.timer import timer_units, timer_units_ahead
 from reput_protocol.record_layout import MAGIC_BLANK
 
 UNIT = struct.Struct(">iqiqiqiiq")

@@ -38,7 +38,7 @@ from reput_broker.delay.timer_log import (
 )
 from reput_broker.delay.timer_wheel import EMPTY, PRECISION_MS, SLOT_BYTES, SLOTS, Slot, TimerWheel, slot_of
 from reput_protocol.errors import ReputError
-from reput_protocol.kernel import chain_timer_units, timer_units_ahead
+from reput_protocol.kernel.timer import chain_timer_units, timer_units_ahead
 
 
 class WheelImage:

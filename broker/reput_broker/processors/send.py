@@ -26,7 +26,7 @@ from reput_protocol.codes import AckLevel, RequestCode
 from reput_protocol.commands import PutMessageHeader, PutMessageResult, SendMessageHeader, SendMessageResult
 from reput_protocol.errors import ErrorCode
 from reput_protocol.host import Host
-from reput_protocol.kernel import record_starts
+from reput_protocol.kernel.records import record_starts
 from reput_protocol.message_id import offset_message_id_of
 from reput_protocol.names import dlq_topic, group_of_retry_topic
 from reput_protocol.properties import SEND_BACK_ID, UNIQ_KEY, find_property

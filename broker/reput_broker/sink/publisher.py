@@ -25,7 +25,7 @@ from reput_broker.store.message_store import MessageStore
 from reput_broker.store.results import PutResult, PutStatus
 from reput_broker.store.stats import StoreStats
 from reput_broker.tables.topics import TopicConfigManager
-from reput_protocol.kernel import record_starts
+from reput_protocol.kernel.records import record_starts
 from reput_protocol.put_block import BlockCheck
 from reput_protocol.record_view import record_views
 

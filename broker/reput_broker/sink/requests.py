@@ -38,7 +38,7 @@ from reput_protocol.commands_stage import (
 )
 from reput_protocol.counted import counted
 from reput_protocol.errors import ErrorCode, RecordMalformed, ReputError
-from reput_protocol.kernel import COLUMNS, scan_records
+from reput_protocol.kernel.records import COLUMNS, scan_records
 from reput_protocol.put_block import BLOCK_BYTES_MAX, BlockLimits, check_put_block
 from reput_protocol.record_layout import BLANK_BYTES
 from reput_protocol.staged_blocks import StagedBlock, staged_blocks

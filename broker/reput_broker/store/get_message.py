@@ -22,7 +22,7 @@ from reput_broker.store.queue.consume_queue import ConsumeQueue
 from reput_broker.store.queue.unit import UNIT_BYTES
 from reput_broker.store.results import Extent, GetMessageResult, GetStatus, TransferLimits
 from reput_protocol.filters import TagFilter
-from reput_protocol.kernel import damaged_unit, files_of_units, select_units
+from reput_protocol.kernel.units import damaged_unit, files_of_units, select_units
 from reput_protocol.sql import SqlFilter
 
 GET_BYTES_MIN = 100

@@ -17,7 +17,7 @@ from reput_broker.store.results import ROCKETMQ_LIMITS, Extent, GetMessageResult
 from reput_broker.store.running_flags import RunningFlags
 from reput_broker.store.stats import StoreStats
 from reput_protocol.filters import TagFilter
-from reput_protocol.kernel import damaged_unit
+from reput_protocol.kernel.units import damaged_unit
 from reput_protocol.sql import SqlFilter
 
 NEAR_BYTES: Final = 8 << 20

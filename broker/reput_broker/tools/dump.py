@@ -14,7 +14,7 @@ from reput_broker.tools.log_reader import BlankEnd, Damage, LogBatch, LogEnd, re
 from reput_broker.tools.tables import OffsetKey, apply_journal, find_journal, offsets_in, table_in_force
 from reput_broker.tools.unit_files import OpenFiles, UnitFiles
 from reput_broker.tools.verify_checkpoint import checkpoint_fields, valid_mark
-from reput_protocol import kernel
+from reput_protocol.kernel.records import checksum_faults
 from reput_protocol.message_fields import body_field, message_fields
 from reput_protocol.record import Record, decode_record
 from reput_protocol.record_row import POSITION, SIZE
@@ -98,7 +98,7 @@ def dump_log(layout: StoreLayout, part: DumpRange) -> Iterator[Row]:
 
 def _rows_of(piece: LogBatch | Damage | BlankEnd | LogEnd) -> Iterator[Row]:
     if isinstance(piece, LogBatch):
-        bad = dict(kernel.checksum_faults(piece.data, piece.table))
+        bad = dict(checksum_faults(piece.data, piece.table))
         rows = zip(piece.column(POSITION), piece.column(SIZE), strict=True)
         for row, (position, size) in enumerate(rows):
             fields = record_fields(decode_record(piece.data, position, check_crc=False))

@@ -21,7 +21,7 @@ from reput_broker.store.index.file import (
     index_file_size,
 )
 from reput_broker.tools.layout import StoreLayout
-from reput_protocol.kernel import fitting_slots
+from reput_protocol.kernel.index import fitting_slots
 
 _ENTRY: Final = struct.Struct(">iqii")
 assert _ENTRY.size == ENTRY_BYTES

@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 from reput_broker.store.file_io import end_of_data, is_all_zero
 from reput_broker.tools.layout import Stream, StreamFile
-from reput_protocol import kernel
+from reput_protocol.kernel.records import scan_records
 from reput_protocol.record_layout import FRONT, I32, MAGIC_V1, MAGIC_V2, RECORD_BYTES_MIN
 from reput_protocol.record_row import POSITION, SIZE, TOPIC, WIDTH
 from reput_protocol.record_scan import RecordScan, ScanStatus, locate
@@ -39,7 +39,7 @@ class LogBatch:
     data: bytes
     """Begins with the first record; may hold more than the records."""
     table: array[int]
-    """`len(kernel.COLUMNS)` numbers of each record; positions count from the start of `data`."""
+    """`len(COLUMNS)` numbers of each record; positions count from the start of `data`."""
 
     def __len__(self) -> int:
         return len(self.table) // WIDTH
@@ -232,7 +232,7 @@ class _FileReading:
 
     def _batch(self, data: bytes, position: int) -> tuple[LogBatch | None, int]:
         """Return the records at the start of `data` and how many bytes they take."""
-        table, end, *_ = kernel.scan_records(data, 0, len(data), self._file.start + position)
+        table, end, *_ = scan_records(data, 0, len(data), self._file.start + position)
         if not table:
             return None, 0
         return LogBatch(self._file, position, data, table), end

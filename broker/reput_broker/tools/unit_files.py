@@ -10,7 +10,7 @@ from reput_broker.store.dispatch import QueueRows
 from reput_broker.store.file_io import end_of_data
 from reput_broker.store.queue.unit import UNIT_BYTES, ConsumeQueueUnit, unpack_units
 from reput_broker.tools.layout import Stream
-from reput_protocol import kernel
+from reput_protocol.kernel.units import queue_units
 
 _OPEN_MAX = 256
 
@@ -81,6 +81,4 @@ class UnitFiles:
 
 def units_of(run: QueueRows) -> bytearray:
     """Return the units of records that follow each other in a queue."""
-    return kernel.queue_units(
-        run.physical_offsets, run.sizes, run.tags_codes, run.first_queue_offset, -1, -1
-    )[0]
+    return queue_units(run.physical_offsets, run.sizes, run.tags_codes, run.first_queue_offset, -1, -1)[0]

@@ -28,11 +28,10 @@ from reput_broker.tools.index_raw import (
 from reput_broker.tools.layout import StoreLayout
 from reput_broker.tools.log_reader import Damage, LogBatch
 from reput_broker.tools.report import Report
-from reput_protocol import kernel
 from reput_protocol.counted import counted
 from reput_protocol.dispatch_rows import DispatchRows
 from reput_protocol.hashing import index_hash, index_keys
-from reput_protocol.kernel import index_chains
+from reput_protocol.kernel.index import are_entries_of, index_chains, wrong_seconds
 from reput_protocol.properties import KEYS, UNIQ_KEY, decode_properties
 from reput_protocol.record_row import POSITION
 
@@ -317,7 +316,7 @@ class IndexCheck:
         if not count:
             return
         entries = self._entries.read_bytes(self._cursor, count)
-        if len(entries) == ENTRY_BYTES * count and kernel.are_entries_of(entries, keys, first):
+        if len(entries) == ENTRY_BYTES * count and are_entries_of(entries, keys, first):
             self._verify_seconds(self._cursor, keys, first, count)
             self._cursor += count
         else:
@@ -390,7 +389,7 @@ class IndexCheck:
                 )
                 begin = self._begin_times[file_index] = first_time
             entries = raw.entry_bytes(local + 1, local + 1 + size)
-            wrong = kernel.wrong_seconds(entries, keys, first, begin)
+            wrong = wrong_seconds(entries, keys, first, begin)
             if local == 0:
                 # A new file's first entry counts from the end of the file before it, which may have been deleted.
                 seconds, right = raw.entries(1, 2)[0].seconds, self._first_seconds(file_index, first_time)

@@ -14,8 +14,8 @@ from reput_broker.tools.log_reader import BlankEnd, Damage, LogBatch, LogEnd, re
 from reput_broker.tools.report import Progress, Report
 from reput_broker.tools.verify_index import IndexCheck
 from reput_broker.tools.verify_queues import QueuesCheck
-from reput_protocol import kernel
 from reput_protocol.dispatch_rows import DispatchRows
+from reput_protocol.kernel.records import checksum_faults
 from reput_protocol.record_row import POSITION, PROPERTIES, QUEUE_OFFSET, SIZE, STORE_TIMESTAMP_MS, WIDTH
 
 LOST_PAGE = "its properties hold zeros where a lost page would leave them"
@@ -146,7 +146,7 @@ class LogCheck:
     ) -> None:
         rows = DispatchRows(batch.data, batch.table, levels_ms)
         nameless = self._nameless(batch, rows)
-        bad = nameless | dict(kernel.checksum_faults(batch.data, batch.table)) | dict(self._lost_pages(batch))
+        bad = nameless | dict(checksum_faults(batch.data, batch.table)) | dict(self._lost_pages(batch))
         for row, reason in sorted(bad.items()):
             self._record_damage(batch, row, reason, is_framed=row not in nameless)
         self.max_store_timestamp_ms = max(self.max_store_timestamp_ms, max(batch.column(STORE_TIMESTAMP_MS)))

@@ -20,7 +20,7 @@ from reput_broker.tools.layout import Stream, read_stream
 from reput_broker.tools.log_reader import Damage
 from reput_broker.tools.report import Fault
 from reput_broker.tools.unit_files import OpenFiles, UnitFiles, units_of
-from reput_protocol import kernel
+from reput_protocol.kernel.units import stray_units
 from reput_protocol.names import SCHEDULE_TOPIC
 from reput_protocol.record_layout import QUEUE_OFFSET_AT
 
@@ -265,7 +265,7 @@ class QueueCheck:
         for start, stop, may_be_blank in ranges:
             for at in range(start, stop, _READ_UNITS):
                 units = self.units.read_bytes(at * UNIT_BYTES, min(_READ_UNITS, stop - at) * UNIT_BYTES)
-                found, behind = kernel.stray_units(
+                found, behind = stray_units(
                     units, log_min, log_end if unfinished else -1, may_be_blank, damaged
                 )
                 dangling += behind

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from reput_client.consume.pull import PullStatus
 from reput_client.errors import DamagedMessage
 from reput_client.transport.core import Call
-from reput_protocol import kernel
 from reput_protocol.codes import ResponseCode
 from reput_protocol.commands_fetch import FetchRecordsHeader, FetchRecordsResult
 from reput_protocol.errors import error_from_response
 from reput_protocol.filters import TagFilter
 from reput_protocol.header import HeaderType, Value
+from reput_protocol.kernel.records import checksum_faults, queue_records, record_starts
 from reput_protocol.record_row import QUEUE_OFFSET, WIDTH
 
 if TYPE_CHECKING:
@@ -133,8 +133,8 @@ def columns_result(
         skipped = empty.status is PullStatus.NO_NEW_MESSAGE and next_offset > offset
         return empty._replace(status=PullStatus.NO_MATCHED_MESSAGE) if skipped else empty
     every = tag_filter.matches_all
-    table, end = kernel.queue_records(records, 0, len(records), topic.encode(), queue_id, offset, every)
-    faults = kernel.checksum_faults(records, table)
+    table, end = queue_records(records, 0, len(records), topic.encode(), queue_id, offset, every)
+    faults = checksum_faults(records, table)
     if faults or end < len(records):
         good, reason = faults[0] if faults else (len(table) // WIDTH, _what_follows(records, end))
         if faults:
@@ -170,7 +170,7 @@ def require_columns() -> None:
 
 
 def _what_follows(records: bytes | memoryview, end: int) -> str:
-    if kernel.record_starts(records, end, len(records)):
+    if record_starts(records, end, len(records)):
         return "its record is damaged, or is another message"
     return "what follows is no record"
 

@@ -15,7 +15,6 @@ from reput_client.received import DamagedRecord, PulledRecords, ReceivedMessage
 from reput_client.transport.connection import Connection
 from reput_client.transport.core import Call, Waiter
 from reput_client.transport.pump import Pump
-from reput_protocol import kernel
 from reput_protocol.buffers import Buffer
 from reput_protocol.codes import PullSysFlag, RequestCode, ResponseCode
 from reput_protocol.commands_pull import PullMessageHeader, PullMessageResult
@@ -24,6 +23,8 @@ from reput_protocol.errors import RecordMalformed, error_from_response
 from reput_protocol.filters import ALL, TagFilter
 from reput_protocol.group_terms import ExpressionType
 from reput_protocol.header import HeaderType, Value
+from reput_protocol.kernel.records import queue_records, scan_records
+from reput_protocol.kernel.tables import distinct
 from reput_protocol.message import MessageQueue
 from reput_protocol.record_row import QUEUE_OFFSET, TAG, WIDTH
 
@@ -152,7 +153,7 @@ class PulledMessages(Sequence[ReceivedMessage]):
         self._rows: Sequence[int] = range(0, len(table), WIDTH)
         """Where the row of each message starts in the table."""
         if tag_filter is not None and not tag_filter.matches_all:
-            values, codes = kernel.distinct(data, table, TAG, WIDTH)
+            values, codes = distinct(data, table, TAG, WIDTH)
             is_wanted = [tag_filter.matches_tag(value.decode("utf-8", "replace") or None) for value in values]
             self._rows = [WIDTH * row for row, code in enumerate(codes) if is_wanted[code]]
         self._messages: list[ReceivedMessage] | None = None
@@ -218,7 +219,7 @@ def read_records(data: bytes) -> array[int]:
     Raises:
         RecordMalformed: something else is among them; `index` and `position` say where.
     """
-    table, end, _, _, reason = kernel.scan_records(data, 0, len(data))
+    table, end, _, _, reason = scan_records(data, 0, len(data))
     if end < len(data):
         raise RecordMalformed(len(table) // WIDTH, end, reason or "a blank record, the end of a file")
     return table
@@ -230,7 +231,7 @@ def read_pull(data: bytes, pulled: Pulled) -> array[int] | None:
     Without a filter no message is left out, except those that expired before the first one.
     """
     topic, queue_id, offset, next_offset, filtered = pulled
-    table, end = kernel.queue_records(data, 0, len(data), topic.encode(), queue_id, offset, False)
+    table, end = queue_records(data, 0, len(data), topic.encode(), queue_id, offset, False)
     if end < len(data):
         return None
     if table:

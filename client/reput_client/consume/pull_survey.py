@@ -20,8 +20,8 @@ from bisect import bisect_left
 from collections.abc import Iterator
 from typing import Final, NamedTuple
 
-from reput_protocol import kernel
 from reput_protocol.errors import RecordMalformed
+from reput_protocol.kernel.records import checksum_faults, scan_records
 from reput_protocol.record_layout import I32, RECORD_BYTES_MIN
 from reput_protocol.record_row import QUEUE_ID, QUEUE_OFFSET, TOPIC, WIDTH
 
@@ -147,7 +147,7 @@ def _stretches(records: bytes, pulled: Pulled) -> list[_Stretch]:
     position = 0
     end = len(records)
     while position < end:
-        table, stop, _, _, reason = kernel.scan_records(records, position, end)
+        table, stop, _, _, reason = scan_records(records, position, end)
         for at in range(0, len(table), WIDTH):
             row = table[at : at + WIDTH]
             stretches.append(_Stretch(row[0], row[0] + row[1], _span(records, row)))
@@ -172,8 +172,8 @@ def _next_record(records: bytes, position: int, pulled: Pulled) -> int:
         (size,) = I32.unpack_from(records, start)
         if not RECORD_BYTES_MIN <= size <= end - start:
             continue
-        row = kernel.scan_records(records, start, start + size)[0]
-        if row and _may_be(_span(records, row), pulled) and not kernel.checksum_faults(records, row):
+        row = scan_records(records, start, start + size)[0]
+        if row and _may_be(_span(records, row), pulled) and not checksum_faults(records, row):
             return start
     return end
 

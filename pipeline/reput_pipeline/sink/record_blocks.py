@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from reput_pipeline.source.errors import SinkError
-from reput_protocol import kernel
+from reput_protocol.kernel.put_blocks import Refusal, encode_rows, property_texts
 from reput_protocol.message_id import UniqueIdGenerator
 from reput_protocol.put_block import topic_of_records
 
@@ -103,13 +103,13 @@ def encode_records(
     born_ms = np.array([now_ms]) if columns.born_ms is None else columns.born_ms
     bodies, body_edges = parts_of(columns.body)
     try:
-        texts, text_edges = kernel.property_texts(
+        texts, text_edges = property_texts(
             rows, *_strings(columns.tags), *_strings(columns.keys), *_entries(columns.properties)
         )
         row = 0
         while row < rows:
             queue_id, first = next_queue(), row
-            data, row = kernel.encode_rows(
+            data, row = encode_rows(
                 bodies,
                 body_edges,
                 texts,
@@ -124,7 +124,7 @@ def encode_records(
                 ids,
             )
             yield Block(queue_id, row - first, data)
-    except kernel.Refusal as refusal:
+    except Refusal as refusal:
         raise SinkError(f"a message of topic {topic!r} {refusal.reason}") from None
 
 

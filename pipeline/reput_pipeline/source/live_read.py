@@ -18,8 +18,8 @@ from reput_pipeline.source.notes import Losses, note
 from reput_pipeline.source.options import SourceOptions
 from reput_pipeline.source.places import Generations, QueueKey
 from reput_pipeline.source.ranges import QueueRange
-from reput_protocol import kernel
 from reput_protocol.errors import TopicNotFound
+from reput_protocol.kernel.records import queue_records
 from reput_protocol.record_columns import RecordColumns
 from reput_protocol.record_row import QUEUE_OFFSET, WIDTH
 
@@ -184,7 +184,7 @@ class LiveReading:
         """Return the table of the records of a block; None if they are not the messages that were fetched."""
         queue = block.queue
         every = self._options.sub_expression == "*"
-        table, stop = kernel.queue_records(
+        table, stop = queue_records(
             data, start, end, queue.topic.encode(), queue.queue_id, block.start, every
         )
         if stop < end or not table:

@@ -35,10 +35,10 @@ from reput_pipeline.source.offline_store import directory_of
 from reput_pipeline.source.options import SourceOptions
 from reput_pipeline.source.places import QueueKey
 from reput_pipeline.source.ranges import QueueRange
-from reput_protocol import kernel
 from reput_protocol.buffers import Buffer
 from reput_protocol.filters import TagFilter
 from reput_protocol.hashing import tags_code
+from reput_protocol.kernel.records import unit_records
 from reput_protocol.names import SCHEDULE_TOPIC
 from reput_protocol.record_columns import BoolArray, IntArray, RecordColumns
 from reput_protocol.record_layout import (
@@ -325,7 +325,7 @@ class DirectoryReading:
         """
         names = [(queue.topic.encode(), queue.queue_id) for queue in queues]
         numbers: Any = np.column_stack(units).ravel()
-        table, wrong = kernel.unit_records(buffer, base, memoryview(numbers), names)
+        table, wrong = unit_records(buffer, base, memoryview(numbers), names)
         for row in wrong:
             queue = queues[int(units.owner[row])]
             reason = f"message {int(units.number[row])} of {queue} should lie here, and its record does not"

@@ -4,7 +4,7 @@ import pytest
 
 from reput_protocol.errors import InvalidMessage, RecordMalformed
 from reput_protocol.host import Host
-from reput_protocol.kernel import record_starts
+from reput_protocol.kernel.records import record_starts
 from reput_protocol.message import Message
 from reput_protocol.put_block import (
     DEFAULT_LIMITS,

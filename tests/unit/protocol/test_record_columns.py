@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from reput_protocol import kernel
 from reput_protocol.buffers import Buffer
+from reput_protocol.kernel.records import scan_records
 from reput_protocol.record import Host, Record, decode_record, encode_record
 from reput_protocol.record_columns import RecordColumns
 
@@ -42,7 +42,7 @@ INTEGER_COLUMNS = (
 
 
 def columns_of(data: Buffer, start: int = 0) -> RecordColumns:
-    return RecordColumns(data, kernel.scan_records(data, start, len(data))[0])
+    return RecordColumns(data, scan_records(data, start, len(data))[0])
 
 
 @pytest.mark.parametrize("records", [MIXED, SAME_SIZE, MIXED + SAME_SIZE + MIXED, MIXED[:1], []])

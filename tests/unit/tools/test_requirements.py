@@ -33,9 +33,7 @@ def pins(lock: str) -> dict[tuple[str, str], str]:
 @pytest.fixture
 def clone(tmp_path: Path) -> Path:
     """A directory with all that the Makefile looks at, and an environment that is said to be ready."""
-    kernel = (f"protocol/reput_protocol/{name}" for name in ("kernel.py", "crc32.h", "crc32.pxd"))
-    (tmp_path / "protocol" / "reput_protocol").mkdir(parents=True)
-    for name in ("Makefile", "pyproject.toml", "hatch_build.py", *kernel, *LOCKS):
+    for name in ("Makefile", "pyproject.toml", "hatch_build.py", *LOCKS):
         shutil.copy(ROOT / name, tmp_path / name)
     (tmp_path / ".venv").mkdir()
     return tmp_path

@@ -12,8 +12,11 @@ from pathlib import Path
 
 import pytest
 
+from reput_protocol.kernel import MODULES
+
 ROOT = Path(__file__).parents[3]
 SOURCES = ("pyproject.toml", "hatch_build.py", "README.md", "LICENSE")
+KERNEL = "protocol/reput_protocol/kernel"
 PACKAGES = ("protocol", "broker", "client", "pipeline", "cli")
 # Only checks that the kernel is there and is loaded: optimising it takes most of the time.
 QUICK = {"REPUT_KERNEL_CFLAGS": "-O0"}
@@ -39,13 +42,13 @@ def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
         shutil.copy(ROOT / name, tree)
     for name in PACKAGES:
         shutil.copytree(ROOT / name, tree / name, ignore=shutil.ignore_patterns("*.so", "__pycache__"))
-    (tree / "protocol/reput_protocol/kernel.cpython-399-other.so").touch()
+    (tree / KERNEL / "records.cpython-399-other.so").touch()
     build("sdist", tree)
     (packed,) = (tree / "dist").glob("*.tar.gz")
     with tarfile.open(packed) as archive:
         archive.extractall(tree / "unpacked", filter="data")
     (unpacked,) = (tree / "unpacked").iterdir()
-    (unpacked / "protocol/reput_protocol/kernel.cpython-399-other.so").touch()
+    (unpacked / KERNEL / "records.cpython-399-other.so").touch()
     return unpacked
 
 
@@ -78,8 +81,10 @@ def form(site: Path) -> str:
     return done.stdout.split()[0]
 
 
-def of_c(site: Path) -> list[str]:
-    return [path.suffix for path in site.rglob("*") if path.suffix in {".so", ".c", ".h", ".pxd"}]
+def of_c(site: Path) -> set[str]:
+    """The files of C and machine code in a wheel, without the tag of a Python."""
+    suffixes = {".so", ".c", ".h", ".pxd"}
+    return {path.name.split(".")[0] + path.suffix for path in site.rglob("*") if path.suffix in suffixes}
 
 
 @pytest.mark.skipif(shutil.which("cc") is None, reason="no C compiler")
@@ -88,7 +93,7 @@ def test_a_wheel_has_the_compiled_kernel_and_the_tag_of_its_python(source: Path,
     python = f"cp{sys.version_info.major}{sys.version_info.minor}"
     assert said.startswith(f"reput-0.1.0-{python}-{python}-linux_")
     assert form(site) == "compiled"
-    assert of_c(site) == [".so"]
+    assert of_c(site) == {f"{name}.so" for name in ("_cython", *MODULES)}
 
 
 def test_without_a_compiler_a_wheel_is_for_any_python_and_says_that_it_runs_interpreted(
@@ -99,7 +104,7 @@ def test_without_a_compiler_a_wheel_is_for_any_python_and_says_that_it_runs_inte
     assert "the kernel was not compiled and will run interpreted: " in said
     assert "no-such-compiler" in said
     assert form(site) == "interpreted"
-    assert of_c(site) == []
+    assert of_c(site) == set()
 
 
 def test_where_a_compiled_kernel_is_demanded_a_missing_compiler_fails_the_build(source: Path) -> None:

@@ -27,7 +27,7 @@ from typing import Final, NamedTuple
 from reput_broker.store.errors import FlushFailed, ForeignFile
 from reput_broker.store.file_io import create_file, map_file, set_aside, sync_data
 from reput_broker.store.log.open_mappings import OpenMappings
-from reput_protocol.kernel import follow_chain, insert_keys, seconds_ascend
+from reput_protocol.kernel.index import follow_chain, insert_keys, seconds_ascend
 
 SECONDS_MAX: Final = 0x7FFF_FFFF
 _EARLIEST: Final = -(1 << 63)

@@ -27,7 +27,7 @@ from reput_broker.store.log.pool import TransientStorePool, WriteBuffer
 from reput_broker.store.options import StoreOptions
 from reput_broker.store.results import PutResult, PutStatus
 from reput_protocol.buffers import Buffer
-from reput_protocol.kernel import patch_block
+from reput_protocol.kernel.records import patch_block
 from reput_protocol.record_layout import (
     BLANK_BYTES,
     BORN_HOST_AT,

@@ -19,7 +19,7 @@ from collections.abc import Mapping
 from typing import Final, NamedTuple, Protocol, TypeAlias
 
 from reput_broker.store.log.mapped_file import MappedFile
-from reput_protocol.kernel import follow_records
+from reput_protocol.kernel.records import follow_records
 from reput_protocol.record_layout import (
     BORN_HOST_AT,
     BORN_HOST_IPV6,

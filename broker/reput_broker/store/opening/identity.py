@@ -24,7 +24,7 @@ from reput_broker.store.log.walk import QueuedRecords
 from reput_broker.store.queue.consume_queue import ConsumeQueue
 from reput_broker.store.queue.table import ConsumeQueueTable
 from reput_broker.store.queue.unit import UNIT, UNIT_BYTES
-from reput_protocol.kernel import differing_units
+from reput_protocol.kernel.units import differing_units
 
 Queue = tuple[str, int]
 

@@ -25,7 +25,7 @@ from reput_broker.store.queue.unit import (
     ConsumeQueueUnit,
     unpack_unit,
 )
-from reput_protocol.kernel import queue_units
+from reput_protocol.kernel.units import queue_units
 
 Column: TypeAlias = "array[int]"
 """64-bit integers of one field, one per message."""

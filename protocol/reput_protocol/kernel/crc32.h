@@ -85,6 +85,9 @@ __attribute__((target("pclmul,sse4.1"))) static uint32_t reput_crc32_by_folding(
 
 static int reput_crc32_folds = 0;
 
+static int reput_crc32_is_ready = 0;
+
+/* Every module that includes this has a table of its own. Two threads that make it at once write the same. */
 static void reput_crc32_prepare(void)
 {
     reput_crc32_make_table();
@@ -92,10 +95,13 @@ static void reput_crc32_prepare(void)
     __builtin_cpu_init();
     reput_crc32_folds = __builtin_cpu_supports("pclmul") && __builtin_cpu_supports("sse4.1");
 #endif
+    reput_crc32_is_ready = 1;
 }
 
 static uint32_t reput_crc32(uint32_t sum, const unsigned char *data, size_t size)
 {
+    if (!reput_crc32_is_ready)
+        reput_crc32_prepare();
     sum = ~sum;
 #ifdef REPUT_CRC32_FOLDS
     if (size >= 64 && reput_crc32_folds) {

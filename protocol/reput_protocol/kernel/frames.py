@@ -1,0 +1,119 @@
+"""Frames of a connection, and the fields of RocketMQ's binary headers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+try:
+    import cython
+except ImportError:
+    from reput_protocol.kernel import uncompiled as cython
+
+if cython.compiled:
+    from cython.cimports.reput_protocol.kernel import raw
+else:
+    from reput_protocol.kernel import raw
+
+
+def cut_frames(
+    buffer: object,
+    start: cython.Py_ssize_t,
+    total_max: cython.longlong,
+    header_max: cython.longlong,
+    made: object,
+) -> tuple[list[Any], int, int, tuple[int, int] | None]:
+    """Split `buffer` from `start` on into the whole frames that follow each other (`frames`).
+
+    Args:
+        buffer: bytes as they were received.
+        total_max, header_max: the largest total and the largest header size that a frame may state.
+        made: takes header type, header as bytes and body as a view of `buffer`, in one tuple; returns the frame.
+
+    Returns:
+        What `made` returned for each; where they end; how many bytes the frame that begins there has, as far as it is
+        known; total and header size of that frame if it breaks the rules, else None.
+    """
+    data: cython.const[cython.uchar][::1] = buffer
+    view = memoryview(buffer)
+    end: cython.Py_ssize_t = len(data)
+    needed: cython.longlong = 8
+    frames: list[Any] = []
+    fault = None
+    total: cython.longlong
+    header_size: cython.longlong
+    body: cython.Py_ssize_t
+    while end - start >= 4:
+        total = raw.u32(data, start)
+        if end - start < 8:
+            if total > total_max or total < 4:
+                fault = (total, 0)
+            break
+        header_size = raw.i32(data, start + 4) & 0xFF_FFFF
+        if total > total_max or header_size > header_max or header_size > total - 4:
+            fault = (total, header_size)
+            break
+        if total + 4 > end - start:
+            needed = total + 4
+            break
+        body = start + 8 + header_size
+        frames.append(made((data[start + 4], bytes(view[start + 8 : body]), view[body : start + 4 + total])))
+        start += 4 + total
+    return frames, start, needed, fault
+
+
+def text_fields(data: bytes, at: cython.Py_ssize_t, fields_max: cython.Py_ssize_t) -> dict[str, str]:
+    """Read the named texts that fill `data` from `at` on: of each 2 bytes of size, name, 4 bytes of size, value.
+
+    Raises:
+        ValueError: a size reaches past the end, a text is not UTF-8, or there are more than `fields_max`.
+    """
+    buffer: cython.const[cython.uchar][::1] = data
+    end: cython.Py_ssize_t = len(buffer)
+    fields: dict[str, str] = {}
+    count: cython.Py_ssize_t = 0
+    size: cython.Py_ssize_t
+    while at < end:
+        if count == fields_max:
+            raise ValueError(f"more than {fields_max} fields")
+        if end - at < 2:
+            raise ValueError(f"{end - at} bytes are left, too few for the size of a field name")
+        size = raw.i16(buffer, at)
+        at += 2
+        if not 0 <= size <= end - at:
+            raise ValueError(f"field name of {size} bytes, but {end - at} are left")
+        name = data[at : at + size].decode("utf-8")
+        at += size
+        if end - at < 4:
+            raise ValueError(f"{end - at} bytes are left, too few for the size of a field value")
+        size = raw.i32(buffer, at)
+        at += 4
+        if not 0 <= size <= end - at:
+            raise ValueError(f"field value of {size} bytes, but {end - at} are left")
+        fields[name] = data[at : at + size].decode("utf-8")
+        at += size
+        count += 1
+    return fields
+
+
+def typed_fields(ext: object, integers: tuple[str, ...], flags: tuple[str, ...]) -> dict[str, Any]:
+    """Return named fields, in which texts that stand for an integer or a flag are read.
+
+    Args:
+        ext: the fields.
+        integers: names of fields that are integers: a text of up to 20 decimal digits, after a sign or not, is one.
+        flags: names of fields that are `true` or `false`, in any case.
+    """
+    found: dict[str, Any] = dict(ext)  # type: ignore[call-overload]
+    for name in integers:
+        value = found.get(name)
+        if isinstance(value, str):
+            digits: str = value[1:] if value[:1] == "-" or value[:1] == "+" else value
+            if len(digits) <= 20 and digits.isascii() and digits.isdigit():
+                found[name] = int(value)
+    for name in flags:
+        value = found.get(name)
+        if isinstance(value, str):
+            text: str = value.lower()
+            if text == "true" or text == "false":
+                found[name] = text == "true"
+    return found

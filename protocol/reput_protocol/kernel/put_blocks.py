@@ -1,0 +1,780 @@
+"""Put blocks, which are records of one queue back to back: the broker's check, and what makes them of messages."""
+
+from __future__ import annotations
+
+from array import array
+from struct import Struct
+from typing import Any, Final
+
+try:
+    import cython
+except ImportError:
+    from reput_protocol.kernel import uncompiled as cython
+
+from reput_protocol.errors import InvalidMessage
+from reput_protocol.kernel.records import body_fault
+from reput_protocol.properties import check_properties_size, properties_fault, reserved_property
+
+if cython.compiled:
+    from cython.cimports.reput_protocol.kernel import raw
+else:
+    from reput_protocol.kernel import raw
+
+_NUMBERS: Final = array("q")
+_ID_NAME: Final = b"UNIQ_KEY\x01"
+
+
+class Refusal(Exception):
+    """A put block breaks a rule.
+
+    Attributes:
+        index, position: the record that does, and where it starts.
+        reason: which rule, with the values that break it.
+        is_size: the record is sound, but larger than is accepted.
+    """
+
+    def __init__(self, index: int, position: int, reason: str, is_size: bool = False) -> None:
+        super().__init__(index, position, reason, is_size)
+        self.index = index
+        self.position = position
+        self.reason = reason
+        self.is_size = is_size
+
+
+def check_block(
+    block: object,
+    magic: cython.int,
+    topic: bytes,
+    queue_id: cython.int,
+    count: cython.Py_ssize_t,
+    body_bytes_max: cython.Py_ssize_t,
+    properties_bytes_max: cython.Py_ssize_t,
+) -> int:
+    """Check the records of a put block, which is not empty; return how many end with a whole-record checksum.
+
+    Args:
+        block: the records back to back.
+        magic, topic: what every record must have; the topic with its length before it.
+        queue_id: the queue of every record.
+        count: how many records there must be. No more are looked at.
+        body_bytes_max, properties_bytes_max: the limits of one record.
+
+    Raises:
+        Refusal: the first record that breaks a rule, and the first rule that it breaks, in the order of `_judge`.
+    """
+    data: cython.const[cython.uchar][::1] = raw.searchable(block)
+    end: cython.Py_ssize_t = len(data)
+    position: cython.Py_ssize_t = 0
+    index: cython.Py_ssize_t = 0
+    sealed: cython.Py_ssize_t = 0
+    while index < count and position < end:
+        sealed += _judge(
+            block, data, index, position, magic, topic, queue_id, body_bytes_max, properties_bytes_max
+        )
+        position += raw.i32(data, position)
+        index += 1
+    if index != count or position != end:
+        rest = f"{end - position} bytes follow" if position < end else "nothing follows"
+        raise Refusal(index, position, f"the header says {count} records, but after {index} {rest}")
+    return sealed
+
+
+@cython.cfunc
+@cython.exceptval(-1)
+def _judge(
+    block: object,
+    data: cython.const[cython.uchar][::1],
+    index: cython.Py_ssize_t,
+    position: cython.Py_ssize_t,
+    magic: cython.int,
+    topic: bytes,
+    queue_id: cython.int,
+    body_bytes_max: cython.Py_ssize_t,
+    properties_bytes_max: cython.Py_ssize_t,
+) -> cython.int:
+    """Return 1 if the record at `position` ends with a checksum property, else 0; lengths are judged first."""
+    left: cython.Py_ssize_t = len(data) - position
+    least: cython.Py_ssize_t = 90 + len(topic)
+    if left < least:
+        name = topic[1 if magic == -626_843_481 else 2 :].decode()
+        raise Refusal(
+            index, position, f"{left} bytes are left, but a record of topic {name!r} has at least {least}"
+        )
+    size: cython.Py_ssize_t = raw.i32(data, position)
+    if raw.i32(data, position + 4) != magic:
+        version = 1 if magic == -626_843_481 else 2
+        length = len(topic[version:].decode())
+        raise Refusal(
+            index,
+            position,
+            f"MAGIC is {raw.i32(data, position + 4) & 0xFFFF_FFFF:#010x}, but a topic of {length} characters takes "
+            f"version {version}, {magic & 0xFFFF_FFFF:#010x}",
+        )
+    if not least <= size <= left:
+        raise Refusal(
+            index, position, f"TOTALSIZE is {size}, but it must be {least} to {left}, the bytes that are left"
+        )
+    sys_flag: cython.int = raw.i32(data, position + 36)
+    if sys_flag & ~0x701:
+        raise Refusal(
+            index,
+            position,
+            f"SYSFLAG is {sys_flag & 0xFFFF_FFFF:#x}, but a client may set only bits of {0x701:#x}",
+        )
+    stop: cython.Py_ssize_t = position + size
+    body: cython.Py_ssize_t = position + 88
+    body_size: cython.Py_ssize_t = raw.i32(data, body - 4)
+    if not 0 <= body_size <= size - least:
+        raise Refusal(
+            index,
+            position,
+            f"BODYLEN is {body_size}, but TOTALSIZE {size} leaves room for 0 to {size - least}",
+        )
+    if body_size > body_bytes_max:
+        raise Refusal(
+            index,
+            position,
+            f"the body has {body_size} bytes, but at most {body_bytes_max} are accepted",
+            True,
+        )
+    if not raw.has(data, body + body_size, stop, topic):
+        name = topic[1 if magic == -626_843_481 else 2 :].decode()
+        raise Refusal(
+            index, position, f"TOPICLEN and TOPIC are not those of {name!r}, the topic in the header"
+        )
+    properties: cython.Py_ssize_t = body + body_size + len(topic) + 2
+    properties_size: cython.Py_ssize_t = raw.i16(data, properties - 2)
+    if properties_size != stop - properties:
+        room = stop - properties
+        raise Refusal(
+            index, position, f"PROPLEN is {properties_size}, but TOTALSIZE {size} leaves {room} bytes for it"
+        )
+    if properties_size > properties_bytes_max:
+        raise Refusal(
+            index,
+            position,
+            f"the properties have {properties_size} bytes, but at most {properties_bytes_max} are accepted",
+            True,
+        )
+    if raw.i32(data, position + 12) != queue_id:
+        raise Refusal(
+            index, position, f"QUEUEID is {raw.i32(data, position + 12)}, but the header says {queue_id}"
+        )
+    # Both offsets, born host, store timestamp and store host, reconsume times and prepared transaction offset.
+    set_by_broker: cython.longlong = raw.i64(data, position + 20) | raw.i64(data, position + 28)
+    set_by_broker |= raw.i64(data, position + 48) | raw.i64(data, position + 56)
+    set_by_broker |= raw.i64(data, position + 64)
+    set_by_broker |= raw.i32(data, position + 72) | raw.i64(data, position + 76)
+    if set_by_broker:
+        raise Refusal(index, position, _broker_field_fault(block, position))
+    crc: cython.int = raw.crc31(data, body, body + body_size)
+    if raw.i32(data, position + 8) != crc:
+        raise Refusal(index, position, body_fault(raw.i32(data, position + 8), crc))
+    fault: object = _properties_fault(block, data, properties, stop)
+    if fault is not None:
+        raise Refusal(index, position, str(fault))
+    return raw.ends_with_checksum(data, properties, stop)
+
+
+def _broker_field_fault(block: Any, position: int) -> str:
+    head = bytes(memoryview(block)[position : position + 88])
+    for name, unpack, at in _BROKER_NUMBERS:
+        (value,) = unpack(head, at)
+        if value:
+            return f"{name} is {value}, but it must be 0: the broker fills it in"
+    name, host = ("BORNHOST", head[48:56]) if any(head[48:56]) else ("STOREHOST", head[64:72])
+    return f"{name} is {host.hex()}, but it must be 8 zero bytes: the broker fills it in"
+
+
+_I32: Final = Struct(">i").unpack_from
+_I64: Final = Struct(">q").unpack_from
+_BROKER_NUMBERS: Final = (
+    ("QUEUEOFFSET", _I64, 20),
+    ("PHYSICALOFFSET", _I64, 28),
+    ("STORETIMESTAMP", _I64, 56),
+    ("RECONSUMETIMES", _I32, 72),
+    ("PREPARED_TRANSACTION_OFFSET", _I64, 76),
+)
+
+
+@cython.cfunc
+def _properties_fault(
+    buffer: object,
+    data: cython.const[cython.uchar][::1],
+    start: cython.Py_ssize_t,
+    stop: cython.Py_ssize_t,
+) -> object:
+    """Say why a properties text may not be put, or return None if it may (`properties.properties_fault`)."""
+    name: cython.Py_ssize_t = start
+    end: cython.Py_ssize_t
+    value: cython.Py_ssize_t
+    if start == stop:
+        return None
+    while name < stop:
+        end = raw.find(data, 2, name, stop)
+        value = raw.find(data, 1, name, end) + 1
+        if end == stop or value == name + 1 or value >= end or _may_be_reserved(data, name):
+            break
+        if raw.find(data, 1, value, end) < end:
+            break
+        name = end + 1
+    if name == stop and raw.is_ascii(data, start, stop):
+        return None
+    return properties_fault(bytes(memoryview(buffer)[start:stop]))
+
+
+@cython.cfunc
+@cython.inline
+@cython.exceptval(check=False)
+def _may_be_reserved(data: cython.const[cython.uchar][::1], name: cython.Py_ssize_t) -> cython.bint:
+    """Tell whether a name, which is not empty, begins like one that only the broker may write."""
+    first: cython.uchar = data[name]
+    second: cython.uchar = data[name + 1]
+    return (
+        (first == 0x54 and (second == 0x49 or second == 0x52))  # TI, TR
+        or (first == 0x49 and second == 0x4E)  # IN
+        or (first == 0x52 and second == 0x45)  # RE
+        or (first == 0x50 and second == 0x4F)  # PO
+        or (first == 0x44 and second == 0x45)  # DE
+        or (first == 0x5F and second == 0x5F)  # __
+    )
+
+
+def encode_block(
+    bodies: object,
+    texts: object,
+    flags: object,
+    magic: cython.int,
+    topic: bytes,
+    queue_id: cython.int,
+    born_timestamp_ms: cython.longlong,
+    id_prefix: bytes,
+    id_number: cython.uint,
+) -> tuple[bytearray, array[int]]:
+    """Make the put block of some bodies, with zeros in all that the broker fills in.
+
+    Args:
+        bodies: a list; of each body, which is bytes-like, `len` is its bytes.
+        texts: the properties text of each as bytes; a single one is that of all.
+        flags: of each, or a single one of all.
+        magic, topic: of all records; the topic with its length before it.
+        queue_id, born_timestamp_ms: of all records.
+        id_prefix, id_number: a text that does not begin with a unique id gets one: the prefix, and four digits that
+            count on from `id_number` with every record. No prefix, no ids.
+
+    Returns:
+        The records back to back, and where each of them begins.
+
+    Raises:
+        InvalidMessage: a properties text is too long with its id, or the block would have 2 GiB or more.
+        ValueError: there are other numbers of texts or flags.
+    """
+    count: cython.Py_ssize_t = len(bodies)
+    has_own_texts: cython.bint = len(texts) != 1
+    has_own_flags: cython.bint = len(flags) != 1
+    if (has_own_texts and len(texts) != count) or (has_own_flags and len(flags) != count):
+        raise ValueError(
+            f"{len(texts)} texts and {len(flags)} flags are given for {count} bodies; give one or {count}"
+        )
+    id_start: bytes = _ID_NAME + id_prefix
+    id_size: cython.Py_ssize_t = len(id_start) + 5 if id_prefix else 0
+    text: bytes = b"" if has_own_texts else texts[0]
+    text_size: cython.Py_ssize_t
+    flag: cython.int = 0 if has_own_flags else flags[0]
+    index: cython.Py_ssize_t
+    end: cython.Py_ssize_t = 0
+    positions = raw.zeros(_NUMBERS, count)
+    starts: cython.longlong[::1] = positions
+    for index in range(count):
+        if has_own_texts:
+            text = texts[index]
+        text_size = len(text)
+        if id_size and not text.startswith(_ID_NAME):
+            text_size += id_size
+        if text_size > 0x7FFF:
+            check_properties_size(text_size)
+        starts[index] = end
+        end += 90 + len(topic) + len(bodies[index]) + text_size
+    if end > 0x7FFF_FFFF:
+        raise InvalidMessage(f"a block of {end} bytes has no room for its sizes; split it")
+    block = bytearray(end)
+    records: cython.uchar[::1] = block
+    at: cython.Py_ssize_t
+    body_end: cython.Py_ssize_t
+    stop: cython.Py_ssize_t
+    has_id: cython.bint
+    for index in range(count):
+        at = starts[index]
+        stop = starts[index + 1] if index + 1 < count else end
+        if has_own_texts:
+            text = texts[index]
+        if has_own_flags:
+            flag = flags[index]
+        body_end = raw.put(bodies[index], records, at + 88, stop)
+        _put_head(records, at, body_end, stop, magic, queue_id, flag, 0, born_timestamp_ms)
+        text_size = stop - body_end - len(topic) - 2
+        has_id = id_size > 0 and text_size == id_size + len(text)
+        at = _put_middle(records, body_end, stop, topic, id_start if has_id else b"", id_number + index)
+        if raw.put(text, records, at, stop) != stop:
+            raise BufferError("a body has fewer bytes than its length")
+    return block, positions
+
+
+@cython.cfunc
+@cython.inline
+@cython.exceptval(check=False)
+def _put_head(
+    records: cython.uchar[::1],
+    at: cython.Py_ssize_t,
+    body_end: cython.Py_ssize_t,
+    stop: cython.Py_ssize_t,
+    magic: cython.int,
+    queue_id: cython.int,
+    flag: cython.int,
+    sys_flag: cython.int,
+    born_timestamp_ms: cython.longlong,
+) -> cython.void:
+    """Write what comes before the body of the record at `[at, stop)`, which is in its place."""
+    raw.put_i32(records, at, stop - at)
+    raw.put_i32(records, at + 4, magic)
+    raw.put_i32(records, at + 8, raw.crc31(records, at + 88, body_end))
+    raw.put_i32(records, at + 12, queue_id)
+    raw.put_i32(records, at + 16, flag)
+    raw.put_i32(records, at + 36, sys_flag)
+    raw.put_i64(records, at + 40, born_timestamp_ms)
+    raw.put_i32(records, at + 84, body_end - at - 88)
+
+
+@cython.cfunc
+@cython.exceptval(-1)
+def _put_middle(
+    records: cython.uchar[::1],
+    at: cython.Py_ssize_t,
+    stop: cython.Py_ssize_t,
+    topic: bytes,
+    id_start: bytes,
+    id_number: cython.uint,
+) -> cython.Py_ssize_t:
+    """Write topic, size of the properties and, if `id_start` has any bytes, a unique id; return where that ends."""
+    at = raw.put(topic, records, at, stop - 2)
+    raw.put_i16(records, at, stop - at - 2)
+    at += 2
+    if id_start:
+        at = raw.put(id_start, records, at, stop - 5)
+        raw.put_hex(records, at, id_number & 0xFFFF)
+        records[at + 4] = 2
+        at += 5
+    return at
+
+
+def property_texts(
+    rows: cython.Py_ssize_t,
+    tags: object,
+    tag_edges: cython.const[cython.longlong][::1],
+    keys: object,
+    key_edges: cython.const[cython.longlong][::1],
+    names: object,
+    name_edges: cython.const[cython.longlong][::1],
+    values: object,
+    value_edges: cython.const[cython.longlong][::1],
+    is_set: cython.const[cython.uchar][::1],
+    entry_edges: cython.const[cython.longlong][::1],
+) -> tuple[bytearray, array[int]]:
+    """Make the properties texts of some messages from columns of UTF-8 text.
+
+    A column is all its values back to back, and where each begins and the last ends; without edges, none is given.
+
+    Args:
+        tags, keys: of each message; one without bytes is none. Several keys have blanks between them.
+        names, values: of the other properties of all messages. A name that has a column of its own is left out, as is
+            a checksum of the whole record.
+        is_set: 0 for each property that has no value and is left out; without any bytes, all count.
+        entry_edges: where the properties of each message begin among all, and the last end; none if there are none.
+
+    Returns:
+        The texts back to back, a unique id first in each that has one, and where each begins and the last ends.
+
+    Raises:
+        Refusal: index and reason of the first message with a property that may not be put.
+        ValueError: edges that do not fit.
+    """
+    tag_data: cython.const[cython.uchar][::1] = raw.searchable(tags)
+    key_data: cython.const[cython.uchar][::1] = raw.searchable(keys)
+    name_data: cython.const[cython.uchar][::1] = raw.searchable(names)
+    value_data: cython.const[cython.uchar][::1] = raw.searchable(values)
+    has_tags: cython.bint = len(tag_edges) > 0
+    has_keys: cython.bint = len(key_edges) > 0
+    has_entries: cython.bint = len(entry_edges) > 0
+    entries: cython.Py_ssize_t = max(len(name_edges) - 1, 0)
+    if (
+        (has_tags and not _edges_fit(tag_edges, rows, len(tag_data)))
+        or (has_keys and not _edges_fit(key_edges, rows, len(key_data)))
+        or (has_entries and not _edges_fit(entry_edges, rows, entries))
+        or (has_entries and not _edges_fit(name_edges, entries, len(name_data)))
+        or (has_entries and not _edges_fit(value_edges, entries, len(value_data)))
+        or (has_entries and len(is_set) > 0 and len(is_set) != entries)
+    ):
+        raise ValueError(f"the columns are not those of {rows} messages")
+    # No value is used twice, and each name or value ends with a separator.
+    room: cython.Py_ssize_t = len(tag_data) + len(key_data) + rows * 12
+    block = bytearray(room + len(name_data) + len(value_data) + 2 * entries)
+    texts: cython.uchar[::1] = block
+    found = raw.zeros(_NUMBERS, rows + 1)
+    edges: cython.longlong[::1] = found
+    at: cython.Py_ssize_t = 0
+    row: cython.Py_ssize_t
+    entry: cython.Py_ssize_t
+    for row in range(rows):
+        if has_entries:
+            for entry in range(entry_edges[row], entry_edges[row + 1]):
+                if _is_entry(name_data, name_edges, entry, b"UNIQ_KEY") and (
+                    len(is_set) == 0 or is_set[entry]
+                ):
+                    at = _put_entry(name_data, name_edges, value_data, value_edges, entry, texts, at, row)
+        if has_tags and tag_edges[row] < tag_edges[row + 1]:
+            at = raw.put(b"TAGS\x01", texts, at, len(texts))
+            at = _put_value(tag_data, tag_edges[row], tag_edges[row + 1], 2, texts, at, row)
+        if has_keys and key_edges[row] < key_edges[row + 1]:
+            at = raw.put(b"KEYS\x01", texts, at, len(texts))
+            at = _put_value(key_data, key_edges[row], key_edges[row + 1], 2, texts, at, row)
+        if has_entries:
+            for entry in range(entry_edges[row], entry_edges[row + 1]):
+                if (
+                    (len(is_set) > 0 and not is_set[entry])
+                    or _is_entry(name_data, name_edges, entry, b"UNIQ_KEY")
+                    or _is_entry(name_data, name_edges, entry, b"__CRC32#")
+                    or (has_tags and _is_entry(name_data, name_edges, entry, b"TAGS"))
+                    or (has_keys and _is_entry(name_data, name_edges, entry, b"KEYS"))
+                ):
+                    continue
+                at = _put_entry(name_data, name_edges, value_data, value_edges, entry, texts, at, row)
+        edges[row + 1] = at
+    return block, found
+
+
+@cython.cfunc
+@cython.exceptval(check=False)
+def _edges_fit(
+    edges: cython.const[cython.longlong][::1], count: cython.Py_ssize_t, size: cython.Py_ssize_t
+) -> cython.bint:
+    """Tell whether these are where `count` values begin, and the last ends, in a column of `size` bytes."""
+    if count < 0 or len(edges) != count + 1 or edges[0] < 0 or edges[count] > size:
+        return False
+    index: cython.Py_ssize_t
+    for index in range(count):
+        if edges[index] > edges[index + 1]:
+            return False
+    return True
+
+
+@cython.cfunc
+@cython.inline
+@cython.exceptval(check=False)
+def _is_entry(
+    names: cython.const[cython.uchar][::1],
+    edges: cython.const[cython.longlong][::1],
+    entry: cython.Py_ssize_t,
+    name: bytes,
+) -> cython.bint:
+    start: cython.Py_ssize_t = edges[entry]
+    stop: cython.Py_ssize_t = edges[entry + 1]
+    return stop - start == len(name) and raw.has(names, start, stop, name)
+
+
+@cython.cfunc
+@cython.exceptval(-1)
+def _put_entry(
+    names: cython.const[cython.uchar][::1],
+    name_edges: cython.const[cython.longlong][::1],
+    values: cython.const[cython.uchar][::1],
+    value_edges: cython.const[cython.longlong][::1],
+    entry: cython.Py_ssize_t,
+    texts: cython.uchar[::1],
+    at: cython.Py_ssize_t,
+    row: cython.Py_ssize_t,
+) -> cython.Py_ssize_t:
+    """Write a property and return where it ends."""
+    start: cython.Py_ssize_t = name_edges[entry]
+    stop: cython.Py_ssize_t = name_edges[entry + 1]
+    if start == stop:
+        raise Refusal(row, 0, "has a property with an empty name; give it one")
+    if stop - start > 1 and _may_be_reserved(names, start):
+        name = reserved_property(bytes(names[start:stop]) + b"\x01x\x02")
+        if name is not None:
+            raise Refusal(row, 0, f"has the property {name!r}, which only the broker may set; leave it out")
+    if value_edges[entry] == value_edges[entry + 1]:
+        raise Refusal(row, 0, "has a property without a value; leave it out, or make it null")
+    at = _put_value(names, start, stop, 1, texts, at, row)
+    return _put_value(values, value_edges[entry], value_edges[entry + 1], 2, texts, at, row)
+
+
+@cython.cfunc
+@cython.exceptval(-1)
+def _put_value(
+    data: cython.const[cython.uchar][::1],
+    start: cython.Py_ssize_t,
+    stop: cython.Py_ssize_t,
+    separator: cython.uchar,
+    texts: cython.uchar[::1],
+    at: cython.Py_ssize_t,
+    row: cython.Py_ssize_t,
+) -> cython.Py_ssize_t:
+    """Write a value, or name, and what ends it; return where that ends."""
+    if raw.find(data, 1, start, stop) < stop or raw.find(data, 2, start, stop) < stop:
+        raise Refusal(
+            row,
+            0,
+            "has a tag, key or property with one of the characters U+0001 and U+0002, which separate properties; "
+            "leave them out",
+        )
+    at = raw.copy(data, start, stop - start, texts, at)
+    texts[at] = separator
+    return at + 1
+
+
+def encode_rows(
+    bodies: cython.const[cython.uchar][::1],
+    body_edges: cython.const[cython.longlong][::1],
+    texts: cython.const[cython.uchar][::1],
+    text_edges: cython.const[cython.longlong][::1],
+    flags: cython.const[cython.longlong][::1],
+    born_timestamps_ms: cython.const[cython.longlong][::1],
+    start: cython.Py_ssize_t,
+    bytes_max: cython.Py_ssize_t,
+    magic: cython.int,
+    topic: bytes,
+    queue_id: cython.int,
+    ids: object,
+) -> tuple[bytearray, int]:
+    """Make a put block of columns, with zeros in all that the broker fills in.
+
+    Args:
+        bodies, body_edges: of all messages back to back, and where each begins and the last ends.
+        texts, text_edges: their properties texts (`property_texts`).
+        flags, born_timestamps_ms: of each message, or a single one of all.
+        start: the message with which the block begins.
+        bytes_max: how large the block becomes at most, unless one message alone is larger.
+        magic, topic: of all records; the topic with its length before it.
+        queue_id: of all records.
+        ids: a generator of unique ids for the texts that do not begin with one.
+
+    Returns:
+        The records back to back, and the message with which the next block begins.
+
+    Raises:
+        Refusal: index and reason of the first message whose properties text is too long with its id.
+        ValueError: edges that do not fit.
+    """
+    count: cython.Py_ssize_t = len(body_edges) - 1
+    if not (
+        0 <= start < count
+        and len(text_edges) == count + 1
+        and (len(flags) == 1 or len(flags) == count)
+        and (len(born_timestamps_ms) == 1 or len(born_timestamps_ms) == count)
+    ):
+        raise ValueError(f"the columns are not those of {count} messages, or have none at {start}")
+    id_size: cython.Py_ssize_t = len(_ID_NAME) + ids.id_size + 1
+    fixed: cython.Py_ssize_t = 90 + len(topic)
+    size: cython.Py_ssize_t
+    body_size: cython.Py_ssize_t
+    text_size: cython.Py_ssize_t
+    end: cython.Py_ssize_t = 0
+    stop: cython.Py_ssize_t = start
+    while stop < count:
+        body_size = body_edges[stop + 1] - body_edges[stop]
+        text_size = text_edges[stop + 1] - text_edges[stop]
+        if (
+            body_edges[stop] < 0
+            or text_edges[stop] < 0
+            or body_size < 0
+            or text_size < 0
+            or body_edges[stop + 1] > len(bodies)
+            or text_edges[stop + 1] > len(texts)
+        ):
+            raise ValueError(f"body or text {stop} is not within its column")
+        if not raw.has(texts, text_edges[stop], text_edges[stop + 1], _ID_NAME):
+            text_size += id_size
+        if text_size > 0x7FFF:
+            raise Refusal(
+                stop,
+                0,
+                f"has tag, keys and properties of {text_size} bytes, but at most 32767 fit; "
+                "move the rest into the body",
+            )
+        size = fixed + body_size + text_size
+        if stop > start and end + size > bytes_max:
+            break
+        end += size
+        stop += 1
+    if end > 0x7FFF_FFFF:
+        raise Refusal(start, 0, f"has {end} bytes in all, too many for a record")
+    run = ids.next_run(stop - start)
+    id_start: bytes = _ID_NAME + run.prefix.encode()
+    id_number: cython.uint = run.first
+    if len(id_start) + 5 != id_size:
+        raise ValueError(f"ids with the prefix {run.prefix!r} do not have {ids.id_size} characters")
+    block = bytearray(end)
+    records: cython.uchar[::1] = block
+    at: cython.Py_ssize_t = 0
+    body_end: cython.Py_ssize_t
+    row: cython.Py_ssize_t
+    has_id: cython.bint
+    for row in range(start, stop):
+        body_size = body_edges[row + 1] - body_edges[row]
+        text_size = text_edges[row + 1] - text_edges[row]
+        has_id = not raw.has(texts, text_edges[row], text_edges[row + 1], _ID_NAME)
+        size = fixed + body_size + text_size + (id_size if has_id else 0)
+        body_end = raw.copy(bodies, body_edges[row], body_size, records, at + 88)
+        _put_head(
+            records,
+            at,
+            body_end,
+            at + size,
+            magic,
+            queue_id,
+            flags[row if len(flags) > 1 else 0],
+            0,
+            born_timestamps_ms[row if len(born_timestamps_ms) > 1 else 0],
+        )
+        end = _put_middle(
+            records, body_end, at + size, topic, id_start if has_id else b"", id_number + row - start
+        )
+        at = raw.copy(texts, text_edges[row], text_size, records, end)
+    return block, stop
+
+
+def encode_record(
+    body: object,
+    properties: bytes,
+    magic: cython.int,
+    topic: bytes,
+    queue_id: cython.int,
+    flag: cython.int,
+    queue_offset: cython.longlong,
+    physical_offset: cython.longlong,
+    sys_flag: cython.int,
+    born_timestamp_ms: cython.longlong,
+    born_host: bytes,
+    store_timestamp_ms: cython.longlong,
+    store_host: bytes,
+    reconsume_times: cython.int,
+    prepared_transaction_offset: cython.longlong,
+) -> bytearray:
+    """Make one record with all its fields.
+
+    Args:
+        body: bytes-like; its `len` is its bytes.
+        topic: with its length before it.
+        born_host, store_host: 8 bytes, or 20 if `sys_flag` has the bit for an IPv6 address.
+
+    Raises:
+        InvalidMessage: the properties are too long, or the record would have 2 GiB or more.
+        ValueError: a host has another size than the flag says.
+    """
+    if len(born_host) != (20 if sys_flag & 0x10 else 8) or len(store_host) != (20 if sys_flag & 0x20 else 8):
+        raise ValueError(
+            f"hosts of {len(born_host)} and {len(store_host)} bytes, but SYSFLAG is {sys_flag:#x}"
+        )
+    if len(properties) > 0x7FFF:
+        check_properties_size(len(properties))
+    body_size: cython.Py_ssize_t = len(body)
+    size: cython.longlong = 74 + len(born_host) + len(store_host) + body_size + len(topic) + len(properties)
+    if size > 0x7FFF_FFFF:
+        raise InvalidMessage(f"a record of {size} bytes has no room for its size")
+    record = bytearray(size)
+    data: cython.uchar[::1] = record
+    raw.put_i32(data, 0, size)
+    raw.put_i32(data, 4, magic)
+    raw.put_i32(data, 12, queue_id)
+    raw.put_i32(data, 16, flag)
+    raw.put_i64(data, 20, queue_offset)
+    raw.put_i64(data, 28, physical_offset)
+    raw.put_i32(data, 36, sys_flag)
+    raw.put_i64(data, 40, born_timestamp_ms)
+    at: cython.Py_ssize_t = raw.put(born_host, data, 48, size)
+    raw.put_i64(data, at, store_timestamp_ms)
+    at = raw.put(store_host, data, at + 8, size)
+    raw.put_i32(data, at, reconsume_times)
+    raw.put_i64(data, at + 4, prepared_transaction_offset)
+    raw.put_i32(data, at + 12, body_size)
+    at += 16
+    if raw.put(body, data, at, at + body_size) != at + body_size:
+        raise BufferError("a body has fewer bytes than its length")
+    raw.put_i32(data, 8, raw.crc31(data, at, at + body_size))
+    at = raw.put(topic, data, at + body_size, size - 2)
+    raw.put_i16(data, at, len(properties))
+    raw.put(properties, data, at + 2, size)
+    return record
+
+
+def batch_to_block(
+    batch: object,
+    magic: cython.int,
+    topic: bytes,
+    queue_id: cython.int,
+    sys_flag: cython.int,
+    born_timestamp_ms: cython.longlong,
+    count_max: cython.Py_ssize_t,
+    body_bytes_max: cython.Py_ssize_t,
+    properties_bytes_max: cython.Py_ssize_t,
+) -> tuple[bytearray, int] | None:
+    """Make records of the units of a client's batch (`client_batch`); None if anything is wrong with one.
+
+    Args:
+        batch: the units.
+        magic, topic: of the records; the topic with its length before it.
+        queue_id, sys_flag, born_timestamp_ms: of all records.
+        count_max: how many units there may be.
+        body_bytes_max, properties_bytes_max: the limits of one of them.
+
+    Returns:
+        The records back to back, with zeros in all that the broker fills in, and how many there are.
+    """
+    data: cython.const[cython.uchar][::1] = batch
+    end: cython.Py_ssize_t = len(data)
+    position: cython.Py_ssize_t = 0
+    count: cython.Py_ssize_t = 0
+    body_size: cython.Py_ssize_t
+    text_size: cython.Py_ssize_t
+    size: cython.Py_ssize_t
+    while position < end:
+        if count == count_max or end - position < 22:
+            return None
+        size = raw.i32(data, position)
+        body_size = raw.i32(data, position + 16)
+        text_size = size - 22 - body_size
+        if not (
+            22 <= size <= end - position
+            and 0 <= body_size <= body_bytes_max
+            and 0 <= text_size <= properties_bytes_max
+            and raw.i16(data, position + 20 + body_size) == text_size
+        ):
+            return None
+        position += size
+        count += 1
+    block = bytearray(end + count * (68 + len(topic)))
+    records: cython.uchar[::1] = block
+    at: cython.Py_ssize_t = 0
+    stop: cython.Py_ssize_t
+    body_end: cython.Py_ssize_t
+    position = 0
+    while position < end:
+        size = raw.i32(data, position)
+        body_size = raw.i32(data, position + 16)
+        stop = at + size + 68 + len(topic)
+        body_end = raw.copy(data, position + 20, body_size, records, at + 88)
+        _put_head(
+            records,
+            at,
+            body_end,
+            stop,
+            magic,
+            queue_id,
+            raw.i32(data, position + 12),
+            sys_flag,
+            born_timestamp_ms,
+        )
+        at = raw.put(topic, records, body_end, stop)
+        at = raw.copy(data, position + 20 + body_size, size - 20 - body_size, records, at)
+        position += size
+    return block, count

@@ -1,0 +1,429 @@
+"""What is made of a table of records (`records.scan_records`): columns of values, hashes, and runs of one queue."""
+
+from __future__ import annotations
+
+from array import array
+from typing import Any, Final
+
+try:
+    import cython
+except ImportError:
+    from reput_protocol.kernel import uncompiled as cython
+
+if cython.compiled:
+    from cython.cimports.reput_protocol.kernel import raw
+else:
+    from reput_protocol.kernel import raw
+
+_NUMBERS: Final = array("q")
+
+
+@cython.cfunc
+@cython.exceptval(-1)
+def _rows_of(
+    places: cython.const[cython.longlong][::1], first: cython.Py_ssize_t, step: cython.Py_ssize_t
+) -> cython.Py_ssize_t:
+    """Return how many rows the places are of."""
+    if not 0 <= first <= step - 2 or len(places) % step:
+        raise ValueError(f"{len(places)} numbers have no place and size at {first} of every {step}")
+    return len(places) // step
+
+
+@cython.cfunc
+@cython.inline
+@cython.exceptval(-1)
+def _check_place(start: cython.longlong, size: cython.longlong, end: cython.Py_ssize_t) -> cython.int:
+    if start < 0 or size < 0 or size > end or start > end - size:
+        raise ValueError(f"{size} bytes at {start} are not in a buffer of {end} bytes")
+    return 0
+
+
+# Values are given as places: a row has where its value starts at `places[first + row * step]`, and its size next.
+
+
+def gather(
+    buffer: cython.const[cython.uchar][::1],
+    places: cython.const[cython.longlong][::1],
+    first: cython.Py_ssize_t,
+    step: cython.Py_ssize_t,
+    is_text: cython.bint = False,
+    replaced: dict[int, bytes] | None = None,
+) -> tuple[Any, bytearray, bytearray, int]:
+    """Copy values out of a buffer, as Arrow lays them out.
+
+    Args:
+        buffer, places, first, step: the values.
+        is_text: replace what is not UTF-8 as `bytes.decode` does.
+        replaced: by row, what comes in the place of a value.
+
+    Returns:
+        Where the values begin and the last one ends, an `array('i')`; the values back to back; a bit for each row that
+        says whether it has a value, which is not empty; how many have none.
+
+    Raises:
+        ValueError: the values have 2 GiB or more.
+    """
+    rows: cython.Py_ssize_t = _rows_of(places, first, step)
+    bounds = array("i", bytes(4 * rows + 4))
+    has_value = bytearray((rows + 7) // 8)
+    others: dict[int, bytes] = {} if replaced is None else dict(replaced)
+    ends: cython.int[::1] = bounds
+    row: cython.Py_ssize_t
+    start: cython.longlong
+    size: cython.longlong
+    total: cython.longlong = 0
+    missing: cython.Py_ssize_t = 0
+    value: bytes
+    for row in range(rows):
+        start = places[first + row * step]
+        size = places[first + row * step + 1]
+        _check_place(start, size, len(buffer))
+        if is_text and not raw.is_ascii(buffer, start, start + size):
+            value = raw.copied(buffer, start, size)
+            others[row] = value.decode("utf-8", "replace").encode()
+        if others and row in others:
+            size = len(others[row])
+        total += size
+        if total > 0x7FFF_FFFF:
+            raise ValueError("the values of a column have 2 GiB or more; take fewer rows")
+        ends[row + 1] = total
+        if size:
+            has_value[row // 8] |= 1 << (row % 8)
+        else:
+            missing += 1
+    joined = bytearray(total)
+    if total:
+        data: cython.uchar[::1] = joined
+        for row in range(rows):
+            size = ends[row + 1] - ends[row]
+            if others and row in others:
+                value = others[row]
+                raw.copy(value, 0, size, data, ends[row])
+            else:
+                raw.copy(buffer, places[first + row * step], size, data, ends[row])
+    return bounds, joined, has_value, missing
+
+
+def distinct(
+    buffer: cython.const[cython.uchar][::1],
+    places: cython.const[cython.longlong][::1],
+    first: cython.Py_ssize_t,
+    step: cython.Py_ssize_t,
+) -> tuple[list[bytes], Any]:
+    """Return each value once, in the order of their first rows, and an `array('q')` that says which one a row has."""
+    rows: cython.Py_ssize_t = _rows_of(places, first, step)
+    found = raw.zeros(_NUMBERS, rows)
+    numbers: dict[bytes, int] = {}
+    codes: cython.longlong[::1] = found
+    row: cython.Py_ssize_t
+    for row in range(rows):
+        start: cython.longlong = places[first + row * step]
+        size: cython.longlong = places[first + row * step + 1]
+        _check_place(start, size, len(buffer))
+        value: bytes = raw.copied(buffer, start, size)
+        number = numbers.get(value)
+        if number is None:
+            number = numbers[value] = len(numbers)
+        codes[row] = number
+    return list(numbers), found
+
+
+def property_places(
+    buffer: cython.const[cython.uchar][::1], table: cython.const[cython.longlong][::1], name: bytes
+) -> Any:
+    """Return where each record has the value of a property: its last unit of this name that has one.
+
+    Returns:
+        An `array('q')` of two numbers a row, the place and the size, which is 0 for a record without the property.
+    """
+    rows: cython.Py_ssize_t = _rows_of(table, 16, 24)
+    found = raw.zeros(_NUMBERS, 2 * rows)
+    places: cython.longlong[::1] = found
+    row: cython.Py_ssize_t
+    for row in range(rows):
+        at: cython.Py_ssize_t = table[24 * row + 16]
+        _check_place(at, table[24 * row + 17], len(buffer))
+        stop: cython.Py_ssize_t = at + table[24 * row + 17]
+        while at < stop:
+            end: cython.Py_ssize_t = raw.find(buffer, 2, at, stop)
+            value: cython.Py_ssize_t = raw.find(buffer, 1, at, end) + 1
+            if at + 1 < value < end and value - at == len(name) + 1 and raw.has(buffer, at, end, name):
+                places[2 * row] = value
+                places[2 * row + 1] = end - value
+            at = end + 1
+    return found
+
+
+def property_units(
+    buffer: cython.const[cython.uchar][::1], table: cython.const[cython.longlong][::1]
+) -> tuple[Any, Any]:
+    """Return where all properties of the records are, as a tolerant reader takes them (`decode_properties`).
+
+    Returns:
+        Which are the first units of each record, and last how many units there are, an `array('i')`; of each unit the
+        places and sizes of name and value, an `array('q')` of four numbers. A record has a name once, where it came
+        first, with the last value.
+    """
+    rows: cython.Py_ssize_t = _rows_of(table, 16, 24)
+    firsts = array("i", bytes(4 * rows + 4))
+    bounds: cython.int[::1] = firsts
+    row: cython.Py_ssize_t
+    at: cython.Py_ssize_t
+    stop: cython.Py_ssize_t
+    end: cython.Py_ssize_t
+    value: cython.Py_ssize_t
+    count: cython.Py_ssize_t = 0
+    for row in range(rows):
+        at = table[24 * row + 16]
+        _check_place(at, table[24 * row + 17], len(buffer))
+        stop = at + table[24 * row + 17]
+        while at < stop:
+            at = raw.find(buffer, 2, at, stop) + 1
+            count += 1
+    found = raw.zeros(_NUMBERS, 4 * count)
+    count = 0
+    if len(found):
+        units: cython.longlong[::1] = found
+        for row in range(rows):
+            at = table[24 * row + 16]
+            stop = at + table[24 * row + 17]
+            numbers: dict[Any, int] = {}
+            while at < stop:
+                end = raw.find(buffer, 2, at, stop)
+                value = raw.find(buffer, 1, at, end) + 1
+                if at + 1 < value < end:
+                    name: Any = raw.copied(buffer, at, value - 1 - at)
+                    if not raw.is_ascii(buffer, at, value - 1):
+                        name = name.decode("utf-8", "replace")
+                    known = numbers.get(name)
+                    number: cython.Py_ssize_t
+                    if known is None:
+                        number = numbers[name] = count
+                        count += 1
+                        units[4 * number] = at
+                        units[4 * number + 1] = value - 1 - at
+                    else:
+                        number = known
+                    units[4 * number + 2] = value
+                    units[4 * number + 3] = end - value
+                at = end + 1
+            bounds[row + 1] = count
+        units = None  # an array with a view cannot be cut
+    del found[4 * count :]
+    return firsts, found
+
+
+def java_hash(text: str) -> int:
+    """Return Java's `String.hashCode` of `text`: signed 32 bits, over UTF-16 code units.
+
+    A character beyond the basic plane counts as its two surrogates, as it does in Java.
+    """
+    return _signed(_hash_units(text.encode("utf-16-be", "surrogatepass"), 0))
+
+
+@cython.cfunc
+def _hash_units(units: bytes, value: cython.uint) -> cython.uint:
+    """Continue Java's hash `value` with UTF-16 code units, big-endian."""
+    index: cython.Py_ssize_t
+    for index in range(0, len(units), 2):
+        value = _hash_unit(value, cython.cast(cython.uint, units[index]) << 8 | units[index + 1])
+    return value
+
+
+@cython.cfunc
+def _hash_bytes(
+    data: cython.const[cython.uchar][::1],
+    start: cython.Py_ssize_t,
+    stop: cython.Py_ssize_t,
+    value: cython.uint,
+) -> cython.uint:
+    """Continue Java's hash `value` with the UTF-8 text at `[start, stop)`."""
+    at: cython.Py_ssize_t
+    for at in range(start, stop):
+        if data[at] > 0x7F:
+            return _hash_units(bytes(data[at:stop]).decode("utf-8", "replace").encode("utf-16-be"), value)
+        value = _hash_unit(value, data[at])
+    return value
+
+
+@cython.cfunc
+@cython.inline
+@cython.exceptval(check=False)
+def _hash_unit(value: cython.uint, unit: cython.uint) -> cython.uint:
+    if cython.compiled:
+        return 31 * value + unit
+    return 31 * value + unit & 0xFFFF_FFFF
+
+
+@cython.cfunc
+@cython.inline
+@cython.exceptval(check=False)
+def _signed(value: cython.uint) -> cython.int:
+    if cython.compiled:
+        return cython.cast(cython.int, value)
+    return value - 0x1_0000_0000 if value & 0x8000_0000 else value
+
+
+def tags_codes(buffer: cython.const[cython.uchar][::1], table: cython.const[cython.longlong][::1]) -> Any:
+    """Return what a ConsumeQueue unit says of the tag of each record: its hash, or 0 without a tag."""
+    rows: cython.Py_ssize_t = len(table) // 24
+    found = raw.zeros(_NUMBERS, rows)
+    codes: cython.longlong[::1] = found
+    row: cython.Py_ssize_t
+    for row in range(rows):
+        at: cython.Py_ssize_t = 24 * row
+        if table[at + 19]:
+            start: cython.Py_ssize_t = table[at + 18]
+            codes[row] = _signed(_hash_bytes(buffer, start, start + table[at + 19], 0))
+    return found
+
+
+def key_hashes(
+    buffer: cython.const[cython.uchar][::1],
+    table: cython.const[cython.longlong][::1],
+    start: cython.Py_ssize_t,
+    stop: cython.Py_ssize_t,
+    topic_hash: cython.uint,
+) -> Any:
+    """Return the keys of the rows `[start, stop)`: of each its index hash, physical offset and store time.
+
+    Args:
+        topic_hash: Java's hash, unsigned, of `TOPIC#`, which comes before every key of these records.
+
+    Returns:
+        An `array('q')` of three numbers a key. The unique id of a record comes first, then its keys in their order.
+    """
+    row: cython.Py_ssize_t
+    at: cython.Py_ssize_t
+    key: cython.Py_ssize_t
+    end: cython.Py_ssize_t
+    space: cython.Py_ssize_t
+    count: cython.Py_ssize_t = 0
+    for row in range(start, stop):
+        at = 24 * row
+        count += table[at + 21] > 0
+        for key in range(table[at + 22], table[at + 22] + table[at + 23]):
+            count += buffer[key] != 0x20 and (key == table[at + 22] or buffer[key - 1] == 0x20)
+    found = raw.zeros(_NUMBERS, 3 * count)
+    if not count:
+        return found
+    keys: cython.longlong[::1] = found
+    count = 0
+    for row in range(start, stop):
+        at = 24 * row
+        key = table[at + 20]
+        end = key + table[at + 21]
+        if key < end:
+            keys[count] = _index_hash(_hash_bytes(buffer, key, end, topic_hash))
+            keys[count + 1] = table[at + 4]
+            keys[count + 2] = table[at + 5]
+            count += 3
+        key = table[at + 22]
+        end = key + table[at + 23]
+        while key < end:
+            space = key
+            while space < end and buffer[space] != 0x20:
+                space += 1
+            if key < space:
+                keys[count] = _index_hash(_hash_bytes(buffer, key, space, topic_hash))
+                keys[count + 1] = table[at + 4]
+                keys[count + 2] = table[at + 5]
+                count += 3
+            key = space + 1
+    return found
+
+
+@cython.cfunc
+@cython.inline
+@cython.exceptval(check=False)
+def _index_hash(value: cython.uint) -> cython.longlong:
+    """Return the hash under which the index files a key: the absolute value, and 0 for the one that has none."""
+    signed: cython.longlong = _signed(value)
+    return signed if signed >= 0 else -signed if signed > -2_147_483_647 - 1 else 0
+
+
+def runs(
+    buffer: cython.const[cython.uchar][::1], table: cython.const[cython.longlong][::1]
+) -> list[tuple[bytes, int, int, int, int]]:
+    """Return which rows follow each other in one queue: topic, queue id, first row, row after the last, transaction.
+
+    The last are the transaction bits of the system flag, which all records of a run have in common. The queue offsets
+    of a run are consecutive; those of prepared and rolled back transaction records, which take no place in a queue, are
+    not looked at.
+    """
+    found = []
+    rows: cython.Py_ssize_t = len(table) // 24
+    row: cython.Py_ssize_t
+    first: cython.Py_ssize_t = 0
+    for row in range(1, rows + 1):
+        if row == rows or not _follows(buffer, table, 24 * row):
+            at: cython.Py_ssize_t = 24 * first
+            topic: cython.Py_ssize_t = table[at + 14]
+            name = bytes(buffer[topic : topic + table[at + 15]])
+            found.append((name, table[at + 2], first, row, table[at + 6] & 0xC))
+            first = row
+    return found
+
+
+def columns_of_runs(
+    table: cython.const[cython.longlong][::1],
+    tags_codes: cython.const[cython.longlong][::1],
+    runs: cython.const[cython.longlong][::1],
+) -> tuple[Any, Any, Any, Any]:
+    """Return physical offsets, sizes, tags codes and store times of the rows of some runs.
+
+    Args:
+        table: of all records.
+        tags_codes: of all records.
+        runs: the first row and the row after the last of each.
+
+    Raises:
+        ValueError: a run has rows that the table has not.
+    """
+    rows: cython.Py_ssize_t = min(len(table) // 24, len(tags_codes))
+    count: cython.Py_ssize_t = 0
+    run: cython.Py_ssize_t
+    row: cython.Py_ssize_t
+    for run in range(len(runs) // 2):
+        if not 0 <= runs[2 * run] <= runs[2 * run + 1] <= rows:
+            raise ValueError(f"rows {runs[2 * run]} to {runs[2 * run + 1]} are not in a table of {rows}")
+        count += runs[2 * run + 1] - runs[2 * run]
+    found = (
+        raw.zeros(_NUMBERS, count),
+        raw.zeros(_NUMBERS, count),
+        raw.zeros(_NUMBERS, count),
+        raw.zeros(_NUMBERS, count),
+    )
+    if not count:
+        return found
+    places: cython.longlong[::1] = found[0]
+    sizes: cython.longlong[::1] = found[1]
+    codes: cython.longlong[::1] = found[2]
+    stored: cython.longlong[::1] = found[3]
+    at: cython.Py_ssize_t = 0
+    for run in range(len(runs) // 2):
+        for row in range(runs[2 * run], runs[2 * run + 1]):
+            places[at] = table[24 * row + 4]
+            sizes[at] = table[24 * row + 1]
+            codes[at] = tags_codes[row]
+            stored[at] = table[24 * row + 5]
+            at += 1
+    return found
+
+
+@cython.cfunc
+@cython.inline
+@cython.exceptval(check=False)
+def _follows(
+    data: cython.const[cython.uchar][::1], table: cython.const[cython.longlong][::1], at: cython.Py_ssize_t
+) -> cython.bint:
+    """Tell whether the record of the row at `at` is the next one of the queue of the row before it."""
+    before: cython.Py_ssize_t = at - 24
+    if (
+        table[at + 2] != table[before + 2]
+        or table[at + 15] != table[before + 15]
+        or table[at + 6] & 0xC != table[before + 6] & 0xC
+        or (table[at + 3] != table[before + 3] + 1 and (table[at + 6] & 0xC == 0 or table[at + 6] & 0xC == 8))
+    ):
+        return False
+    return raw.same(data, table[at + 14], table[before + 14], table[at + 15])
