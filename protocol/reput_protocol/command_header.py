@@ -44,15 +44,16 @@ class CommandHeader(Struct, gc=False, rename="camel"):
     def to_ext(self, header_type: int) -> dict[str, Value]:
         """Return the fields for a header of this type: text for JSON and binary, typed for msgpack; none if None."""
         ext: dict[str, Value] = to_builtins(self)
+        if header_type != _MSGPACK:
+            return {
+                name: value if type(value) is str else str(value) if type(value) is int else value_text(value)
+                for name, value in ext.items()
+                if value is not None
+            }
         for name in _optional(type(self)):
             if ext[name] is None:
                 del ext[name]
-        if header_type == _MSGPACK:
-            return ext
-        return {
-            name: value if type(value) is str else str(value) if type(value) is int else value_text(value)
-            for name, value in ext.items()
-        }
+        return ext
 
 
 @cache

@@ -10,8 +10,9 @@ import os
 import socket
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import NamedTuple, TypeAlias
+from typing import TypeAlias
+
+from msgspec import Struct
 
 from reput_broker.request import Refusal
 from reput_broker.store.block import Block
@@ -48,7 +49,7 @@ _ids = UniqueIdGenerator(
 )
 
 
-class Redirected(NamedTuple):
+class Redirected(Struct):
     """What is stored of one message."""
 
     record: Record
@@ -65,8 +66,7 @@ Redirect: TypeAlias = Callable[[Record, dict[str, str]], Redirected]
 """Decides what is stored of a message: the record as it was sent, or another one. The properties are used up."""
 
 
-@dataclass(slots=True)
-class SendParts:
+class SendParts(Struct):
     """One message to store, or several together."""
 
     records: list[Record]
@@ -86,13 +86,11 @@ class SendParts:
         return store.block_of(self.records)
 
 
-@dataclass(slots=True)
 class BatchParts(SendParts):
     """The messages of a batch, to be stored together."""
 
 
-@dataclass(slots=True, kw_only=True)
-class BlockParts(BatchParts):
+class BlockParts(BatchParts, kw_only=True):
     """The messages of a batch as a block of records: `records` is empty."""
 
     data: bytearray

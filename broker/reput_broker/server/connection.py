@@ -142,34 +142,34 @@ class Connection:
         request.is_answered = True
         if self._deferred:
             self._no_longer_deferred(request)
-        frame = b""
+        frame, body = b"", response.body
         if self._close_reason is None and not request.header.flag & ONEWAY_FLAG:
-            frame, response = self._encoded(request, response)
+            header_type = request.header_type
+            header = response.header(request.header.opaque, header_type)
+            try:
+                if len(body) < _BODY_SENT_APART:
+                    frame = encode_frame(header, header_type, body)
+                else:
+                    frame = encode_frame_head(header, header_type, len(body))
+            except (ProtocolError, ValueError) as error:
+                response, body = self._not_sent(request, error), b""
+                frame = encode_frame(response.header(request.header.opaque, header_type), header_type)
         request.traffic.done(response.code, time.monotonic() - request.received_at)
         if frame:
             self.outbox.write(frame)
-            if len(response.body) >= _BODY_SENT_APART:
-                self.outbox.write(response.body)
+            if len(body) >= _BODY_SENT_APART:
+                self.outbox.write(body)
 
-    def _encoded(self, request: Request, response: Response) -> tuple[bytes, Response]:
-        """Return an answer's frame, without a large body, and the answer: another one if that cannot be sent."""
-        header_type, body = request.header_type, response.body
-        header = response.header(request.header.opaque, header_type)
-        try:
-            if len(body) < _BODY_SENT_APART:
-                return encode_frame(header, header_type, body), response
-            return encode_frame_head(header, header_type, len(body)), response
-        except (ProtocolError, ValueError) as error:
-            log.error(
-                "answer_not_sent",
-                peer=self.peer,
-                code=request.header.code,
-                detail=str(error),
-                hint="a defect of the broker; please report it with this log entry",
-            )
-            refusal = Refusal(ErrorCode.INTERNAL, f"the answer cannot be sent: {error}").response()
-            header = refusal.header(request.header.opaque, header_type)
-            return encode_frame(header, header_type), refusal
+    def _not_sent(self, request: Request, error: Exception) -> Response:
+        """Log an answer that cannot be encoded; return the refusal to send in its place."""
+        log.error(
+            "answer_not_sent",
+            peer=self.peer,
+            code=request.header.code,
+            detail=str(error),
+            hint="a defect of the broker; please report it with this log entry",
+        )
+        return Refusal(ErrorCode.INTERNAL, f"the answer cannot be sent: {error}").response()
 
     def _defer(self, asked: Request, size: int) -> None:
         """Note that something is answered later. Until then `size` bytes count as held for the peer."""
