@@ -21,7 +21,9 @@ import os
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import wraps
 from pathlib import Path
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from reput_broker.store.checkpoint import FlushMark, StoreCheckpoint
 from reput_broker.store.cleaners import StoreCleaners
@@ -57,8 +59,23 @@ from reput_broker.store.results import RecoveryReport
 from reput_broker.store.running_flags import RunningFlags
 from reput_broker.store.stats import StoreStats
 
+P = ParamSpec("P")
+T = TypeVar("T")
+
 ACCESS_IN_MEMORY_PERCENT = 40
 """Records this near to the end of the log, in percent of the machine's memory, count as being in the page cache."""
+
+
+def _shown(part: str, method: Callable[Concatenate[Any, P], T]) -> Callable[Concatenate[MessageStore, P], T]:
+    """Return a method of the store that calls that of one of its parts, with its types and its docstring."""
+    name = method.__name__
+
+    @wraps(method)
+    def call(store: MessageStore, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        result: T = getattr(getattr(store, part), name)(*args, **kwargs)
+        return result
+
+    return call
 
 
 class MessageStore:
@@ -116,7 +133,6 @@ class MessageStore:
                 open_max=options.index_files_open_max,
             )
         self._combine_parts()
-        self._show_methods()
 
     def _hold_paths(self, options: StoreOptions) -> StoreOptions:
         """Return the options with paths that are checked at each use while the store is open (held_path.py)."""
@@ -167,72 +183,71 @@ class MessageStore:
         self._reput = reput = ReputSteps(
             follower, builder, log, flags, stats, clock_ms=self._clock_ms, on_event=options.on_event
         )
-        self.replay = LogReplay(log, self._deleted, options, lambda: reput.dispatched_offset).replay
+        self._log_replay = LogReplay(log, self._deleted, options, lambda: reput.dispatched_offset)
         self._flush = StoreFlush(log, queues, self._checkpoint, reput, flags, stats, self.check_directories)
         self._cleaners = StoreCleaners(
             options, log, queues, self._index, self._checkpoint, clock_ms=self._clock_ms
         )
 
-    def _show_methods(self) -> None:
-        """Show the methods of the parts, which say what they do, as the store's own.
+    # -- what the parts do ---------------------------------------------------------------------------------
 
-        They are bound, not wrapped: a call more would cost every message. `open` binds them anew, so get them from the
-        store where they are called.
-        """
-        flags, writer, reader, offsets = self._flags, self._writer, self._reader, self._offsets
-        reput, index, flush = self._reput, self._key_index, self._flush
-        # Condition (running_flags.py)
-        self.stop_writing = flags.become_read_only
-        self.refuse_for_disk = flags.refuse_for_disk
-        # Putting (message_writer.py)
-        self.put_block = writer.put_block
-        self.put = writer.put
-        self.put_one = writer.put_one
-        self.block_of = writer.block_of
-        self.put_record = writer.put_record
-        self.put_records = writer.put_records
-        self.put_encoded = writer.put_encoded
-        self.needs_new_file = writer.needs_new_file
-        self.should_prepare_next_file = writer.should_prepare_next_file
-        self.prepare_next_file = writer.prepare_next_file
-        self.make_log_file = writer.make_log_file
-        self.note_file_wait = writer.note_file_wait
-        self.want_file = writer.want_file
-        self.when_file_wanted = writer.when_file_wanted
-        self.unlock_full_files = writer.unlock_full_files
-        # Getting (message_reader.py, offsets.py, store_index.py)
-        self.get_message = reader.get_message
-        self.get_filtered = reader.get_filtered
-        self.count_get = reader.count
-        self.read_extents = reader.read_extents
-        self.is_resident = reader.is_resident
-        self.hold_extents = reader.hold_extents
-        self.message_at = reader.message_at
-        self.oldest_store_timestamp = reader.oldest_store_timestamp
-        self.min_offset_in_queue = offsets.min_offset_in_queue
-        self.max_offset_in_queue = offsets.max_offset_in_queue
-        self.durable_max_offset_in_queue = offsets.durable_max_offset_in_queue
-        self.offset_by_timestamp = offsets.offset_by_timestamp
-        self.nearest_offset_by_timestamp = offsets.nearest_offset_by_timestamp
-        self.earliest_message_time = offsets.earliest_message_time
-        self.store_timestamp = offsets.store_timestamp
-        self.queue_units = offsets.queue_units
-        self.is_in_memory = offsets.is_in_memory
-        self.query_message = index.query_message
-        self.find_by_unique_key = index.find_by_unique_key
-        # Steps that services drive (reput.py, store_index.py, flush.py)
-        self.reput_step = reput.reput_step
-        self.index_step = index.index_step
-        self.settle_index = index.settle_index
-        self.flush_index = index.flush_index
-        self.is_able_to_commit = self._log.is_able_to_commit
-        self.commit_log = flush.commit_log
-        self.is_able_to_flush = self._log.is_able_to_flush
-        self.flush_commit_log = flush.flush_commit_log
-        self.flush_consume_queues = flush.flush_consume_queues
-        self.write_checkpoint = flush.write_checkpoint
-        # Retention (cleaners.py)
-        self.cleaners = self._cleaners.cleaners
+    # Condition (running_flags.py)
+    stop_writing = _shown("_flags", RunningFlags.become_read_only)
+    refuse_for_disk = _shown("_flags", RunningFlags.refuse_for_disk)
+
+    # Putting (message_writer.py)
+    put_block = _shown("_writer", MessageWriter.put_block)
+    put = _shown("_writer", MessageWriter.put)
+    put_one = _shown("_writer", MessageWriter.put_one)
+    block_of = _shown("_writer", MessageWriter.block_of)
+    put_record = _shown("_writer", MessageWriter.put_record)
+    put_records = _shown("_writer", MessageWriter.put_records)
+    put_encoded = _shown("_writer", MessageWriter.put_encoded)
+    needs_new_file = _shown("_writer", MessageWriter.needs_new_file)
+    should_prepare_next_file = _shown("_writer", MessageWriter.should_prepare_next_file)
+    prepare_next_file = _shown("_writer", MessageWriter.prepare_next_file)
+    make_log_file = _shown("_writer", MessageWriter.make_log_file)
+    note_file_wait = _shown("_writer", MessageWriter.note_file_wait)
+    want_file = _shown("_writer", MessageWriter.want_file)
+    when_file_wanted = _shown("_writer", MessageWriter.when_file_wanted)
+    unlock_full_files = _shown("_writer", MessageWriter.unlock_full_files)
+
+    # Getting (message_reader.py, queue/offsets.py, index/store_index.py)
+    get_message = _shown("_reader", MessageReader.get_message)
+    get_filtered = _shown("_reader", MessageReader.get_filtered)
+    count_get = _shown("_reader", MessageReader.count)
+    read_extents = _shown("_reader", MessageReader.read_extents)
+    is_resident = _shown("_reader", MessageReader.is_resident)
+    hold_extents = _shown("_reader", MessageReader.hold_extents)
+    message_at = _shown("_reader", MessageReader.message_at)
+    oldest_store_timestamp = _shown("_reader", MessageReader.oldest_store_timestamp)
+    min_offset_in_queue = _shown("_offsets", QueueOffsets.min_offset_in_queue)
+    max_offset_in_queue = _shown("_offsets", QueueOffsets.max_offset_in_queue)
+    durable_max_offset_in_queue = _shown("_offsets", QueueOffsets.durable_max_offset_in_queue)
+    offset_by_timestamp = _shown("_offsets", QueueOffsets.offset_by_timestamp)
+    nearest_offset_by_timestamp = _shown("_offsets", QueueOffsets.nearest_offset_by_timestamp)
+    earliest_message_time = _shown("_offsets", QueueOffsets.earliest_message_time)
+    store_timestamp = _shown("_offsets", QueueOffsets.store_timestamp)
+    queue_units = _shown("_offsets", QueueOffsets.queue_units)
+    is_in_memory = _shown("_offsets", QueueOffsets.is_in_memory)
+    query_message = _shown("_key_index", StoreIndex.query_message)
+    find_by_unique_key = _shown("_key_index", StoreIndex.find_by_unique_key)
+
+    # Steps that services drive (reput.py, index/store_index.py, flush.py)
+    reput_step = _shown("_reput", ReputSteps.reput_step)
+    index_step = _shown("_key_index", StoreIndex.index_step)
+    settle_index = _shown("_key_index", StoreIndex.settle_index)
+    flush_index = _shown("_key_index", StoreIndex.flush_index)
+    is_able_to_commit = _shown("_log", CommitLog.is_able_to_commit)
+    commit_log = _shown("_flush", StoreFlush.commit_log)
+    is_able_to_flush = _shown("_log", CommitLog.is_able_to_flush)
+    flush_commit_log = _shown("_flush", StoreFlush.flush_commit_log)
+    flush_consume_queues = _shown("_flush", StoreFlush.flush_consume_queues)
+    write_checkpoint = _shown("_flush", StoreFlush.write_checkpoint)
+
+    # Retention (cleaners.py)
+    cleaners = _shown("_cleaners", StoreCleaners.cleaners)
+    replay = _shown("_log_replay", LogReplay.replay)
 
     # -- opening and closing -------------------------------------------------------------------------------
 
