@@ -139,7 +139,7 @@ class GroupAdmin(Client):
     async def consume_directly(
         self, group: str, client_id: str, offset_message_id: str
     ) -> ConsumeDirectlyResult:
-        """Have a member consume one message, beside its ordinary work; see `running_info` for the errors."""
+        """Have a member consume one message in addition to its ordinary work; see `running_info` for the errors."""
         header = ConsumeDirectlyHeader(check_group(group), client_id, offset_message_id)
         call = await self._ask_member(
             RequestCode.CONSUME_MESSAGE_DIRECTLY, header.to_ext(_MSGPACK), client_id
@@ -158,7 +158,7 @@ class GroupAdmin(Client):
         shift: int | None = None,
         queue_id: int | None = None,
     ) -> dict[MessageQueue, int]:
-        """Return where a group would go on in each queue of a topic; nothing is set. Exactly one of these is needed:
+        """Return where a group would continue in each queue of a topic; nothing is set. Exactly one of these is needed:
 
         Args:
             when: at the first message stored at or after this datetime, or milliseconds since 1970; 0 is the oldest
@@ -211,7 +211,7 @@ class GroupAdmin(Client):
         shift: int | None = None,
         queue_id: int | None = None,
     ) -> dict[MessageQueue, int]:
-        """Do what `plan_reset` would, and return where the group goes on now."""
+        """Do what `plan_reset` would, and return where the group continues now."""
         plan = await self.plan_reset(group, topic, when=when, offset=offset, shift=shift, queue_id=queue_id)
         if plan:
             await self.set_offsets(group, plan)

@@ -3,7 +3,7 @@
 Those of messages, names and filters, and the broker's refusals (`BrokerError`), are shared with the broker.
 The errors differ in the one question a caller has: may the broker have acted on what I sent?
 `ConnectFailed`, `BrokerNotFound`, `ClientClosed` and `RequestTimeout` of a send: it has not.
-`SendOutcomeUnknown`: nobody knows. `AckNotReached`: it has stored the message, at a lower level than asked.
+`SendOutcomeUnknown`: it is unknown. `AckNotReached`: it has stored the message, at a lower level than asked.
 """
 
 from __future__ import annotations
@@ -211,7 +211,7 @@ class PartlySent(ReputError):
 
 
 class PostsFailed(ReputError):
-    """Of `flush`: posted messages failed, and nobody had been told: no callback, and nobody who waited for them.
+    """Of `flush`: posted messages failed, without a callback or a waiting caller that had been notified.
 
     `count` is how many, `failed` has them, each with its `error`; where very many failed, only the last ones. In
     another process, to which it was pickled, it has none: they belong to their producer.
@@ -271,7 +271,7 @@ class ClientClosed(ReputError):
 class DamagedMessage(ReputError):
     """A pulled message fails its checksum or cannot be decompressed; its content is not handed out.
 
-    Go on with the next message, or look at the place with `reput store verify` on the broker's machine.
+    Continue with the next message, or look at the place with `reput store verify` on the broker's machine.
     """
 
     def __init__(self, topic: str, queue_id: int, queue_offset: int, reason: str) -> None:

@@ -143,7 +143,7 @@ class RemoteOffsetStore(OffsetStore):
 class LocalFileOffsetStore(OffsetStore):
     """Offsets kept in a file of this machine, for readers that each read everything (RocketMQ: broadcasting).
 
-    The file is JSON, replaced whole, with the previous version beside it as `.bak`, which is read when the file
+    The file is JSON, replaced whole, with the previous version next to it as `.bak`, which is read when the file
     itself is damaged. One process at a time may write it.
     """
 
@@ -166,7 +166,7 @@ class LocalFileOffsetStore(OffsetStore):
     async def _run(self, work: Callable[[], Any]) -> Any:
         if self._in_thread is not None:
             return await self._in_thread(work)
-        import anyio.to_thread  # not at the top: the blocking face loads no event loop
+        import anyio.to_thread  # not at the top: the blocking API loads no event loop
 
         return await anyio.to_thread.run_sync(work)
 

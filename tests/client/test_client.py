@@ -1,4 +1,4 @@
-"""The client against a real broker: the same scenarios under trio, under asyncio and through the blocking face."""
+"""The client against a real broker: the same scenarios under trio, under asyncio and through the blocking API."""
 
 from __future__ import annotations
 

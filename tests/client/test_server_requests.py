@@ -221,7 +221,7 @@ def test_a_write_that_fails_ends_the_wait_at_once(face: Face, broker: FakeBroker
 
 
 def test_a_thread_that_waits_reads_for_the_others(broker: FakeBroker) -> None:
-    """The blocking face has no background reader, but any thread that waits is one."""
+    """The blocking API has no background reader, but any thread that waits is one."""
     face = Face("blocking")
 
     async def scenario() -> None:

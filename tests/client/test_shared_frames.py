@@ -29,7 +29,7 @@ def face(request: pytest.FixtureRequest) -> Face:
 
 @pytest.fixture(params=["asyncio", "trio"])
 def loop_face(request: pytest.FixtureRequest) -> Face:
-    """Threads of the blocking face write each for itself, as a rule."""
+    """Threads of the blocking API write each for itself, as a rule."""
     return Face(request.param)
 
 

@@ -2,7 +2,7 @@
 
 They are the very coroutines of `reput_client`, each run to its end in the calling thread (see `runtime.py`): no event
 loop, and no background threads but those of a group's member, a transaction producer, or a producer that has sent a
-request. Threads may share a client, and a forked child may go on using one: it connects anew.
+request. Threads may share a client, and a forked child may go on using one: it connects again.
 """
 
 from __future__ import annotations

@@ -31,7 +31,7 @@ class Consumer(BlockingClient[asynchronous.Consumer]):
     Arguments, errors and what counts as handled are those of `reput_client.Consumer`. One thread iterates; any thread
     may close the consumer, which ends the iteration. A thread of its own keeps the membership alive and commits while
     the application is busy; it ends when the consumer is closed, and holds up no exit of the program. A forked child
-    that goes on using the consumer becomes a member of its own, with nothing in hand.
+    that goes on using the consumer becomes a member of its own, without messages.
     """
 
     def __init__(
@@ -207,7 +207,8 @@ def run_in_threads(
 
     Waits for all of them.
 
-    Each of them takes a message, one at a time, and handles it: a slow handler holds up nobody while a thread is free.
+    Each of them takes a message, one at a time, and handles it: a slow handler holds up no message while a thread is
+    free.
 
     Raises:
         BaseException: the first that `handle` or `take` raised, or what interrupted the calling thread.

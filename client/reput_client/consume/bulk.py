@@ -101,7 +101,7 @@ class BulkReader(Client):
         return await self._offsets.committed(group, await self._session.queue(topic, queue_id, None))
 
     async def commit(self, group: str, topic: str, queue_id: int, offset: int) -> None:
-        """Commit that a group goes on at `offset`."""
+        """Commit that a group continues at `offset`."""
         await self._offsets.commit(group, await self._session.queue(topic, queue_id, None), offset)
 
     # -- records ---------------------------------------------------------------------------------------------------
@@ -119,8 +119,8 @@ class BulkReader(Client):
     ) -> FetchedBlock:
         """Return the first records of `[start, end)` of a queue, as many as fit into `max_bytes`, one at least.
 
-        What comes after them is asked for at once, so that it arrives while these are looked at: whoever goes on at
-        `next_offset` with the same arguments finds it there.
+        What comes after them is asked for at once, so that it arrives while these are processed: a reader that
+        continues at `next_offset` with the same arguments finds it there.
 
         Args:
             tags: `*`, or tags joined by `||`; records whose tag only shares the hash of a wanted one come as well.

@@ -41,7 +41,7 @@ class Consumer(Client):
 
     Or `run` calls a handler, for several messages at a time.
 
-    The members of a group share the queues of their topics out among themselves, anew within a second of a member's
+    The members of a group share the queues of their topics out among themselves, again within a second of a member's
     coming, leaving or dying. A message counts as handled when the next one is asked for, or when the `async with`
     block ends without an exception. Progress is committed every `commit_interval_s`, when a queue goes to another
     member and at the end, and never past a message that is not handled: after a crash some messages come again,
@@ -67,7 +67,7 @@ class Consumer(Client):
             `circularly`, `by_machine_room`, `by_config` or `consistent_hash`.
         on_failure: what `run` does when a handler raises: by default `GiveBack`, the message goes back to the broker
             and comes again later; in order, or broadcasting, it comes again here. Others: `RetryHere`, `StopRunning`.
-        handler_timeout_s: a message that a handler of `run`, or whoever called `take`, has had for so long is given
+        handler_timeout_s: a message that a handler of `run`, or the caller of `take`, has had for so long is given
             back to the broker and handled by that, so that it comes again and the rest of its queue can be committed;
             not in order, and not for `broadcasting`.
         prefetch_messages, prefetch_bytes: how much may be held ahead of the application, over all queues (a single
@@ -202,7 +202,7 @@ class Consumer(Client):
     async def aclose(self) -> None:
         """Commit what is handled, leave the group and close the connections; an iteration in progress ends.
 
-        The message that the application holds at this moment does not count as handled. In order, nobody gets it, or
+        The message that the application holds at this moment does not count as handled. In order, no member gets it, or
         what follows it in its queue, before the queue's lock has expired, as when the program is killed; to `stop` and
         wait for the end of `run` spares others that. May be called twice.
         """
@@ -347,13 +347,13 @@ class Consumer(Client):
         Args:
             delay_level: how long it waits, as RocketMQ's delay level; 0: longer with each attempt, from 10 s on; -1: it
                 goes to the group's dead letters, as do messages that have come back too often.
-            reason: why, for whoever looks at it later.
+            reason: why, for people who look at it later.
 
         Raises:
             BrokerError: the broker does not take it.
             ConnectFailed, ConnectionLost, RequestTimeout: it is not known whether the broker has it; to ask again is
                 safe.
-            DamagedMessage: nobody can say which message it is.
+            DamagedMessage: it is unknown which message it is.
         """
         assigned = self._member.find(message.queue)
         if assigned is not None and assigned.progress.holds(message.queue_offset, message):
@@ -389,7 +389,7 @@ class Consumer(Client):
 
     @property
     def hands(self) -> Hands:
-        """What the handlers of `run` have in theirs; for whoever runs handlers in another way."""
+        """What the handlers of `run` hold; for code that runs handlers in another way."""
         return self._member.hands
 
     async def failed(self, message: ReceivedMessage, error: Exception) -> None:

@@ -107,7 +107,7 @@ class PullConsumer(Client):
             broker_name: whose queue is meant; needed where several brokers have a queue `queue_id` of the topic.
 
         Returns:
-            A result even where nothing was found: its status says why, its `next_begin_offset` where to go on.
+            A result even where nothing was found: its status says why, its `next_begin_offset` where to continue.
 
         Raises:
             TopicNotFound, PermissionDenied, BrokerError: refused.
@@ -175,9 +175,9 @@ class PullConsumer(Client):
             broker_name: whose queue is meant; needed where several brokers have a queue `queue_id` of the topic.
 
         Raises:
-            DamagedMessage: the message at `offset` cannot be read; `offset` + 1 goes on behind it. (Of messages further
-                on, those before a damaged one come first. With `tags` its offset may be that of an earlier message that
-                has another tag, where not even its record can be read.)
+            DamagedMessage: the message at `offset` cannot be read; `offset` + 1 continues after it. (Of messages
+                further on, those before a damaged one come first. With `tags` its offset may be that of an earlier
+                message that has another tag, where not even its record can be read.)
             TopicNotFound, PermissionDenied, BrokerError: refused. Apache RocketMQ's broker does not know this request.
             FilterSyntaxError: `tags` cannot be parsed.
             RequestTimeout, ConnectFailed, ConnectionLost: no answer in time.
@@ -233,7 +233,7 @@ class PullConsumer(Client):
         return columns_result(topic, queue_id, offset, records, empty, tag_filter)
 
     async def commit(self, topic: str, queue_id: int, offset: int, *, broker_name: str | None = None) -> None:
-        """Commit that the group goes on at `offset`; it may be lower than before, which rewinds.
+        """Commit that the group continues at `offset`; it may be lower than before, which rewinds.
 
         Once this returns, the commit survives a killed broker.
 

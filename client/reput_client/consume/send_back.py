@@ -72,7 +72,7 @@ async def send_back(
     Raises:
         ReputError: neither way worked, or no answer came; the message is still the caller's, and asking again with it
             is safe: the broker takes it once.
-        DamagedMessage: nobody can say which message it is.
+        DamagedMessage: it is unknown which message it is.
     """
     if reason is not None:
         reason = reason[:_REASON_CHARACTERS_MAX]

@@ -49,7 +49,7 @@ class StagingScope(NamedTuple):
     batch_id: int
     partition_id: int
     staging_id: str
-    """Made anew for every attempt."""
+    """Made again for every attempt."""
 
 
 class _Sent:

@@ -11,7 +11,7 @@ from reput_protocol.errors import ReputError
 
 
 class Posted:
-    """One posted message: `await` it under trio or asyncio, call `result()` in the blocking face.
+    """One posted message: `await` it under trio or asyncio, call `result()` in the blocking API.
 
     Who has learnt a failure from here, or from a callback, is not told again by `flush`.
     """
@@ -24,7 +24,7 @@ class Posted:
 
     @property
     def done(self) -> bool:
-        """Whether it has a receipt or an error. In the blocking face that changes only during calls of the producer."""
+        """Whether it has a receipt or an error. In the blocking API that changes only during calls of the producer."""
         return self.block.is_decided
 
     @property
@@ -40,7 +40,7 @@ class Posted:
         self.block.asked.add(self.number)
 
     def result(self) -> SendReceipt:
-        """Return its receipt. The blocking face waits for it; under trio and asyncio it must be done: `await` it.
+        """Return its receipt. The blocking API waits for it; under trio and asyncio it must be done: `await` it.
 
         Raises:
             RuntimeError: it is not done, and nothing may block here.
@@ -71,14 +71,14 @@ class Posted:
 
 
 class _Asking:
-    """Somebody waits for a message; who gives up waiting has not been told of it."""
+    """A caller waits for a message; one that gives up waiting has not been notified of it."""
 
     __slots__ = ("_block", "_is_known", "_number")
 
     def __init__(self, block: PostedBlock, number: int) -> None:
         self._block = block
         self._number = number
-        self._is_known = number in block.asked  # a callback tells, or somebody else waits
+        self._is_known = number in block.asked  # a callback reports it, or another caller waits
 
     def __enter__(self) -> None:
         self._block.asked.add(self._number)

@@ -166,7 +166,7 @@ class Presence:
     def __init__(self, session: Session, group: str, heartbeat_interval_s: float) -> None:
         self._group = group
         self._membership = ProducerMembership(session, group, heartbeat_interval_s)
-        # It logs what ends it; whatever needs it next begins it anew.
+        # It logs what ends it; the next use starts it again.
         self._background = Background(session, (self._membership,), on_failure=lambda: None)
         self._membership.on_due = self._background.wake
 

@@ -49,7 +49,7 @@ class Requests:
     """The requests of one producer that wait for their replies.
 
     Attributes:
-        late_replies: how many replies came when nobody waited for them any more.
+        late_replies: how many replies came after their request had timed out.
     """
 
     def __init__(self, session: Session, putter: Putter, presence: Presence) -> None:
@@ -120,7 +120,10 @@ class Requests:
         return True
 
     def _take(self, request: BrokerRequest) -> None:
-        """Take a reply. The broker is told that it has come, whoever waits for it (RocketMQ: receiveReplyMessage)."""
+        """Take a reply.
+
+        The broker gets an answer whether or not the request still waits (RocketMQ: receiveReplyMessage).
+        """
         header = PushReplyHeader.from_ext(request.ext)
         reply = _message_of(header, bytes(request.body))
         request.answer()
@@ -134,7 +137,7 @@ class Requests:
         self._session.pump.wake(pending.waiter)
 
     def close(self) -> None:
-        """The client is being closed: whoever waits gets `ClientClosed`."""
+        """The client is being closed: requests in progress raise `ClientClosed`."""
         for pending in self._pending.values():
             pending.is_closed = True
             self._session.pump.wake(pending.waiter)
@@ -174,7 +177,7 @@ def _host(text: str) -> Host:
 
 
 REPLY_TIMEOUT_S: Final = 12.0
-"""Longer than the 10 s that a broker waits for the requester, so that a silent one is told and not guessed."""
+"""Longer than the 10 s that a broker waits for the requester, so that the broker reports a silent one."""
 
 _FROM_REQUEST: Final = (names.CORRELATION_ID, names.REPLY_TO_CLIENT, names.TTL)
 

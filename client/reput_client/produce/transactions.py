@@ -3,9 +3,9 @@
     async with TransactionProducer(address, group="shop", check=was_paid) as producer:
         receipt = await producer.send_in_transaction(Message("orders", body), pay)
 
-1. The message is stored as a half message, which nobody sees.
+1. The message is stored as a half message, which no consumer sees.
 2. `pay` runs, the local transaction, and says how it went.
-3. The broker is told to commit the message or to roll it back.
+3. The producer has the broker commit the message or roll it back.
 
 If the third step does not reach the broker, or `pay` could not say, the broker asks later: any producer of the group
 answers with `check`, on whatever machine. So `check` must find out from what the local transaction has left behind,
@@ -76,9 +76,9 @@ class TransactionProducer(Producer):
     Args:
         address: `host:port` of a broker, several with commas, or a list of them.
         group: the producers' group: all that can answer for each other's transactions.
-        check: called with a message of the group whose transaction nobody has ended; says how it went. A message whose
-            local transaction never began is asked about, too: ROLLBACK is the answer to that. If it raises, the broker
-            asks again.
+        check: called with a message of the group whose transaction has not been ended; says how it went. A message
+            whose local transaction never began is asked about, too: ROLLBACK is the answer to that. If it raises, the
+            broker asks again.
         checks_at_once: how many questions are answered at a time.
         heartbeat_interval_s: seconds between heartbeats; well below the broker's `groups.heartbeat_timeout`.
         ack, timeout_s, connect_timeout_s, retries, linger_s, batch_bytes, max_in_flight: as of `Producer`, for messages
@@ -178,7 +178,7 @@ class TransactionProducer(Producer):
 
         Raises:
             TransactionEnded: `check` has been asked meanwhile and has ended it the other way, or it was put aside.
-            SendOutcomeUnknown: nobody knows whether the half message is stored. The local transaction has not run; if
+            SendOutcomeUnknown: it is unknown whether the half message is stored. The local transaction has not run; if
                 the broker has the message, it will ask.
             AckNotReached: the half message is not known to be on disk. It is rolled back, nothing has run.
             BrokerError, ConnectFailed, RequestTimeout, ClientClosed, InvalidMessage: as for `send`; nothing has run.
@@ -228,7 +228,7 @@ class TransactionProducer(Producer):
         )
         try:
             address = await session.broker_address(queue, deadline)
-            # A broker that has a half message must have somebody to ask.
+            # A broker that has a half message must have a producer to ask.
             await self._presence.be_known_to(address)
             call = await self._putter.put(queue, template, message.body, deadline, (unique_id,))
         finally:
@@ -244,6 +244,6 @@ class TransactionProducer(Producer):
         return half, place
 
     def after_fork(self) -> None:
-        """In a forked child: leave the parent's connections alone; the next transaction registers anew."""
+        """In a forked child: leave the parent's connections alone; the next transaction registers again."""
         super().after_fork()
         self._checks.forget()

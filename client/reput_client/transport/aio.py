@@ -39,7 +39,7 @@ class AsyncioEvent:
         self._waiting: list[asyncio.Future[None]] = []
 
     def set(self) -> None:
-        """Wake whoever waits."""
+        """Wake the waiting tasks."""
         self._is_set = True
         for future in self._waiting:
             _wake(future)
@@ -64,8 +64,8 @@ class AsyncioEvent:
 class SocketWatch:
     """Waits of one task at a time for the sockets of one client.
 
-    Sockets stay registered with the loop between waits; only when something comes for which nobody waits are they taken
-    out, until somebody does.
+    Sockets stay registered with the loop between waits; only when something comes for which no task waits are they
+    taken out, until one does.
     """
 
     def __init__(self) -> None:

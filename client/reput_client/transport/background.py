@@ -1,6 +1,6 @@
 """The background of a client that must act while its application is busy: heartbeats, rebalancing, commits.
 
-It is one task, or one thread in the blocking face, that does chores when they are due and meanwhile attends to the
+It is one task, or one thread in the blocking API, that does chores when they are due and meanwhile attends to the
 connections (see `pump.py`). Clients that only answer their callers have none.
 """
 
@@ -30,10 +30,10 @@ class Chore(Protocol):
 
 
 class Background:
-    """Does chores in turn until it is stopped.
+    """Does chores one after the other until it is stopped.
 
     Attributes:
-        failure: what ended it although nobody stopped it, or None.
+        failure: what ended it although it was not stopped, or None.
     """
 
     def __init__(self, session: Session, chores: Sequence[Chore], on_failure: Callable[[], None]) -> None:

@@ -3,9 +3,9 @@
 A broker tells members of a group that it has changed (40), asks producers what became of a transaction (39), hands over
 replies (326), and passes on what administrators want of a member (220, 221, 307, 309).
 
-They arrive with the answers to our own requests, so they are read by whoever waits for one (see `pump.py`): a client
-that waits for nothing reads nothing. A client that expects such requests keeps a request of its own waiting, a pull for
-example, or calls `Session.poll` now and then, which in the blocking face takes a thread.
+They arrive with the answers to our own requests, so they are read by the caller that waits for one (see `pump.py`): a
+client that waits for nothing reads nothing. A client that expects such requests keeps a request of its own waiting, a
+pull for example, or calls `Session.poll` now and then, which in the blocking API takes a thread.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ class BrokerRequest:
     ) -> None:
         """Answer, now or at any time later; never waits.
 
-        Does nothing if no answer is wanted, one was given, or the connection has gone: nobody would match it.
+        Does nothing if no answer is wanted, one was given, or the connection has gone: the broker would not match it.
         """
         if not self._open:
             return
@@ -116,9 +116,9 @@ class RequestHandlers:
         self._handlers.pop(int(code), None)
 
     def handle(self, request: BrokerRequest) -> None:
-        """Hand on a request. One that nobody takes is refused; a handler that raises is logged and refused, too.
+        """Hand on a request. One without a handler is refused; a handler that raises is logged and refused, too.
 
-        Never raises: whoever reads is somebody else, waiting for an answer of its own.
+        Never raises: the caller that reads waits for another answer.
         """
         handler = self._handlers.get(request.code)
         if handler is None:

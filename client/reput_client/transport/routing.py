@@ -96,7 +96,7 @@ class RouteTable:
         self._routes[route.topic] = (route, now)
 
     def touch(self, topic: str, now: float) -> None:
-        """Count a known route as fresh: somebody is asking for it already."""
+        """Count a known route as fresh: a request for it is in progress."""
         entry = self._routes.get(topic)
         if entry is not None:
             self._routes[topic] = (entry[0], now)
@@ -110,5 +110,5 @@ class RouteTable:
         self.touch(topic, -math.inf)
 
     def forget(self, topic: str) -> None:
-        """Ask anew at the next use."""
+        """Ask again at the next use."""
         self._routes.pop(topic, None)

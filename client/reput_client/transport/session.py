@@ -42,11 +42,11 @@ log = logging.getLogger("reput_client")
 
 
 class Session:
-    """Connections and routes of one client. It owns no task; whoever awaits drives it (see `pump.py`).
+    """Connections and routes of one client. It owns no task; the caller that awaits drives it (see `pump.py`).
 
     Attributes:
         requests: who takes what the broker asks by itself.
-        on_lost: called, never waiting, when a connection has ended; whatever depended on it must be made anew.
+        on_lost: called, never waiting, when a connection has ended; whatever depended on it must be made again.
     """
 
     def __init__(
@@ -175,7 +175,7 @@ class Session:
         """
         reading = self.pump.reading
         if reading and not to_the_end:
-            return  # whoever reads takes it
+            return  # the caller that reads takes it
         self.pump.touch()
         for connection in list(self._connections.values()):
             if connection.is_open:
@@ -291,9 +291,9 @@ class Session:
         deadline: float | None = None,
         body: Buffer = b"",
     ) -> None:
-        """Send a request that nobody answers; return once the system has taken all of it.
+        """Send a request without an answer; return once the system has taken all of it.
 
-        What becomes of it then, nobody learns. A frame that cannot have left whole is sent on the next connection.
+        What becomes of it then is unknown. A frame that cannot have left whole is sent on the next connection.
 
         Raises:
             RequestTimeout, ConnectFailed, ConnectionLost: it did not leave before the deadline.
@@ -456,7 +456,7 @@ class Session:
                 self.runtime.close_socket(connection.sock)
 
     def close(self) -> None:
-        """Close every connection; whoever waits gets `ClientClosed`. Never waits, and may be called twice."""
+        """Close every connection; callers that wait get `ClientClosed`. Never waits, and may be called twice."""
         self.closed = True
         for connection in self._connections.values():
             connection.close()
@@ -469,7 +469,7 @@ class Session:
 
 
 class _RouteArrival(Waiter):
-    """Takes the answer of a route refresh that nobody waits for."""
+    """Takes the answer of a route refresh that no caller waits for."""
 
     __slots__ = ("_session", "_topic", "call")
 

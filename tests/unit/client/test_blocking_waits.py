@@ -1,4 +1,4 @@
-"""The waits of the blocking face."""
+"""The waits of the blocking API."""
 
 from __future__ import annotations
 

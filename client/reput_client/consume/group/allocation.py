@@ -38,7 +38,7 @@ def averagely(client_id: str, queues: Sequence[MessageQueue], members: Sequence[
 
 
 def circularly(client_id: str, queues: Sequence[MessageQueue], members: Sequence[str]) -> list[MessageQueue]:
-    """Queues dealt out in turn (RocketMQ: AllocateMessageQueueAveragelyByCircle)."""
+    """Queues dealt out one by one (RocketMQ: AllocateMessageQueueAveragelyByCircle)."""
     return list(queues[members.index(client_id) :: len(members)])
 
 
@@ -70,7 +70,7 @@ def _room(broker_name: str) -> str | None:
 
 
 def by_config(mine: Iterable[MessageQueue]) -> AllocationStrategy:
-    """The given queues, whoever else is a member (RocketMQ: AllocateMessageQueueByConfig).
+    """The given queues, whatever other members there are (RocketMQ: AllocateMessageQueueByConfig).
 
     Of several topics each gets its own.
     """

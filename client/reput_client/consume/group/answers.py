@@ -37,7 +37,7 @@ _MIB: Final = 1 << 20
 
 
 class ResetNotices:
-    """Drops what is held of queues whose offsets were set, and goes on where they are now.
+    """Drops what is held of queues whose offsets were set, and continues where they are now.
 
     The answer to a queue's next pull would say the same. What is in flight is finished; it counts if it lies before the
     new place.

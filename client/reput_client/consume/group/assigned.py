@@ -16,7 +16,7 @@ M = TypeVar("M")
 
 
 class Unfinished(Protocol):
-    """Somebody who hands messages out and notes it down only when he is asked."""
+    """An object that hands messages out and notes it down only when it is asked."""
 
     def tell(self) -> None:
         """Note down what has happened, with `move_on`."""
@@ -117,7 +117,7 @@ class QueueProgress(Generic[M]):
         self._handed_to = offset
 
     def restart(self, offset: int) -> None:
-        """Go on from `offset`, forwards or backwards; what is in flight no longer counts."""
+        """Continue from `offset`, forwards or backwards; what is in flight no longer counts."""
         if self.turn is not None:
             self.turn.tell()
         self._in_flight.clear()
@@ -136,9 +136,9 @@ class AssignedQueue:
             is `math.inf`, and the queue goes when nothing is in flight.
         rewound: the broker sent us back, behind what is committed perhaps, so that the next commit may lower it.
         locked_until: until when a queue that is consumed in order may be; for others, for ever.
-        suspended_until: when an orderly queue goes on whose message could not be handled.
+        suspended_until: when an orderly queue continues whose message could not be handled.
         unserved_bytes: the size of the pulls that messages to be handed out are in.
-        held_back: there was no room for another pull; whoever handles a message makes some.
+        held_back: there was no room for another pull; handling a message makes some.
         failures: how often a message in flight could not be handled, by offset.
     """
 

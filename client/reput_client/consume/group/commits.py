@@ -48,7 +48,7 @@ class FileOwner:
         """Take the file for us; twice does no harm.
 
         Raises:
-            OffsetStoreInUse: somebody has it.
+            OffsetStoreInUse: another consumer has it.
             OSError: the directory cannot be made or written to.
         """
         if self._descriptor is not None:
@@ -190,7 +190,7 @@ class Commits:
         silent: set[str] = set()
         try:
             for assigned in list(queues):
-                # What is not known to be ours was perhaps taken further, or back, by somebody else.
+                # What is not known to be ours may have been set further, or back, by another member.
                 if not assigned.confirmed or not assigned.uncommitted:
                     continue
                 if assigned.queue.broker_name in silent:
@@ -225,6 +225,6 @@ class Commits:
             log.warning("offsets not committed, trying again later: %s", error)
 
     def forget(self) -> None:
-        """In a forked child: whoever was committing is in the parent."""
+        """In a forked child: the task or thread that was committing is in the parent."""
         self._turn = None
         self._due_at = math.inf

@@ -87,7 +87,7 @@ class RetryHere(OnFailure):
     """The message comes again in this member, until it is handled or has failed `attempts_max` times: then `run` ends.
 
     In order its queue is suspended meanwhile (RocketMQ: SUSPEND_CURRENT_QUEUE_A_MOMENT, one second). Otherwise the
-    other messages go on, but nothing from it on is committed. A damaged message is passed over.
+    other messages are handed out, but nothing from it on is committed. A damaged message is passed over.
     """
 
     def __init__(self, after_s: float = 1.0, attempts_max: int | None = None) -> None:

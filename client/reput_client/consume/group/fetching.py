@@ -142,7 +142,7 @@ class Fetcher:
         self.wake()
 
     def wake(self) -> None:
-        """Make whoever waits for messages look round."""
+        """Wake the caller that waits for messages."""
         self._session.pump.wake(self.waiter)
 
     def halt(self, assigned: AssignedQueue) -> None:
@@ -152,7 +152,7 @@ class Fetcher:
         assigned.next_offset = assigned.progress.handed_to
 
     def go_on_at(self, assigned: AssignedQueue, offset: int) -> None:
-        """Somebody has set the group's offset of a queue: what is beyond it in flight counts no more.
+        """The group's offset of a queue was set: what is beyond it in flight counts no more.
 
         A commit that was on its way meanwhile may have raised the offset again, so that the next may lower it.
         """

@@ -66,7 +66,7 @@ class Taking:
         """Return the next message, or None when `timeout_s` is over, or nothing is to be handed out any more.
 
         Raises:
-            RuntimeError: somebody else is waiting.
+            RuntimeError: another caller is waiting.
             BrokerError: a refusal that waiting does not cure.
         """
         if self._busy:
@@ -90,7 +90,7 @@ class Taking:
         return self._member.serving.take()
 
     def stop(self) -> None:
-        """Hand out nothing more: whoever waits gets None, and whoever asks later."""
+        """Hand out nothing more: a caller that waits gets None, and so does every later one."""
         self._stopping = True
         self.turn.rest()
         self._member.fetcher.wake()
@@ -157,7 +157,7 @@ class Taking:
         return True
 
     def forget(self) -> None:
-        """In a forked child: nothing is in hand, and whoever was waiting is in the parent."""
+        """In a forked child: nothing is held, and the caller that was waiting is in the parent."""
         self.turn.finish()
         self._busy = False
 
@@ -169,7 +169,7 @@ class Handling:
     """Runs handlers for one consumer.
 
     Attributes:
-        hands: what they have in theirs; whoever runs handlers says so there.
+        hands: what the handlers hold; the code that runs them notes it there.
     """
 
     def __init__(self, session: Session, member: GroupMember, taking: Taking, on_failure: OnFailure) -> None:

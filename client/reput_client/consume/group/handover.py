@@ -1,14 +1,14 @@
 """Queues change hands: taking those that should be ours, letting go of those that should not.
 
-Whoever lets go of a queue stops at once to hand out its messages, gives what is in flight a moment, and commits.
-Whoever takes one that a living member had waits longer than that moment, then asks for the committed offset. So nothing
-comes twice but what was in flight longer than that. Progress of a queue that is gone counts no more.
+A member that gives a queue up stops handing out its messages immediately, gives what is in flight a moment, and
+commits. A member that takes over a queue of a living one waits longer than that moment, then asks for the committed
+offset. So nothing comes twice but what was in flight longer than that. Progress of a queue that is gone counts no more.
 
-In order nobody may start before what is in flight is done, however long that takes: the queue's lock is kept, and
-renewed, until then. Whoever is to have the queue next asks for the lock again and again.
+In order no member may start before what is in flight is done, however long that takes: the queue's lock is kept, and
+renewed, until then. The member that is to have the queue next asks for the lock again and again.
 
 A queue whose broker was out of reach may have been another's meanwhile. It is asked again where the group has got to:
-if that is further than we have, or not where we left it, we go on there; otherwise nothing has happened.
+if that is further than we have, or not where we left it, we continue there; otherwise nothing has happened.
 """
 
 from __future__ import annotations
@@ -107,7 +107,7 @@ class Handover:
         log.info("queue %s is given up", assigned.queue)
 
     def _stay(self, assigned: AssignedQueue) -> None:
-        """A queue that waits for its message in flight is ours again; so is its lock, if nobody has taken it away."""
+        """A queue that waits for its message in flight is ours again, and so is its lock if no member took it."""
         assigned.leaving_until = None
         self._fetcher.add(assigned)
         self.doubt_queue(assigned)
@@ -150,7 +150,7 @@ class Handover:
         await self._take_due()
 
     def rewind(self) -> None:
-        """What is in flight of queues that are given up will not be finished here: whoever has them next gets it."""
+        """What is in flight of queues that are given up will not be finished here: the next owner gets it."""
         for assigned in self.leaving.values():
             assigned.progress.restart(assigned.progress.position)
 
@@ -164,7 +164,7 @@ class Handover:
         if not ready:
             return
         for assigned in ready:
-            # From here on it is gone: whatever is still in flight counts for whoever has the queue next.
+            # From here on it is gone: whatever is still in flight counts for the queue's next owner.
             del self.leaving[assigned.queue]
         await self.let_go(ready)
 

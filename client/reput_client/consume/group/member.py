@@ -237,9 +237,9 @@ class GroupMember:
     async def leave(self, timeout_s: float) -> None:
         """Commit, free locks, say that we are no member any more. Never raises; each request may take `timeout_s`.
 
-        In order, a queue with a message in somebody's hands stays locked until its lock expires, as if we had been
-        killed: nobody may begin with its next message before. The broker then hears of our end by the connection's, for
-        who says that he leaves gives up all his locks.
+        In order, a queue whose message is being handled stays locked until its lock expires, as if we had been
+        killed: no member may begin with its next message before. The broker then hears of our end by the
+        connection's, for who says that he leaves gives up all his locks.
         """
         await self._background.stop(_STOP_S)
         if self._session.connected:
@@ -273,7 +273,7 @@ class GroupMember:
     # -- events ----------------------------------------------------------------------------------------------------
 
     def handled(self, taken: Taken) -> None:
-        """The application is done with a message, and somebody may have waited for that."""
+        """The application is done with a message, and a caller may have waited for that."""
         assigned, message = taken
         assigned.handled(message)
         if assigned.leaving_until is not None:

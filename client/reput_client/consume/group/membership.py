@@ -1,7 +1,7 @@
 """Being a member of a group: saying so to the brokers, asking who else is one, hearing of changes, leaving.
 
 A broker knows a member by its connection. When that ends, membership ends with it, and the other members are told;
-so on a new connection a member has to join anew, and until then nothing that it had is known to be its own.
+so on a new connection a member has to join again, and until then nothing that it had is known to be its own.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class Membership:
         on_lost: Callable[[Address], None],
         on_failure: Callable[[], None],
     ) -> None:
-        """`on_change` is told when members change, `on_lost` when a broker is gone, `on_failure` of each `failure`."""
+        """`on_change`: members have changed, `on_lost`: a broker is gone, `on_failure`: `failure` is set."""
         self.client_id = ""
         self.failure: BrokerError | None = None
         self._session = session

@@ -1,4 +1,4 @@
-"""Messages that were handed out and never handled: a handler hangs, or nobody says that it is done.
+"""Messages that were handed out and never handled: a handler hangs, or the application never calls `done`.
 
 One such message holds back the commits of its queue, and after a while its pulls (`FlowLimits.queue_span_max`). So what
 has been in hand for too long is given back to the broker, as if its handler had failed, and counts as handled here
@@ -59,7 +59,7 @@ class Overdue:
         self._handled = handled
         self._seen: dict[tuple[MessageQueue, int], tuple[ReceivedMessage, float]] = {}
         self._pending: deque[Taken] = deque()  # found to be overdue, and not given back yet
-        self._hanging: list[ReceivedMessage] = []  # in the hands of handlers for too long, given back or not
+        self._hanging: list[ReceivedMessage] = []  # held by handlers for too long, given back or not
         self._all_hang = False
         self._due_at = math.inf
 

@@ -2,7 +2,7 @@
 
 A lock is the broker's to give (41) and to take away when it was not renewed for a minute. A member renews every 20 s,
 also the locks of queues that it is leaving and of which it has a message in hand, and stops consuming a queue whose
-lock was not confirmed for 30 s, so that nobody else can have it by then
+lock was not confirmed for 30 s, so that no other member can have it by then
 (RocketMQ: RebalanceImpl.lockAll, ProcessQueue.isLockExpired, REBALANCE_LOCK_INTERVAL, REBALANCE_LOCK_MAX_LIVE_TIME).
 """
 
@@ -57,7 +57,7 @@ class QueueLocks:
     ) -> None:
         """Renew the locks of `queues`: what is ours, and what we are leaving.
 
-        `on_lost` is told of one that the broker does not confirm, `on_renewed` when one can be relied on again.
+        `on_lost` is called with one that the broker does not confirm, `on_renewed` when one is reliable again.
         """
         self._session = session
         self._group = group
@@ -143,7 +143,7 @@ class QueueLocks:
     async def _by_broker(
         self, queues: Iterable[MessageQueue]
     ) -> tuple[dict[Address, list[MessageQueue]], set[MessageQueue]]:
-        """Return queues by the broker to ask, and those of which nobody says where their broker is."""
+        """Return queues by the broker to ask, and those whose broker is not in any route."""
         found: dict[Address, list[MessageQueue]] = defaultdict(list)
         unknown: set[MessageQueue] = set()
         deadline = self._session.deadline(None)

@@ -44,7 +44,7 @@ class Assignment:
 
 
 class Rebalancer:
-    """Works the assignment out anew when the group has changed, and every 20 s by itself; a background chore.
+    """Computes the assignment again when the group has changed, and every 20 s by itself; a background chore.
 
     Without a strategy every queue is ours: a member that broadcasts.
 
@@ -171,7 +171,7 @@ class Rebalancer:
         before = self._members.get(route.topic) or sorted(others)
         has_settled = self._session.runtime.now() >= self._settled_at.get(route.topic, math.inf)
         if has_settled and not others.difference(before) and len(set(before).difference(members)) == 1:
-            # One has gone, and nothing else has happened: what was its own is nobody's.
+            # One has gone, and nothing else has happened: its queues have no owner.
             return {
                 queue
                 for other in others.intersection(before)

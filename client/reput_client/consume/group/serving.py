@@ -179,7 +179,7 @@ class FairServing:
         return None
 
     def again(self, taken: Taken, at: float) -> None:
-        """See `Serving`. Others of its queue go on meanwhile; nothing from it on is committed."""
+        """See `Serving`. Others of its queue are handed out meanwhile; nothing from it on is committed."""
         heappush(self._later, (at, next(self._numbers), taken))
 
     def will_come(self, message: ReceivedMessage) -> bool:
@@ -240,7 +240,7 @@ class _Line:
 
 
 class OrderedServing:
-    """Serves the queues in turn, each only while nothing of it is in flight."""
+    """Serves the queues one after the other, each only while nothing of it is in flight."""
 
     def __init__(self, now: Callable[[], float]) -> None:
         self.turn = Turn()

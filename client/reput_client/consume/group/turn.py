@@ -40,7 +40,7 @@ class Turn:
         self._left = 0
 
     def begin(self, taken: Taken, messages: Iterator[ReceivedMessage] = _NONE) -> None:
-        """A message was taken, and `messages` of its queue follow it. The one before is nobody's any more."""
+        """A message was taken, and `messages` of its queue follow it. The one before is not held any more."""
         self.rest()
         self._assigned, self.message = taken
         self._told = self.message
@@ -86,7 +86,7 @@ class Hands:
     With one hand it holds the message of the consumer's turn, so that nothing has to be noted here.
 
     Attributes:
-        slots: with several hands, what each of them holds. Whoever handles messages writes its own.
+        slots: with several hands, what each of them holds. The code that runs a handler writes its own slot.
     """
 
     def __init__(self, turn: Turn) -> None:
