@@ -18,7 +18,7 @@ from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
-from reput_cli.bench_report import host_facts
+from reput_cli.bench_clients import host_facts
 from reput_client.blocking import Message, Producer, PullConsumer
 from reput_protocol.delay_levels import DELAY_LEVELS_MS
 from servers import RunningBroker, broker

@@ -10,7 +10,7 @@ import socket
 import time
 from contextlib import suppress
 
-from reput_cli.bench_payload import Payloads
+from reput_cli.bench_clients import Payloads
 from reput_protocol.codes import AckLevel
 from reput_protocol.commands import PutMessageHeader
 from reput_protocol.frames import encode_frame

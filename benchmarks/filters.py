@@ -19,7 +19,7 @@ from filled_store import dispatch, opened, options_for
 from reput_broker.store.get_message import FilteredGet
 from reput_broker.store.message_store import MessageStore
 from reput_broker.store.results import TransferLimits
-from reput_cli.bench_report import host_facts
+from reput_cli.bench_clients import host_facts
 from reput_protocol.filters import MessageFilter, TagFilter
 from reput_protocol.host import born_host_bytes
 from reput_protocol.message import Message, encode_properties_text

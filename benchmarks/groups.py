@@ -23,8 +23,7 @@ from typing import Any
 import trio
 
 import reput_client
-from reput_cli.bench_clients import BenchPlan, run_producer
-from reput_cli.bench_report import host_facts
+from reput_cli.bench_clients import BenchPlan, host_facts, run_producer
 from reput_client import blocking
 from servers import RunningBroker, broker
 

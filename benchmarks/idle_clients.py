@@ -15,7 +15,7 @@ import socket
 import time
 from pathlib import Path
 
-from reput_cli.bench_report import host_facts
+from reput_cli.bench_clients import host_facts
 from reput_client.blocking import Admin
 from reput_protocol.bodies_heartbeat import ConsumerData, HeartbeatData, SubscriptionData
 from reput_protocol.codes import RequestCode

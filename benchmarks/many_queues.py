@@ -13,7 +13,7 @@ import os
 import time
 from pathlib import Path
 
-from reput_cli.bench_report import host_facts
+from reput_cli.bench_clients import host_facts
 from reput_client.blocking import Admin, Message, Producer, PullConsumer
 from servers import RunningBroker, broker
 

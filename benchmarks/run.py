@@ -16,9 +16,7 @@ from dataclasses import asdict, dataclass, field
 from itertools import count as numbers_from
 
 from echo_client import EchoClient
-from reput_cli.bench_clients import BenchPlan, run_consumer, run_producer
-from reput_cli.bench_payload import Payloads
-from reput_cli.bench_report import ClientResult, host_facts
+from reput_cli.bench_clients import BenchPlan, ClientResult, Payloads, host_facts, run_consumer, run_producer
 from reput_client.blocking import Admin
 from servers import RunningBroker, broker, echo_server
 from tables import NOISY_SPREAD, aligned, figure, spread_of

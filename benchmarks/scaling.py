@@ -19,8 +19,7 @@ from itertools import count as numbers_from
 from pathlib import Path
 
 from drawing import write_curves
-from reput_cli.bench_payload import Payloads
-from reput_cli.bench_report import host_facts
+from reput_cli.bench_clients import Payloads, host_facts
 from reput_client import Message, Producer
 from reput_client.blocking import Admin, PullConsumer
 from reput_client.blocking import Producer as BlockingProducer

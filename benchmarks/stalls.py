@@ -25,8 +25,7 @@ from pathlib import Path
 from typing import Literal
 
 import page_cache
-from reput_cli.bench_payload import Payloads
-from reput_cli.bench_report import host_facts, percentile
+from reput_cli.bench_clients import Payloads, host_facts, percentile
 from reput_client.blocking import Admin, Message, Producer, PullConsumer
 from servers import RunningBroker, broker_on
 from tables import NOISY_SPREAD, aligned, figure, spread_of

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from filled_store import BATCH, TOPIC, blocks, dispatch, fill, key_of, opened, options_for, put, store_of
-from reput_cli.bench_report import host_facts
+from reput_cli.bench_clients import host_facts
 
 SIZE = 1024
 _PAGE = 4096

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import numpy as np
 from numpy.typing import NDArray
 
-from reput_cli.bench_payload import HEAD_BYTES, POOL_BYTES, Payloads, made_at_ns, number_of
+from reput_cli.bench_clients import HEAD_BYTES, POOL_BYTES, Payloads, made_at_ns, number_of
 from reput_client.consume.columns import CodedValues
 
 TAGS = tuple(f"t{number}" for number in range(16))

@@ -12,9 +12,16 @@ from typing import Any, TypeVar
 
 import click
 
-from reput_cli.bench_clients import BenchPlan, run_consumer, run_producer, run_subscriber
-from reput_cli.bench_payload import Payloads
-from reput_cli.bench_report import ClientResult, summarize, write_csv
+from reput_cli.bench_clients import (
+    BenchPlan,
+    ClientResult,
+    Payloads,
+    run_consumer,
+    run_producer,
+    run_subscriber,
+    summarize,
+    write_csv,
+)
 from reput_cli.failures import CommandFailed
 from reput_cli.options import DURATION, SIZE, Settings, shared_options
 from reput_cli.output import Printer

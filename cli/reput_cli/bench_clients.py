@@ -1,16 +1,22 @@
-"""What one client process of a measurement does. Plain functions on plain data, so that they can start anywhere.
+"""What one client process of a measurement does, the bodies that it sends, and what it reports.
 
-Messages are built inside the timed part, and a consumer reads every body and every tag.
+Plain functions on plain data, so that they can start anywhere. Messages are built inside the timed part, and a consumer
+reads every body and every tag.
 """
 
 from __future__ import annotations
 
+import os
+import platform
+import random
+import struct
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
 
-from reput_cli.bench_payload import Payloads, made_at_ns
-from reput_cli.bench_report import ClientResult
 from reput_client.blocking import Admin, Message, Producer, PullConsumer
 from reput_client.received import ReceivedMessage
 from reput_protocol.errors import ReputError
@@ -160,3 +166,122 @@ def run_subscriber(plan: BenchPlan, client: int) -> ClientResult:
                 idle_since = time.perf_counter()
                 result.duration_s = idle_since - started_at
     return result
+
+
+_HEAD = struct.Struct(">QQ")
+HEAD_BYTES = _HEAD.size
+POOL_BYTES = 1 << 20
+
+
+class Payloads:
+    """Makes and checks bodies of one size.
+
+    A body is its number, the time it was made (nanoseconds since 1970), and bytes cut from a random pool at a place
+    that the number decides: 4099 bytes after that of the number before, modulo `POOL_BYTES`. Equal seeds make equal
+    pools, so that a receiver can check what it got.
+    """
+
+    def __init__(self, size: int, seed: int = 1) -> None:
+        if size < _HEAD.size:
+            raise ValueError(
+                f"bodies of {size} bytes are too small to be told apart; {_HEAD.size} is the least"
+            )
+        self._fill_bytes = size - _HEAD.size
+        self.pool = random.Random(seed).randbytes(POOL_BYTES + self._fill_bytes)
+
+    def make(self, number: int, at_ns: int | None = None) -> bytes:
+        """Return body `number`, made now or, as it is to say, at `at_ns`."""
+        start = number * 4099 % POOL_BYTES
+        return (
+            _HEAD.pack(number, time.time_ns() if at_ns is None else at_ns)
+            + self.pool[start : start + self._fill_bytes]
+        )
+
+    def check(self, body: bytes) -> bool:
+        """Return whether a received body is one of ours, unchanged."""
+        if len(body) != _HEAD.size + self._fill_bytes:
+            return False
+        start = _HEAD.unpack_from(body)[0] * 4099 % POOL_BYTES
+        return body[_HEAD.size :] == self.pool[start : start + self._fill_bytes]
+
+
+def number_of(body: bytes) -> int:
+    """Return which body it is."""
+    number: int = _HEAD.unpack_from(body)[0]
+    return number
+
+
+def made_at_ns(body: bytes) -> int:
+    """Return when a body was made."""
+    made: int = _HEAD.unpack_from(body)[1]
+    return made
+
+
+@dataclass(slots=True)
+class ClientResult:
+    """What one client process did."""
+
+    messages: int = 0
+    message_bytes: int = 0
+    duration_s: float = 0.0
+    errors: int = 0
+    latencies_s: list[float] = field(default_factory=list)
+
+    @property
+    def rate(self) -> float:
+        """Messages a second."""
+        return self.messages / self.duration_s if self.duration_s else 0.0
+
+
+def percentile(ordered: Sequence[float], share: float) -> float:
+    """Return the value below which `share` of the ordered values lie."""
+    return ordered[min(len(ordered) - 1, int(len(ordered) * share))]
+
+
+def summarize(name: str, results: Sequence[ClientResult], facts: dict[str, Any]) -> dict[str, Any]:
+    """Return one flat object: the measurement, its figures, the host."""
+    messages = sum(result.messages for result in results)
+    duration_s = max(result.duration_s for result in results)
+    rates = sorted(result.rate for result in results)
+    row: dict[str, Any] = {
+        "bench": name,
+        "messages": messages,
+        "messages_per_s": round(messages / duration_s) if duration_s else 0,
+        "mb_per_s": round(sum(r.message_bytes for r in results) / duration_s / 1e6, 1) if duration_s else 0.0,
+        "duration_s": round(duration_s, 3),
+        "errors": sum(result.errors for result in results),
+    }
+    latencies = sorted(latency for result in results for latency in result.latencies_s)
+    if latencies:
+        for label, share in (("p50", 0.5), ("p90", 0.9), ("p99", 0.99), ("p99_9", 0.999)):
+            row[f"{label}_us"] = round(percentile(latencies, share) * 1e6, 1)
+        row["max_us"] = round(latencies[-1] * 1e6, 1)
+    if len(rates) > 1:
+        row["client_min_per_s"] = round(rates[0])
+        row["client_mean_per_s"] = round(sum(rates) / len(rates))
+        row["client_max_per_s"] = round(rates[-1])
+    return {**row, **facts, **host_facts()}
+
+
+def host_facts() -> dict[str, Any]:
+    """Return what must stand beside any figure: cores, memory, Python, our version."""
+    memory_bytes = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    return {
+        "cores": len(os.sched_getaffinity(0)),
+        "memory_gib": round(memory_bytes / (1 << 30), 1),
+        "python": platform.python_version(),
+        "reput": version("reput"),
+        "kernel": platform.release(),
+    }
+
+
+def write_csv(path: Path, row: dict[str, Any]) -> None:
+    """Append a row to a CSV file; its header is written when the file is new."""
+    import csv
+
+    fresh = not path.exists()
+    with path.open("a", newline="") as file:
+        writer = csv.DictWriter(file, row)
+        if fresh:
+            writer.writeheader()
+        writer.writerow(row)

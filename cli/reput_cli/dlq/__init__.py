@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import click
 
-from reput_cli.dlq.listing import list_dead_letters
-from reput_cli.dlq.peek import peek
+from reput_cli.dlq.listing import list_dead_letters, peek
 from reput_cli.dlq.purge import purge
 from reput_cli.dlq.replay import replay
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Iterator
 from typing import TypeAlias
 
@@ -13,7 +14,7 @@ from reput_client.received import ReceivedMessage
 from reput_protocol import properties as names
 from reput_protocol.errors import TopicNotFound
 from reput_protocol.exit_codes import ExitCode
-from reput_protocol.names import check_group, dlq_topic
+from reput_protocol.names import REPLAY_GROUP, check_group, dlq_topic
 from reput_protocol.properties import encode_properties
 from reput_protocol.sql import SqlFilter
 
@@ -130,3 +131,15 @@ def read_letters(
         if result.next_begin_offset <= offset:
             return
         offset = result.next_begin_offset
+
+
+def replayed_until(expression: str | None, target: str | None) -> str:
+    """Return the group under which a replay keeps how far it has come; both None is a replay of everything.
+
+    There is one for each filter and target topic. So an interrupted replay continues when the same command is given
+    again, and one with another filter begins at the beginning.
+    """
+    if expression is None and target is None:
+        return REPLAY_GROUP
+    digest = hashlib.sha256(f"{expression or ''}\n{target or ''}".encode()).hexdigest()
+    return f"{REPLAY_GROUP}_{digest[:12]}"

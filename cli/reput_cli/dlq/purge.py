@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import click
 
-from reput_cli.dlq.letters import bounds_of
-from reput_cli.dlq.progress import replayed_until
+from reput_cli.dlq.letters import bounds_of, replayed_until
 from reput_cli.failures import CommandFailed
 from reput_cli.options import Settings, shared_options
 from reput_cli.output import Printer

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+from importlib import import_module
+
 import click
 import pytest
 
-from reput_cli.dlq import pace as module
-from reput_cli.dlq.pace import Pace, RateType
+from reput_cli.dlq.replay import Pace, RateType
 
 
 class Clock:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.now = 1000.0
-        monkeypatch.setattr(module, "time", self)
+        # The package has the command under the name of this module.
+        monkeypatch.setattr(import_module("reput_cli.dlq.replay"), "time", self)
 
     def monotonic(self) -> float:
         return self.now
