@@ -77,10 +77,12 @@ class IdRun(Sequence[str]):
     def __getitem__(self, index: slice) -> list[str]: ...
 
     def __getitem__(self, index: int | slice) -> str | list[str]:
-        numbers = range(self.first, self.first + self._count)[index]
-        if isinstance(numbers, range):
-            return [self.prefix + "%04X" % (number & 0xFFFF) for number in numbers]
-        return self.prefix + "%04X" % (numbers & 0xFFFF)
+        if isinstance(index, slice):
+            return [self[number] for number in range(*index.indices(self._count))]
+        if not -self._count <= index < self._count:
+            raise IndexError(f"there are {self._count} ids, none of number {index}")
+        number = self.first + (index if index >= 0 else index + self._count)
+        return self.prefix + "%04X" % (number & 0xFFFF)
 
 
 class UniqueIdGenerator:

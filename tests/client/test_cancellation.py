@@ -14,9 +14,11 @@ import anyio
 import pytest
 
 from faces import Face
-from fakes import FakeBroker
+from fakes import SILENCE, Answer, FakeBroker
 from reput_client import Consumer, Message, Producer, PullConsumer
 from reput_client.transport.aio import AnyioEvent, AnyioRuntime
+from reput_protocol.codes import RequestCode
+from reput_protocol.header import Header
 
 BACKENDS = ("trio", "asyncio")
 
@@ -176,6 +178,40 @@ def test_cancelled_at_every_await(backend: str, case: str, opened: bool, broker:
             if over:
                 return
         raise AssertionError("the operation never came to its end")
+
+    Face(backend).run(scenario)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_a_block_that_waits_for_one_whose_sender_is_cancelled_leaves(
+    backend: str, broker: FakeBroker
+) -> None:
+    """A queue has one block on the way at a time where that may have to be sent again."""
+
+    def behave(header: Header, body: memoryview) -> Answer:
+        return SILENCE if broker.count(RequestCode.PUT_MESSAGE) == 1 else broker.put(header, body)
+
+    async def scenario() -> None:
+        broker.behave(RequestCode.PUT_MESSAGE, behave)
+        async with Producer(broker.address, retries=1, timeout_s=1000) as producer:
+
+            async def first() -> None:
+                with scope:
+                    await producer.send_batch([Message("t", b"first")], queue_id=0)
+
+            async def second() -> None:
+                await producer.send_batch([Message("t", b"second")], queue_id=0)
+
+            with anyio.fail_after(60):
+                scope = anyio.CancelScope()
+                async with anyio.create_task_group() as tasks:
+                    tasks.start_soon(first)
+                    while not broker.count(RequestCode.PUT_MESSAGE):
+                        await anyio.sleep(0.01)
+                    tasks.start_soon(second)
+                    await anyio.sleep(0.05)
+                    scope.cancel()
+        assert len(broker.log["t", 0]) == 1
 
     Face(backend).run(scenario)
 

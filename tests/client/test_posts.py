@@ -282,14 +282,15 @@ def test_many_topics_do_not_lose_the_size_of_a_record() -> None:
         RouteTable(), RoundRobin(), None, known_alone=False, block_bytes=1000, held_max=10_000
     )
     message = Message("first", b"x")
-    size = accumulator.size_of(message)
+    text = accumulator.text_of(message)
+    size = accumulator.size_of(message, text)
     for number in range(1100):
-        accumulator.size_of(Message(f"t{number}", b"x"))
+        accumulator.size_of(Message(f"t{number}", b"x"), b"")
     queue, address = MessageQueue("first", "b", 0), Address("h", 1)
     waits: Any = None
     terms = Terms(AckLevel.FLUSHED, 1.0)
     block = accumulator.begin(queue, address, terms, print, 0.0, waits, is_current=True)
-    accumulator.put(block, message, size, None)
+    accumulator.put(block, message, text, size, None)
     assert accumulator.take(message, terms, None, None, None) is not None
     assert accumulator.held == 2 * size
 

@@ -186,14 +186,14 @@ def test_a_single_message_that_the_broker_refuses(face: Face, reput_broker: Back
 def test_a_client_that_is_closed_by_an_interrupt_reports_what_waits(
     face: Face, reput_broker: BackgroundBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def tend(*_: object) -> bool:
+    async def wait(*_: object) -> None:
         raise ClientClosed("interrupted")
 
     async def scenario() -> None:
         async with face.Producer(reput_broker.address, ack="page_cache") as producer:
             await producer.send(Message("t", b"x"))
             with monkeypatch.context() as patched:
-                patched.setattr("reput_client.produce.sender.Sender.tend", tend)
+                patched.setattr("reput_client.produce.sender.Sender.wait", wait)
                 with pytest.raises(PartlySent) as caught:
                     await producer.send_many("t", [b"a", b"b", b"c"], queue_id=0, batch=1, in_flight=1)
             assert list(caught.value.errors) == [0]

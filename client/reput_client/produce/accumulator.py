@@ -12,7 +12,7 @@ from typing import Final
 from reput_client.produce.block import PostedBlock, Terms, Waits
 from reput_client.produce.posted import Posted
 from reput_client.produce.puts import too_large
-from reput_client.produce.queue_selector import RoundRobin, queue_by_id, queue_by_key
+from reput_client.produce.queue_selector import RoundRobin, named_queue
 from reput_client.produce.unique_ids import id_text_bytes
 from reput_client.transport.address import Address
 from reput_client.transport.routing import Route, RouteTable
@@ -85,45 +85,52 @@ class Accumulator:
             block = self._current.get(message.topic)
         else:
             route = self._routes.get(message.topic)
-            block = None if route is None else self.open.get(_chosen(route, queue_id, key))
+            block = None if route is None else self.open.get(named_queue(route, queue_id, key))
         if block is None:
             return None
-        tag = message.tag
-        if message.keys or message.properties or message.unique_id is not None or message.delay is not None:
-            if self.is_alone(message):
-                return None
-            text = encode_properties_text(message, None)
-            check_properties_size(len(text) + self._id_bytes)
-        else:
-            known = self._texts.get(tag)
-            text = known if known is not None else self._text_of_tag(message)
+        if (message.delay is not None or message.unique_id is not None) and self.is_alone(message):
+            return None
+        text = self.text_of(message)
         body = message.body
         if type(body) is not bytes:
             body = bytes(body)  # its owner may change it
         size = block.fixed + len(body) + len(text)
         if block.terms != terms or block.size + size > self._block_bytes or self.held + size > self._held_max:
             return None
-        number = len(block.bodies)
-        if number >= BLOCK_MESSAGES:
+        if len(block.bodies) >= BLOCK_MESSAGES:
             return None
-        return self._put(block, number, message, body, text, size, on_done)
+        return self._put(block, message, body, text, size, on_done)
 
-    def size_of(self, message: Message) -> int:
+    def size_of(self, message: Message, text: bytes) -> int:
         """Return the bytes of a message's record.
 
         Raises:
             InvalidMessage: it cannot be sent.
         """
-        text = encode_properties_text(message, None)
-        check_properties_size(len(text) + self._id_bytes)
-        size = self._fixed(message.topic) + len(message.body) + len(text)
+        size = record_bytes(self._id_bytes + len(message.body), message.topic, len(text))
         if size > BLOCK_BYTES_MAX:
             raise too_large(size)
         return size
 
-    def _fixed(self, topic: str) -> int:
-        """Return the bytes of a record without body and properties, unique id included."""
-        return record_bytes(self._id_bytes, topic, 0)
+    def text_of(self, message: Message) -> bytes:
+        """Return a message's properties text, without a unique id unless it has its own.
+
+        Raises:
+            InvalidMessage: it cannot be sent.
+        """
+        is_plain = not (
+            message.keys or message.properties or message.unique_id is not None or message.delay is not None
+        )
+        known = self._texts.get(message.tag) if is_plain else None
+        if known is not None:
+            return known
+        text = encode_properties_text(message, None)
+        check_properties_size(len(text) + self._id_bytes)
+        if is_plain and len(text) <= _TEXT_BYTES_MAX:
+            if len(self._texts) >= _TEXTS_MAX:
+                self._texts.clear()
+            self._texts[message.tag] = text
+        return text
 
     def has_room(self, size: int) -> bool:
         """Whether a record of `size` bytes may be held beside the others."""
@@ -137,10 +144,8 @@ class Accumulator:
         Raises:
             InvalidMessage, NoQueue: there is none.
         """
-        if queue_id is not None or key is not None:
-            return _chosen(route, queue_id, key)
-        queue = self._selector.choose(route)
-        if len(route.brokers) > 1:
+        queue = self._selector.choose(route, queue_id, key)
+        if len(route.brokers) > 1 and queue_id is None and key is None:
             for _ in range(len(route.writable) - 1):
                 if not is_held_up(queue):
                     break
@@ -173,18 +178,19 @@ class Accumulator:
     ) -> PostedBlock:
         """Open a block for a queue that has none."""
         self.last_serial += 1
-        fixed = self._fixed(queue.topic)
-        block = PostedBlock(self.last_serial, queue, address, terms, on_done, due_at, waits, fixed)
+        fixed = record_bytes(self._id_bytes, queue.topic, 0)
+        block = PostedBlock(self.last_serial, queue, address, terms, fixed, on_done, due_at, waits)
         self.open[queue] = block
         if is_current:
             self._current[queue.topic] = block
         return block
 
-    def put(self, block: PostedBlock, message: Message, size: int, on_done: OnDone | None) -> Posted:
+    def put(
+        self, block: PostedBlock, message: Message, text: bytes, size: int, on_done: OnDone | None
+    ) -> Posted:
         """Put a message that fits into an open block."""
         block.is_delayed = message.delay is not None
-        text = encode_properties_text(message, None)
-        return self._put(block, len(block.bodies), message, bytes(message.body), text, size, on_done)
+        return self._put(block, message, bytes(message.body), text, size, on_done)
 
     def due(self, now: float) -> list[PostedBlock]:
         """Return the open blocks that are due."""
@@ -198,50 +204,27 @@ class Accumulator:
 
     def withdraw(self, block: PostedBlock, number: int) -> None:
         """Take a message out of an open block."""
-        size = block.fixed + len(block.bodies[number]) + len(block.texts[number])
-        block.withdrawn.add(number)
-        block.size -= size
-        self.held -= size
+        self.held -= block.size
+        block.withdraw(number)
+        self.held += block.size
 
     def _put(
         self,
         block: PostedBlock,
-        number: int,
         message: Message,
         body: bytes,
         text: bytes,
         size: int,
         on_done: OnDone | None,
     ) -> Posted:
+        number = block.put(message, body, text, size)
         posted = Posted(block, number)
-        if message.unique_id is not None:
-            block.own_ids[number] = message.unique_id
         if on_done is not None:
             block.callbacks.append((posted, on_done))
             block.asked.add(number)
-        block.bodies.append(body)
-        block.texts.append(text)
-        block.flags.append(message.flag)
-        block.size += size
         self.held += size
         return posted
 
     def is_alone(self, message: Message) -> bool:
         """Whether a message shares no block."""
         return message.delay is not None or (self._known_alone and message.unique_id is not None)
-
-    def _text_of_tag(self, message: Message) -> bytes:
-        text = encode_properties_text(message, None)
-        check_properties_size(len(text) + self._id_bytes)
-        if len(text) <= _TEXT_BYTES_MAX:
-            if len(self._texts) >= _TEXTS_MAX:
-                self._texts.clear()
-            self._texts[message.tag] = text
-        return text
-
-
-def _chosen(route: Route, queue_id: int | None, key: str | None) -> MessageQueue:
-    if queue_id is not None:
-        return queue_by_id(route, queue_id)
-    assert key is not None, "one of both is given"
-    return queue_by_key(route, key)

@@ -7,7 +7,7 @@ its receipt or its error.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Sequence, Set
 from copy import copy
 from typing import Any, NamedTuple, Protocol
 
@@ -16,12 +16,12 @@ from reput_client.produce.puts import Putter, check_ack, outcome_unknown, result
 from reput_client.produce.receipts import BlockReceipts, SendReceipt
 from reput_client.transport.address import Address
 from reput_client.transport.connection import Connection
-from reput_client.transport.core import Call, RequestTemplate
+from reput_client.transport.core import Call, RequestTemplate, Waiter
 from reput_client.transport.runtime import Event
 from reput_protocol.buffers import Buffer
 from reput_protocol.codes import AckLevel
 from reput_protocol.errors import ReputError
-from reput_protocol.message import MessageQueue
+from reput_protocol.message import Message, MessageQueue
 from reput_protocol.message_id import UniqueIdGenerator
 from reput_protocol.properties import UNIQ_KEY, encode_properties
 from reput_protocol.put_block import encode_block
@@ -63,15 +63,50 @@ class Terms(NamedTuple):
     is_divisible: bool = False
 
 
-class Block:
-    """Messages for one queue that are sent on the same terms."""
+class Block(Waiter):
+    """Messages for one queue that are sent on the same terms. As a waiter it is told when its call has finished."""
+
+    __slots__ = (
+        "address",
+        "attempt",
+        "bodies",
+        "call",
+        "connection",
+        "count",
+        "data",
+        "delayed_text",
+        "done",
+        "error",
+        "flags",
+        "holders",
+        "is_delayed",
+        "is_serial",
+        "not_before",
+        "on_arrival",
+        "on_done",
+        "own_ids",
+        "parts",
+        "positions",
+        "queue",
+        "receipts",
+        "sent_at",
+        "since",
+        "spared",
+        "terms",
+        "texts",
+        "unique_ids",
+        "unknown",
+    )
+
+    on_arrival: Callable[[Block], None]
+    """Called when its call has finished; set when it leaves."""
 
     def __init__(
         self,
         queue: MessageQueue,
         address: Address,
         terms: Terms,
-        on_done: Callable[[Any], None] = lambda _block: None,
+        on_done: Callable[[Any], None] | None = None,
     ) -> None:
         self.queue = queue
         self.address = address
@@ -79,6 +114,8 @@ class Block:
         self.terms = terms
         self.on_done = on_done
         """Called once, with the block, when it is done."""
+        self.holders: list[Waiter] = []
+        """Those who wait for it, and do what is due meanwhile; nobody but the producer's task if this is empty."""
         self.bodies: list[Buffer] = []
         self.texts: list[bytes] = []
         """The properties of each message, without a unique id unless it has its own; one text is that of all."""
@@ -106,19 +143,24 @@ class Block:
         self.connection: Connection | None = None
         self.unknown: SendOutcomeUnknown | None = None
         """Set once it may be stored though no answer said so."""
-        self.parts: list[Block] = []
+        self.parts: Sequence[Block] = ()
         """Its messages, if they are sent again one by one."""
         self.done = False
         self.receipts: Sequence[SendReceipt] | None = None
         self.error: ReputError | None = None
         """The first error, if any of its messages failed."""
 
+    def notify(self) -> None:
+        """Its call has finished: the next step takes what that has brought."""
+        self.on_arrival(self)
+
     def seal(self, born_timestamp_ms: int, ids: UniqueIdGenerator | None) -> None:
         """Make the bytes of the block."""
         self.count = count = len(self.bodies)
-        self.is_serial = self.terms.retries > 0 or (self.terms.is_divisible and count > 1)
+        terms = self.terms
+        self.is_serial = terms.retries > 0 or (terms.is_divisible and count > 1)
         fresh = None if ids is None else ids.next_run(count)
-        self.unique_ids = fresh or (None,) * count
+        self.unique_ids = (None,) * count if fresh is None else fresh
         if self.own_ids:
             self.unique_ids = [self.own_ids.get(number, one) for number, one in enumerate(self.unique_ids)]
         if self.is_delayed:
@@ -152,24 +194,28 @@ class Block:
         ends = (*self.positions[1:], len(self.data))
         left = self.count
         data = memoryview(self.data)
+        parts: list[Block] = []
 
         def on_done(part: Block) -> None:
             nonlocal left
             left -= 1
             self.error = self.error or part.error
             if not left:
-                receipts = None if self.error else [each.outcome(0) for each in self.parts]
+                receipts = None if self.error else [each.outcome(0) for each in parts]
                 self.finish(receipts, self.error)
-                self.on_done(self)
+                if self.on_done is not None:
+                    self.on_done(self)
 
         for start, end, unique_id in zip(self.positions, ends, self.unique_ids, strict=True):
             part = Block(self.queue, self.address, self.terms, on_done)
             part.data, part.count, part.positions, part.unique_ids = data[start:end], 1, (0,), (unique_id,)
             part.is_serial = True
+            part.holders = self.holders
             part.attempt, part.since, part.not_before = self.attempt, self.since, self.not_before
-            self.parts.append(part)
+            parts.append(part)
+        self.parts = parts
         self.call = self.connection = None
-        return self.parts
+        return parts
 
     def answered(self, call: Call) -> None:
         """The broker has stored it, at the level that was asked for or not.
@@ -188,13 +234,14 @@ class Block:
 
     def finish(self, receipts: Sequence[SendReceipt] | None, error: ReputError | None) -> None:
         """All is known: where it is stored, or why not, or both if the ack level was not reached."""
-        self.count = self.count or len(self.bodies)
+        if not self.count:  # it was never sealed
+            self.count = len(self.bodies)
+            self.bodies = []
+            self.texts = []
         self.receipts = receipts
         self.error = error
         self.done = True
         self.data = b""
-        self.bodies = []
-        self.texts = []
         self.call = self.connection = None
 
     def give_up(self, error: ReputError) -> None:
@@ -230,16 +277,29 @@ class Block:
 
     def outcome(self, number: int) -> SendReceipt:
         """Return the receipt of a message of a block that is decided, or raise its error."""
-        error = self.error_of(number)
-        if error is not None:
-            raise error
+        if self.error is not None or self.receipts is None:
+            error = self.error_of(number)
+            if error is not None:
+                raise error
         receipt = self.receipt_of(number)
         assert receipt is not None, "what is done without an error is stored"
         return receipt
 
 
 class PostedBlock(Block):
-    """A block of messages that were posted."""
+    """A block of messages that were posted. It takes them one by one, until it is sealed."""
+
+    __slots__ = (
+        "asked",
+        "callbacks",
+        "changed",
+        "due_at",
+        "fixed",
+        "serial",
+        "size",
+        "waits",
+        "withdrawn",
+    )
 
     def __init__(
         self,
@@ -247,10 +307,10 @@ class PostedBlock(Block):
         queue: MessageQueue,
         address: Address,
         terms: Terms,
+        fixed: int,
         on_done: Callable[[Any], None],
         due_at: float,
         waits: Waits,
-        fixed: int,
     ) -> None:
         super().__init__(queue, address, terms, on_done)
         self.serial = serial
@@ -262,7 +322,7 @@ class PostedBlock(Block):
         """Bytes of each of its records without body and properties, unique id included."""
         self.size = 0
         """Bytes of its records."""
-        self.withdrawn: set[int] = set()
+        self.withdrawn: Set[int] = frozenset()
         """Messages that were taken out again."""
         self.callbacks: deque[tuple[Any, Callable[[Any], object]]] = deque()
         """With what each of them is called."""
@@ -271,26 +331,39 @@ class PostedBlock(Block):
         self.changed: Event | None = None
         """Set when it is done, if anything waits for that."""
 
+    def put(self, message: Message, body: Buffer, text: bytes, size: int) -> int:
+        """Take a message with its properties text, a record of `size` bytes; return its number."""
+        place = len(self.bodies)
+        if message.unique_id is not None:
+            self.own_ids[place] = message.unique_id
+        self.bodies.append(body)
+        self.texts.append(text)
+        self.flags.append(message.flag)
+        self.size += size
+        return place + len(self.withdrawn)
+
+    def withdraw(self, number: int) -> None:
+        """Take a message out again before the block is sealed."""
+        place = self._place(number)
+        self.size -= self.fixed + len(self.bodies[place]) + len(self.texts[place])
+        for of_each in (self.bodies, self.texts, self.flags):
+            del of_each[place]
+        self.own_ids.pop(place, None)
+        self.own_ids = {other - (other > place): unique_id for other, unique_id in self.own_ids.items()}
+        self.withdrawn = {*self.withdrawn, number}
+
     @property
     def is_empty(self) -> bool:
         """Whether all its messages were taken out again."""
-        return len(self.withdrawn) == len(self.bodies)
-
-    def seal(self, born_timestamp_ms: int, ids: UniqueIdGenerator | None) -> None:
-        """Make the bytes of the block, of the messages that are left in it."""
-        if self.withdrawn:
-            kept = [number for number in range(len(self.bodies)) if number not in self.withdrawn]
-            self.bodies = [self.bodies[number] for number in kept]
-            self.texts = [self.texts[number] for number in kept]
-            self.flags = [self.flags[number] for number in kept]
-            self.own_ids = {
-                place: self.own_ids[number] for place, number in enumerate(kept) if number in self.own_ids
-            }
-        super().seal(born_timestamp_ms, ids)
+        return not self.bodies
 
     def _place(self, number: int) -> int:
         """Return which of the messages that are left is this one."""
-        return number - sum(other < number for other in self.withdrawn)
+        return number - sum(other < number for other in self.withdrawn) if self.withdrawn else number
+
+    def receipt_of(self, number: int) -> SendReceipt | None:
+        """As of every block."""
+        return super().receipt_of(self._place(number))
 
     def signal(self) -> None:
         """Have those who wait for it look again."""
@@ -310,13 +383,9 @@ class PostedBlock(Block):
 
     def error_of(self, number: int) -> ReputError | None:
         """Return one message's error, also that of an interrupt."""
-        number = self._place(number)
+        place = self._place(number)
         reason = None if self.done else self.waits.interruption
         if reason is None:
-            return super().error_of(number)
-        unique_id = self.unique_ids[number] if number < len(self.unique_ids) else None
+            return super().error_of(place)
+        unique_id = self.unique_ids[place] if place < len(self.unique_ids) else None
         return outcome_unknown(self.queue, [unique_id], reason)
-
-    def receipt_of(self, number: int) -> SendReceipt | None:
-        """As of every block."""
-        return super().receipt_of(self._place(number))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import accumulate, islice, takewhile
 from typing import Final, NamedTuple
@@ -16,10 +15,12 @@ from reput_client.errors import (
     RequestTimeout,
 )
 from reput_client.produce.block import Block, Terms
+from reput_client.produce.link import Link
 from reput_client.produce.puts import outcome_unknown, too_large
 from reput_client.produce.receipts import ChainedReceipts, SendReceipt
 from reput_client.produce.sender import Sender
 from reput_client.transport.address import Address
+from reput_client.transport.core import Waiter
 from reput_client.transport.routing import Route
 from reput_client.transport.session import Session
 from reput_protocol.buffers import Buffer
@@ -101,6 +102,9 @@ class BulkSend:
         self._begun = 0
         """How many messages the blocks have."""
         self._failed = False
+        self._holder = Waiter()
+        self._links: set[Link] = set()
+        """Where the blocks go."""
 
     async def run(self, groups: Iterable[Group]) -> Sequence[SendReceipt]:
         """Send all and return their receipts in order.
@@ -115,7 +119,7 @@ class BulkSend:
             try:
                 for group in groups:
                     if self._unanswered + self._weight(group) > self._in_flight:
-                        await sender.tend(self._has_room, math.inf)
+                        await self._wait(self._has_room)
                     if self._failed:
                         break
                     try:
@@ -130,7 +134,7 @@ class BulkSend:
                 if not self._blocks:
                     raise
                 errors[self._begun] = error
-            await sender.tend(lambda: not opened, math.inf)
+            await self._wait(lambda: not opened)
         except ClientClosed as closed:
             if not self._blocks:
                 raise
@@ -145,6 +149,9 @@ class BulkSend:
             sender.withdraw(opened)
         return self._outcome(errors)
 
+    async def _wait(self, condition: Callable[[], bool]) -> None:
+        await self._sender.wait(self._holder, condition, self._links)
+
     async def _begin(self, group: Group) -> None:
         """Send a group; nothing of it was sent if this raises."""
         session = self._session
@@ -153,6 +160,8 @@ class BulkSend:
         queue = self._choose(route)
         block = block_of(group, queue, await session.broker_address(queue, deadline), self._terms)
         block.on_done = self._on_done
+        block.holders.append(self._holder)
+        self._links.add(self._sender.link(block.address))
         self._blocks.append((self._begun, block))
         self._begun += len(group.bodies)
         self._open[block] = weight = self._weight(group)

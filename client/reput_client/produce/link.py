@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import math
 from collections import deque
+from collections.abc import Callable
 from itertools import islice
 from typing import Final
 
@@ -14,7 +15,6 @@ from reput_client.produce.puts import Putter, outcome_unknown
 from reput_client.produce.retries import RETRY_PAUSE_S, after
 from reput_client.transport.address import Address
 from reput_client.transport.backoff import Backoff
-from reput_client.transport.core import Waiter
 from reput_client.transport.session import Session
 from reput_protocol.errors import MessageRefused, ReputError
 from reput_protocol.message import MessageQueue
@@ -44,14 +44,14 @@ class Link:
         session: Session,
         putter: Putter,
         address: Address,
-        arrivals: Waiter,
+        on_news: Callable[[Block | None], None],
         backoff: Backoff,
     ) -> None:
-        """`arrivals` is notified when calls have finished, and when a connection is there or is not."""
+        """`on_news` is called when the call of a block has finished; with None when a connection is there or is not."""
         self._session = session
         self._putter = putter
         self._connection = session.connection_to(address)
-        self._arrivals = arrivals
+        self._on_news = on_news
         self._backoff = backoff
         self.waiting: deque[Block] = deque()
         self.flying: list[Block] = []
@@ -59,12 +59,15 @@ class Link:
         self._connect_at = -math.inf
         self._failure: ReputError | None = None
         self._heard_at = -math.inf
+        self.expires_at = math.inf
+        """There is nothing for `expire` before this; when that time has come, `next_expiry` looks it up anew."""
 
     def add(self, block: Block, now: float) -> None:
         """Take a block that was sealed."""
         if block.terms.is_patient or not block.since:
             block.since = now
         self.waiting.append(block)
+        self.expires_at = min(self.expires_at, block.since + block.terms.timeout_s)
 
     @property
     def is_full(self) -> bool:
@@ -80,16 +83,25 @@ class Link:
             self.is_full or any(block.queue == queue and block.is_serial for block in self.flying)
         )
 
+    @property
+    def has_unwritten(self) -> bool:
+        """Whether the system has yet to take something that was sent."""
+        return self._connection.has_unwritten
+
     def send(self, now: float) -> bool:
         """Send what can leave now; return whether the system has all that was sent."""
         if self.waiting and self._connection.usable():
-            held_up = {block.queue for block in self.flying if block.is_serial}
-            self._start(now, held_up, sum(len(block.data) for block in self.flying))
+            self._start(now)
         return self._connection.flush_now()
 
-    def _start(self, now: float, held_up: set[MessageQueue], flying_bytes: int) -> None:
-        place = 0
-        while place < min(len(self.waiting), _LOOK_AHEAD):
+    def _start(self, now: float) -> None:
+        held_up: set[MessageQueue] = set()
+        flying_bytes = place = 0
+        for block in self.flying:
+            flying_bytes += len(block.data)
+            if block.is_serial:
+                held_up.add(block.queue)
+        while place < _LOOK_AHEAD and place < len(self.waiting):
             if len(self.flying) >= _IN_FLIGHT or flying_bytes >= _IN_FLIGHT_BYTES:
                 return
             block = self.waiting[place]
@@ -105,9 +117,10 @@ class Link:
             template = block.template(self._putter)
             block.sent_at = now if block.terms.is_patient else block.since
             block.connection = self._connection
+            block.on_arrival = self._on_news
             self.flying.append(block)
             del self.waiting[place]
-            block.call = self._connection.start_template(template, self._arrivals, block.data)
+            block.call = self._connection.start_template(template, block, block.data)
             flying_bytes += len(block.data)
 
     def answered(self, now: float) -> list[Block]:
@@ -147,8 +160,15 @@ class Link:
                 again.append(block)
             else:
                 self._failed(block, call.error, now, done, again)
-        self.waiting.extendleft(reversed(again))
+        if again:
+            self._wait_again(again)
         return done
+
+    def _wait_again(self, blocks: list[Block]) -> None:
+        """Have blocks wait once more, before all others."""
+        self.waiting.extendleft(reversed(blocks))
+        for block in blocks:
+            self.expires_at = min(self.expires_at, block.since + block.terms.timeout_s)
 
     def expire(self, now: float, *, spares: bool) -> list[Block]:
         """Give up what had no answer, or could not leave, in time; return the blocks that are done.
@@ -181,7 +201,7 @@ class Link:
         for block in [b for b in islice(self.waiting, _LOOK_AHEAD) if now >= self._waits_until(b)]:
             self.waiting.remove(block)
             self._failed(block, self._failure or _not_left(block), now, done, again)
-        self.waiting.extendleft(reversed(again))
+        self._wait_again(again)
         return done
 
     def withdraw(self, block: Block) -> None:
@@ -220,16 +240,21 @@ class Link:
         return block.sent_at + block.terms.timeout_s
 
     def next_expiry(self) -> float:
-        """Return when there is something for `expire`."""
+        """Look up when there is something for `expire`."""
         flying = min(map(self._flies_until, self.flying), default=math.inf)
-        return min(flying, min(map(self._waits_until, islice(self.waiting, _LOOK_AHEAD)), default=math.inf))
+        waiting = min(map(self._waits_until, islice(self.waiting, _LOOK_AHEAD)), default=math.inf)
+        self.expires_at = min(flying, waiting)
+        return self.expires_at
 
     def next_due(self, now: float) -> float:
-        """Return when there is something to do here even if nothing comes."""
-        pauses = (block.not_before for block in islice(self.waiting, _LOOK_AHEAD) if block.not_before > now)
-        due_at = min(self.next_expiry(), min(pauses, default=math.inf))
-        if self.waiting and not self._connection.is_open and not self.connecting:
-            due_at = min(due_at, self._connect_at)
+        """Return when there is something to do here even if nothing comes, or some time before."""
+        due_at = self.expires_at
+        if self.waiting:
+            for block in islice(self.waiting, _LOOK_AHEAD):
+                if now < block.not_before < due_at:
+                    due_at = block.not_before
+            if not self._connection.is_open and not self.connecting:
+                due_at = min(due_at, self._connect_at)
         return due_at
 
     # -- connecting ------------------------------------------------------------------------------------------------
@@ -270,7 +295,7 @@ class Link:
     def connected(self) -> None:
         """An attempt has ended, whichever way."""
         self.connecting = False
-        self._arrivals.notify()
+        self._on_news(None)
 
 
 def _not_left(block: Block) -> RequestTimeout:

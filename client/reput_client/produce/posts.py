@@ -86,10 +86,9 @@ class Posts:
     ) -> Posted:
         """Do what is due, let others run, and take a message as soon as there is room for it."""
         self._check_open()
-        size = self._accumulator.size_of(message)
         await self._attend()
         await self._session.runtime.pause()
-        return await self._take(message, size, terms, queue_id, key, on_done)
+        return await self._take(message, terms, queue_id, key, on_done)
 
     async def send(
         self, message: Message, terms: Terms, queue_id: int | None, key: str | None
@@ -101,10 +100,9 @@ class Posts:
         posted = self.take(message, terms, queue_id, key, None)
         if posted is None:
             self._check_open()
-            size = self._accumulator.size_of(message)
             if self._sender.caller is not None:
                 await self._attend()
-            posted = await self._take(message, size, terms, queue_id, key, None)
+            posted = await self._take(message, terms, queue_id, key, None)
         block, number = posted.block, posted.number
         posted.is_told()
         try:
@@ -123,7 +121,6 @@ class Posts:
     async def _take(
         self,
         message: Message,
-        size: int,
         terms: Terms,
         queue_id: int | None,
         key: str | None,
@@ -134,6 +131,8 @@ class Posts:
         Whatever is raised, and whenever the caller is cancelled, the message was not taken.
         """
         accumulator, session = self._accumulator, self._session
+        text = accumulator.text_of(message)
+        size = accumulator.size_of(message, text)
         deadline = session.deadline(terms.timeout_s)
         while True:
             route = await session.publish_route(message.topic, deadline)
@@ -142,13 +141,14 @@ class Posts:
                 break
             await self._make_room(size, deadline)
         # From here to the end nothing waits.
-        posted = self._put(message, size, terms, route, queue_id, key, on_done)
+        posted = self._put(message, text, size, terms, route, queue_id, key, on_done)
         self._see_to_task()
         return posted
 
     def _put(
         self,
         message: Message,
+        text: bytes,
         size: int,
         terms: Terms,
         route: Route,
@@ -189,12 +189,14 @@ class Posts:
                 self._unfinished[block.serial] = block
                 sender.see_to(due_at)
                 _unfinished.add(self)
-        posted = accumulator.put(block, message, size, on_done)
+        posted = accumulator.put(block, message, text, size, on_done)
         if alone:
             sender.leave(block)
             left = True
-        if left and not sender.step():
-            sender.wake()  # who waits writes the rest
+        if left:
+            if not sender.step():
+                sender.wake()  # who waits writes the rest
+            sender.look_ahead()
         return posted
 
     async def _make_room(self, size: int, deadline: float) -> None:

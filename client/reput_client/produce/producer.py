@@ -16,7 +16,7 @@ from reput_client.produce.posted import Posted
 from reput_client.produce.posts import BUFFER_BYTES, Posts
 from reput_client.produce.presence import HEARTBEAT_INTERVAL_S, Presence
 from reput_client.produce.puts import Putter, receipt_of, too_large
-from reput_client.produce.queue_selector import RoundRobin, queue_by_id, queue_by_key
+from reput_client.produce.queue_selector import RoundRobin
 from reput_client.produce.receipts import SendReceipt
 from reput_client.produce.requests import REPLY_TIMEOUT_S, Requests, reply_to, send_reply
 from reput_client.produce.retries import RETRY_PAUSE_S, after
@@ -26,7 +26,6 @@ from reput_client.received import ReceivedMessage
 from reput_client.transport.backoff import Backoff
 from reput_client.transport.client import Client
 from reput_client.transport.core import RequestTemplate
-from reput_client.transport.routing import Route
 from reput_client.transport.session import CONNECT_TIMEOUT_S, wall_clock_ms
 from reput_protocol.buffers import Buffer
 from reput_protocol.codes import AckLevel, MessageSysFlag
@@ -234,10 +233,7 @@ class Producer(Client):
                 now = session.runtime.now()
                 deadline = now + (session.timeout_s if timeout_s is None else timeout_s)
                 route = session.routes.fresh(topic, now) or await session.publish_route(topic, deadline)
-                if queue_id is None and key is None:
-                    queue = self._selector.choose(route)
-                else:
-                    queue = self._choose(route, queue_id, key)
+                queue = self._selector.choose(route, queue_id, key)
                 try:
                     # What may be stored already shares no block: the broker takes or knows a block as a whole.
                     may_be_stored = attempt > 0 or (
@@ -288,7 +284,7 @@ class Producer(Client):
         text = forwarded_properties(message.properties, unique_id, properties or {})
         deadline = self._session.deadline(timeout_s)
         route = await self._session.publish_route(topic, deadline)
-        queue = self._choose(route, queue_id, key)
+        queue = self._selector.choose(route, queue_id, key)
         try:
             template = self._putter.alone(queue, len(body), text, message.flag, sys_flag, level)
             call = await self._putter.put(queue, template, body, deadline, (unique_id,))
@@ -320,7 +316,7 @@ class Producer(Client):
             unique_id = self._ids.next()
         deadline = self._session.deadline(timeout_s)
         route = await self._session.publish_route(message.topic, deadline)
-        queue = self._choose(route, queue_id, key)
+        queue = self._selector.choose(route, queue_id, key)
         try:
             template, body = self._frame(
                 queue,
@@ -368,7 +364,7 @@ class Producer(Client):
         if unique_id is None and self._ids is not None:
             unique_id = self._ids.next()
         route = await self._session.publish_route(message.topic, deadline)
-        queue = self._choose(route, queue_id, key)
+        queue = self._selector.choose(route, queue_id, key)
         try:
             return await self._requests.ask(queue, message, unique_id, level, timeout_s, deadline)
         finally:
@@ -435,7 +431,7 @@ class Producer(Client):
         groups = list(groups_of(messages, self._limits(len(messages))))
         terms = self._terms(ack, timeout_s, retries=self._retries, is_patient=False)
         deadline = self._session.deadline(timeout_s)
-        queue = self._choose(await self._session.publish_route(topic, deadline), queue_id, key)
+        queue = self._selector.choose(await self._session.publish_route(topic, deadline), queue_id, key)
         receipts: list[SendReceipt] = []
         try:
             for group in groups:
@@ -606,13 +602,6 @@ class Producer(Client):
 
     # -- inside ------------------------------------------------------------------------------------------------
 
-    def _choose(self, route: Route, queue_id: int | None, key: str | None) -> MessageQueue:
-        if queue_id is not None:
-            return queue_by_id(route, queue_id)
-        if key is not None:
-            return queue_by_key(route, key)
-        return self._selector.choose(route)
-
     def _limits(self, messages: int, *, known_alone: bool = False) -> Limits:
         return Limits(messages, self._batch_bytes, id_text_bytes(self._ids), known_alone)
 
@@ -633,7 +622,7 @@ class Producer(Client):
         return BulkSend(
             self._session,
             self._sender,
-            lambda route: self._choose(route, queue_id, key),
+            lambda route: self._selector.choose(route, queue_id, key),
             terms,
             in_flight,
         )

@@ -41,6 +41,18 @@ def queue_by_id(route: Route, queue_id: int) -> MessageQueue:
     raise InvalidMessage(f"topic {route.topic!r} has no writable queue {queue_id}; it has 0 to {last}")
 
 
+def named_queue(route: Route, queue_id: int | None, key: str | None) -> MessageQueue:
+    """Return the queue of this number, or else of this key; one of both is given.
+
+    Raises:
+        InvalidMessage, NoQueue: there is none.
+    """
+    if queue_id is not None:
+        return queue_by_id(route, queue_id)
+    assert key is not None, "one of both is given"
+    return queue_by_key(route, key)
+
+
 class RoundRobin:
     """Every queue of a topic in turn, from a random first one, so that many producers do not march in step."""
 
@@ -48,12 +60,14 @@ class RoundRobin:
         self._first = first
         self._next: dict[str, int] = {}
 
-    def choose(self, route: Route) -> MessageQueue:
-        """Return the next writable queue.
+    def choose(self, route: Route, queue_id: int | None = None, key: str | None = None) -> MessageQueue:
+        """Return the queue of this number, or else of this key, or else the next writable one.
 
         Raises:
-            NoQueue: the topic has none.
+            InvalidMessage, NoQueue: there is none.
         """
+        if queue_id is not None or key is not None:
+            return named_queue(route, queue_id, key)
         queues = route.writable
         if not queues:
             raise NoQueue(route.topic, "writable queue")

@@ -13,6 +13,8 @@ from reput_protocol.commands_send import PutMessageResult
 from reput_protocol.host import Host
 from reput_protocol.message_id import offset_message_id_of
 
+_new_tuple = tuple.__new__
+
 
 class SendReceipt(NamedTuple):
     """Where one message lies and what is known of it. A receipt is made only for a message that is stored.
@@ -76,16 +78,21 @@ class BlockReceipts(Sequence[SendReceipt]):
     def __getitem__(self, index: int | slice) -> SendReceipt | list[SendReceipt]:
         if isinstance(index, slice):
             return [self[number] for number in range(*index.indices(len(self)))]
-        result = self._result
-        return SendReceipt(
-            self._topic,
-            result.queue_id,
-            result.queue_offset + range(len(self))[index],
-            result.physical_offset + self._positions[index],
-            result.store_timestamp,
-            result.store_host,
-            result.ack,
-            self._unique_ids[index],
+        result, positions = self._result, self._positions
+        position = positions[index]
+        # Past the constructor of a named tuple, which is Python's.
+        return _new_tuple(
+            SendReceipt,
+            (
+                self._topic,
+                result.queue_id,
+                result.queue_offset + (index if index >= 0 else index + len(positions)),
+                result.physical_offset + position,
+                result.store_timestamp,
+                result.store_host,
+                result.ack,
+                self._unique_ids[index],
+            ),
         )
 
     def __iter__(self) -> Iterator[SendReceipt]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
 from typing import Final
 
 from reput_client.errors import ClientClosed
@@ -46,11 +46,14 @@ class Sender:
         self.caller = session.runtime if isinstance(session.runtime, CallerRuns) else None
         """The runtime, if there are no tasks and callers do everything."""
         self._links: dict[Address, Link] = {}
-        self._arrivals = _Arrivals(self.wake)
+        self._has_news = False
+        """Whether links have news that no step has looked at."""
         self._tenders: dict[Waiter, float] = {}
-        """Those who call `step` when something is due, and until when they sleep."""
+        """Those who look after whatever is due, and until when they sleep."""
+        self._waiting = 0
+        """How many callers wait for blocks that they hold."""
         self.due_at = math.inf
-        """When to call `step` again even if nothing comes."""
+        """When those who post have to have `step` called again even if nothing comes."""
         self._stepped_at = -math.inf
 
     # -- steps: nothing here waits -------------------------------------------------------------------------------------
@@ -62,9 +65,44 @@ class Sender:
             self.wake()
 
     def wake(self) -> None:
-        """Have those who do what is due look again."""
+        """Have those who look after whatever is due look again."""
         for waiter in self._tenders:
             self._session.pump.wake(waiter)
+
+    def _wake_all(self) -> None:
+        """Have everybody look again: who waits for a block sees to it that its broker is connected to."""
+        self.wake()
+        for link in self._links.values():
+            for block in (*link.flying, *link.waiting):
+                self._wake_those_of(block)
+
+    def _wake_those_of(self, block: Block) -> None:
+        """Have those look again who look after a block."""
+        if not block.holders:
+            self.wake()
+        for holder in block.holders:
+            if not holder.ready:
+                self._session.pump.wake(holder)
+
+    def _heard(self, block: Block | None) -> None:
+        """The call of a block has finished, or a connection is there or is not."""
+        self._has_news = True
+        if block is None or block.call is None or block.call.error is not None:
+            self._wake_all()
+        elif block.holders:
+            for holder in block.holders:
+                holder.notify()
+        else:
+            self.wake()
+
+    def link(self, address: Address) -> Link:
+        """Return what goes to the broker at `address`."""
+        link = self._links.get(address)
+        if link is None:
+            link = self._links[address] = Link(
+                self._session, self._putter, address, self._heard, self._new_backoff()
+            )
+        return link
 
     def is_held_up(self, address: Address) -> bool:
         """Whether blocks for this broker have to wait for their turn, or for a connection."""
@@ -93,11 +131,11 @@ class Sender:
 
     def add(self, block: Block) -> None:
         """Seal a block that takes no more messages and have it wait for its turn."""
-        link = self._links.get(block.address)
-        if link is None:
-            link = self._links[block.address] = Link(
-                self._session, self._putter, block.address, self._arrivals, self._new_backoff()
-            )
+        link = self.link(block.address)
+        if self._session.closed:
+            block.finish(None, ClientClosed("the producer was closed before the message was sent"))
+            self._finished([block])
+            return
         try:
             block.seal(wall_clock_ms(), self._ids)
         except Exception as error:  # what can be wrong with a message was looked at when it came
@@ -109,35 +147,59 @@ class Sender:
 
     def step(self) -> bool:
         """Do all that is due and can be done now; return whether the system has all that was sent."""
-        session, accumulator, links = self._session, self._accumulator, self._links.values()
+        now_of, accumulator, links = self._session.runtime.now, self._accumulator, self._links.values()
         while True:
-            self._arrivals.ready = False
-            now = session.runtime.now()
+            now = now_of()
+            if self._has_news:
+                self._take_news(now)
+            if accumulator.open:
+                for block in accumulator.due(now):
+                    if now >= _grows_until(block) or not self._is_busy(block):
+                        self.leave(block)
+            written = True
             for link in links:
-                self._finished(link.answered(now))
-            if any(now >= link.next_expiry() for link in links):
-                session.poll(to_the_end=True)  # the answers may be here
-                spares = not self._tenders and now - self._stepped_at > _AWAY_S
-                for link in links:
-                    self._finished(link.answered(now))
-                    self._finished(link.expire(now, spares=spares))
-            for block in accumulator.due(now):
-                if now >= _grows_until(block) or not self._is_busy(block):
-                    self.leave(block)
-            unwritten = [link for link in links if not link.send(now)]
-            if not self._arrivals.ready:
+                if now >= link.expires_at:
+                    self._expire(now)
+                if (link.waiting or link.has_unwritten) and not link.send(now):
+                    written = False
+            if not self._has_news:
                 break
         self._stepped_at = now
-        self.due_at = min((link.next_due(now) for link in links), default=math.inf)
-        for block in accumulator.open.values():
+        return written
+
+    def look_ahead(self) -> None:
+        """After a step: find out when the next one is due, and have those woken who would sleep longer."""
+        now = self._session.runtime.now()
+        due_at = min((link.next_due(now) for link in self._links.values()), default=math.inf)
+        for block in self._accumulator.open.values():
             if block.due_at > now:
-                self.due_at = min(self.due_at, block.due_at)
+                due_at = min(due_at, block.due_at)
                 break
             # It leaves when an answer has come; callers that only post have to look for that.
             again_at = math.inf if self.caller is None else now + _LOOK_AGAIN_S
-            self.due_at = min(self.due_at, _grows_until(block), again_at)
-        self.see_to(self.due_at)
-        return not unwritten
+            due_at = min(due_at, _grows_until(block), again_at)
+        self.due_at = due_at
+        self.see_to(due_at)
+
+    def _take_news(self, now: float) -> None:
+        self._has_news = False
+        self.due_at = now  # what was known of it counts no more
+        for link in self._links.values():
+            done = link.answered(now)
+            if done:
+                self._finished(done)
+
+    def _expire(self, now: float) -> None:
+        """Give up what has had its time, if that is so."""
+        links = self._links.values()
+        if now < min(link.next_expiry() for link in links):
+            return
+        self._session.poll(to_the_end=True)  # the answers may be here
+        self._has_news = True  # what is given up makes room for others
+        spares = not self._tenders and not self._waiting and now - self._stepped_at > _AWAY_S
+        for link in links:
+            self._finished(link.answered(now))
+            self._finished(link.expire(now, spares=spares))
 
     def _finished(self, blocks: Sequence[Block]) -> None:
         """Blocks are done."""
@@ -146,21 +208,22 @@ class Sender:
             route = routes.get(block.queue.topic)
             if route is not None and route.template:
                 routes.forget(block.queue.topic)  # there is a topic now
-            block.on_done(block)
-        if blocks:
-            self.wake()
+            if block.on_done is not None:
+                block.on_done(block)
+            self._wake_those_of(block)
 
     def take_answers(self) -> None:
         """Take the answers that have come."""
-        now = self._session.runtime.now()
-        for link in self._links.values():
-            self._finished(link.answered(now))
+        self._take_news(self._session.runtime.now())
 
     def withdraw(self, blocks: Iterable[Block]) -> None:
         """Wait no more for blocks that are not done; those that have not left never will."""
         for block in blocks:
             for part in (block, *block.parts):
                 self._links[block.address].withdraw(part)
+        for link in self._links.values():
+            for waiting in link.waiting:
+                self._wake_those_of(waiting)  # there may be room for it now
 
     def give_up(self, opened: Iterable[Block], error: ReputError) -> None:
         """End everything, blocks that are open too: with `error`, or as unknown what may have left."""
@@ -180,6 +243,7 @@ class Sender:
     def forget(self, ids: UniqueIdGenerator | None) -> None:
         """In a forked child: what is under way is the parent's; continue with other ids."""
         self._tenders.clear()
+        self._waiting = 0
         self._links.clear()
         self._ids = ids
         for block in list(self._accumulator.open.values()):
@@ -191,20 +255,18 @@ class Sender:
         """Do what is due, without waiting for answers."""
         self._session.poll()
         written = self.step()
-        if await self._connect(in_tasks=True):
+        if await self._connect():
             written = self.step()
+        self.look_ahead()
         if not written:
             self.wake()  # who waits writes the rest
 
     async def tend(
-        self,
-        condition: Callable[[], bool],
-        deadline: float,
-        between: Callable[[], Awaitable[None]] | None = None,
+        self, condition: Callable[[], bool], deadline: float, between: Callable[[], Awaitable[None]]
     ) -> bool:
-        """Do what is due until `condition` holds; False when `deadline` came first.
+        """Do whatever is due until `condition` holds; False when `deadline` came first.
 
-        `between` is awaited after each step. Without it the caller connects by itself, also where there are tasks.
+        `between` is awaited after each step.
         """
         session = self._session
         waiter = Waiter()
@@ -214,38 +276,64 @@ class Sender:
                 waiter.ready = False
                 self.step()
                 self._tenders[waiter] = -math.inf
-                if between is not None:
-                    await between()
+                await between()
                 if condition():
                     return True
                 if session.runtime.now() >= deadline:
                     return False
-                if await self._connect(in_tasks=between is not None):
+                if await self._connect():
                     continue
+                self.look_ahead()
                 self._tenders[waiter] = until = min(deadline, self.due_at)
                 await session.pump.wait(waiter, until)
                 self._tenders[waiter] = -math.inf
         finally:
             self._tenders.pop(waiter, None)
 
-    async def _connect(self, *, in_tasks: bool) -> bool:
+    async def wait(self, holder: Waiter, condition: Callable[[], bool], links: Collection[Link]) -> None:
+        """After `step`: do what is due on these links, where `holder` holds blocks, until `condition` holds.
+
+        The caller connects by itself, also where there are tasks.
+        """
+        session = self._session
+        self._waiting += 1
+        try:
+            while not condition():
+                now, due_at = session.runtime.now(), math.inf
+                for link in links:
+                    if link.waiting and link.needs_connection(now):
+                        await link.connect()
+                        break
+                    due_at = min(due_at, link.next_due(now) if link.waiting else link.expires_at)
+                else:
+                    await session.pump.wait(holder, due_at)
+                self.step()
+                holder.ready = False
+        finally:
+            self._waiting -= 1
+            if self._has_news:
+                self.step()
+
+    async def _connect(self) -> bool:
         """Connect where it is time, in tasks if there are such; return whether the caller has done so instead."""
         now = self._session.runtime.now()
         links = [link for link in self._links.values() if link.needs_connection(now)]
-        in_tasks = in_tasks and self.caller is None
         for link in links:
-            if in_tasks:
+            if self.caller is None:
                 link.connecting = True
                 self._session.runtime.spawn(link.connect, link.connected)
             else:
                 await link.connect()
-        return bool(links) and not in_tasks
+        return bool(links) and self.caller is not None
 
     async def deliver(self, block: Block) -> Sequence[SendReceipt]:
         """Send a block and return its receipts; raises what has happened to it."""
+        holder = Waiter()
+        block.holders.append(holder)
         self.add(block)
         try:
-            await self.tend(lambda: block.done, math.inf)
+            self.step()
+            await self.wait(holder, lambda: block.done, (self.link(block.address),))
         except ClientClosed as closed:  # by an interrupt
             raise outcome_unknown(block.queue, block.unique_ids, str(closed)) from closed
         finally:
@@ -268,15 +356,3 @@ def _grows_until(block: PostedBlock) -> float:
     Where the time of a message counts from its call on, none may join late.
     """
     return block.since + block.terms.timeout_s if block.terms.is_patient else block.due_at
-
-
-class _Arrivals(Waiter):
-    """Notified of every call of a block that has finished."""
-
-    def __init__(self, wake: Callable[[], None]) -> None:
-        self._wake = wake
-
-    def notify(self) -> None:
-        """The step that follows takes what has come."""
-        self.ready = True
-        self._wake()

@@ -217,7 +217,7 @@ class TransactionProducer(Producer):
         await self._presence.begin()
         deadline = session.deadline(timeout_s)
         route = await session.publish_route(message.topic, deadline)
-        queue = self._choose(route, queue_id, key)
+        queue = self._selector.choose(route, queue_id, key)
         template = self._putter.single(
             queue,
             message,
