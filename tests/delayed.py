@@ -20,7 +20,7 @@ from faults.workload import abandon
 from reput_broker.compose.delay import DelayParts
 from reput_broker.config.model import BrokerConfig
 from reput_broker.delay.cancel import Cancelling
-from reput_broker.put_lock import PutLock
+from reput_broker.put.put_lock import PutLock
 from reput_broker.store.message_store import MessageStore
 from reput_broker.store.options import StoreOptions
 from reput_broker.store.results import PutStatus

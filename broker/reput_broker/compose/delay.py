@@ -16,11 +16,11 @@ from reput_broker.delay.service import DelayService, ParkedArrivals
 from reput_broker.delay.timer_feed import TimerFeed
 from reput_broker.delay.timer_wheel import SLOTS
 from reput_broker.delay.waiting_messages import WaitingMessages
-from reput_broker.flush_service import FlushCommitLogService
 from reput_broker.observe.delivery_metrics import DelaySources
 from reput_broker.processors.delay import DelayProcessor
+from reput_broker.put.flush_service import FlushCommitLogService
 from reput_broker.put.own_puts import OwnPuts
-from reput_broker.put_lock import PutLock
+from reput_broker.put.put_lock import PutLock
 from reput_broker.store.message_store import MessageStore
 from reput_broker.tables.config_file import encode
 from reput_broker.tables.topics import TopicConfigManager

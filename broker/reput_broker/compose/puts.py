@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 
-from reput_broker.commit_service import CommitRealTimeService
 from reput_broker.config.model import BrokerConfig
-from reput_broker.flush_service import FlushCommitLogService
 from reput_broker.long_polling import PullRequestHoldService
 from reput_broker.observe.counters import Counters
-from reput_broker.processors.appender import Appender
-from reput_broker.put_lock import PutLock
-from reput_broker.services import AllocateService, ReputMessageService, StoreUpkeep
+from reput_broker.put.appender import Appender
+from reput_broker.put.commit_service import CommitRealTimeService
+from reput_broker.put.flush_service import FlushCommitLogService
+from reput_broker.put.log_services import AllocateService, ReputMessageService, StoreUpkeep
+from reput_broker.put.put_lock import PutLock
 from reput_broker.store.message_store import MessageStore
 from reput_protocol.codes import AckLevel
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from reput_broker.delay.cancel import Cancelled, Cancelling, has_key
 from reput_broker.delay.parked import Parked
 from reput_broker.delay.waiting_messages import WaitingMessages, WalkCursor
-from reput_broker.flush_service import FlushCommitLogService
+from reput_broker.put.flush_service import FlushCommitLogService
 from reput_broker.request import Client, Handler, Refusal, Request, Response
 from reput_protocol.bodies_delay import CancelledMessage, CancelResult, DelayedMessage, DelayedMessageList
 from reput_protocol.codes import RequestCode

@@ -8,9 +8,10 @@ from typing import Final, NamedTuple
 
 import trio
 
-from reput_broker.processors.appender import Appender
+from reput_broker.put.appender import Appender
+from reput_broker.put.pending_puts import StoredBefore
 from reput_broker.request import Outcome, Refusal, Request, Result
-from reput_broker.retry.deduplication import Deduplication, Place, StoredBefore
+from reput_broker.retry.deduplication import Deduplication, Place
 from reput_broker.retry.repeated_send_back import SendBackKey, SentBack
 from reput_broker.retry.sent_alone import Content
 from reput_broker.store.results import PutResult, PutStatus

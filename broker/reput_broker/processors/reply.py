@@ -15,9 +15,9 @@ import structlog
 
 from reput_broker.groups.reply_push import ReplyPusher
 from reput_broker.observe.counters import Counters
-from reput_broker.processors.appender import Appender
 from reput_broker.processors.send_records import record_of
 from reput_broker.processors.topic_access import TopicAccess
+from reput_broker.put.appender import Appender
 from reput_broker.request import Handler, Put, Refusal, Request, Response, Result
 from reput_broker.store.message_store import MessageStore
 from reput_broker.store.results import PutResult

@@ -1,1 +1,1 @@
-"""The way into the log: the put lock, waiting puts, and what the broker puts itself."""
+"""The way into the log: the put lock, the appender, what waits for a sync or commit, and the services of the log."""

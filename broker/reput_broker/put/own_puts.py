@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TypeVar
 
-from reput_broker.put_lock import PutLock
+from reput_broker.put.put_lock import PutLock
 from reput_broker.store.errors import DiskFull, FileNotMade, StoreClosed
 from reput_broker.store.message_store import MessageStore
 from reput_broker.store.results import PutResult, PutStatus

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Final, NamedTuple
 
+from reput_broker.put.pending_puts import StoredBefore
 from reput_broker.request import Refusal
 from reput_broker.retry.sent_alone import PARKING_TOPICS, Content, sent_alone_of
 from reput_broker.store.errors import DiskFull
@@ -36,12 +37,6 @@ class Place(NamedTuple):
     store_timestamp_ms: int
     content: Content | None = None
     """Of a message that was sent alone. The queue is then the one that it is for, wherever it waits."""
-
-
-class StoredBefore(PutResult):
-    """The outcome of a put whose messages were stored already: that of the first time."""
-
-    queue_id: int = -1
 
 
 Identity = tuple[str, str]

@@ -25,8 +25,8 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple, TypeVar
 from zlib import crc32
 
+from reput_broker.put.pending_puts import StoredBefore
 from reput_broker.request import Refusal
-from reput_broker.retry.deduplication import StoredBefore
 from reput_broker.store.errors import DiskFull
 from reput_broker.store.index.query import Doubt
 from reput_broker.store.message_store import MessageStore

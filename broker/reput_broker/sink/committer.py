@@ -19,8 +19,8 @@ from typing import Final, NamedTuple
 import structlog
 import trio
 
-from reput_broker.flush_service import FlushCommitLogService
-from reput_broker.processors.appender import Appender
+from reput_broker.put.appender import Appender
+from reput_broker.put.flush_service import FlushCommitLogService
 from reput_broker.request import Refusal
 from reput_broker.sink.batches import Batch, marker_of
 from reput_broker.sink.decision import Decision

@@ -14,7 +14,7 @@ from dataclasses import replace
 import structlog
 import trio
 
-from reput_broker.flush_service import FlushCommitLogService
+from reput_broker.put.flush_service import FlushCommitLogService
 from reput_broker.request import Refusal
 from reput_broker.sink.intent import Intent, IntentFile, QueuePlace
 from reput_broker.sink.publisher import Publisher, Queue

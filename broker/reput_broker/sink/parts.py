@@ -7,10 +7,10 @@ from collections.abc import Awaitable, Callable
 import structlog
 
 from reput_broker.config.sections import SinkConfig
-from reput_broker.flush_service import FlushCommitLogService
 from reput_broker.observe.counters import Counters
-from reput_broker.processors.appender import Appender
 from reput_broker.processors.topic_access import TopicAccess
+from reput_broker.put.appender import Appender
+from reput_broker.put.flush_service import FlushCommitLogService
 from reput_broker.request import Handler
 from reput_broker.sink.committer import Committer
 from reput_broker.sink.decision import last_file_start

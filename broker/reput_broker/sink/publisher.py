@@ -16,8 +16,8 @@ from typing import Final, NamedTuple
 import structlog
 import trio
 
-from reput_broker.flush_service import FlushCommitLogService
-from reput_broker.processors.appender import Appender
+from reput_broker.put.appender import Appender
+from reput_broker.put.flush_service import FlushCommitLogService
 from reput_broker.sink.intent import Intent, QueuePlace
 from reput_broker.sink.queue_records import records_from
 from reput_broker.sink.staging_file import RUN_BYTES, PlacedBlock, StagingFile, runs_of

@@ -14,8 +14,8 @@ import trio
 
 from reput_broker.config.sections import SinkConfig
 from reput_broker.observe.counters import Counters
-from reput_broker.processors.appender import malformed
 from reput_broker.processors.topic_access import TopicAccess
+from reput_broker.put.appender import malformed
 from reput_broker.request import Handler, Refusal, Request, Response
 from reput_broker.sink.batches import CommittedBatches
 from reput_broker.sink.committer import Commit, Committer

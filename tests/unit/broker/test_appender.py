@@ -13,8 +13,8 @@ import pytest
 import trio
 
 from reput_broker.observe.counters import Counters
-from reput_broker.processors.appender import Appender
-from reput_broker.put_lock import PutLock
+from reput_broker.put.appender import Appender
+from reput_broker.put.put_lock import PutLock
 from reput_broker.request import Put, Refusal, Response
 from reput_broker.store.errors import DiskFull, FileNotMade, FlushFailed, StoreClosed
 from reput_broker.store.options import StoreOptions

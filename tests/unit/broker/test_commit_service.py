@@ -11,11 +11,11 @@ import pytest
 import trio
 import trio.testing
 
-from reput_broker.commit_service import CommitRealTimeService
 from reput_broker.config.sections import StoreConfig
-from reput_broker.flush_service import FlushCommitLogService
 from reput_broker.observe.counters import Counters
-from reput_broker.pending_puts import PendingRequest
+from reput_broker.put.commit_service import CommitRealTimeService
+from reput_broker.put.flush_service import FlushCommitLogService
+from reput_broker.put.pending_puts import PendingRequest
 from reput_broker.request import Response
 from reput_broker.store.errors import DiskFull, StoreReadOnly
 from reput_broker.store.file_io import is_able_to_flush

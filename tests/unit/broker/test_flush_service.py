@@ -11,9 +11,9 @@ import trio
 import trio.testing
 
 from reput_broker.config.sections import StoreConfig
-from reput_broker.flush_service import FlushCommitLogService
 from reput_broker.observe.counters import Counters
-from reput_broker.pending_puts import PendingRequest
+from reput_broker.put.flush_service import FlushCommitLogService
+from reput_broker.put.pending_puts import PendingRequest
 from reput_broker.request import Refusal, Response
 from reput_broker.store.errors import StoreReadOnly
 from reput_broker.store.file_io import is_able_to_flush

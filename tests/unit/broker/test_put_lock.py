@@ -7,7 +7,7 @@ import trio
 import trio.lowlevel
 import trio.testing
 
-from reput_broker.put_lock import PutLock
+from reput_broker.put.put_lock import PutLock
 
 
 @pytest.mark.trio

@@ -9,7 +9,7 @@ import pytest
 import trio
 import trio.testing
 
-from reput_broker.services import AllocateService, ReputMessageService
+from reput_broker.put.log_services import AllocateService, ReputMessageService
 from reput_broker.store.errors import DiskFull, FileNotMade, StoreReadOnly
 
 

@@ -10,7 +10,7 @@ import trio.testing
 
 from reput_broker.config.sections import StoreConfig
 from reput_broker.observe.counters import Counters
-from reput_broker.services import StoreUpkeep
+from reput_broker.put.log_services import StoreUpkeep
 from reput_broker.store.errors import StoreReadOnly
 from tasks import running
 

@@ -20,10 +20,10 @@ import trio
 
 from reput_broker.config.sections import StoreConfig
 from reput_broker.observe.counters import Counters
-from reput_broker.pending_puts import PendingPut
+from reput_broker.put.pending_puts import PendingPut
+from reput_broker.put.waiting_puts import WaitingPuts
 from reput_broker.request import Refusal
 from reput_broker.store.message_store import MessageStore
-from reput_broker.waiting_puts import WaitingPuts
 from reput_protocol.errors import ErrorCode, ReputError
 
 log = structlog.get_logger(__name__)

@@ -7,7 +7,7 @@ from collections import deque
 from typing import NamedTuple
 
 from reput_broker.observe.counters import Histogram
-from reput_broker.pending_puts import PendingPut, flush_clients
+from reput_broker.put.pending_puts import PendingPut, flush_clients
 
 
 class _Waiter(NamedTuple):

@@ -10,14 +10,13 @@ import time
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 
-from reput_broker.commit_service import CommitRealTimeService
-from reput_broker.flush_service import FlushCommitLogService
 from reput_broker.observe.counters import Counters
-from reput_broker.pending_puts import PendingRequest
-from reput_broker.put_lock import PutLock
+from reput_broker.put.commit_service import CommitRealTimeService
+from reput_broker.put.flush_service import FlushCommitLogService
+from reput_broker.put.log_services import ReputMessageService
+from reput_broker.put.pending_puts import PendingRequest, StoredBefore
+from reput_broker.put.put_lock import PutLock
 from reput_broker.request import Put, Refusal, Response, Result
-from reput_broker.retry.deduplication import StoredBefore
-from reput_broker.services import ReputMessageService
 from reput_broker.store.block import Block
 from reput_broker.store.errors import DiskFull, FileNotMade, StoreClosed
 from reput_broker.store.message_store import MessageStore

@@ -7,8 +7,15 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from reput_broker.request import Client, Refusal, Request, Response
+from reput_broker.store.results import PutResult
 from reput_protocol.codes import AckLevel
 from reput_protocol.errors import ErrorCode, refusal_remark
+
+
+class StoredBefore(PutResult):
+    """The outcome of a put whose messages were stored already: that of the first time."""
+
+    queue_id: int = -1
 
 
 class PendingPut(Protocol):

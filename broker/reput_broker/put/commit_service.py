@@ -19,10 +19,10 @@ import trio
 
 from reput_broker.config.sections import StoreConfig
 from reput_broker.observe.counters import Counters
-from reput_broker.pending_puts import PendingPut
+from reput_broker.put.pending_puts import PendingPut
+from reput_broker.put.waiting_puts import WaitingPuts
 from reput_broker.store.errors import DiskFull
 from reput_broker.store.message_store import MessageStore
-from reput_broker.waiting_puts import WaitingPuts
 from reput_protocol.errors import ReputError
 
 log = structlog.get_logger(__name__)
