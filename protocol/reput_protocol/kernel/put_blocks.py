@@ -562,7 +562,8 @@ def encode_rows(
         The records back to back, and the message with which the next block begins.
 
     Raises:
-        Refusal: index and reason of the first message whose properties text is too long with its id.
+        Refusal: index and reason of the first message whose properties text is too long with its id, or whose flag
+            has more than 32 bits.
         ValueError: edges that do not fit.
     """
     count: cython.Py_ssize_t = len(body_edges) - 1
@@ -578,6 +579,7 @@ def encode_rows(
     size: cython.Py_ssize_t
     body_size: cython.Py_ssize_t
     text_size: cython.Py_ssize_t
+    flag: cython.longlong
     end: cython.Py_ssize_t = 0
     stop: cython.Py_ssize_t = start
     while stop < count:
@@ -601,6 +603,9 @@ def encode_rows(
                 f"has tag, keys and properties of {text_size} bytes, but at most 32767 fit; "
                 "move the rest into the body",
             )
+        flag = flags[stop if len(flags) > 1 else 0]
+        if not -2_147_483_648 <= flag <= 2_147_483_647:
+            raise Refusal(stop, 0, f"has the flag {flag}, but a flag has 32 bits; make it smaller")
         size = fixed + body_size + text_size
         if stop > start and end + size > bytes_max:
             break

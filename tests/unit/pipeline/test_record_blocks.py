@@ -137,3 +137,9 @@ def test_flag_and_born_time_are_kept_and_an_id_of_its_own_too() -> None:
 def test_what_cannot_be_a_message_is_named(row: dict[str, object], text: str) -> None:
     with pytest.raises(SinkError, match=text):
         list(encode_records(columns([row]), "orders", repeat(0).__next__, ids(), NOW))
+
+
+def test_a_flag_of_more_than_32_bits_is_refused() -> None:
+    some = columns([{"body": b"a"}, {"body": b"b"}])._replace(flag=pa.array([-(1 << 31), 1 << 31]))
+    with pytest.raises(SinkError, match="flag 2147483648, but a flag has 32 bits"):
+        list(encode_records(some, "orders", repeat(0).__next__, ids(), NOW))
