@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from collections import Counter
 
-from reput_broker.delay.levels import Level, Levels, LevelStore
+from reput_broker.delay.levels import Level, Levels
 from reput_broker.delay.record_reader import RecordReader
 from reput_broker.observe.delay_stats import DelayStats
+from reput_broker.store.message_store import MessageStore
 from reput_protocol.names import SCHEDULE_TOPIC
 from reput_protocol.properties import find_property
 from reput_protocol.record_view import RecordView
@@ -22,7 +23,12 @@ class LevelCounts:
     """The marks of one store. One owner."""
 
     def __init__(
-        self, levels: Levels, store: LevelStore, reader: RecordReader, cancelled: set[int], stats: DelayStats
+        self,
+        levels: Levels,
+        store: MessageStore,
+        reader: RecordReader,
+        cancelled: set[int],
+        stats: DelayStats,
     ) -> None:
         self._levels = levels
         self._store = store

@@ -12,14 +12,13 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Collection, Iterable
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from reput_broker.delay.due import Due
 from reput_broker.delay.offsets import LevelProgress
 from reput_broker.delay.parked import origin_of
 from reput_broker.store.message_store import MessageStore
 from reput_broker.store.queue.extension_unit import is_address
-from reput_broker.store.queue.unit import ConsumeQueueUnit
 from reput_protocol.delay_levels import DELAY_LEVELS_MS, deliver_time
 from reput_protocol.names import DELAY_CANCEL_TOPIC, SCHEDULE_TOPIC
 from reput_protocol.properties import find_property
@@ -27,15 +26,6 @@ from reput_protocol.record import decode_record
 from reput_protocol.record_view import RecordView
 
 _UNITS_A_READ = 128
-
-
-class LevelStore(Protocol):
-    """What this needs of the message store."""
-
-    def queue_units(self, topic: str, queue_id: int, offset: int, count: int) -> list[ConsumeQueueUnit]: ...  # noqa: D102
-    def min_offset_in_queue(self, topic: str, queue_id: int) -> int: ...  # noqa: D102
-    def max_offset_in_queue(self, topic: str, queue_id: int) -> int: ...  # noqa: D102
-    def message_at(self, physical_offset: int) -> bytes | None: ...  # noqa: D102
 
 
 class Level:
@@ -92,7 +82,9 @@ class Levels:
         on_lost: told of a level how many of its messages had left the log before they were due.
     """
 
-    def __init__(self, store: LevelStore, cancelled: set[int], on_lost: Callable[[Level, int], None]) -> None:
+    def __init__(
+        self, store: MessageStore, cancelled: set[int], on_lost: Callable[[Level, int], None]
+    ) -> None:
         self._store = store
         self._cancelled = cancelled
         self.levels = [Level(number, delay_ms) for number, delay_ms in enumerate(DELAY_LEVELS_MS, 1)]

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Protocol
 
+from reput_broker.config.sections import DelayConfig
 from reput_broker.delay.parked import number_of, timer_out_ms
 from reput_broker.request import Refusal
 from reput_protocol import properties as names
@@ -26,18 +26,6 @@ _ROLL_BYTES = 64
 _TIMES = (names.TIMER_DELAY_SEC, names.TIMER_DELAY_MS, names.TIMER_DELIVER_MS)
 
 
-class ParkingOptions(Protocol):
-    """What is up to the configuration."""
-
-    @property
-    def timer_wheel(self) -> bool:
-        """Whether messages may have a time of their own (RocketMQ: timerWheelEnable)."""
-
-    @property
-    def timer_max_delay(self) -> float:
-        """How far ahead such a time may lie, in seconds (RocketMQ: timerMaxDelaySec)."""
-
-
 class Parking:
     """Decides for each message whether it is for later, and rewrites those that are.
 
@@ -46,7 +34,7 @@ class Parking:
         clock_ms: wall clock, which the times count by.
     """
 
-    def __init__(self, options: ParkingOptions, clock_ms: Callable[[], int]) -> None:
+    def __init__(self, options: DelayConfig, clock_ms: Callable[[], int]) -> None:
         self._options = options
         self._clock_ms = clock_ms
 

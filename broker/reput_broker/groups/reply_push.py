@@ -12,10 +12,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Final, Protocol
+from typing import Final
 
 import trio
 
+from reput_broker.config.sections import LimitsConfig
 from reput_broker.groups.producer_groups import ProducerGroups
 from reput_broker.request import Client, ClientBusy, ClientGone, ClientSilent, Refusal
 from reput_protocol import properties as names
@@ -79,25 +80,6 @@ _PAUSE_S: Final = 0.05
 _FAILED: Final = int(ResponseCode.SYSTEM_ERROR)
 
 
-class FindRequester(Protocol):
-    """Knows where requesters are."""
-
-    def find(self, client_id: str, /) -> Client | None:
-        """Return the connection of a requester, None if there is none."""
-
-
-class ReplyLimits(Protocol):
-    """What is up to the configuration, read anew each time."""
-
-    @property
-    def connection_buffer(self) -> int:
-        """Bytes of replies that wait for one requester."""
-
-    @property
-    def buffer_total(self) -> int:
-        """Bytes of replies that wait for all of them."""
-
-
 class _Lane:
     __slots__ = ("held_bytes", "pushes", "turns")
 
@@ -112,8 +94,8 @@ class ReplyPusher:
 
     def __init__(
         self,
-        requesters: FindRequester,
-        limits: ReplyLimits,
+        requesters: Requesters,
+        limits: LimitsConfig,
         *,
         clock: Callable[[], float] = trio.current_time,
     ) -> None:

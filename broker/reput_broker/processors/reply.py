@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import structlog
 
+from reput_broker.config.sections import RepliesConfig
 from reput_broker.groups.reply_push import ReplyPusher
 from reput_broker.observe.counters import Counters
 from reput_broker.processors.send_records import record_of
@@ -37,14 +38,6 @@ _NO_MESSAGE = "0"
 _RESULTS = {ErrorCode.REQUESTER_GONE: "no_requester"}
 
 
-class ReplyOptions(Protocol):
-    """What is up to the configuration."""
-
-    @property
-    def store(self) -> bool:
-        """Whether copies are kept (RocketMQ: storeReplyMessageEnable)."""
-
-
 class _Reply(NamedTuple):
     header: SendMessageHeader
     to_client: str
@@ -62,7 +55,7 @@ class ReplyProcessor:
         access: TopicAccess,
         appender: Appender,
         pusher: ReplyPusher,
-        options: ReplyOptions,
+        options: RepliesConfig,
         counters: Counters,
         *,
         default_ack: AckLevel,

@@ -7,10 +7,11 @@ once too often goes to the dead letters; one with TRAN_MSG=true to the half queu
 from __future__ import annotations
 
 from functools import partial
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import structlog
 
+from reput_broker.config.sections import TransactionsConfig
 from reput_broker.delay.parked import number_of
 from reput_broker.delay.parking import Parking
 from reput_broker.groups.queue_locks import QueueLocks
@@ -35,14 +36,6 @@ _SAYS_MAX_RECONSUME_TIMES = 121
 """The version of RocketMQ (V3_4_9) from which on a client's own limit counts."""
 
 
-class TransactionOptions(Protocol):
-    """What is up to the configuration."""
-
-    @property
-    def reject(self) -> bool:
-        """Whether half messages are refused (RocketMQ: rejectTransactionMessage)."""
-
-
 class DeadLetter(NamedTuple):
     """A message that was sent to a retry topic is a dead letter: whose, why, and whether that topic exists."""
 
@@ -61,7 +54,7 @@ class SendRedirects:
         locks: QueueLocks,
         topics: TopicAccess,
         transactions: Transactions,
-        options: TransactionOptions,
+        options: TransactionsConfig,
         counts: RetryCounts,
     ) -> None:
         self._parking = parking

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from reput_broker.config.sections import TransactionsConfig
 from reput_broker.delay.parking import Parking
 from reput_broker.observe.counters import RetryCounts
 from reput_broker.processors.topic_access import TopicAccess, no_topic
 from reput_broker.request import Handler, Put, Refusal, Request, Response, Result
 from reput_broker.store.message_store import MessageStore
 from reput_broker.store.results import PutResult, PutStatus
-from reput_broker.transactions.check import CheckOptions
 from reput_broker.transactions.half_messages import HalfMessage, committed_record, half_message_of
 from reput_broker.transactions.queue_reader import record_at
 from reput_broker.transactions.transactions import Standing, Transactions
@@ -40,7 +40,7 @@ class TransactionProcessor:
         access: TopicAccess,
         parking: Parking,
         transactions: Transactions,
-        options: CheckOptions,
+        options: TransactionsConfig,
         counts: RetryCounts,
         *,
         ack: AckLevel,

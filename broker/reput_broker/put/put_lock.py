@@ -9,31 +9,16 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from typing import Final, Protocol, TypeVar
+from typing import Final, TypeVar
 
 import trio
 
 from reput_broker.store.errors import DiskFull, FileNotMade
+from reput_broker.store.message_store import MessageStore
 
 _FILE_ROUNDS: Final = 2
 """The file that a start found is set aside, and then perhaps has no room for this put."""
 Result = TypeVar("Result")
-
-
-class LogFiles(Protocol):
-    """What a store says and does about the files of its log (`MessageStore`)."""
-
-    def needs_new_file(self, size: int) -> bool:
-        """Whether appending `size` bytes has to wait for a file."""
-
-    def make_log_file(self) -> None:
-        """Make one; blocks."""
-
-    def note_file_wait(self) -> None:
-        """Count a put that waits for one."""
-
-    def want_file(self) -> None:
-        """Have it tried again."""
 
 
 class PutLock:
@@ -74,7 +59,7 @@ class PutLock:
         finally:
             self.release()
 
-    def is_free(self, files: LogFiles, size: int) -> bool:
+    def is_free(self, files: MessageStore, size: int) -> bool:
         """Whether `size` bytes can be appended now, without waiting for the lock or for a file."""
         return not self.is_held and not files.needs_new_file(size)
 
@@ -86,7 +71,7 @@ class PutLock:
         finally:
             self.release()
 
-    async def in_turn(self, files: LogFiles, size: int, work: Callable[[], Result]) -> Result:
+    async def in_turn(self, files: MessageStore, size: int, work: Callable[[], Result]) -> Result:
         """Do `work` under the lock as soon as `size` bytes can be appended, and return what it returns.
 
         Between that call and the return of this one no other task runs.

@@ -21,14 +21,17 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from enum import Enum, auto
-from typing import Final, Protocol
+from typing import Final
 
 import structlog
 import trio
 
+from reput_broker.config.sections import TransactionsConfig
 from reput_broker.observe.counters import RetryCounts
 from reput_broker.put.own_puts import OwnPuts
+from reput_broker.store.message_store import MessageStore
 from reput_broker.store.results import PutStatus
+from reput_broker.tables.offsets import ConsumerOffsetManager
 from reput_broker.transactions.half_messages import (
     HALF_QUEUE_ID,
     HalfMessage,
@@ -38,7 +41,7 @@ from reput_broker.transactions.half_messages import (
 )
 from reput_broker.transactions.op_queue import OP_QUEUE_ID, OpQueue
 from reput_broker.transactions.questions import TransactionQuestions
-from reput_broker.transactions.queue_reader import ReadableStore, read_entry
+from reput_broker.transactions.queue_reader import read_entry
 from reput_broker.transactions.transactions import HalfCopy, Standing, Transactions
 from reput_protocol.errors import ReputError
 from reput_protocol.host import Host
@@ -52,43 +55,6 @@ _SPAN_MAX: Final = 1_000_000
 _SEARCH_BYTES_MAX: Final = 256 * 1024 * 1024
 """How much of the log a start searches for decisions that were not written down, beside a few rounds' worth."""
 _ADDED_BYTES: Final = 512
-
-
-class CheckOptions(Protocol):
-    """What is up to the configuration."""
-
-    @property
-    def timeout(self) -> float:
-        """Age of the first question, in seconds (RocketMQ: transactionTimeOut)."""
-
-    @property
-    def check_interval(self) -> float:
-        """Time between two rounds, in seconds (RocketMQ: transactionCheckInterval)."""
-
-    @property
-    def check_max(self) -> int:
-        """Most questions about one message (RocketMQ: transactionCheckMax)."""
-
-
-class CheckedStore(ReadableStore, Protocol):
-    """What this needs of the message store."""
-
-    @property
-    def max_physical_offset(self) -> int: ...  # noqa: D102
-    @property
-    def flushed_offset(self) -> int: ...  # noqa: D102
-    @property
-    def flush_behind_bytes(self) -> int: ...  # noqa: D102
-
-    def min_offset_in_queue(self, topic: str, queue_id: int, /) -> int: ...  # noqa: D102
-    def max_offset_in_queue(self, topic: str, queue_id: int, /) -> int: ...  # noqa: D102
-
-
-class CommittedOffsets(Protocol):
-    """The table of offsets."""
-
-    def query(self, group: str, topic: str, queue_id: int, /) -> int | None: ...  # noqa: D102
-    def commit(self, group: str, topic: str, queue_id: int, offset: int, /) -> None: ...  # noqa: D102
 
 
 class _Look(Enum):
@@ -127,11 +93,11 @@ class TransactionCheckService:
         self,
         transactions: Transactions,
         ops: OpQueue,
-        store: CheckedStore,
+        store: MessageStore,
         puts: OwnPuts,
-        offsets: CommittedOffsets,
+        offsets: ConsumerOffsetManager,
         questions: TransactionQuestions,
-        options: CheckOptions,
+        options: TransactionsConfig,
         counts: RetryCounts,
         *,
         make_discard_topic: Callable[[], Awaitable[None]],

@@ -13,11 +13,12 @@ import re
 from collections import deque
 from collections.abc import Callable
 from math import inf
-from typing import Final, NamedTuple, Protocol
+from typing import Final, NamedTuple
 
 import structlog
 import trio
 
+from reput_broker.config.sections import TransactionsConfig
 from reput_broker.put.own_puts import OwnPuts
 from reput_broker.store.results import PutStatus
 from reput_protocol import properties as names
@@ -30,18 +31,6 @@ OP_QUEUE_ID: Final = 0
 OP_TAG: Final = "d"
 _SEPARATOR: Final = ","
 _OFFSET: Final = re.compile(r"[0-9]{1,18}")
-
-
-class OpOptions(Protocol):
-    """What is up to the configuration."""
-
-    @property
-    def op_interval(self) -> float:
-        """Longest time that a decision waits, in seconds (RocketMQ: transactionOpBatchInterval)."""
-
-    @property
-    def op_message_size(self) -> int:
-        """Bytes of decisions from which on they are written at once (RocketMQ: transactionOpMsgMaxSize)."""
 
 
 class OpMessage(NamedTuple):
@@ -71,7 +60,7 @@ class OpQueue:
         new_id: makes their unique ids.
     """
 
-    def __init__(self, options: OpOptions, host: Host, new_id: Callable[[], str]) -> None:
+    def __init__(self, options: TransactionsConfig, host: Host, new_id: Callable[[], str]) -> None:
         self.messages: deque[OpMessage] = deque()
         self.marked_until = 0
         self._options = options

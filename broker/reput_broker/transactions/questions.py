@@ -8,33 +8,19 @@ waits for an answer either: it comes as the end of the transaction, or not at al
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from typing import Final, Protocol
+from typing import Final
 
+from reput_broker.groups.client_table import ClientChannel
+from reput_broker.groups.producer_groups import ProducerGroups
 from reput_broker.observe.counters import RetryCounts
-from reput_broker.request import Client
+from reput_broker.store.message_store import MessageStore
 from reput_broker.transactions.half_messages import HalfMessage, check_body
-from reput_broker.transactions.queue_reader import ReadableStore
 from reput_protocol.codes import RequestCode
 from reput_protocol.commands_transaction import CheckTransactionHeader
 from reput_protocol.names import TRANS_HALF_TOPIC
 
 _TOGETHER_MAX: Final = 64
 """How many half messages share a sync before their producers are asked."""
-
-
-class ProducerChannel(Protocol):
-    """A client that sends for a producer group."""
-
-    @property
-    def client(self) -> Client:
-        """Its connection."""
-
-
-class LiveProducers(Protocol):
-    """Who is connected."""
-
-    def pick(self, group: str, /) -> ProducerChannel | None:
-        """Return a client that sends for a group, another one each time; None if there is none."""
 
 
 class TransactionQuestions:
@@ -50,8 +36,8 @@ class TransactionQuestions:
 
     def __init__(
         self,
-        store: ReadableStore,
-        producers: LiveProducers,
+        store: MessageStore,
+        producers: ProducerGroups,
         counts: RetryCounts,
         *,
         flush: Callable[[], Awaitable[None]],
@@ -109,7 +95,7 @@ class TransactionQuestions:
             broker_name=self._broker_name,
         )
         body = check_body(half)
-        tried: list[ProducerChannel] = []
+        tried: list[ClientChannel] = []
         while (channel := self._producers.pick(half.producer_group)) is not None and channel not in tried:
             client = channel.client
             if client.send_request(

@@ -2,20 +2,12 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
-from reput_broker.store.results import GetMessageResult, GetStatus
+from reput_broker.store.message_store import MessageStore
+from reput_broker.store.results import GetStatus
 from reput_protocol.errors import RecordMalformed
 from reput_protocol.record import Record, decode_record
-
-
-class ReadableStore(Protocol):
-    """What this needs of the message store."""
-
-    def get_message(  # noqa: D102
-        self, topic: str, queue_id: int, offset: int, max_messages: int, max_bytes: int, /
-    ) -> GetMessageResult: ...
-    def message_at(self, physical_offset: int, /) -> bytes | None: ...  # noqa: D102
 
 
 class QueueEntry(NamedTuple):
@@ -29,7 +21,7 @@ class QueueEntry(NamedTuple):
     """Whether there is nothing there yet."""
 
 
-def read_entry(store: ReadableStore, topic: str, queue_id: int, offset: int) -> QueueEntry:
+def read_entry(store: MessageStore, topic: str, queue_id: int, offset: int) -> QueueEntry:
     """Return the record at an offset of a queue, checked as far as its checksums go."""
     result = store.get_message(topic, queue_id, offset, 1, 1)
     if result.status is GetStatus.FOUND:
@@ -40,7 +32,7 @@ def read_entry(store: ReadableStore, topic: str, queue_id: int, offset: int) -> 
     return QueueEntry(None, offset, True)
 
 
-def record_at(store: ReadableStore, physical_offset: int) -> Record | None:
+def record_at(store: MessageStore, physical_offset: int) -> Record | None:
     """Return the record that starts at a log offset from wherever; None if no sound one does."""
     data = store.message_at(physical_offset) if physical_offset >= 0 else None
     return None if data is None else _decoded(data)

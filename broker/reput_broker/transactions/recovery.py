@@ -13,15 +13,17 @@ message and its op message; then the half message is open again, and no consumer
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import structlog
 
-from reput_broker.store.dispatch import DispatchBatch, Dispatcher
+from reput_broker.store.dispatch import DispatchBatch
 from reput_broker.store.errors import StoreDamaged
+from reput_broker.store.message_store import MessageStore
+from reput_broker.tables.offsets import ConsumerOffsetManager
 from reput_broker.transactions.half_messages import HALF_QUEUE_ID, half_message_of
 from reput_broker.transactions.op_queue import OP_QUEUE_ID, OpMessage, OpQueue, half_offsets_of
-from reput_broker.transactions.queue_reader import ReadableStore, read_entry, record_at
+from reput_broker.transactions.queue_reader import read_entry, record_at
 from reput_broker.transactions.transactions import HalfCopy, Standing, Transactions
 from reput_protocol.names import (
     TRANS_CHECK_MAX_TIME_TOPIC,
@@ -35,21 +37,6 @@ from reput_protocol.record_view import RecordView
 log = structlog.get_logger(__name__)
 
 
-class RecoverableStore(ReadableStore, Protocol):
-    """What this needs of the message store."""
-
-    def min_offset_in_queue(self, topic: str, queue_id: int, /) -> int: ...  # noqa: D102
-    def max_offset_in_queue(self, topic: str, queue_id: int, /) -> int: ...  # noqa: D102
-    def replay(self, from_offset: int, dispatcher: Dispatcher, /) -> int: ...  # noqa: D102
-
-
-class SavedProgress(Protocol):
-    """The table of offsets."""
-
-    def query(self, group: str, topic: str, queue_id: int, /) -> int | None:
-        """Return a group's offset, or None."""
-
-
 class _OpenHalf(NamedTuple):
     """A half message that no op message names."""
 
@@ -60,7 +47,7 @@ class _OpenHalf(NamedTuple):
     unique_key: str | None
 
 
-def recover_transactions(store: RecoverableStore, offsets: SavedProgress, ops: OpQueue) -> Transactions:
+def recover_transactions(store: MessageStore, offsets: ConsumerOffsetManager, ops: OpQueue) -> Transactions:
     """Return how the half messages stand, and tell `ops` which of its messages still matter. Blocks."""
     position, end = _bounds(store, offsets, TRANS_HALF_TOPIC, HALF_QUEUE_ID)
     transactions = Transactions(position, lambda half_offset: ops.add(half_offset, now=0.0))
@@ -80,7 +67,9 @@ def recover_transactions(store: RecoverableStore, offsets: SavedProgress, ops: O
     return transactions
 
 
-def _bounds(store: RecoverableStore, offsets: SavedProgress, topic: str, queue_id: int) -> tuple[int, int]:
+def _bounds(
+    store: MessageStore, offsets: ConsumerOffsetManager, topic: str, queue_id: int
+) -> tuple[int, int]:
     """Return where the group that looks at a queue goes on, within the queue, and where the queue ends."""
     low, high = store.min_offset_in_queue(topic, queue_id), store.max_offset_in_queue(topic, queue_id)
     saved = offsets.query(TRANSACTION_CHECK_GROUP, topic, queue_id)
@@ -88,7 +77,11 @@ def _bounds(store: RecoverableStore, offsets: SavedProgress, topic: str, queue_i
 
 
 def _read_op_messages(
-    store: RecoverableStore, offsets: SavedProgress, ops: OpQueue, transactions: Transactions, half_end: int
+    store: MessageStore,
+    offsets: ConsumerOffsetManager,
+    ops: OpQueue,
+    transactions: Transactions,
+    half_end: int,
 ) -> None:
     """Take note of what the op messages say, and how far they say everything."""
     offset, end = _bounds(store, offsets, TRANS_OP_HALF_TOPIC, OP_QUEUE_ID)
@@ -103,7 +96,7 @@ def _read_op_messages(
         offset = max(entry.next_offset, offset + 1)
 
 
-def _read_open(store: RecoverableStore, transactions: Transactions, end: int) -> dict[int, _OpenHalf]:
+def _read_open(store: MessageStore, transactions: Transactions, end: int) -> dict[int, _OpenHalf]:
     """Return the latest copy of each transaction that is not marked as done, by its first offset; close the others.
 
     They are written down as any that is closed: an op message says that all before it are, so with the latest copy done
@@ -130,7 +123,7 @@ def _read_open(store: RecoverableStore, transactions: Transactions, end: int) ->
 
 
 def _find_decided(
-    store: RecoverableStore, latest: Mapping[int, _OpenHalf], marked_until: int
+    store: MessageStore, latest: Mapping[int, _OpenHalf], marked_until: int
 ) -> dict[int, Standing]:
     """Return what the log says of open half messages, by their offsets."""
     if not latest:
@@ -151,7 +144,7 @@ def _find_decided(
 class _DecidedRecords:
     """A dispatcher that collects the records made of open half messages."""
 
-    def __init__(self, store: RecoverableStore, latest: Mapping[int, _OpenHalf]) -> None:
+    def __init__(self, store: MessageStore, latest: Mapping[int, _OpenHalf]) -> None:
         self.found: dict[int, Standing] = {}
         self._store = store
         self._by_place = {half.physical_offset: half for half in latest.values()}
