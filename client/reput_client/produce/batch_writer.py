@@ -296,8 +296,6 @@ class BatchWriter(Client):
 
 
 def _is_done(call: Call) -> bool:
-    if call.put_result is not None:
-        return True
     code = call.answer.code
     # Stored and not synced in time is stored; who puts at least once need not put it again.
     return code in (ResponseCode.SUCCESS, ResponseCode.FLUSH_DISK_TIMEOUT)

@@ -10,8 +10,8 @@ from typing import Final
 from reput_client.errors import AckNotReached, PartlySent, PostsFailed, SendOutcomeUnknown
 from reput_client.produce.accumulator import Accumulator, OnDone
 from reput_client.produce.block import Terms
-from reput_client.produce.bulk import BulkSend, Limits, block_of, groups_of, groups_of_bodies, texts_of
 from reput_client.produce.forwarding import forwarded_properties
+from reput_client.produce.many import Limits, SendOfMany, block_of, groups_of, groups_of_bodies, texts_of
 from reput_client.produce.posted import Posted
 from reput_client.produce.posts import BUFFER_BYTES, Posts
 from reput_client.produce.presence import HEARTBEAT_INTERVAL_S, Presence
@@ -481,7 +481,9 @@ class Producer(Client):
             batch = max(1, in_flight // blocks)
         limits = self._limits(batch, known_alone=singles and self._putter.deduplicate)
         terms = self._terms(ack, timeout_s, is_divisible=singles)
-        return list(await self._bulk(terms, in_flight, queue_id, key).run(groups_of(messages, limits)))
+        return list(
+            await self._send_of_many(terms, in_flight, queue_id, key).run(groups_of(messages, limits))
+        )
 
     async def send_many(
         self,
@@ -530,7 +532,7 @@ class Producer(Client):
             count = len(bodies)
         texts = texts_of(topic, count, id_text_bytes(self._ids), tag, tags, keys, properties, flag)
         groups = groups_of_bodies(topic, bodies, texts, flag, self._limits(batch))
-        return await self._bulk(self._terms(ack, timeout_s), in_flight, queue_id, key).run(groups)
+        return await self._send_of_many(self._terms(ack, timeout_s), in_flight, queue_id, key).run(groups)
 
     async def post(
         self,
@@ -618,8 +620,10 @@ class Producer(Client):
         timeout_s = self._session.timeout_s if timeout_s is None else timeout_s
         return Terms(level, timeout_s, retries, is_patient, is_divisible)
 
-    def _bulk(self, terms: Terms, in_flight: int, queue_id: int | None, key: str | None) -> BulkSend:
-        return BulkSend(
+    def _send_of_many(
+        self, terms: Terms, in_flight: int, queue_id: int | None, key: str | None
+    ) -> SendOfMany:
+        return SendOfMany(
             self._session,
             self._sender,
             lambda route: self._selector.choose(route, queue_id, key),

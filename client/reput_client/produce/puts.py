@@ -258,8 +258,6 @@ def result_of(call: Call) -> PutMessageResult:
         BrokerError: it was refused.
         HeaderFieldError: the answer does not say what a receipt needs.
     """
-    if call.put_result is not None:
-        return call.put_result
     header = call.answer
     if header.code not in _STORED:
         raise error_from_response(header.code, header.remark, header.ext)
@@ -295,10 +293,6 @@ def receipt_of(topic: str, call: Call, unique_id: str | None, asked: AckLevel) -
         AckNotReached: stored, but not at the level that was asked for.
         BrokerError, HeaderFieldError: as `result_of`.
     """
-    result = call.put_result
-    if result is not None:
-        # A success, decoded already: nothing is left to look at.
-        return single_receipt(topic, result, unique_id)
     receipt = single_receipt(topic, result_of(call), unique_id)
     check_ack(call, asked, [receipt])
     return receipt

@@ -15,10 +15,9 @@ from typing import ClassVar, Final, TypeAlias
 
 from reput_protocol.buffers import Buffer
 from reput_protocol.codes import PROTOCOL_VERSION, LanguageCode
-from reput_protocol.commands_send import PutMessageResult
 from reput_protocol.errors import ReputError
 from reput_protocol.frames import FRAME_BYTES_MAX, FrameReader
-from reput_protocol.header import RESPONSE_FLAG, Header, HeaderType, Value, decode_header, encode_header
+from reput_protocol.header import Header, HeaderType, Value, decode_header, encode_header
 
 _HEAD: Final = struct.Struct(">II")
 _OPAQUE: Final = struct.Struct(">I")
@@ -27,7 +26,6 @@ _OPAQUE_MAX: Final = 0x7FFF_FFFF
 _OPAQUE_MARK: Final = 0x7E5A_A5E7
 _EMPTY: Final = memoryview(b"")
 _MSGPACK: Final = int(HeaderType.MSGPACK)
-_SUCCESS: Final = Header(code=0, opaque=0, flag=RESPONSE_FLAG)
 
 
 class Waiter:
@@ -50,7 +48,7 @@ class Call:
     `sent` tells whether the whole frame was handed to the system: only then may the broker have acted on it.
     """
 
-    __slots__ = ("body", "done", "error", "header", "opaque", "put_result", "sent", "waiter")
+    __slots__ = ("body", "done", "error", "header", "opaque", "sent", "waiter")
 
     is_shared: ClassVar[bool] = False
     """Whether it stands for several (see `sharing.py`)."""
@@ -66,9 +64,6 @@ class Call:
         self.done = False
         self.sent = False
         self.header: Header | None = None
-        self.put_result: PutMessageResult | None = (
-            None  # of a put, where the answer's fields are decoded already
-        )
         self.body: memoryview = _EMPTY
         self.error: ReputError | None = None
 
@@ -78,11 +73,6 @@ class Call:
         self.body = body
         self.done = True
         self.waiter.notify()
-
-    def stored(self, result: PutMessageResult) -> None:
-        """A put is stored as was asked for."""
-        self.put_result = result
-        self.finish(_SUCCESS, _EMPTY)
 
     def fail(self, error: ReputError) -> None:
         """No answer will come."""

@@ -22,13 +22,12 @@ from reput_protocol.buffers import Buffer
 from reput_protocol.codes import ResponseCode
 from reput_protocol.commands_send import PutMessageResult
 from reput_protocol.errors import HeaderFieldError, ReputError
-from reput_protocol.header import RESPONSE_FLAG, Header, HeaderType
+from reput_protocol.header import Header, HeaderType
 
 RECORD_BYTES_MAX: Final = 16 * 1024
 """Larger records travel alone: there is little to gain, and much to send again."""
 BLOCK_RECORDS_MAX: Final = 128
 _REFUSED: Final = int(ResponseCode.MESSAGE_ILLEGAL)
-_STORED: Final = Header(code=0, opaque=0, flag=RESPONSE_FLAG)
 
 
 Again: TypeAlias = Callable[[Iterable[tuple[ShareableCall, Buffer]]], None]
@@ -70,21 +69,14 @@ class SharedCall(NoticedCall):
         """Whether anybody waits for one of them."""
         return any(not call.is_abandoned for call, _ in self.frames)
 
-    def stored(self, result: PutMessageResult) -> None:
-        """All are stored, as was asked for: each gets its own place."""
-        self.done = True
-        for (call, _), own in zip(self.frames, self._places(result), strict=True):
-            call.put_result = own
-            call.finish(_STORED, self.body)
-
     def finish(self, header: Header, body: memoryview) -> None:
-        """Any other answer is here."""
+        """The answer is here: each gets its own place, if they are stored."""
         self.done = True
         if header.code == _REFUSED:
             self._again([(call, record) for call, record in self.frames if not call.is_abandoned])
             return
         places: Iterable[PutMessageResult | None] = repeat(None)
-        if "queueOffset" in header.ext:  # stored, but not as was asked for
+        if "queueOffset" in header.ext:  # stored, as was asked for or not
             # An answer that makes no sense makes none to any of them, and each says so.
             with suppress(HeaderFieldError):
                 places = self._places(PutMessageResult.from_ext(header.ext))

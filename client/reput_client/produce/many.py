@@ -71,7 +71,7 @@ class Limits(NamedTuple):
     known_alone: bool = False
 
 
-class BulkSend:
+class SendOfMany:
     """One send of many messages. Blocks leave until one fails; those in flight then are waited for.
 
     Args:
