@@ -22,13 +22,13 @@ from reput_pipeline.jobs import JOBS
 from reput_pipeline.spark.java import find_java_home
 from store_samples import MESSAGES, fill
 
-PACKAGE = Path(reput_pipeline.__file__).parent
+JOB_FILES = Path(reput_pipeline.__file__).parent / "jobs"
 SETTINGS = Path(__file__).resolve().parents[2] / "conf" / "spark-defaults.conf"
 
 
 @pytest.mark.parametrize("name", JOBS)
 def test_every_job_is_a_file_that_runs(name: str) -> None:
-    command = [sys.executable, str(PACKAGE / f"{name}.py"), "--help"]
+    command = [sys.executable, str(JOB_FILES / f"{name}.py"), "--help"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 0, done.stderr
     assert f"Usage: reput pipeline {name}" in done.stdout
@@ -83,7 +83,7 @@ def test_executors_that_get_the_packages_as_a_zip_read_a_broker_with_the_interpr
 
 def test_a_submitted_job_does_its_work_under_the_shipped_settings(tmp_path: Path) -> None:
     fill(tmp_path / "s")
-    job = [str(PACKAGE / "archive.py"), "--path", str(tmp_path / "s"), "--to", str(tmp_path / "a")]
+    job = [str(JOB_FILES / "archive.py"), "--path", str(tmp_path / "s"), "--to", str(tmp_path / "a")]
     result = json.loads(submitted(tmp_path, "--properties-file", str(SETTINGS), *job))
     assert (result["status"], result["rows"]) == ("done", MESSAGES)
     assert sum(file.rows for file in ArchiveDirectory(tmp_path / "a").files()) == MESSAGES
