@@ -20,7 +20,7 @@ from typing import Any
 
 from reput_cli.bench_clients import host_facts
 from reput_client.blocking import Message, Producer, PullConsumer
-from reput_protocol.delay_levels import DELAY_LEVELS_MS
+from reput_protocol.record.delays import DELAY_LEVELS_MS
 from servers import RunningBroker, broker
 
 TOPIC = "later"

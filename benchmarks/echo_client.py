@@ -12,11 +12,11 @@ from contextlib import suppress
 
 from reput_cli.bench_clients import Payloads
 from reput_protocol.codes import AckLevel
-from reput_protocol.commands import PutMessageHeader
-from reput_protocol.frames import encode_frame
-from reput_protocol.header import Header, HeaderType
-from reput_protocol.message import Message
-from reput_protocol.put_block import encode_put_block
+from reput_protocol.commands.send import PutMessageHeader
+from reput_protocol.record.message import Message
+from reput_protocol.record.put_block import encode_put_block
+from reput_protocol.wire.frames import encode_frame
+from reput_protocol.wire.header import Header, HeaderType
 
 _READ_BYTES = 1 << 18
 

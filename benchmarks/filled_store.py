@@ -9,9 +9,9 @@ from pathlib import Path
 
 from reput_broker.store.message_store import MessageStore
 from reput_broker.store.options import StoreOptions
-from reput_protocol.host import Host, born_host_bytes
-from reput_protocol.message import Message
-from reput_protocol.put_block import encode_put_block
+from reput_protocol.record.host import Host, born_host_bytes
+from reput_protocol.record.message import Message
+from reput_protocol.record.put_block import encode_put_block
 
 TOPIC = "bench"
 BATCH = 64

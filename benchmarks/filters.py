@@ -20,12 +20,12 @@ from reput_broker.store.get_message import FilteredGet
 from reput_broker.store.message_store import MessageStore
 from reput_broker.store.results import TransferLimits
 from reput_cli.bench_clients import host_facts
-from reput_protocol.filters import MessageFilter, TagFilter
-from reput_protocol.host import born_host_bytes
-from reput_protocol.message import Message, encode_properties_text
+from reput_protocol.filter.sql import SqlFilter
+from reput_protocol.filter.tags import MessageFilter, TagFilter
 from reput_protocol.properties import decode_properties
-from reput_protocol.put_block import encode_put_block
-from reput_protocol.sql import SqlFilter
+from reput_protocol.record.host import born_host_bytes
+from reput_protocol.record.message import Message, encode_properties_text
+from reput_protocol.record.put_block import encode_put_block
 
 RECORDS = 1000
 _BORN_HOST = born_host_bytes("10.0.0.1", 40_000)

@@ -17,10 +17,10 @@ from pathlib import Path
 
 from reput_cli.bench_clients import host_facts
 from reput_client.blocking import Admin
-from reput_protocol.bodies_heartbeat import ConsumerData, HeartbeatData, SubscriptionData
 from reput_protocol.codes import RequestCode
-from reput_protocol.frames import FrameReader, encode_frame
-from reput_protocol.header import RESPONSE_FLAG, Header, HeaderType, decode_header
+from reput_protocol.commands.group import ConsumerData, HeartbeatData, SubscriptionData
+from reput_protocol.wire.frames import FrameReader, decode_header, encode_frame
+from reput_protocol.wire.header import RESPONSE_FLAG, Header, HeaderType
 from servers import RunningBroker, broker
 
 _WARM_CLIENTS = 1000

@@ -17,7 +17,7 @@ from typing import Any
 from reput_client.blocking import Admin, Message, Producer
 from reput_client.blocking.bulk import BatchWriter
 from reput_client.produce.batch_writer import StagingScope
-from reput_protocol.put_block import encode_put_block
+from reput_protocol.record.put_block import encode_put_block
 from servers import broker
 
 TOPIC = "bench"

@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from filled_store import dispatch, opened, options_for, put
-from reput_protocol.message import Message
-from reput_protocol.put_block import encode_put_block
+from reput_protocol.record.message import Message
+from reput_protocol.record.put_block import encode_put_block
 from spark_measure import Line, LostRows, Turns, Way, compared, per_cpu_second
 from spark_ready import BATCH_ROWS, ReadySource
 

@@ -21,9 +21,9 @@ from zlib import crc32
 from reput_broker.store.message_store import MessageStore
 from reput_broker.store.options import StoreOptions
 from reput_broker.tools.verify import Verification
-from reput_protocol.host import Host, born_host_bytes
-from reput_protocol.message import Message
-from reput_protocol.put_block import encode_put_block
+from reput_protocol.record.host import Host, born_host_bytes
+from reput_protocol.record.message import Message
+from reput_protocol.record.put_block import encode_put_block
 
 _HEAD = struct.Struct(">iiI")
 _BODY_SIZE = struct.Struct(">i")

@@ -23,17 +23,16 @@ from reput_broker.broker import Broker
 from reput_broker.config.model import BrokerConfig
 from reput_broker.request import Put, Request, Response
 from reput_broker.surroundings import Surroundings
-from reput_protocol.bodies_heartbeat import HeartbeatData, ProducerData
-from reput_protocol.codes import LanguageCode, RequestCode
-from reput_protocol.commands import SendMessageHeader, SendMessageResult
-from reput_protocol.commands_consume import SendBackHeader
-from reput_protocol.commands_transaction import CheckTransactionHeader, EndTransactionHeader
-from reput_protocol.group_terms import TransactionState
-from reput_protocol.header import ONEWAY_FLAG, Header, HeaderType, Value
-from reput_protocol.message_id import decode_offset_message_id
+from reput_protocol.codes import LanguageCode, RequestCode, TransactionState
+from reput_protocol.commands.consumers import SendBackHeader
+from reput_protocol.commands.group import HeartbeatData, ProducerData
+from reput_protocol.commands.send import SendMessageHeader, SendMessageResult
+from reput_protocol.commands.transaction import CheckTransactionHeader, EndTransactionHeader
 from reput_protocol.names import TRANS_HALF_TOPIC
 from reput_protocol.properties import encode_properties
-from reput_protocol.record import Record, decode_record
+from reput_protocol.record.message_id import decode_offset_message_id
+from reput_protocol.record.record import Record, decode_record
+from reput_protocol.wire.header import ONEWAY_FLAG, Header, HeaderType, Value
 
 T0 = 1_700_000_000_000
 SMALL_STORE = {

@@ -24,10 +24,10 @@ from reput_broker.server.dispatch import Dispatcher
 from reput_broker.server.memory import HeldBytes
 from reput_broker.store.results import PutResult, PutStatus
 from reput_protocol.codes import AckLevel, RequestCode
-from reput_protocol.commands import PutMessageHeader
+from reput_protocol.commands.send import PutMessageHeader
 from reput_protocol.errors import ErrorCode
-from reput_protocol.frames import FrameReader, encode_frame
-from reput_protocol.header import Header, HeaderType, decode_header
+from reput_protocol.wire.frames import FrameReader, decode_header, encode_frame
+from reput_protocol.wire.header import Header, HeaderType
 
 # Any codes that are counted by name; what they mean elsewhere is of no interest here.
 ECHO, LATER, SLOW = RequestCode.GET_MAX_OFFSET, RequestCode.PULL_MESSAGE, RequestCode.UPDATE_AND_CREATE_TOPIC

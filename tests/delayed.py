@@ -25,10 +25,10 @@ from reput_broker.store.message_store import MessageStore
 from reput_broker.store.options import StoreOptions
 from reput_broker.store.results import PutStatus
 from reput_broker.tables.topics import TopicConfigManager
-from reput_protocol.bodies import TopicConfig
+from reput_protocol.commands.topic import TopicConfig
 from reput_protocol.properties import encode_properties
-from reput_protocol.record import Record
-from reput_protocol.record_view import record_views
+from reput_protocol.record.record import Record
+from reput_protocol.record.view import record_views
 from stores import T0, dispatch_all, read_queue, small_options
 from tasks import running
 

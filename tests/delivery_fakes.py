@@ -10,10 +10,9 @@ import trio
 
 from reput_broker.groups.client_table import ClientChannel
 from reput_broker.request import ClientAnswer, Request, Response
-from reput_protocol.bodies_heartbeat import ConsumerData, SubscriptionData
-from reput_protocol.codes import LanguageCode
-from reput_protocol.group_terms import MessageModel
-from reput_protocol.header import HeaderType, Value
+from reput_protocol.codes import LanguageCode, MessageModel
+from reput_protocol.commands.group import ConsumerData, SubscriptionData
+from reput_protocol.wire.header import HeaderType, Value
 
 _ports = count(40_000)
 

@@ -8,13 +8,11 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
-from reput_protocol.bodies_group import ConsumerList
-from reput_protocol.bodies_heartbeat import HeartbeatData
-from reput_protocol.bodies_lock import LockBatchBody, LockBatchResult
 from reput_protocol.codes import RequestCode, ResponseCode
-from reput_protocol.frames import encode_frame
-from reput_protocol.header import ONEWAY_FLAG, Header, HeaderType
-from reput_protocol.message import MessageQueue
+from reput_protocol.commands.group import ConsumerList, HeartbeatData, LockBatchBody, LockBatchResult
+from reput_protocol.record.message import MessageQueue
+from reput_protocol.wire.frames import encode_frame
+from reput_protocol.wire.header import ONEWAY_FLAG, Header, HeaderType
 
 Reply = tuple[int, dict[str, Any], bytes, str | None]
 

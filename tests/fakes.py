@@ -15,13 +15,13 @@ from types import TracebackType
 from typing import Any, Self
 
 from fake_groups import FakeGroups, Peer
-from reput_protocol.bodies import BrokerData, QueueData, TopicRoute
 from reput_protocol.codes import RequestCode, ResponseCode
-from reput_protocol.frames import FrameReader, encode_frame
-from reput_protocol.header import RESPONSE_FLAG, Header, HeaderType, decode_header
+from reput_protocol.commands.topic import BrokerData, QueueData, TopicRoute
 from reput_protocol.kernel.records import record_starts
-from reput_protocol.message_id import offset_message_id_of
-from reput_protocol.put_block import check_put_block, patch_block
+from reput_protocol.record.message_id import offset_message_id_of
+from reput_protocol.record.put_block import check_put_block, patch_block
+from reput_protocol.wire.frames import FrameReader, decode_header, encode_frame
+from reput_protocol.wire.header import RESPONSE_FLAG, Header, HeaderType
 
 
 @dataclass

@@ -12,19 +12,25 @@ from collections.abc import Mapping
 from typing import Any
 
 from raw_client import TIMEOUT_S, RawClient
-from reput_protocol.bodies_group import ConsumerList
-from reput_protocol.bodies_heartbeat import ConsumerData, HeartbeatData, ProducerData, SubscriptionData
-from reput_protocol.bodies_lock import LockBatchBody, LockBatchResult
-from reput_protocol.codes import PullSysFlag, RequestCode
-from reput_protocol.command_header import CommandHeader
-from reput_protocol.commands_group import ConsumerListHeader, UnregisterClientHeader
-from reput_protocol.commands_offset import QueryConsumerOffsetHeader, UpdateConsumerOffsetHeader
-from reput_protocol.commands_pull import PullMessageHeader
-from reput_protocol.frames import encode_frame
-from reput_protocol.group_terms import MessageModel
-from reput_protocol.header import RESPONSE_FLAG, Header, HeaderType, Value
-from reput_protocol.message import MessageQueue
+from reput_protocol.codes import MessageModel, PullSysFlag, RequestCode
+from reput_protocol.commands.group import (
+    ConsumerData,
+    ConsumerList,
+    ConsumerListHeader,
+    HeartbeatData,
+    LockBatchBody,
+    LockBatchResult,
+    ProducerData,
+    SubscriptionData,
+    UnregisterClientHeader,
+)
+from reput_protocol.commands.header import CommandHeader
+from reput_protocol.commands.offset import QueryConsumerOffsetHeader, UpdateConsumerOffsetHeader
+from reput_protocol.commands.pull import PullMessageHeader
 from reput_protocol.names import retry_topic
+from reput_protocol.record.message import MessageQueue
+from reput_protocol.wire.frames import encode_frame
+from reput_protocol.wire.header import RESPONSE_FLAG, Header, HeaderType, Value
 
 
 class GroupClient(RawClient):

@@ -15,11 +15,11 @@ from reput_client.transport.core import Call, Waiter
 from reput_client.transport.routing import Route
 from reput_client.transport.runtime import Runtime
 from reput_client.transport.session import Session
-from reput_protocol.bodies_lock import LockBatchBody, LockBatchResult
 from reput_protocol.buffers import Buffer
 from reput_protocol.codes import RequestCode
-from reput_protocol.header import Value
-from reput_protocol.message import MessageQueue
+from reput_protocol.commands.group import LockBatchBody, LockBatchResult
+from reput_protocol.record.message import MessageQueue
+from reput_protocol.wire.header import Value
 
 T = TypeVar("T")
 

@@ -30,7 +30,7 @@ from fakes import FakeBroker
 from reput_client import Message, blocking
 from reput_client.errors import ClientClosed, PostsFailed, SendOutcomeUnknown
 from reput_protocol.errors import ReputError
-from reput_protocol.record import decode_record
+from reput_protocol.record.record import decode_record
 
 _numbers: Final = itertools.count()
 _CLIENT: Final = f"{os.sep}reput_client{os.sep}"

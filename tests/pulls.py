@@ -5,8 +5,8 @@ from __future__ import annotations
 from reput_client.consume.group.assigned import AssignedQueue
 from reput_client.consume.group.serving import Serving
 from reput_client.consume.pull import PulledMessages, PullResult, PullStatus, Wanted
-from reput_protocol.message import Message, MessageQueue
-from reput_protocol.put_block import check_put_block, encode_put_block, patch_block
+from reput_protocol.record.message import Message, MessageQueue
+from reput_protocol.record.put_block import check_put_block, encode_put_block, patch_block
 
 
 def assigned(queue_id: int = 0, topic: str = "t", *, retry: bool = False) -> AssignedQueue:

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from itertools import count
 from types import TracebackType
 
-from reput_protocol.frames import FrameReader, encode_frame
-from reput_protocol.header import Header, HeaderType, Value, decode_header
+from reput_protocol.wire.frames import FrameReader, decode_header, encode_frame
+from reput_protocol.wire.header import Header, HeaderType, Value
 
 TIMEOUT_S = 10.0
 

@@ -7,10 +7,10 @@ from typing import NamedTuple
 from zlib import crc32
 
 from reput_protocol.errors import RecordMalformed
-from reput_protocol.hashing import index_hash, index_keys, java_hash
 from reput_protocol.properties import decode_properties, ends_with_crc_property, properties_fault
-from reput_protocol.put_block import BlockLimits, RecordTooLarge
-from reput_protocol.record_layout import CLIENT_BITS, MAGIC_V1, topic_field
+from reput_protocol.record.hashing import index_hash, index_keys, java_hash
+from reput_protocol.record.layout import CLIENT_BITS, MAGIC_V1, topic_field
+from reput_protocol.record.put_block import BlockLimits, RecordTooLarge
 
 _HEAD = struct.Struct(">iiiiiqqiq8sq8siqi")
 _ZERO_HOST = bytes(8)

@@ -8,14 +8,13 @@ from dataclasses import dataclass, field
 
 from raw_client import RawClient
 from reput_client.blocking.bulk import BulkReader
-from reput_protocol.bodies_stage import CommitStagedBody, StagedPart
-from reput_protocol.checksum import crc32
 from reput_protocol.codes import RequestCode
-from reput_protocol.header import Header
-from reput_protocol.message import Message
-from reput_protocol.put_block import encode_put_block
-from reput_protocol.record_view import record_views
-from reput_protocol.staged_blocks import encode_staged_head
+from reput_protocol.commands.stage import CommitStagedBody, StagedPart, encode_staged_head
+from reput_protocol.kernel.records import crc32
+from reput_protocol.record.message import Message
+from reput_protocol.record.put_block import encode_put_block
+from reput_protocol.record.view import record_views
+from reput_protocol.wire.header import Header
 
 
 def block_of(topic: str, queue_id: int, bodies: Sequence[bytes], prefix: str) -> bytes:

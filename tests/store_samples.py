@@ -13,12 +13,12 @@ from reput_broker.store.options import StoreOptions
 from reput_broker.tables.offsets import ConsumerOffsetManager
 from reput_broker.tables.topics import TopicConfigManager
 from reput_broker.tools.verify import Verification
-from reput_protocol.bodies import TopicConfig
-from reput_protocol.hashing import index_hash
-from reput_protocol.message import Message
+from reput_protocol.commands.topic import TopicConfig
 from reput_protocol.properties import decode_properties
-from reput_protocol.put_block import encode_put_block
-from reput_protocol.record import decode_record
+from reput_protocol.record.hashing import index_hash
+from reput_protocol.record.message import Message
+from reput_protocol.record.put_block import encode_put_block
+from reput_protocol.record.record import decode_record
 from stores import BORN_HOST, T0, FakeClock, dispatch_all, opened, small_options
 
 MESSAGES = 60

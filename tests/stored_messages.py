@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from faces import Face
-from reput_protocol.record import Record, decode_record
+from reput_protocol.record.record import Record, decode_record
 
 
 async def stored(face: Face, address: str, topic: str, queue_id: int) -> list[Any]:

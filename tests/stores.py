@@ -17,11 +17,11 @@ from reput_broker.store.message_store import MessageStore
 from reput_broker.store.options import StoreOptions
 from reput_broker.store.queue.extension_unit import is_address
 from reput_broker.store.results import GetStatus, PutResult, TransferLimits
-from reput_protocol.hashing import tags_code
-from reput_protocol.host import Host, born_host_bytes
-from reput_protocol.message import Message
-from reput_protocol.put_block import encode_put_block
-from reput_protocol.record import Record, decode_record
+from reput_protocol.record.hashing import tags_code
+from reput_protocol.record.host import Host, born_host_bytes
+from reput_protocol.record.message import Message
+from reput_protocol.record.put_block import encode_put_block
+from reput_protocol.record.record import Record, decode_record
 
 T0 = 1_700_000_000_000
 BORN_HOST = born_host_bytes("10.0.0.1", 40_000)

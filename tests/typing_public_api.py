@@ -28,7 +28,7 @@ from reput_client import (
     TransactionState,
     blocking,
 )
-from reput_protocol.bodies import TopicConfig, TopicRoute
+from reput_protocol.commands.topic import TopicConfig, TopicRoute
 
 ADDRESS = "127.0.0.1:10911"
 

@@ -23,8 +23,8 @@ from peers.servers import reput, rocketmq
 from peers.servers.base import Missing, Server
 from reput_protocol.codes import RequestCode, ResponseCode
 from reput_protocol.errors import ProtocolError
-from reput_protocol.frames import FrameReader, encode_frame
-from reput_protocol.header import Header, HeaderType, decode_header
+from reput_protocol.wire.frames import FrameReader, decode_header, encode_frame
+from reput_protocol.wire.header import Header, HeaderType
 from tables import NOISY_SPREAD, aligned, spread_of
 
 _PACKAGE = "org.apache.rocketmq.example.benchmark"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import trio
 
-from reput_protocol.body import LargeBody
+from reput_protocol.commands.body import LargeBody
 
 
 async def write_in_turns(body: LargeBody) -> bytes:

@@ -41,7 +41,7 @@ from reput_broker.store.results import RecoveryReport
 from reput_broker.surroundings import Surroundings
 from reput_protocol import kernel
 from reput_protocol.errors import ReputError
-from reput_protocol.host import Host
+from reput_protocol.record.host import Host
 
 log = structlog.get_logger(__name__)
 

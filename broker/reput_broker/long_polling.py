@@ -25,8 +25,8 @@ from reput_broker.config.sections import LongPollingConfig
 from reput_broker.request import Client, Refusal, Request
 from reput_broker.store.dispatch import DispatchBatch, QueueRows
 from reput_protocol.errors import ErrorCode
-from reput_protocol.filters import MessageFilter, tag_hash
-from reput_protocol.sql import SqlFilter
+from reput_protocol.filter.sql import SqlFilter
+from reput_protocol.filter.tags import MessageFilter, tag_hash
 
 QueueKey = tuple[str, int]
 K = TypeVar("K")

@@ -23,7 +23,7 @@ from reput_broker.store.block import Block
 from reput_broker.store.results import PutResult
 from reput_protocol.codes import PROTOCOL_VERSION, ROCKETMQ_VERSION, AckLevel, LanguageCode
 from reput_protocol.errors import ErrorCode, ReputError, refusal_remark
-from reput_protocol.header import ONEWAY_FLAG, RESPONSE_FLAG, Header, HeaderType, Value
+from reput_protocol.wire.header import ONEWAY_FLAG, RESPONSE_FLAG, Header, HeaderType, Value
 
 _MSGPACK: Final = HeaderType.MSGPACK.value
 _PYTHON: Final = LanguageCode.PYTHON.value

@@ -26,8 +26,8 @@ from reput_cli.failures import CommandFailed
 from reput_cli.options import DURATION, SIZE, Settings, shared_options
 from reput_cli.output import Printer
 from reput_client.blocking import Admin
-from reput_protocol.counted import counted
 from reput_protocol.exit_codes import ExitCode
+from reput_protocol.printable import counted
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 _Work = tuple[Callable[[BenchPlan, int], ClientResult], BenchPlan, int]

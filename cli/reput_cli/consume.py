@@ -21,11 +21,11 @@ from reput_cli.positions import Position, RangeType
 from reput_client import Consumer, PullConsumer, blocking
 from reput_client.errors import ConnectFailed, ConnectionLost, DamagedMessage, RequestTimeout
 from reput_client.received import ReceivedMessage
-from reput_protocol.bodies_topic import TopicConfig
+from reput_protocol.commands.topic import TopicConfig
 from reput_protocol.errors import ReputError, TopicNotFound
 from reput_protocol.exit_codes import ExitCode
-from reput_protocol.message import MessageQueue
 from reput_protocol.names import retry_topic
+from reput_protocol.record.message import MessageQueue
 
 _WAIT_S = 10.0
 _PULL_MESSAGES = 256

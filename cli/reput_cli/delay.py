@@ -11,7 +11,7 @@ from reput_cli.failures import CommandFailed
 from reput_cli.options import Settings, shared_options
 from reput_cli.output import Printer
 from reput_client.blocking import Admin
-from reput_protocol.bodies_delay import CancelOutcome, DelayedMessage
+from reput_protocol.commands.delay import CancelOutcome, DelayedMessage
 from reput_protocol.errors import NotFound
 from reput_protocol.exit_codes import ExitCode
 

@@ -11,11 +11,11 @@ from reput_cli.options import Settings, shared_options
 from reput_cli.output import Printer
 from reput_cli.positions import Position, RangeType
 from reput_client.blocking import Admin
-from reput_protocol.bodies_progress import GroupDescription
-from reput_protocol.counted import counted
+from reput_protocol.commands.admin import GroupDescription
 from reput_protocol.errors import GroupNotFound
 from reput_protocol.exit_codes import ExitCode
-from reput_protocol.message import MessageQueue
+from reput_protocol.printable import counted
+from reput_protocol.record.message import MessageQueue
 
 _EARLIEST_MS = 0
 _LATEST_MS = -1

@@ -12,8 +12,8 @@ from reput_cli.failures import CommandFailed
 from reput_cli.options import Settings
 from reput_client.received import ReceivedMessage
 from reput_protocol.exit_codes import ExitCode
-from reput_protocol.message_fields import body_field, message_fields
 from reput_protocol.printable import printable, printable_body, printable_json
+from reput_protocol.record.message_fields import body_field, message_fields
 
 _ESCAPE = re.compile(r"%(?:v\{(?P<encoding>\w+)\}|(?P<letter>.))|\\(?P<control>[nt\\])", re.DOTALL)
 _CONTROLS = {"n": "\n", "t": "\t", "\\": "\\"}

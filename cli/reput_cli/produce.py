@@ -20,10 +20,10 @@ from reput_cli.positions import TimeType
 from reput_client.blocking import Message, Producer
 from reput_client.errors import PartlySent
 from reput_client.produce.receipts import SendReceipt
-from reput_protocol.counted import counted
 from reput_protocol.errors import InvalidMessage, ReputError
 from reput_protocol.exit_codes import ExitCode
-from reput_protocol.message_fields import body_of
+from reput_protocol.printable import counted
+from reput_protocol.record.message_fields import body_of
 
 _READ_BYTES = 1 << 16
 _DELAYS = ("delay_s", "delay_level", "deliver_at")

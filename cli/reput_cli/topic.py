@@ -8,10 +8,10 @@ from reput_cli.failures import CommandFailed
 from reput_cli.options import Settings, shared_options
 from reput_cli.output import Printer
 from reput_client.blocking import Admin
-from reput_protocol.counted import counted
 from reput_protocol.errors import TopicNotFound
 from reput_protocol.exit_codes import ExitCode
 from reput_protocol.names import is_system_topic
+from reput_protocol.printable import counted
 
 _PERMISSIONS = {"rw": 6, "r": 4, "w": 2, "none": 0}
 _PERMISSION_NAMES = {number & 6: name for name, number in _PERMISSIONS.items()}

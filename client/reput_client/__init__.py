@@ -78,8 +78,8 @@ if TYPE_CHECKING:
     from reput_client.produce.receipts import SendReceipt
     from reput_client.produce.transactions import TransactionProducer, TransactionReceipt
     from reput_client.received import ReceivedMessage
-    from reput_protocol.group_terms import TransactionState
-    from reput_protocol.message import Message, MessageQueue
+    from reput_protocol.codes import TransactionState
+    from reput_protocol.record.message import Message, MessageQueue
 
 __all__ = [
     "AckNotReached",
@@ -177,9 +177,9 @@ _MODULES = {
     "InvalidMessage": "reput_client.errors",
     "InvalidName": "reput_client.errors",
     "LocalFileOffsetStore": "reput_client.offset_store",
-    "Message": "reput_protocol.message",
+    "Message": "reput_protocol.record.message",
     "MessageColumns": "reput_client.consume.columns",
-    "MessageQueue": "reput_protocol.message",
+    "MessageQueue": "reput_protocol.record.message",
     "MessageRefused": "reput_client.errors",
     "NoQueue": "reput_client.errors",
     "NotABroker": "reput_client.errors",
@@ -215,7 +215,7 @@ _MODULES = {
     "TransactionEnded": "reput_client.errors",
     "TransactionProducer": "reput_client.produce.transactions",
     "TransactionReceipt": "reput_client.produce.transactions",
-    "TransactionState": "reput_protocol.group_terms",
+    "TransactionState": "reput_protocol.codes",
     "UnsupportedCompression": "reput_client.errors",
     "Verdict": "reput_client.consume.group.failures",
     "averagely": "reput_client.consume.group.allocation",

@@ -17,25 +17,35 @@ from reput_client.transport.session import (
     raise_refusal,
     route_ext,
 )
-from reput_protocol.bodies_delay import CancelledMessage, CancelResult, DelayedMessage, DelayedMessageList
-from reput_protocol.bodies_route import ClusterInfo, TopicRoute
-from reput_protocol.bodies_topic import KVTable, TopicConfig, TopicList, TopicStats
 from reput_protocol.codes import BoundaryType, Perm, RequestCode, ResponseCode
-from reput_protocol.commands_delay import CancelDelayedHeader, ListDelayedHeader
-from reput_protocol.commands_pull import ViewMessageHeader
-from reput_protocol.commands_query import QueryMessageHeader, QueryMessageResult
-from reput_protocol.commands_topic import (
+from reput_protocol.commands.delay import (
+    CancelDelayedHeader,
+    CancelledMessage,
+    CancelResult,
+    DelayedMessage,
+    DelayedMessageList,
+    ListDelayedHeader,
+)
+from reput_protocol.commands.pull import ViewMessageHeader
+from reput_protocol.commands.query import QueryMessageHeader, QueryMessageResult
+from reput_protocol.commands.topic import (
+    ClusterInfo,
     CreateTopicHeader,
     DeleteTopicHeader,
     GetTopicConfigHeader,
+    KVTable,
+    TopicConfig,
+    TopicList,
+    TopicRoute,
+    TopicStats,
     TopicStatsHeader,
 )
 from reput_protocol.errors import ErrorCode, NotFound, error_from_response
-from reput_protocol.header import HeaderType, Value
-from reput_protocol.message import MessageQueue
-from reput_protocol.message_id import decode_offset_message_id
 from reput_protocol.names import check_topic
-from reput_protocol.record import decode_record
+from reput_protocol.record.message import MessageQueue
+from reput_protocol.record.message_id import decode_offset_message_id
+from reput_protocol.record.record import decode_record
+from reput_protocol.wire.header import HeaderType, Value
 
 _MSGPACK = HeaderType.MSGPACK
 _QUEUES_MAX = 65_536

@@ -10,29 +10,32 @@ from reput_client.transport.address import Address
 from reput_client.transport.client import Client
 from reput_client.transport.core import Call
 from reput_client.transport.session import raise_refusal
-from reput_protocol.bodies_group import GroupList, SubscriptionGroupConfig, SubscriptionGroupTable
-from reput_protocol.bodies_progress import GroupDescription, GroupSummaries, GroupSummary
-from reput_protocol.bodies_reset import ResetOffsetBody, ResetOffsetList
-from reput_protocol.bodies_running import ConsumeDirectlyResult, ConsumerRunningInfo
-from reput_protocol.bodies_stats import ConsumeStats, ConsumeTimeSpan
 from reput_protocol.codes import RequestCode
-from reput_protocol.commands_consume import (
+from reput_protocol.commands.admin import DescribeGroupHeader, GroupDescription, GroupSummaries, GroupSummary
+from reput_protocol.commands.consumers import (
     CloneGroupOffsetHeader,
     ConsumeDirectlyHeader,
+    ConsumeDirectlyResult,
+    ConsumerRunningInfo,
     ConsumerRunningInfoHeader,
+    ConsumeStats,
     ConsumeStatsHeader,
+    ConsumeTimeSpan,
     ConsumeTimeSpanHeader,
     ResetOffsetHeader,
 )
-from reput_protocol.commands_group import (
+from reput_protocol.commands.group import (
     DeleteSubscriptionGroupHeader,
+    GroupList,
+    SubscriptionGroupConfig,
     SubscriptionGroupHeader,
+    SubscriptionGroupTable,
     TopicConsumersHeader,
 )
-from reput_protocol.commands_progress import DescribeGroupHeader
-from reput_protocol.header import HeaderType, Value
-from reput_protocol.message import MessageQueue
+from reput_protocol.commands.offset import ResetOffsetBody, ResetOffsetList
 from reput_protocol.names import check_group, check_topic
+from reput_protocol.record.message import MessageQueue
+from reput_protocol.wire.header import HeaderType, Value
 
 _MSGPACK = HeaderType.MSGPACK
 _FORWARDED_GRACE_S = 11.0

@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from reput_protocol.counted import counted
 from reput_protocol.errors import (
     BrokerBusy,
     BrokerError,
@@ -34,6 +33,7 @@ from reput_protocol.errors import (
     TopicNotFound,
     TransactionEnded,
 )
+from reput_protocol.printable import counted
 
 if TYPE_CHECKING:
     from reput_client.produce.posted import Posted

@@ -20,7 +20,7 @@ from msgspec import structs
 
 from reput_client.errors import OffsetStoreDamaged
 from reput_protocol.errors import BrokerError, ReputError
-from reput_protocol.message import MessageQueue
+from reput_protocol.record.message import MessageQueue
 
 OFFSET_NOT_FOUND: Final = -1
 OFFSET_UNKNOWN: Final = -2

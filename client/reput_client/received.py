@@ -13,13 +13,13 @@ from reput_client.errors import DamagedMessage, UnsupportedCompression
 from reput_protocol.buffers import Buffer
 from reput_protocol.codes import MessageSysFlag
 from reput_protocol.errors import RecordMalformed
-from reput_protocol.host import Host
 from reput_protocol.kernel.records import checksum_faults, scan_records
-from reput_protocol.message import MessageQueue
-from reput_protocol.message_id import offset_message_id_of
 from reput_protocol.properties import decode_properties, find_property, split_keys
-from reput_protocol.record_layout import BACK, BORN_HOST_AT, BORN_HOST_IPV6, STORE_HOST_IPV6
-from reput_protocol.record_row import (
+from reput_protocol.record.host import Host
+from reput_protocol.record.layout import BACK, BORN_HOST_AT, BORN_HOST_IPV6, STORE_HOST_IPV6
+from reput_protocol.record.message import MessageQueue
+from reput_protocol.record.message_id import offset_message_id_of
+from reput_protocol.record.row import (
     BODY,
     BODY_SIZE,
     BORN_TIMESTAMP_MS,

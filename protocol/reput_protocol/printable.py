@@ -1,4 +1,4 @@
-"""Text from the network as a terminal can show it: what would control the terminal, or hide, is escaped.
+"""Text for people: what came from the network without what would control a terminal or hide; numbers of things.
 
 A topic, a client id or a body may hold escape sequences, bidirectional overrides and line breaks. Written raw they
 move the cursor, reorder the line or forge another one.
@@ -9,6 +9,11 @@ from __future__ import annotations
 import json
 from typing import Any
 from unicodedata import category
+
+
+def counted(count: int, one: str, many: str | None = None) -> str:
+    """Return `1 queue`, `2 queues`; `many` is the plural where it is not `one` with an s: "messages are"."""
+    return f"{count} {one}" if count == 1 else f"{count} {many or one + 's'}"
 
 
 class _Escapes(dict[int, str]):

@@ -12,8 +12,8 @@ from fakes import Answer, FakeBroker
 from reput_broker import Broker, BrokerConfig
 from reput_client import Admin, Consumer, Message, Producer, PullConsumer
 from reput_client.errors import ConnectFailed
-from reput_protocol.bodies import BrokerData, QueueData, TopicRoute
 from reput_protocol.codes import RequestCode
+from reput_protocol.commands.topic import BrokerData, QueueData, TopicRoute
 
 WHO = RequestCode.GET_BROKER_CLUSTER_INFO
 ROUTE = RequestCode.GET_ROUTEINFO_BY_TOPIC

@@ -12,7 +12,7 @@ from reput_client.blocking.bulk import BulkReader
 from reput_client.consume.fetching import FetchedBlock
 from reput_client.consume.pull import read_records
 from reput_protocol.errors import BrokerError, FilterRefused, TopicNotFound
-from reput_protocol.record_columns import RecordColumns
+from reput_protocol.record.columns import RecordColumns
 
 TOPIC = "bulk"
 

@@ -18,7 +18,7 @@ from fakes import SILENCE, Answer, FakeBroker
 from reput_client import Consumer, Message, Producer, PullConsumer
 from reput_client.transport.aio import AnyioEvent, AnyioRuntime
 from reput_protocol.codes import RequestCode
-from reput_protocol.header import Header
+from reput_protocol.wire.header import Header
 
 BACKENDS = ("trio", "asyncio")
 

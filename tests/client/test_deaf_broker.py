@@ -11,10 +11,10 @@ import pytest
 from faces import FACES, Face
 from fakes import Answer, FakeBroker
 from reput_client import Message
-from reput_protocol.bodies import BrokerData, QueueData, TopicRoute
 from reput_protocol.codes import RequestCode
+from reput_protocol.commands.topic import BrokerData, QueueData, TopicRoute
 from reput_protocol.errors import ReputError
-from reput_protocol.header import Header
+from reput_protocol.wire.header import Header
 
 TIMEOUT_S = 2.0
 

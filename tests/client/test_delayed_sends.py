@@ -13,9 +13,9 @@ from fakes import Answer, FakeBroker
 from reput_client import Message
 from reput_client.errors import AckNotReached, PartlySent
 from reput_protocol.codes import AckLevel, RequestCode, ResponseCode
-from reput_protocol.commands import SendMessageHeader
+from reput_protocol.commands.send import SendMessageHeader
 from reput_protocol.errors import HeaderFieldError, InvalidMessage, MessageRefused
-from reput_protocol.header import Header
+from reput_protocol.wire.header import Header
 
 PUT = RequestCode.PUT_MESSAGE
 SEND = RequestCode.SEND_MESSAGE_V2

@@ -27,8 +27,8 @@ from reput_client.errors import (
 from reput_client.transport import connection
 from reput_protocol.codes import RequestCode, ResponseCode
 from reput_protocol.errors import BrokerBusy, MessageRefused, TopicNotFound
-from reput_protocol.header import Header
-from reput_protocol.record import decode_record
+from reput_protocol.record.record import decode_record
+from reput_protocol.wire.header import Header
 
 PUT = RequestCode.PUT_MESSAGE
 ROUTE = RequestCode.GET_ROUTEINFO_BY_TOPIC

@@ -15,8 +15,8 @@ from reput_client.consume.group import failures
 from reput_client.consume.group.failures import Decision, Failure, OnFailure, Verdict
 from reput_client.transport.session import Session
 from reput_protocol.codes import RequestCode, ResponseCode
-from reput_protocol.header import Header
 from reput_protocol.properties import decode_properties
+from reput_protocol.wire.header import Header
 
 SEND_BACK = RequestCode.CONSUMER_SEND_MSG_BACK
 RESEND = RequestCode.SEND_MESSAGE_V2

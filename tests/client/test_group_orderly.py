@@ -14,7 +14,7 @@ from reput_client import Message
 from reput_client.consume.group import queue_locks
 from reput_client.consume.group.failures import RetryHere
 from reput_protocol.codes import RequestCode, ResponseCode
-from reput_protocol.message import MessageQueue
+from reput_protocol.record.message import MessageQueue
 
 LOCK = RequestCode.LOCK_BATCH_MQ
 FIRST = "0.0.0.0@0#0"

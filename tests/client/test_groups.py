@@ -18,7 +18,7 @@ from reput_client.consume.group.allocation import circularly
 from reput_client.consume.group.handover import LEAVE_AFTER_S
 from reput_protocol.codes import RequestCode, ResponseCode
 from reput_protocol.errors import BrokerError
-from reput_protocol.message import MessageQueue
+from reput_protocol.record.message import MessageQueue
 
 HEART_BEAT = RequestCode.HEART_BEAT
 MEMBERS = RequestCode.GET_CONSUMER_LIST_BY_GROUP

@@ -24,8 +24,8 @@ from reput_client.transport.address import Address
 from reput_client.transport.routing import RouteTable
 from reput_protocol.codes import AckLevel, RequestCode, ResponseCode
 from reput_protocol.errors import InvalidMessage, TopicNotFound
-from reput_protocol.message import MessageQueue
-from reput_protocol.record import decode_record
+from reput_protocol.record.message import MessageQueue
+from reput_protocol.record.record import decode_record
 from stored_messages import sent_part, stored
 
 PUT = RequestCode.PUT_MESSAGE

@@ -21,7 +21,7 @@ from reput_client import Message, blocking
 from reput_client.errors import ClientClosed, ConnectFailed, PostsFailed, SendOutcomeUnknown
 from reput_client.produce.link import Link
 from reput_protocol.codes import RequestCode, ResponseCode
-from reput_protocol.record import decode_record
+from reput_protocol.record.record import decode_record
 
 PUT = RequestCode.PUT_MESSAGE
 BUSY = Answer(ResponseCode.SYSTEM_BUSY, remark="BUSY: later")

@@ -15,9 +15,9 @@ from fakes import HANG_UP, SILENCE, Answer, FakeBroker
 from reput_client import Message
 from reput_client.errors import ConnectFailed, PostsFailed, RequestTimeout, SendOutcomeUnknown
 from reput_client.transport.backoff import Backoff
-from reput_protocol.bodies import BrokerData, QueueData, TopicRoute
 from reput_protocol.codes import RequestCode, ResponseCode
-from reput_protocol.record import decode_record
+from reput_protocol.commands.topic import BrokerData, QueueData, TopicRoute
+from reput_protocol.record.record import decode_record
 
 PUT = RequestCode.PUT_MESSAGE
 BUSY = Answer(ResponseCode.SYSTEM_BUSY, remark="BUSY: later")

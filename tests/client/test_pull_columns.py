@@ -20,7 +20,7 @@ from reput_client.consume.columns import MessageColumns
 from reput_client.errors import DamagedMessage
 from reput_protocol.codes import MessageSysFlag, RequestCode
 from reput_protocol.errors import FilterSyntaxError, TopicNotFound
-from reput_protocol.header import HeaderType
+from reput_protocol.wire.header import HeaderType
 
 TOPIC = "columns"
 

@@ -14,15 +14,15 @@ from faces import FACES, Face
 from fakes import SILENCE, Answer, FakeBroker
 from reput_client import Message, ReceivedMessage
 from reput_client.errors import ClientClosed, ReplyTimeout
-from reput_protocol.bodies_heartbeat import HeartbeatData
 from reput_protocol.codes import MessageSysFlag, RequestCode, ResponseCode
-from reput_protocol.commands_reply import PushReplyHeader
-from reput_protocol.commands_send import SendMessageHeader
+from reput_protocol.commands.group import HeartbeatData
+from reput_protocol.commands.reply import PushReplyHeader
+from reput_protocol.commands.send import SendMessageHeader
 from reput_protocol.errors import BrokerBusy, InvalidMessage, InvalidName, RequesterGone, TopicNotFound
-from reput_protocol.header import Header, HeaderType
 from reput_protocol.names import reply_topic
 from reput_protocol.properties import decode_properties, encode_properties
-from reput_protocol.record import Record, encode_record
+from reput_protocol.record.record import Record, encode_record
+from reput_protocol.wire.header import Header, HeaderType
 
 SEND, BEAT, LEAVE = RequestCode.SEND_MESSAGE_V2, RequestCode.HEART_BEAT, RequestCode.UNREGISTER_CLIENT
 PUSH, REPLY = RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT, RequestCode.SEND_REPLY_MESSAGE_V2

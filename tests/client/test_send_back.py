@@ -15,9 +15,9 @@ from reput_client.errors import ClientClosed, RequestTimeout
 from reput_client.transport.session import Session
 from reput_protocol.codes import RequestCode, ResponseCode
 from reput_protocol.errors import BrokerError
-from reput_protocol.message import MessageQueue
 from reput_protocol.properties import decode_properties, encode_properties
-from reput_protocol.record import Record, encode_record
+from reput_protocol.record.message import MessageQueue
+from reput_protocol.record.record import Record, encode_record
 
 T = TypeVar("T")
 BACK, SEND = RequestCode.CONSUMER_SEND_MSG_BACK, RequestCode.SEND_MESSAGE_V2

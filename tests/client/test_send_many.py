@@ -12,7 +12,7 @@ from reput_broker.background import BackgroundBroker
 from reput_client import Message, SendReceipt
 from reput_client.errors import ClientClosed, PartlySent, SendOutcomeUnknown
 from reput_protocol.errors import InvalidMessage, InvalidName
-from reput_protocol.record import decode_record
+from reput_protocol.record.record import decode_record
 from stored_messages import sent_part, stored
 
 

@@ -15,7 +15,7 @@ from reput_client.errors import ConnectFailed, RequestTimeout
 from reput_client.transport.broker_requests import BrokerRequest
 from reput_client.transport.session import Session
 from reput_protocol.codes import RequestCode, ResponseCode
-from reput_protocol.header import ONEWAY_FLAG, HeaderType
+from reput_protocol.wire.header import ONEWAY_FLAG, HeaderType
 
 T = TypeVar("T")
 

@@ -15,8 +15,8 @@ from fakes import SILENCE, Answer, FakeBroker
 from reput_client import Message
 from reput_client.errors import BrokerNotFound, ConnectFailed, SendOutcomeUnknown
 from reput_client.transport import connection
-from reput_protocol.bodies import BrokerData, QueueData, TopicRoute
 from reput_protocol.codes import RequestCode, ResponseCode
+from reput_protocol.commands.topic import BrokerData, QueueData, TopicRoute
 
 WHO = RequestCode.GET_BROKER_CLUSTER_INFO
 ROUTE = RequestCode.GET_ROUTEINFO_BY_TOPIC

@@ -16,8 +16,8 @@ from reput_client import Message
 from reput_client.errors import AckNotReached, SendOutcomeUnknown
 from reput_protocol.codes import RequestCode, ResponseCode
 from reput_protocol.errors import BrokerError, HeaderFieldError, MessageRefused
-from reput_protocol.header import Header
-from reput_protocol.record import decode_record
+from reput_protocol.record.record import decode_record
+from reput_protocol.wire.header import Header
 
 TASKS = 40
 

@@ -14,13 +14,13 @@ from faces import FACES, Face
 from fakes import Answer, FakeBroker
 from reput_client import Message, ReceivedMessage, TransactionState
 from reput_client.errors import AckNotReached, ClientClosed, SendOutcomeUnknown
-from reput_protocol.bodies_heartbeat import HeartbeatData
 from reput_protocol.codes import MessageSysFlag, RequestCode, ResponseCode
-from reput_protocol.commands_transaction import CheckTransactionHeader
+from reput_protocol.commands.group import HeartbeatData
+from reput_protocol.commands.transaction import CheckTransactionHeader
 from reput_protocol.errors import TransactionEnded
-from reput_protocol.header import ONEWAY_FLAG, Header, HeaderType
 from reput_protocol.properties import decode_properties, encode_properties
-from reput_protocol.record import Record, encode_record
+from reput_protocol.record.record import Record, encode_record
+from reput_protocol.wire.header import ONEWAY_FLAG, Header, HeaderType
 
 END, CHECK = RequestCode.END_TRANSACTION, RequestCode.CHECK_TRANSACTION_STATE
 SEND, BEAT, LEAVE = RequestCode.SEND_MESSAGE_V2, RequestCode.HEART_BEAT, RequestCode.UNREGISTER_CLIENT

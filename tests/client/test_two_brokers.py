@@ -13,9 +13,9 @@ from fakes import Answer, FakeBroker
 from reput_broker import Broker, BrokerConfig
 from reput_client import Consumer, Message, Producer, PullConsumer, ReadOffsetType, RemoteOffsetStore
 from reput_client.errors import AmbiguousQueue
-from reput_protocol.bodies import BrokerData, QueueData, TopicRoute
 from reput_protocol.codes import RequestCode
-from reput_protocol.message import MessageQueue
+from reput_protocol.commands.topic import BrokerData, QueueData, TopicRoute
+from reput_protocol.record.message import MessageQueue
 
 A, B = MessageQueue("t", "broker-a", 0), MessageQueue("t", "broker-b", 0)
 

@@ -8,8 +8,8 @@ from typing import NamedTuple
 from conformance.apache import Apache
 from conformance.counts import COUNTS
 from conformance.workload import Sent
-from reput_protocol.hashing import java_hash
-from reput_protocol.record import Record, decode_record
+from reput_protocol.record.hashing import java_hash
+from reput_protocol.record.record import Record, decode_record
 
 LATEST = (1 << 62) - 1
 KEYS_TRIED = 60

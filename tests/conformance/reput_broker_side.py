@@ -14,7 +14,7 @@ from conformance.reput_side import REPUT_WRITES_INDEX
 from conformance.workload import Sent
 from reput_client.blocking import Admin, Message, Producer, PullConsumer
 from reput_client.received import ReceivedMessage
-from reput_protocol.loose_json import read_json
+from reput_protocol.commands.body import read_json
 
 GROUP = "conformance"
 SAVE_INTERVAL_MS = 100

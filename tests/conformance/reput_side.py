@@ -14,11 +14,11 @@ from conformance.workload import Sent
 from reput_broker.store.message_store import MessageStore
 from reput_broker.store.options import StoreOptions
 from reput_broker.store.results import GetStatus, PutStatus
-from reput_protocol.host import Host
-from reput_protocol.message import Message
 from reput_protocol.properties import encode_properties
-from reput_protocol.put_block import encode_put_block
-from reput_protocol.record import Record
+from reput_protocol.record.host import Host
+from reput_protocol.record.message import Message
+from reput_protocol.record.put_block import encode_put_block
+from reput_protocol.record.record import Record
 from stores import BORN_HOST, PLENTY, FakeClock, dispatch_all, opened
 
 REPUT_WRITES_INDEX = True

@@ -16,7 +16,7 @@ from conformance import apache
 from conformance.checks import COUNTS
 from reput_client.consume.group import allocation
 from reput_client.consume.group.allocation import AllocationStrategy
-from reput_protocol.message import MessageQueue
+from reput_protocol.record.message import MessageQueue
 
 pytestmark = pytest.mark.process
 

@@ -18,9 +18,9 @@ from conformance.checks import COUNTS
 from conformance.reput_broker_side import GROUP
 from conformance.workload import Sent, from_base64
 from reput_client.blocking import Admin, Message, Producer, PullConsumer
-from reput_protocol.bodies_delay import CancelOutcome
-from reput_protocol.delay_levels import DELAY_LEVELS_MS
-from reput_protocol.loose_json import read_json
+from reput_protocol.commands.body import read_json
+from reput_protocol.commands.delay import CancelOutcome
+from reput_protocol.record.delays import DELAY_LEVELS_MS
 
 pytestmark = pytest.mark.process
 

@@ -12,7 +12,7 @@ from filters.cases import random_case, random_properties
 from filters.mutations import mutated
 from filters.ours import outcome
 from reput_protocol.errors import FilterSyntaxError
-from reput_protocol.sql import SqlFilter
+from reput_protocol.filter.sql import SqlFilter
 
 pytestmark = pytest.mark.process
 

@@ -11,7 +11,7 @@ from conformance import checks, workload
 from conformance.apache import Apache
 from conformance.checks import COUNTS
 from conformance.test_store_handover import apache_puts
-from reput_protocol.record import decode_record
+from reput_protocol.record.record import decode_record
 from store_samples import hashes
 
 pytest.importorskip("pyarrow")

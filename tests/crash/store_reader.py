@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from crash.ledger import QueueKey
-from reput_protocol.record import decode_record
+from reput_protocol.record.record import decode_record
 
 _BLANK = 0xCBD43194
 _HEAD = struct.Struct(">iI")

@@ -21,7 +21,7 @@ from reput_broker.store.message_store import MessageStore
 from reput_broker.store.opening import directory_swap
 from reput_broker.store.options import StoreOptions
 from reput_broker.tools.rebuild import REBUILDERS, rebuild
-from reput_protocol.record import Record, decode_record
+from reput_protocol.record.record import Record, decode_record
 from retention import Cleaning, FakeMachine
 from store_samples import examine
 from stores import FakeClock, dispatch_all, opened, put, read_queue, small_options

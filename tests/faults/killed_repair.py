@@ -27,7 +27,7 @@ from reput_broker.store.options import StoreOptions
 from reput_broker.tools.repair import apply_repair
 from reput_broker.tools.repair_plan import RepairPlan, plan_repair
 from reput_broker.tools.verify import Verification
-from reput_protocol.record import Record
+from reput_protocol.record.record import Record
 from stores import FakeClock, dispatch_all, opened, put, read_queue, small_options, tree
 
 IMAGES_A_RUN = 20

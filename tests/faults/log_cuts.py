@@ -10,7 +10,7 @@ from crash.checker import Violation
 from faults.made import FILE_BYTES, Made, check_ends_at, check_refused, make, read_from, sample
 from faults.outcome import Outcome, scratch
 from faults.readers import check_readers
-from reput_protocol.record import decode_record, encode_record
+from reput_protocol.record.record import decode_record, encode_record
 
 
 def log_cuts(seed: int, images: int) -> Outcome:

@@ -18,7 +18,7 @@ from faults.readers import check_readers
 from faults.workload import abandon
 from reput_broker.store.errors import StoreDamaged
 from reput_protocol.properties import CRC_PROPERTY_BYTES
-from reput_protocol.record import Record, decode_record
+from reput_protocol.record.record import Record, decode_record
 from stores import read_queue, tree
 
 FIELDS = (

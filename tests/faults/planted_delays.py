@@ -11,7 +11,7 @@ from reput_broker.delay.timer_checkpoint import TimerProgress
 from reput_broker.delay.timer_log import TimerLog
 from reput_broker.delay.timers import Timers
 from reput_broker.store.results import PutResult, PutStatus
-from reput_protocol.record import Record
+from reput_protocol.record.record import Record
 
 
 def copies_name_nobody(patch: pytest.MonkeyPatch) -> None:

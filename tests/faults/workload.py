@@ -23,8 +23,8 @@ from reput_broker.store.results import PutResult, PutStatus
 from reput_broker.tables.offsets import ConsumerOffsetManager
 from reput_broker.tables.topics import TopicConfigManager
 from reput_protocol.kernel.records import record_starts
-from reput_protocol.message import Message
-from reput_protocol.put_block import encode_put_block
+from reput_protocol.record.message import Message
+from reput_protocol.record.put_block import encode_put_block
 from stores import BORN_HOST, T0, FakeClock, small_options
 
 Queue = tuple[str, int]

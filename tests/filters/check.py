@@ -12,11 +12,11 @@ from filters.ours import outcome
 from reput_broker.store.message_store import MessageStore
 from reput_broker.store.results import GetMessageResult
 from reput_client.consume.pull import PulledMessages
-from reput_protocol.filters import TagFilter
-from reput_protocol.message import Message
-from reput_protocol.put_block import encode_put_block
-from reput_protocol.record import decode_record
-from reput_protocol.sql import SqlFilter
+from reput_protocol.filter.sql import SqlFilter
+from reput_protocol.filter.tags import TagFilter
+from reput_protocol.record.message import Message
+from reput_protocol.record.put_block import encode_put_block
+from reput_protocol.record.record import decode_record
 from stores import BORN_HOST, T0, dispatch_all, opened, small_options
 
 TAGS = ("paid", "refunded", "AaAa", "BBBB", "AaBB", "größe", "\U0001f600", "x y", "a", None, None)

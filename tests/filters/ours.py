@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from reput_protocol.errors import FilterSyntaxError
+from reput_protocol.filter.sql import SqlFilter
+from reput_protocol.filter.sql.values import NotComparable
 from reput_protocol.properties import encode_properties
-from reput_protocol.sql import SqlFilter
-from reput_protocol.sql.values import NotComparable
 
 
 def outcome(expression: str, messages: Iterable[Mapping[str, str]]) -> str | list[bool | str | None]:

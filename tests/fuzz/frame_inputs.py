@@ -7,16 +7,16 @@ from collections.abc import Sequence
 from random import Random
 
 from fuzz.mutations import mutated
-from reput_protocol import commands
 from reput_protocol.codes import RequestCode
-from reput_protocol.frames import encode_frame
-from reput_protocol.header import Header, HeaderType, Value
-from reput_protocol.message import Message
-from reput_protocol.put_block import encode_put_block
+from reput_protocol.record.message import Message
+from reput_protocol.record.put_block import encode_put_block
+from reput_protocol.wire.frames import encode_frame
+from reput_protocol.wire.header import Header, HeaderType, Value
+from typed_headers import typed_headers
 
 TOPICS = ("orders", "other")
 _CODES = tuple(map(int, RequestCode))
-_HEADERS = [kind for name in commands.__all__ if hasattr(kind := getattr(commands, name), "REQUEST_CODE")]
+_HEADERS = [kind for kind in typed_headers() if hasattr(kind, "REQUEST_CODE")]
 _FIELDS: dict[int, Sequence[str]] = {
     int(kind.REQUEST_CODE): kind.__struct_encode_fields__ for kind in _HEADERS
 }

@@ -255,7 +255,7 @@ def _read_columns(kernel: SimpleNamespace, data: bytearray, table: array[int], s
 
 def _encode_columns(kernel: SimpleNamespace, data: bytearray, choice: float) -> list[Any]:
     """Encode three messages: 28 numbers say where their parts are in what follows them."""
-    from reput_protocol.message_id import UniqueIdGenerator
+    from reput_protocol.record.message_id import UniqueIdGenerator
 
     numbers = array("q", data[:224].ljust(224, b"\0"))
     numbers.byteswap()
@@ -348,8 +348,8 @@ def _mutated(rng: random.Random, data: bytes) -> bytearray:
 
 
 def _samples() -> list[tuple[str, bytes]]:
-    from reput_protocol.client_batch import BatchItem, encode_batch
-    from reput_protocol.record import Host, Record, encode_blank, encode_record
+    from reput_protocol.record.client_batch import BatchItem, encode_batch
+    from reput_protocol.record.record import Host, Record, encode_blank, encode_record
 
     rng = random.Random(1)
     samples: list[tuple[str, bytes]] = []

@@ -16,8 +16,8 @@ from fuzz.outcome import Outcome, defects_in_the_log, private_b
 from reput_broker import Broker, BrokerConfig
 from reput_protocol.codes import RequestCode
 from reput_protocol.errors import ProtocolError
-from reput_protocol.frames import FrameReader, encode_frame
-from reput_protocol.header import Header, HeaderType, decode_header
+from reput_protocol.wire.frames import FrameReader, decode_header, encode_frame
+from reput_protocol.wire.header import Header, HeaderType
 
 _BATCH = 1_000
 _AT_ONCE = 32

@@ -10,8 +10,8 @@ import pytest
 
 from reput_broker.store.log.commit_log import CommitLog
 from reput_broker.store.message_store import MessageStore
-from reput_protocol.host import Host
-from reput_protocol.record import Record
+from reput_protocol.record.host import Host
+from reput_protocol.record.record import Record
 from stores import T0, FakeClock, opened, small_options
 
 RECORDS_0 = """

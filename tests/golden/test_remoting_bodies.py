@@ -7,42 +7,44 @@ from typing import Any
 
 import pytest
 
-from reput_protocol.bodies import (
-    BrokerStatsData,
-    CheckClientBody,
+from reput_protocol.codes import ConsumeResult
+from reput_protocol.commands.admin import (
     ClientConnection,
-    ConsumeDirectlyResult,
     ConsumerConnection,
-    ConsumerData,
-    ConsumerList,
+    ProducerConnection,
+    ProducerInfo,
+    ProducerTable,
+)
+from reput_protocol.commands.consumers import (
+    BrokerStatsData,
+    ConsumeDirectlyResult,
     ConsumerRunningInfo,
-    ConsumerStatusBody,
     ConsumeStats,
     ConsumeStatsList,
     ConsumeStatus,
     ConsumeTimeSpan,
     CorrectionOffsets,
+    OffsetWrapper,
+    ProcessQueueInfo,
+    QueueTimeSpan,
+    StatsItem,
+)
+from reput_protocol.commands.group import (
+    CheckClientBody,
+    ConsumerData,
+    ConsumerList,
     GroupList,
     HeartbeatData,
     LockBatchBody,
     LockBatchResult,
-    OffsetWrapper,
-    ProcessQueueInfo,
-    ProducerConnection,
     ProducerData,
-    ProducerInfo,
-    ProducerTable,
     QuerySubscriptionBody,
-    QueueTimeSpan,
-    ResetOffsetBody,
-    ResetOffsetList,
-    StatsItem,
     SubscriptionData,
     SubscriptionGroupConfig,
     SubscriptionGroupTable,
 )
-from reput_protocol.group_terms import ConsumeResult
-from reput_protocol.message import MessageQueue
+from reput_protocol.commands.offset import ConsumerStatusBody, ResetOffsetBody, ResetOffsetList
+from reput_protocol.record.message import MessageQueue
 
 QUEUE = MessageQueue("TopicTest", "broker-a", 1)
 QUEUE_TEXT = '{"brokerName":"broker-a","queueId":1,"topic":"TopicTest"}'

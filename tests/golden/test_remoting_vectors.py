@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import pytest
 
-from reput_protocol.commands import (
-    PullMessageResult,
-    RouteHeader,
-    SendMessageHeader,
-    SendMessageResult,
+from reput_protocol.commands.pull import PullMessageResult
+from reput_protocol.commands.send import SendMessageHeader, SendMessageResult
+from reput_protocol.commands.topic import RouteHeader
+from reput_protocol.record.hashing import java_hash
+from reput_protocol.wire.frames import (
+    FrameReader,
+    decode_header,
+    encode_frame,
+    encode_frame_head,
+    encode_header,
 )
-from reput_protocol.frames import FrameReader, encode_frame, encode_frame_head
-from reput_protocol.hashing import java_hash
-from reput_protocol.header import Header, HeaderType, decode_header, encode_header
+from reput_protocol.wire.header import Header, HeaderType
 
 ROUTE_JSON = bytes.fromhex(
     "00000087000000837b22636f6465223a3130352c226578744669656c6473223a7b22746f706963223a22546f706963546573"

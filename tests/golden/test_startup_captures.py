@@ -10,23 +10,33 @@ from typing import Any
 
 import pytest
 
-from reput_protocol.bodies import CheckClientBody, HeartbeatData, LockBatchBody, ProducerData
-from reput_protocol.codes import PullSysFlag, RequestCode
-from reput_protocol.commands import (
-    CommandHeader,
+from reput_protocol.codes import (
+    ConsumeFromWhere,
+    ConsumeType,
+    MessageModel,
+    PullSysFlag,
+    RequestCode,
+    TransactionState,
+)
+from reput_protocol.commands.consumers import SendBackHeader
+from reput_protocol.commands.group import (
+    CheckClientBody,
     ConsumerIdsChangedHeader,
     ConsumerListHeader,
-    EndTransactionHeader,
-    PullMessageHeader,
-    SendBackHeader,
-    SendMessageHeader,
+    HeartbeatData,
+    LockBatchBody,
+    ProducerData,
     UnregisterClientHeader,
-    UpdateConsumerOffsetHeader,
 )
-from reput_protocol.group_terms import ConsumeFromWhere, ConsumeType, MessageModel, TransactionState
-from reput_protocol.header import ONEWAY_FLAG, Header, HeaderType, decode_header, encode_header
-from reput_protocol.message import MessageQueue
+from reput_protocol.commands.header import CommandHeader
+from reput_protocol.commands.offset import UpdateConsumerOffsetHeader
+from reput_protocol.commands.pull import PullMessageHeader
+from reput_protocol.commands.send import SendMessageHeader
+from reput_protocol.commands.transaction import EndTransactionHeader
 from reput_protocol.names import CLIENT_INNER_PRODUCER_GROUP, group_of_retry_topic, reply_topic, retry_topic
+from reput_protocol.record.message import MessageQueue
+from reput_protocol.wire.frames import decode_header, encode_header
+from reput_protocol.wire.header import ONEWAY_FLAG, Header, HeaderType
 
 JAVA_ID = "192.168.1.7@4242#1234567890123"
 

@@ -4,11 +4,11 @@ import struct
 
 import pytest
 
-from reput_protocol.client_batch import BatchItem, decode_batch, encode_batch
-from reput_protocol.hashing import index_hash, java_hash, tags_code
-from reput_protocol.message_id import decode_offset_message_id, offset_message_id
 from reput_protocol.properties import decode_properties, encode_properties
-from reput_protocol.record import (
+from reput_protocol.record.client_batch import BatchItem, decode_batch, encode_batch
+from reput_protocol.record.hashing import index_hash, java_hash, tags_code
+from reput_protocol.record.message_id import decode_offset_message_id, offset_message_id
+from reput_protocol.record.record import (
     Host,
     Record,
     ScanStatus,

@@ -187,8 +187,8 @@ def delayed_twice() -> None:
 def half_message_delivered() -> None:
     """every other rollback is carried out as a commit"""
     from reput_broker.processors import transaction
-    from reput_protocol.commands_transaction import EndTransactionHeader
-    from reput_protocol.group_terms import TransactionState
+    from reput_protocol.codes import TransactionState
+    from reput_protocol.commands.transaction import EndTransactionHeader
 
     class Careless(EndTransactionHeader):
         @classmethod

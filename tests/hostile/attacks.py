@@ -23,8 +23,8 @@ from pathlib import Path
 
 import msgpack  # type: ignore[import-untyped]
 
-from reput_protocol.frames import encode_frame
-from reput_protocol.header import Header, HeaderType, Value
+from reput_protocol.wire.frames import encode_frame
+from reput_protocol.wire.header import Header, HeaderType, Value
 
 OLD_TOPIC = "old"
 """The topic that holds enough to fill the outbox of a client that never reads."""

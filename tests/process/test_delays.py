@@ -25,9 +25,9 @@ from reput_client import Message as AsyncMessage
 from reput_client import Producer as AsyncProducer
 from reput_client import PullConsumer as AsyncPullConsumer
 from reput_client.blocking import Admin, Message, Producer, PullConsumer
-from reput_protocol.bodies_delay import CancelOutcome
-from reput_protocol.delay_levels import DELAY_LEVELS_MS
+from reput_protocol.commands.delay import CancelOutcome
 from reput_protocol.errors import ReputError
+from reput_protocol.record.delays import DELAY_LEVELS_MS
 from retention import RESERVED_MS, FakeMachine
 
 pytestmark = pytest.mark.process

@@ -18,7 +18,7 @@ import pytest
 from broker_process import BrokerProcess
 from reput_client.blocking import Admin, Message, Producer, PullConsumer, ReceivedMessage
 from reput_client.consume.send_back import DEAD_LETTER, send_back
-from reput_protocol.message import MessageQueue
+from reput_protocol.record.message import MessageQueue
 
 pytestmark = pytest.mark.process
 

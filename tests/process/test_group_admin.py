@@ -12,42 +12,40 @@ import pytest
 from broker_process import BrokerProcess
 from group_client import GroupClient
 from reput_client.blocking import Admin, Message, MessageQueue, Producer
-from reput_protocol.bodies_connections import ConsumerConnection, ProducerConnection, ProducerTable
-from reput_protocol.bodies_group import (
-    GroupList,
-    QuerySubscriptionBody,
-    SubscriptionGroupConfig,
-    SubscriptionGroupList,
-    SubscriptionGroupTable,
-)
-from reput_protocol.bodies_reset import ResetOffsetBody
-from reput_protocol.bodies_running import ConsumeDirectlyResult
-from reput_protocol.bodies_stats import ConsumeStats, ConsumeTimeSpan
-from reput_protocol.bodies_topic import TopicList
-from reput_protocol.codes import LanguageCode, RequestCode, ResponseCode
-from reput_protocol.commands_consume import (
+from reput_protocol.codes import ConsumeResult, LanguageCode, MessageModel, RequestCode, ResponseCode
+from reput_protocol.commands.admin import ConsumerConnection, ProducerConnection, ProducerTable
+from reput_protocol.commands.consumers import (
     CloneGroupOffsetHeader,
     ConsumeDirectlyHeader,
+    ConsumeDirectlyResult,
     ConsumerRunningInfoHeader,
+    ConsumeStats,
     ConsumeStatsHeader,
+    ConsumeTimeSpan,
     ConsumeTimeSpanHeader,
     ResetOffsetHeader,
 )
-from reput_protocol.commands_group import (
+from reput_protocol.commands.group import (
     ConsumerConnectionHeader,
     ConsumerSubscriptionHeader,
     ConsumerTopicsHeader,
     DeleteSubscriptionGroupHeader,
     GroupForbiddenHeader,
+    GroupList,
     ProducerConnectionHeader,
+    QuerySubscriptionBody,
+    SubscriptionGroupConfig,
     SubscriptionGroupHeader,
+    SubscriptionGroupList,
+    SubscriptionGroupTable,
     SubscriptionGroupTableHeader,
     TopicConsumersHeader,
 )
+from reput_protocol.commands.offset import ResetOffsetBody
+from reput_protocol.commands.topic import TopicList
 from reput_protocol.errors import BrokerBusy, BrokerError, GroupNotFound, NotFound, TopicNotFound
-from reput_protocol.group_terms import ConsumeResult, MessageModel
-from reput_protocol.header import HeaderType
-from reput_protocol.record import decode_record
+from reput_protocol.record.record import decode_record
+from reput_protocol.wire.header import HeaderType
 
 pytestmark = pytest.mark.process
 

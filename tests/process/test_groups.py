@@ -13,13 +13,16 @@ import pytest
 from broker_process import BrokerProcess
 from group_client import GroupClient
 from reput_client.blocking import Admin, Message, Producer
-from reput_protocol.bodies_group import SubscriptionGroupConfig
-from reput_protocol.bodies_heartbeat import ConsumerData, HeartbeatData, SubscriptionData
-from reput_protocol.codes import PullSysFlag, RequestCode, ResponseCode
-from reput_protocol.commands_group import GroupForbiddenHeader
-from reput_protocol.group_terms import MessageModel
-from reput_protocol.header import HeaderType
-from reput_protocol.record_view import record_views
+from reput_protocol.codes import MessageModel, PullSysFlag, RequestCode, ResponseCode
+from reput_protocol.commands.group import (
+    ConsumerData,
+    GroupForbiddenHeader,
+    HeartbeatData,
+    SubscriptionData,
+    SubscriptionGroupConfig,
+)
+from reput_protocol.record.view import record_views
+from reput_protocol.wire.header import HeaderType
 
 pytestmark = pytest.mark.process
 

@@ -14,7 +14,7 @@ from raw_client import RawClient, in_letters
 from reput_client.blocking import Message, Producer, PullConsumer
 from reput_protocol.codes import RequestCode
 from reput_protocol.errors import ReputError
-from reput_protocol.header import ONEWAY_FLAG, HeaderType
+from reput_protocol.wire.header import ONEWAY_FLAG, HeaderType
 
 pytestmark = pytest.mark.process
 

@@ -11,11 +11,11 @@ import pytest
 from broker_process import BrokerProcess
 from raw_client import RawClient
 from reput_protocol.codes import LanguageCode, RequestCode
-from reput_protocol.frames import encode_frame
-from reput_protocol.header import Header, HeaderType, Value
-from reput_protocol.message import Message
-from reput_protocol.put_block import encode_put_block
-from reput_protocol.record import decode_record
+from reput_protocol.record.message import Message
+from reput_protocol.record.put_block import encode_put_block
+from reput_protocol.record.record import decode_record
+from reput_protocol.wire.frames import encode_frame
+from reput_protocol.wire.header import Header, HeaderType, Value
 
 pytestmark = pytest.mark.process
 

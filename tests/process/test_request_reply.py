@@ -20,11 +20,11 @@ from group_client import GroupClient
 from reput_client import Consumer, Message, Producer, ReceivedMessage, blocking
 from reput_client.errors import ClientClosed, ReplyTimeout
 from reput_protocol.codes import RequestCode
-from reput_protocol.commands_reply import PushReplyHeader
-from reput_protocol.commands_send import SendMessageHeader
+from reput_protocol.commands.reply import PushReplyHeader
+from reput_protocol.commands.send import SendMessageHeader
 from reput_protocol.errors import ReputError, RequesterGone
-from reput_protocol.header import HeaderType
 from reput_protocol.properties import decode_properties, encode_properties
+from reput_protocol.wire.header import HeaderType
 
 pytestmark = pytest.mark.process
 

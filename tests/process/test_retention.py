@@ -26,9 +26,9 @@ from reput_broker.store.log.mapped_file import MappedFile
 from reput_client import Message, Producer, PullConsumer, PullStatus, blocking
 from reput_protocol.codes import RequestCode, ResponseCode
 from reput_protocol.errors import ReputError, StoreUnavailable
-from reput_protocol.header import HeaderType, Value
-from reput_protocol.put_block import encode_put_block
-from reput_protocol.record_layout import RECORD_BYTES_MIN
+from reput_protocol.record.layout import RECORD_BYTES_MIN
+from reput_protocol.record.put_block import encode_put_block
+from reput_protocol.wire.header import HeaderType, Value
 from retention import RESERVED_MS, FakeMachine
 
 pytestmark = pytest.mark.process

@@ -14,7 +14,7 @@ from lossy_proxy import LossyProxy
 from reput_client.blocking import Admin, Message, Producer, PullConsumer, ReceivedMessage
 from reput_client.consume.send_back import send_back
 from reput_protocol.errors import TopicNotFound
-from reput_protocol.message import MessageQueue
+from reput_protocol.record.message import MessageQueue
 
 pytestmark = pytest.mark.process
 

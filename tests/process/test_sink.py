@@ -9,12 +9,11 @@ import pytest
 
 from reput_broker.background import BackgroundBroker
 from reput_client.blocking import Admin, Message
-from reput_protocol.bodies_stage import CommitStagedBody
 from reput_protocol.codes import RequestCode
-from reput_protocol.header import Header
+from reput_protocol.commands.stage import CommitStagedBody, encode_staged_head
 from reput_protocol.names import SINK_TOPIC
-from reput_protocol.put_block import encode_put_block
-from reput_protocol.staged_blocks import encode_staged_head
+from reput_protocol.record.put_block import encode_put_block
+from reput_protocol.wire.header import Header
 from sink_client import SinkClient, Staged, block_of, published
 
 TOPIC = "orders"

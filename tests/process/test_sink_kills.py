@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from broker_process import BrokerProcess, free_port
-from reput_protocol.header import Header
+from reput_protocol.wire.header import Header
 from sink_broker import STEPS
 from sink_client import SinkClient, Staged, published
 

@@ -18,12 +18,12 @@ from raw_client import RawClient
 from reput_broker import Broker, BrokerConfig
 from reput_client.blocking import Admin, Consumer, Message, Producer, PullConsumer
 from reput_client.consume.pull import PullStatus
-from reput_protocol.bodies_heartbeat import CheckClientBody, ConsumerData, HeartbeatData, SubscriptionData
 from reput_protocol.codes import PullSysFlag, RequestCode, ResponseCode
-from reput_protocol.commands_pull import PullMessageHeader
+from reput_protocol.commands.group import CheckClientBody, ConsumerData, HeartbeatData, SubscriptionData
+from reput_protocol.commands.pull import PullMessageHeader
 from reput_protocol.errors import BrokerError, ErrorCode, FilterRefused
-from reput_protocol.header import Header, HeaderType
-from reput_protocol.record_view import record_views
+from reput_protocol.record.view import record_views
+from reput_protocol.wire.header import Header, HeaderType
 
 pytestmark = pytest.mark.process
 

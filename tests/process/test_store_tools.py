@@ -13,8 +13,8 @@ import pytest
 
 from broker_process import SMALL_INDEX, BrokerProcess
 from reput_broker.store.options import StoreOptions
-from reput_protocol.message import Message
-from reput_protocol.put_block import encode_put_block
+from reput_protocol.record.message import Message
+from reput_protocol.record.put_block import encode_put_block
 from store_samples import hashes, records_of
 from stores import BORN_HOST, T0, dispatch_all, flip_bit, opened
 

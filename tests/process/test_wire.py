@@ -10,16 +10,16 @@ import pytest
 
 from broker_process import BrokerProcess
 from raw_client import RawClient, in_letters
-from reput_protocol.bodies import TopicConfig, TopicList, TopicRoute, TopicStats
-from reput_protocol.client_batch import BatchItem, encode_batch
 from reput_protocol.codes import AckLevel, PullSysFlag, RequestCode, ResponseCode
-from reput_protocol.commands import SendMessageHeader, SendMessageResult
-from reput_protocol.header import HeaderType, Value
-from reput_protocol.message import Message, MessageQueue
-from reput_protocol.message_id import decode_offset_message_id
+from reput_protocol.commands.send import SendMessageHeader, SendMessageResult
+from reput_protocol.commands.topic import TopicConfig, TopicList, TopicRoute, TopicStats
 from reput_protocol.properties import decode_properties
-from reput_protocol.put_block import encode_put_block
-from reput_protocol.record import decode_record
+from reput_protocol.record.client_batch import BatchItem, encode_batch
+from reput_protocol.record.message import Message, MessageQueue
+from reput_protocol.record.message_id import decode_offset_message_id
+from reput_protocol.record.put_block import encode_put_block
+from reput_protocol.record.record import decode_record
+from reput_protocol.wire.header import HeaderType, Value
 
 pytestmark = pytest.mark.process
 

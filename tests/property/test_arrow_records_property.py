@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from reput_client.consume.arrow import ArrowRecords
 from reput_client.consume.pull import read_records
 from reput_protocol.properties import decode_properties
-from reput_protocol.record import Record, encode_record
-from reput_protocol.record_columns import RecordColumns
+from reput_protocol.record.columns import RecordColumns
+from reput_protocol.record.record import Record, encode_record
 
 values = st.text("abz09-_", min_size=1, max_size=6) | st.sampled_from(
     ["é", "Aa BB", " a ", "KEYS", "\U0001f600"]

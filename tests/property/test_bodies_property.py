@@ -10,55 +10,60 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from msgspec import UNSET, structs
 
-from reput_protocol import commands
-from reput_protocol.bodies import (
-    BrokerStatsData,
-    CancelledMessage,
-    CancelOutcome,
-    CancelResult,
-    CheckClientBody,
+from reput_protocol.codes import ConsumeFromWhere, ConsumeResult, ConsumeType, MessageModel
+from reput_protocol.commands.admin import (
     ClientConnection,
-    ConsumeDirectlyResult,
     ConsumerConnection,
-    ConsumerData,
-    ConsumerList,
+    ProducerConnection,
+    ProducerInfo,
+    ProducerTable,
+)
+from reput_protocol.commands.consumers import (
+    BrokerStatsData,
+    ConsumeDirectlyResult,
     ConsumerRunningInfo,
-    ConsumerStatusBody,
     ConsumeStats,
     ConsumeStatsList,
     ConsumeStatus,
     ConsumeTimeSpan,
     CorrectionOffsets,
+    OffsetWrapper,
+    ProcessQueueInfo,
+    QueueTimeSpan,
+    StatsItem,
+)
+from reput_protocol.commands.delay import (
+    CancelledMessage,
+    CancelOutcome,
+    CancelResult,
     DelayedMessage,
     DelayedMessageList,
+)
+from reput_protocol.commands.group import (
+    CheckClientBody,
+    ConsumerData,
+    ConsumerList,
     GroupForbidden,
     GroupList,
     HeartbeatData,
     LockBatchBody,
     LockBatchResult,
-    OffsetWrapper,
-    ProcessQueueInfo,
-    ProducerConnection,
     ProducerData,
-    ProducerInfo,
-    ProducerTable,
     QuerySubscriptionBody,
-    QueueTimeSpan,
-    ResetOffsetBody,
-    ResetOffsetList,
-    StatsItem,
     SubscriptionData,
     SubscriptionGroupConfig,
     SubscriptionGroupList,
     SubscriptionGroupTable,
 )
-from reput_protocol.command_header import I32 as INTEGER
-from reput_protocol.command_header import I64 as LONG
-from reput_protocol.commands import CommandHeader
+from reput_protocol.commands.header import I32 as INTEGER
+from reput_protocol.commands.header import I64 as LONG
+from reput_protocol.commands.header import CommandHeader
+from reput_protocol.commands.offset import ConsumerStatusBody, ResetOffsetBody, ResetOffsetList
 from reput_protocol.errors import BodyMalformed
-from reput_protocol.group_terms import ConsumeFromWhere, ConsumeResult, ConsumeType, MessageModel
-from reput_protocol.header import Header, HeaderType, decode_header, encode_header
-from reput_protocol.message import MessageQueue
+from reput_protocol.record.message import MessageQueue
+from reput_protocol.wire.frames import decode_header, encode_header
+from reput_protocol.wire.header import Header, HeaderType
+from typed_headers import typed_headers
 
 I64 = st.integers(-(2**63), 2**63 - 1)
 I32 = st.integers(-(2**31), 2**31 - 1)
@@ -194,9 +199,7 @@ def test_whatever_stands_for_a_member_is_read_or_malformed(kind: Any, data: st.D
     assert kind.from_json(read.to_json()) == read
 
 
-HEADERS: list[type[CommandHeader]] = [
-    kind for name in commands.__all__ if (kind := getattr(commands, name)) is not CommandHeader
-]
+HEADERS = typed_headers()
 
 
 def values_of(field: structs.FieldInfo) -> st.SearchStrategy[Any]:

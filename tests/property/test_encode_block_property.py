@@ -9,10 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from reput_protocol.errors import InvalidMessage
-from reput_protocol.message_id import IdRun
 from reput_protocol.properties import PROPERTIES_BYTES_MAX
-from reput_protocol.put_block import check_put_block, encode_block
-from reput_protocol.record import Record, encode_record
+from reput_protocol.record.message_id import IdRun
+from reput_protocol.record.put_block import check_put_block, encode_block
+from reput_protocol.record.record import Record, encode_record
 
 BORN_AT = 1_700_000_000_000
 IDS = IdRun("0A" * 14, 0xFFFE, 9)

@@ -8,10 +8,11 @@ from typing import Any
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from reput_protocol.commands import PullMessageHeader, PutMessageHeader, SendMessageHeader
+from reput_protocol.commands.pull import PullMessageHeader
+from reput_protocol.commands.send import PutMessageHeader, SendMessageHeader
 from reput_protocol.errors import ProtocolError
-from reput_protocol.frames import Frame, FrameReader, encode_frame
-from reput_protocol.header import Header, HeaderType, decode_header, encode_header
+from reput_protocol.wire.frames import Frame, FrameReader, decode_header, encode_frame, encode_header
+from reput_protocol.wire.header import Header, HeaderType
 
 I32 = st.integers(-(2**31), 2**31 - 1)
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=40)

@@ -5,10 +5,10 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from reput_protocol.dispatch_rows import scan_dispatch
-from reput_protocol.hashing import index_hash, index_keys
 from reput_protocol.properties import decode_properties
-from reput_protocol.record import Record, encode_record
+from reput_protocol.record.dispatch_rows import scan_dispatch
+from reput_protocol.record.hashing import index_hash, index_keys
+from reput_protocol.record.record import Record, encode_record
 
 plain = st.text("abz09-_", min_size=1, max_size=6)
 values = plain | st.sampled_from(["é", "Aa BB", " a  b ", "a b", "x" * 40, "UNIQ_KEY", "\U0001f600"])

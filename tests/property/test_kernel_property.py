@@ -13,7 +13,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import reference_records as reference
-from reput_protocol.dispatch_rows import SEEN, DispatchRows, scan_dispatch
 from reput_protocol.errors import RecordMalformed
 from reput_protocol.kernel.records import (
     COLUMNS,
@@ -27,8 +26,9 @@ from reput_protocol.kernel.records import (
 )
 from reput_protocol.kernel.tables import distinct, gather, property_places, property_units
 from reput_protocol.properties import decode_properties
-from reput_protocol.put_block import DEFAULT_LIMITS, BlockCheck, BlockLimits, check_put_block
-from reput_protocol.record import Host, Record, encode_blank, encode_record
+from reput_protocol.record.dispatch_rows import SEEN, DispatchRows, scan_dispatch
+from reput_protocol.record.put_block import DEFAULT_LIMITS, BlockCheck, BlockLimits, check_put_block
+from reput_protocol.record.record import Host, Record, encode_blank, encode_record
 
 TOPICS = ["orders", "%RETRY%" + "g" * 140, "größe"]
 ODD_TEXTS = [

@@ -15,8 +15,8 @@ from reput_broker.store.block import Block
 from reput_broker.store.message_store import MessageStore
 from reput_broker.store.results import GetStatus, PutResult, PutStatus
 from reput_protocol.kernel.records import record_starts
-from reput_protocol.message import Message
-from reput_protocol.put_block import encode_put_block
+from reput_protocol.record.message import Message
+from reput_protocol.record.put_block import encode_put_block
 from stores import (
     BORN_HOST,
     T0,

@@ -21,8 +21,8 @@ from reput_broker.request import Client, Refusal, Request
 from reput_broker.store.message_store import MessageStore
 from reput_broker.tables.offsets import ConsumerOffsetManager
 from reput_protocol.codes import RequestCode, ResponseCode
-from reput_protocol.commands import QueryConsumerOffsetHeader
-from reput_protocol.header import Header, HeaderType
+from reput_protocol.commands.offset import QueryConsumerOffsetHeader
+from reput_protocol.wire.header import Header, HeaderType
 from retention import RESERVED_MS, Cleaning, FakeMachine, fill, settle
 from stores import opened, put, small_options
 

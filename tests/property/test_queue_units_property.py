@@ -15,10 +15,10 @@ from reput_broker.store.deleted_topics import DeletedTopics
 from reput_broker.store.dispatch import rows_by_queue
 from reput_broker.store.queue.consume_queue import ConsumeQueue
 from reput_broker.store.queue.files import QueueFileCache
-from reput_protocol.dispatch_rows import scan_dispatch
-from reput_protocol.hashing import tags_code
 from reput_protocol.properties import encode_properties
-from reput_protocol.record import Record, encode_record
+from reput_protocol.record.dispatch_rows import scan_dispatch
+from reput_protocol.record.hashing import tags_code
+from reput_protocol.record.record import Record, encode_record
 
 TRANSACTION_STATES = (0, 4, 8, 12)  # none, prepared, committed, rolled back
 

@@ -8,16 +8,17 @@ from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
 from reput_protocol.errors import InvalidMessage, RecordMalformed
-from reput_protocol.host import Host
 from reput_protocol.kernel.records import COLUMNS, record_starts, scan_records
-from reput_protocol.message import Message, encode_properties_text
 from reput_protocol.properties import (
     decode_properties,
     encode_properties,
     find_property,
 )
-from reput_protocol.put_block import check_put_block, encode_put_block
-from reput_protocol.record import (
+from reput_protocol.record.columns import RecordColumns
+from reput_protocol.record.host import Host
+from reput_protocol.record.message import Message, encode_properties_text
+from reput_protocol.record.put_block import check_put_block, encode_put_block
+from reput_protocol.record.record import (
     Record,
     ScanStatus,
     decode_record,
@@ -25,9 +26,8 @@ from reput_protocol.record import (
     record_version_for,
     scan_record,
 )
-from reput_protocol.record_columns import RecordColumns
-from reput_protocol.record_redirect import redirect_record
-from reput_protocol.record_view import RecordView, record_views
+from reput_protocol.record.redirect import redirect_record
+from reput_protocol.record.view import RecordView, record_views
 
 i32 = st.integers(-(2**31), 2**31 - 1)
 i64 = st.integers(-(2**63), 2**63 - 1)

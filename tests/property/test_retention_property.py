@@ -16,7 +16,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from reput_broker.store.message_store import MessageStore
 from reput_broker.store.results import Extent, GetStatus, PutStatus
-from reput_protocol.record import decode_record
+from reput_protocol.record.record import decode_record
 from retention import RESERVED_MS, Cleaning, FakeMachine
 from stores import PLENTY, bodies, dispatch_all, killed, put, small_options
 

@@ -16,9 +16,9 @@ from pathlib import Path
 import pytest
 
 from broker_bench import T0, BenchClient, BrokerBench, Half, broker_bench
-from reput_protocol.group_terms import TransactionState
-from reput_protocol.header import HeaderType
+from reput_protocol.codes import TransactionState
 from reput_protocol.names import TRANS_CHECK_MAX_TIME_TOPIC
+from reput_protocol.wire.header import HeaderType
 from tasks import run_by_the_clock
 
 pytestmark = pytest.mark.trio(run=run_by_the_clock)

@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 from reput_broker.store.get_message import LogWindow, Selection, select, spans_files
 from reput_broker.store.queue.unit import PRE_BLANK_SIZE, UNIT, ConsumeQueueUnit
 from reput_broker.store.results import Extent, TransferLimits
-from reput_protocol.filters import TagFilter
-from reput_protocol.hashing import tags_code
+from reput_protocol.filter.tags import TagFilter
 from reput_protocol.kernel.units import (
     address_units,
     damaged_unit,
@@ -20,6 +19,7 @@ from reput_protocol.kernel.units import (
     files_of_units,
     valid_units,
 )
+from reput_protocol.record.hashing import tags_code
 
 Units = list[ConsumeQueueUnit]
 

@@ -8,8 +8,8 @@ from typing import Final
 
 from reput_broker.store.message_store import MessageStore
 from reput_broker.store.results import PutStatus
-from reput_protocol.message import Message
-from reput_protocol.put_block import encode_put_block
+from reput_protocol.record.message import Message
+from reput_protocol.record.put_block import encode_put_block
 from stores import BORN_HOST, T0
 
 QUEUES: Final = {"orders": 8, "texts": 4, "events": 1}

@@ -29,8 +29,8 @@ from reput_broker.transactions.op_queue import OpQueue, OpWriter
 from reput_broker.transactions.questions import TransactionQuestions
 from reput_broker.transactions.recovery import recover_transactions
 from reput_broker.transactions.transactions import Transactions
-from reput_protocol.message_id import UniqueIdGenerator
 from reput_protocol.names import TRANS_CHECK_MAX_TIME_TOPIC
+from reput_protocol.record.message_id import UniqueIdGenerator
 
 _ID_CLASS = 0x4F504D51
 

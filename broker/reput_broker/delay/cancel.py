@@ -24,11 +24,11 @@ from reput_broker.request import Refusal
 from reput_broker.store.errors import DiskFull, FileNotMade, StoreClosed
 from reput_broker.store.message_store import MessageStore
 from reput_broker.store.results import PutResult, PutStatus
-from reput_protocol.bodies_delay import CancelOutcome
+from reput_protocol.commands.delay import CancelOutcome
 from reput_protocol.errors import ErrorCode
 from reput_protocol.names import DELAY_CANCEL_TOPIC, SCHEDULE_TOPIC, TIMER_TOPIC
-from reput_protocol.record import Record
-from reput_protocol.record_view import RecordView
+from reput_protocol.record.record import Record
+from reput_protocol.record.view import RecordView
 
 _FOUND_MAX = 64
 _WALKED_AT_ONCE = 256

@@ -15,13 +15,13 @@ import re
 from typing import Final, NamedTuple
 
 from reput_protocol import properties as names
-from reput_protocol.delay_levels import DELAY_LEVELS_MS, deliver_time
-from reput_protocol.hashing import tags_code
 from reput_protocol.names import DELAY_CANCEL_TOPIC, SCHEDULE_TOPIC, TIMER_TOPIC
 from reput_protocol.properties import decode_properties, encode_properties, find_property
-from reput_protocol.record import Record
-from reput_protocol.record_redirect import redirect_record
-from reput_protocol.record_view import RecordView
+from reput_protocol.record.delays import DELAY_LEVELS_MS, deliver_time
+from reput_protocol.record.hashing import tags_code
+from reput_protocol.record.record import Record
+from reput_protocol.record.redirect import redirect_record
+from reput_protocol.record.view import RecordView
 
 _AT_ZERO: Final = -1
 

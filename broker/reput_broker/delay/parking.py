@@ -15,11 +15,11 @@ from reput_broker.delay.parked import number_of, timer_out_ms
 from reput_broker.request import Refusal
 from reput_protocol import properties as names
 from reput_protocol.codes import ResponseCode
-from reput_protocol.delay_levels import DELAY_LEVELS_MS
 from reput_protocol.errors import ErrorCode
 from reput_protocol.names import SCHEDULE_TOPIC, TIMER_TOPIC
 from reput_protocol.properties import PROPERTIES_BYTES_MAX, encode_properties
-from reput_protocol.record import Record
+from reput_protocol.record.delays import DELAY_LEVELS_MS
+from reput_protocol.record.record import Record
 
 _ROLL_BYTES = 64
 """Room for what is added when the message is parked anew on its way, and for a checksum."""

@@ -12,8 +12,8 @@ import trio
 from reput_broker.store.errors import FileMissing
 from reput_broker.store.message_store import ACCESS_IN_MEMORY_PERCENT, MessageStore
 from reput_broker.store.results import Extent
-from reput_protocol.record_scan import ScanStatus, scan_record
-from reput_protocol.record_view import RecordView
+from reput_protocol.record.scan import ScanStatus, scan_record
+from reput_protocol.record.view import RecordView
 
 Place = tuple[int, int]
 """Where a record lies in the log, and its size."""

@@ -27,11 +27,11 @@ from reput_broker.observe.delay_stats import UNKNOWN_TOPIC, DelayStats
 from reput_broker.store.dispatch import DispatchBatch
 from reput_broker.store.errors import StoreDamaged
 from reput_broker.store.message_store import MessageStore
-from reput_protocol.hashing import java_hash
 from reput_protocol.names import SCHEDULE_TOPIC, TIMER_TOPIC, TRANS_OP_HALF_TOPIC
 from reput_protocol.properties import find_property
-from reput_protocol.record_layout import BACK, HEAD_BYTES
-from reput_protocol.record_view import RecordView
+from reput_protocol.record.hashing import java_hash
+from reput_protocol.record.layout import BACK, HEAD_BYTES
+from reput_protocol.record.view import RecordView
 
 _PREPARED_AT = HEAD_BYTES - BACK.size + 4
 """Where PREPARED_TRANSACTION_OFFSET lies in a record with two 4-byte hosts."""

@@ -30,7 +30,7 @@ from reput_broker.store.file_io import (
 )
 from reput_broker.store.file_names import file_name
 from reput_protocol.kernel.timer import timer_units, timer_units_ahead
-from reput_protocol.record_layout import MAGIC_BLANK
+from reput_protocol.record.layout import MAGIC_BLANK
 
 UNIT = struct.Struct(">iqiqiqiiq")
 UNIT_BYTES = 52

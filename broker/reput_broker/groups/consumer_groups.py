@@ -12,10 +12,10 @@ from collections.abc import Iterator
 from typing import Final, NamedTuple
 
 from reput_broker.groups.client_table import ClientChannel
-from reput_protocol.bodies_heartbeat import ConsumerData, SubscriptionData
+from reput_protocol.codes import ConsumeFromWhere, ConsumeType, ExpressionType, MessageModel
+from reput_protocol.commands.group import ConsumerData, SubscriptionData
 from reput_protocol.errors import FilterSyntaxError
-from reput_protocol.filters import TagFilter
-from reput_protocol.group_terms import ConsumeFromWhere, ConsumeType, ExpressionType, MessageModel
+from reput_protocol.filter.tags import TagFilter
 from reput_protocol.names import RETRY_PREFIX
 
 

@@ -17,7 +17,7 @@ from reput_broker.groups.client_table import ClientChannel
 from reput_broker.groups.consumer_groups import ConsumerGroups
 from reput_broker.tables.subscription_groups import SubscriptionGroupManager
 from reput_protocol.codes import RequestCode
-from reput_protocol.commands_group import ConsumerIdsChangedHeader
+from reput_protocol.commands.group import ConsumerIdsChangedHeader
 
 _LATE_AGAIN_S = 1.0
 _TOLD_A_TURN = 64

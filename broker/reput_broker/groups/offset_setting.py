@@ -17,11 +17,11 @@ from reput_broker.groups.consumer_groups import ConsumerGroups
 from reput_broker.groups.progress import GroupProgress
 from reput_broker.long_polling import PullRequestHoldService
 from reput_broker.tables.offsets import Commit, ConsumerOffsetManager
-from reput_protocol.bodies_reset import ResetOffsetBody, ResetOffsetList
 from reput_protocol.codes import LanguageCode, RequestCode
-from reput_protocol.commands_consume import ResetOffsetHeader
-from reput_protocol.header import HeaderType
-from reput_protocol.message import MessageQueue
+from reput_protocol.commands.consumers import ResetOffsetHeader
+from reput_protocol.commands.offset import ResetOffsetBody, ResetOffsetList
+from reput_protocol.record.message import MessageQueue
+from reput_protocol.wire.header import HeaderType
 
 
 class PendingResets:

@@ -21,7 +21,7 @@ from reput_broker.groups.producer_groups import ProducerGroups
 from reput_broker.request import Client, ClientBusy, ClientGone, ClientSilent, Refusal
 from reput_protocol import properties as names
 from reput_protocol.codes import RequestCode, ResponseCode
-from reput_protocol.commands_reply import PushReplyHeader
+from reput_protocol.commands.reply import PushReplyHeader
 from reput_protocol.errors import ErrorCode
 from reput_protocol.names import RETRY_PREFIX
 from reput_protocol.properties import decode_properties

@@ -11,7 +11,7 @@ import trio
 from reput_broker.store.errors import FileMissing
 from reput_broker.store.message_store import MessageStore
 from reput_broker.store.results import Extent, GetStatus
-from reput_protocol.record_layout import BORN_HOST_AT, BORN_HOST_IPV6, I32, I64, SYS_FLAG_AT
+from reput_protocol.record.layout import BORN_HOST_AT, BORN_HOST_IPV6, I32, I64, SYS_FLAG_AT
 
 _HEAD_BYTES = BORN_HOST_AT + 20 + I64.size
 _LOOKS_AT_ONCE = 2

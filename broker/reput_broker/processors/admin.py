@@ -16,8 +16,8 @@ from reput_broker.store.message_store import MessageStore
 from reput_broker.store.options import StoreOptions
 from reput_broker.store.retention import disk_used_ratio
 from reput_protocol import kernel
-from reput_protocol.bodies import BrokerData, ClusterInfo, KVTable
 from reput_protocol.codes import ROCKETMQ_VERSION, RequestCode
+from reput_protocol.commands.topic import BrokerData, ClusterInfo, KVTable
 
 
 class AdminProcessor:

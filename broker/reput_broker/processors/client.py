@@ -10,10 +10,15 @@ from reput_broker.groups.membership import MemberConflict, Membership
 from reput_broker.processors.group_access import GroupAccess
 from reput_broker.request import Handler, Refusal, Request, Response
 from reput_broker.tables.topics import TopicConfigManager
-from reput_protocol.bodies_group import ConsumerList, SubscriptionGroupConfig
-from reput_protocol.bodies_heartbeat import ConsumerData, HeartbeatData
 from reput_protocol.codes import RequestCode
-from reput_protocol.commands_group import ConsumerListHeader, UnregisterClientHeader
+from reput_protocol.commands.group import (
+    ConsumerData,
+    ConsumerList,
+    ConsumerListHeader,
+    HeartbeatData,
+    SubscriptionGroupConfig,
+    UnregisterClientHeader,
+)
 from reput_protocol.errors import ErrorCode, InvalidName
 from reput_protocol.names import retry_topic
 

@@ -11,12 +11,18 @@ from reput_broker.delay.parked import Parked
 from reput_broker.delay.waiting_messages import WaitingMessages, WalkCursor
 from reput_broker.put.flush_service import FlushCommitLogService
 from reput_broker.request import Client, Handler, Refusal, Request, Response
-from reput_protocol.bodies_delay import CancelledMessage, CancelResult, DelayedMessage, DelayedMessageList
 from reput_protocol.codes import RequestCode
-from reput_protocol.commands_delay import CancelDelayedHeader, ListDelayedHeader
+from reput_protocol.commands.delay import (
+    CancelDelayedHeader,
+    CancelledMessage,
+    CancelResult,
+    DelayedMessage,
+    DelayedMessageList,
+    ListDelayedHeader,
+)
 from reput_protocol.errors import ErrorCode, HeaderFieldError, refusal_remark
-from reput_protocol.host import Host
-from reput_protocol.message_id import offset_message_id
+from reput_protocol.record.host import Host
+from reput_protocol.record.message_id import offset_message_id
 
 _LISTED_MAX = 1000
 _LOOKED_AT_MAX = 5000

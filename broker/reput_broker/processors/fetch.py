@@ -17,13 +17,18 @@ from reput_broker.store.held_extents import HeldExtents
 from reput_broker.store.message_store import MessageStore
 from reput_broker.store.results import GetMessageResult, GetStatus, TransferLimits
 from reput_broker.tables.topics import TopicConfigManager
-from reput_protocol.bodies_bounds import QueueBounds, QueueBoundsRequest, QueueBoundsTable
 from reput_protocol.codes import Perm, RequestCode, ResponseCode
-from reput_protocol.commands import FetchRecordsHeader, FetchRecordsResult
-from reput_protocol.commands_fetch import FETCH_BYTES_MAX
+from reput_protocol.commands.pull import (
+    FETCH_BYTES_MAX,
+    FetchRecordsHeader,
+    FetchRecordsResult,
+    QueueBounds,
+    QueueBoundsRequest,
+    QueueBoundsTable,
+)
 from reput_protocol.errors import ErrorCode
-from reput_protocol.filters import TagFilter
-from reput_protocol.header import Value
+from reput_protocol.filter.tags import TagFilter
+from reput_protocol.wire.header import Value
 
 _MESSAGES_MAX = 16_384
 """Queue entries that one answer is made from at most: as many small messages as one mebibyte holds."""

@@ -13,12 +13,11 @@ import trio
 
 from reput_broker.config.sections import FiltersConfig
 from reput_broker.request import Handler, Refusal, Request, Response
-from reput_protocol.bodies_heartbeat import CheckClientBody
-from reput_protocol.codes import RequestCode, ResponseCode
+from reput_protocol.codes import ExpressionType, RequestCode, ResponseCode
+from reput_protocol.commands.group import CheckClientBody
 from reput_protocol.errors import ErrorCode, FilterSyntaxError
-from reput_protocol.filters import MessageFilter, TagFilter
-from reput_protocol.group_terms import ExpressionType
-from reput_protocol.sql import SqlFilter
+from reput_protocol.filter.sql import SqlFilter
+from reput_protocol.filter.tags import MessageFilter, TagFilter
 
 _TAG: Final = ExpressionType.TAG.value
 _COMPILED_AT_ONCE_MAX: Final = 256

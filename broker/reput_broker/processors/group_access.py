@@ -7,9 +7,8 @@ from collections.abc import Callable
 from reput_broker.groups.consumer_groups import ConsumerGroups
 from reput_broker.request import Refusal
 from reput_broker.tables.subscription_groups import SubscriptionGroupManager
-from reput_protocol.bodies_group import SubscriptionGroupConfig
-from reput_protocol.bodies_heartbeat import SubscriptionData
 from reput_protocol.codes import ResponseCode
+from reput_protocol.commands.group import SubscriptionData, SubscriptionGroupConfig
 from reput_protocol.errors import ErrorCode
 
 _NOT_SUBSCRIBED = int(ResponseCode.SUBSCRIPTION_NOT_EXIST)

@@ -14,26 +14,27 @@ from reput_broker.store.message_store import MessageStore
 from reput_broker.tables.offsets import ConsumerOffsetManager
 from reput_broker.tables.subscription_groups import SubscriptionGroupManager
 from reput_broker.tables.topics import TopicConfigManager
-from reput_protocol.bodies_connections import (
+from reput_protocol.codes import RequestCode, ResponseCode
+from reput_protocol.commands.admin import (
     ClientConnection,
     ConsumerConnection,
     ProducerConnection,
     ProducerInfo,
     ProducerTable,
 )
-from reput_protocol.bodies_group import GroupList, QuerySubscriptionBody
-from reput_protocol.codes import RequestCode, ResponseCode
-from reput_protocol.commands_consume import ConsumeDirectlyHeader, ConsumerRunningInfoHeader
-from reput_protocol.commands_group import (
+from reput_protocol.commands.consumers import ConsumeDirectlyHeader, ConsumerRunningInfoHeader
+from reput_protocol.commands.group import (
     ConsumerConnectionHeader,
     ConsumerSubscriptionHeader,
+    GroupList,
     ProducerConnectionHeader,
+    QuerySubscriptionBody,
     TopicConsumersHeader,
 )
 from reput_protocol.errors import ErrorCode, InvalidMessage
-from reput_protocol.header import Value
-from reput_protocol.message_id import decode_offset_message_id
-from reput_protocol.record_view import RecordView
+from reput_protocol.record.message_id import decode_offset_message_id
+from reput_protocol.record.view import RecordView
+from reput_protocol.wire.header import Value
 
 _ANSWER_TIMEOUT_S = 10.0
 """How long a member is waited for. RocketMQ's value; its tools wait longer."""

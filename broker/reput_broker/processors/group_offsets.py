@@ -15,20 +15,23 @@ from reput_broker.request import Handler, Refusal, Request, Response
 from reput_broker.store.message_store import MessageStore
 from reput_broker.tables.offset_journal import JournalWriteFailed
 from reput_broker.tables.tables import Tables
-from reput_protocol.bodies_reset import ResetOffsetBody
-from reput_protocol.bodies_stats import ConsumeStats, ConsumeTimeSpan, OffsetWrapper, QueueTimeSpan
-from reput_protocol.bodies_topic import TopicList
 from reput_protocol.codes import RequestCode
-from reput_protocol.commands_consume import (
+from reput_protocol.commands.consumers import (
     CloneGroupOffsetHeader,
+    ConsumeStats,
     ConsumeStatsHeader,
+    ConsumeTimeSpan,
     ConsumeTimeSpanHeader,
+    OffsetWrapper,
+    QueueTimeSpan,
     ResetOffsetHeader,
 )
-from reput_protocol.commands_group import ConsumerTopicsHeader
+from reput_protocol.commands.group import ConsumerTopicsHeader
+from reput_protocol.commands.offset import ResetOffsetBody
+from reput_protocol.commands.topic import TopicList
 from reput_protocol.errors import ErrorCode
-from reput_protocol.message import MessageQueue
 from reput_protocol.names import check_group
+from reput_protocol.record.message import MessageQueue
 
 _QUEUES_A_TURN = 64
 """After so many queues others have their turn."""

@@ -14,15 +14,15 @@ from reput_broker.processors.group_access import no_group
 from reput_broker.request import Handler, Request, Response
 from reput_broker.store.message_store import MessageStore
 from reput_broker.tables.tables import Tables
-from reput_protocol.bodies_progress import (
+from reput_protocol.codes import RequestCode
+from reput_protocol.commands.admin import (
+    DescribeGroupHeader,
     GroupDescription,
     GroupMember,
     GroupQueue,
     GroupSummaries,
     GroupSummary,
 )
-from reput_protocol.codes import RequestCode
-from reput_protocol.commands_progress import DescribeGroupHeader
 from reput_protocol.names import is_system_group
 
 _GROUPS_A_TURN = 32

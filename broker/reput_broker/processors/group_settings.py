@@ -13,17 +13,15 @@ from reput_broker.request import Handler, Refusal, Request, Response
 from reput_broker.tables.offsets import ConsumerOffsetManager
 from reput_broker.tables.subscription_groups import SubscriptionGroupManager
 from reput_broker.tables.table_saver import TableSaver
-from reput_protocol.bodies_group import (
+from reput_protocol.codes import RequestCode
+from reput_protocol.commands.group import (
+    DeleteSubscriptionGroupHeader,
     GroupForbidden,
+    GroupForbiddenHeader,
     SubscriptionGroupConfig,
+    SubscriptionGroupHeader,
     SubscriptionGroupList,
     SubscriptionGroupTable,
-)
-from reput_protocol.codes import RequestCode
-from reput_protocol.commands_group import (
-    DeleteSubscriptionGroupHeader,
-    GroupForbiddenHeader,
-    SubscriptionGroupHeader,
     SubscriptionGroupTableHeader,
     SubscriptionGroupTableResult,
 )

@@ -12,10 +12,10 @@ from reput_broker.groups.queue_locks import QueueLocks
 from reput_broker.processors.group_access import GroupAccess
 from reput_broker.request import Handler, Refusal, Request, Response
 from reput_broker.tables.topics import TopicConfigManager
-from reput_protocol.bodies_lock import LockBatchBody, LockBatchResult
 from reput_protocol.codes import RequestCode
+from reput_protocol.commands.group import LockBatchBody, LockBatchResult
 from reput_protocol.errors import ErrorCode
-from reput_protocol.message import MessageQueue
+from reput_protocol.record.message import MessageQueue
 
 _QUEUES_A_TURN: Final = 256
 

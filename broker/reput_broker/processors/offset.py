@@ -10,7 +10,7 @@ from reput_broker.store.message_store import MessageStore
 from reput_broker.tables.offset_journal import JournalWriteFailed
 from reput_broker.tables.offsets import ConsumerOffsetManager
 from reput_protocol.codes import RequestCode
-from reput_protocol.commands import OffsetResult, QueryConsumerOffsetHeader, UpdateConsumerOffsetHeader
+from reput_protocol.commands.offset import OffsetResult, QueryConsumerOffsetHeader, UpdateConsumerOffsetHeader
 from reput_protocol.errors import ErrorCode
 
 

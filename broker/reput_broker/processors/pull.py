@@ -22,13 +22,13 @@ from reput_broker.store.held_extents import HeldExtents
 from reput_broker.store.message_store import MessageStore
 from reput_broker.store.results import ROCKETMQ_LIMITS, GetMessageResult, GetStatus, TransferLimits
 from reput_broker.tables.offset_journal import JournalWriteFailed
-from reput_protocol.bodies_group import SubscriptionGroupConfig
 from reput_protocol.codes import PullSysFlag, RequestCode, ResponseCode
-from reput_protocol.commands import PullMessageHeader, PullMessageResult
+from reput_protocol.commands.group import SubscriptionGroupConfig
+from reput_protocol.commands.pull import PullMessageHeader, PullMessageResult
 from reput_protocol.errors import ErrorCode
-from reput_protocol.filters import MessageFilter
-from reput_protocol.header import HeaderType, Value
-from reput_protocol.sql import SqlFilter
+from reput_protocol.filter.sql import SqlFilter
+from reput_protocol.filter.tags import MessageFilter
+from reput_protocol.wire.header import HeaderType, Value
 
 log = structlog.get_logger(__name__)
 

@@ -17,11 +17,11 @@ from reput_broker.retry.sent_alone import Content
 from reput_broker.store.results import PutResult, PutStatus
 from reput_protocol.buffers import Buffer
 from reput_protocol.codes import Dedup
-from reput_protocol.commands import PutMessageHeader
+from reput_protocol.commands.send import PutMessageHeader
 from reput_protocol.errors import ErrorCode
 from reput_protocol.properties import UNIQ_KEY, find_property_in
-from reput_protocol.record import Record
-from reput_protocol.record_layout import HEAD_BYTES, I32, topic_field
+from reput_protocol.record.layout import HEAD_BYTES, I32, topic_field
+from reput_protocol.record.record import Record
 
 _UNIQ_KEY: Final = UNIQ_KEY.encode()
 

@@ -6,13 +6,8 @@ from reput_broker.processors.topic_access import TopicAccess
 from reput_broker.request import Handler, Refusal, Request, Response
 from reput_broker.store.message_store import MessageStore
 from reput_protocol.codes import RequestCode
-from reput_protocol.commands import (
-    EarliestTimeResult,
-    OffsetResult,
-    QueueHeader,
-    SearchOffsetHeader,
-    ViewMessageHeader,
-)
+from reput_protocol.commands.offset import EarliestTimeResult, OffsetResult, QueueHeader, SearchOffsetHeader
+from reput_protocol.commands.pull import ViewMessageHeader
 from reput_protocol.errors import ErrorCode
 
 

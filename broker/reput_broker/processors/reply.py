@@ -24,12 +24,13 @@ from reput_broker.store.message_store import MessageStore
 from reput_broker.store.results import PutResult
 from reput_protocol import properties as names
 from reput_protocol.codes import AckLevel, MessageSysFlag, RequestCode, ResponseCode
-from reput_protocol.commands import PushReplyHeader, SendMessageHeader, SendMessageResult
+from reput_protocol.commands.reply import PushReplyHeader
+from reput_protocol.commands.send import SendMessageHeader, SendMessageResult
 from reput_protocol.errors import ErrorCode, ReputError
-from reput_protocol.host import Host
-from reput_protocol.message_id import offset_message_id
 from reput_protocol.properties import decode_properties, encode_properties, reserved_property
-from reput_protocol.record import Record, encode_record
+from reput_protocol.record.host import Host
+from reput_protocol.record.message_id import offset_message_id
+from reput_protocol.record.record import Record, encode_record
 
 log = structlog.get_logger(__name__)
 

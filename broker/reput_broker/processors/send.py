@@ -20,17 +20,22 @@ from reput_broker.retry.sent_alone import content_of
 from reput_broker.store.block import Block
 from reput_broker.store.message_store import MessageStore
 from reput_broker.store.results import PutResult, PutStatus
-from reput_protocol.bodies import TopicConfig
 from reput_protocol.buffers import Buffer
 from reput_protocol.codes import AckLevel, RequestCode
-from reput_protocol.commands import PutMessageHeader, PutMessageResult, SendMessageHeader, SendMessageResult
+from reput_protocol.commands.send import (
+    PutMessageHeader,
+    PutMessageResult,
+    SendMessageHeader,
+    SendMessageResult,
+)
+from reput_protocol.commands.topic import TopicConfig
 from reput_protocol.errors import ErrorCode
-from reput_protocol.host import Host
 from reput_protocol.kernel.records import record_starts
-from reput_protocol.message_id import offset_message_id_of
 from reput_protocol.names import dlq_topic, group_of_retry_topic
 from reput_protocol.properties import SEND_BACK_ID, UNIQ_KEY, find_property
-from reput_protocol.put_block import BLOCK_BYTES_MAX, BlockLimits
+from reput_protocol.record.host import Host
+from reput_protocol.record.message_id import offset_message_id_of
+from reput_protocol.record.put_block import BLOCK_BYTES_MAX, BlockLimits
 
 _DEDUPLICATED: Final = frozenset({"normal", "delayed"})
 _host_of = lru_cache(maxsize=1024)(Host.unpack)

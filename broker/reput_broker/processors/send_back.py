@@ -17,12 +17,12 @@ from reput_broker.retry.send_back import Returned, can_come_back, returned_messa
 from reput_broker.store.message_store import MessageStore
 from reput_broker.store.results import PutResult, PutStatus
 from reput_broker.transactions.queue_reader import record_at
-from reput_protocol.bodies_group import SubscriptionGroupConfig
 from reput_protocol.codes import AckLevel, Perm, RequestCode, ResponseCode
-from reput_protocol.commands_consume import SendBackHeader
+from reput_protocol.commands.consumers import SendBackHeader
+from reput_protocol.commands.group import SubscriptionGroupConfig
 from reput_protocol.errors import ErrorCode
 from reput_protocol.names import dlq_topic, retry_topic
-from reput_protocol.record import Record, encode_record
+from reput_protocol.record.record import Record, encode_record
 
 
 class SendBackProcessor:

@@ -20,17 +20,16 @@ from reput_broker.store.message_store import MessageStore
 from reput_broker.store.message_writer import TOPIC_BYTES_MAX
 from reput_broker.store.results import PutResult
 from reput_protocol import properties as names
-from reput_protocol.batch_records import records_of_batch
 from reput_protocol.buffers import Buffer
-from reput_protocol.client_batch import decode_batch
-from reput_protocol.commands import SendMessageHeader
+from reput_protocol.commands.send import SendMessageHeader
 from reput_protocol.errors import ErrorCode, RecordMalformed
-from reput_protocol.host import Host
-from reput_protocol.message_id import UniqueIdGenerator
 from reput_protocol.names import RETRY_PREFIX
 from reput_protocol.properties import PROPERTIES_BYTES_MAX, decode_properties, encode_properties
-from reput_protocol.put_block import BLOCK_BYTES_MAX, BlockCheck, BlockLimits
-from reput_protocol.record import Record
+from reput_protocol.record.client_batch import decode_batch, records_of_batch
+from reput_protocol.record.host import Host
+from reput_protocol.record.message_id import UniqueIdGenerator
+from reput_protocol.record.put_block import BLOCK_BYTES_MAX, BlockCheck, BlockLimits
+from reput_protocol.record.record import Record
 
 _TIMES = (names.TIMER_DELAY_SEC, names.TIMER_DELAY_MS, names.TIMER_DELIVER_MS, names.TIMER_OUT_MS)
 BATCH_MESSAGES_MAX = 32_768

@@ -25,10 +25,10 @@ from reput_broker.retry.send_back import DeadLetterReason, dead_letter, origin_o
 from reput_broker.transactions.half_messages import HALF_PROPERTIES_BYTES_MAX, half_record
 from reput_broker.transactions.transactions import Transactions
 from reput_protocol import properties as names
-from reput_protocol.commands import SendMessageHeader
+from reput_protocol.commands.send import SendMessageHeader
 from reput_protocol.errors import ErrorCode
 from reput_protocol.names import dlq_topic, group_of_retry_topic
-from reput_protocol.record import Record
+from reput_protocol.record.record import Record
 
 log = structlog.get_logger(__name__)
 

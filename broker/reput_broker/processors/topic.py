@@ -15,27 +15,25 @@ from reput_broker.request import Handler, Refusal, Request, Response
 from reput_broker.store.message_store import MessageStore
 from reput_broker.tables.tables import Tables
 from reput_broker.tables.topics import why_not_kept
-from reput_protocol.bodies import (
+from reput_protocol.codes import RequestCode, ResponseCode
+from reput_protocol.commands.topic import (
     BrokerData,
+    CreateTopicHeader,
+    DeleteTopicHeader,
+    GetTopicConfigHeader,
     QueueData,
     QueueStats,
+    RouteHeader,
     TopicConfig,
     TopicConfigTable,
     TopicList,
     TopicRoute,
     TopicStats,
-)
-from reput_protocol.codes import RequestCode, ResponseCode
-from reput_protocol.commands import (
-    CreateTopicHeader,
-    DeleteTopicHeader,
-    GetTopicConfigHeader,
-    RouteHeader,
     TopicStatsHeader,
 )
 from reput_protocol.errors import ErrorCode
-from reput_protocol.message import MessageQueue
 from reput_protocol.names import DEFAULT_TOPIC, check_topic
+from reput_protocol.record.message import MessageQueue
 
 QUEUES_MAX = 65_535
 _QUEUES_A_TURN = 64

@@ -8,8 +8,8 @@ from reput_broker.observe.counters import Counters
 from reput_broker.request import Refusal
 from reput_broker.tables.table_saver import TableSaver
 from reput_broker.tables.topics import TooManyTopics, TopicConfigManager, why_not_kept
-from reput_protocol.bodies import TopicConfig
 from reput_protocol.codes import Perm
+from reput_protocol.commands.topic import TopicConfig
 from reput_protocol.errors import ErrorCode
 from reput_protocol.names import DLQ_PREFIX, FORBIDDEN_SEND_TOPICS, RETRY_PREFIX, is_system_topic
 

@@ -14,11 +14,10 @@ from reput_broker.store.results import PutResult, PutStatus
 from reput_broker.transactions.half_messages import HalfMessage, committed_record, half_message_of
 from reput_broker.transactions.queue_reader import record_at
 from reput_broker.transactions.transactions import Standing, Transactions
-from reput_protocol.codes import AckLevel, RequestCode, ResponseCode
-from reput_protocol.commands_transaction import EndTransactionHeader
+from reput_protocol.codes import AckLevel, RequestCode, ResponseCode, TransactionState
+from reput_protocol.commands.transaction import EndTransactionHeader
 from reput_protocol.errors import ErrorCode
-from reput_protocol.group_terms import TransactionState
-from reput_protocol.record import encode_record
+from reput_protocol.record.record import encode_record
 
 _FAILED = int(ResponseCode.SYSTEM_ERROR)
 _TOO_LATE = int(ResponseCode.ILLEGAL_OPERATION)

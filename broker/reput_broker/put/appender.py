@@ -23,7 +23,7 @@ from reput_broker.store.message_store import MessageStore
 from reput_broker.store.results import PutResult, PutStatus
 from reput_protocol.codes import AckLevel
 from reput_protocol.errors import ErrorCode, RecordMalformed
-from reput_protocol.put_block import RecordTooLarge
+from reput_protocol.record.put_block import RecordTooLarge
 
 _OK = PutStatus.PUT_OK
 _STORED = memoryview(b"")

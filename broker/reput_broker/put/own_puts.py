@@ -9,7 +9,7 @@ from reput_broker.put.put_lock import PutLock
 from reput_broker.store.errors import DiskFull, FileNotMade, StoreClosed
 from reput_broker.store.message_store import MessageStore
 from reput_broker.store.results import PutResult, PutStatus
-from reput_protocol.record import Record
+from reput_protocol.record.record import Record
 
 Result = TypeVar("Result")
 

@@ -22,7 +22,7 @@ from reput_broker.store.index.query import Doubt
 from reput_broker.store.message_store import MessageStore
 from reput_broker.store.results import PutResult, PutStatus
 from reput_protocol.errors import ErrorCode
-from reput_protocol.record import decode_record
+from reput_protocol.record.record import decode_record
 
 _CHECKED_MAX: Final = 65_536
 

@@ -32,11 +32,11 @@ from reput_broker.store.index.query import Doubt
 from reput_broker.store.message_store import MessageStore
 from reput_broker.store.results import PutResult, PutStatus
 from reput_protocol import properties as names
-from reput_protocol.delay_levels import DELAY_LEVELS_MS, deliver_time
 from reput_protocol.errors import ErrorCode
 from reput_protocol.names import SCHEDULE_TOPIC, dlq_topic, retry_topic
 from reput_protocol.properties import find_property
-from reput_protocol.record import Record, decode_record
+from reput_protocol.record.delays import DELAY_LEVELS_MS, deliver_time
+from reput_protocol.record.record import Record, decode_record
 
 SEND_BACK_ID_MAX: Final = 64
 """Characters that a client's id may have."""

@@ -22,7 +22,7 @@ from typing import Final, NamedTuple
 from reput_protocol import properties as names
 from reput_protocol.names import FORBIDDEN_SEND_TOPICS, dlq_topic, retry_topic
 from reput_protocol.properties import PROPERTIES_BYTES_MAX, encode_properties
-from reput_protocol.record import Record
+from reput_protocol.record.record import Record
 
 FIRST_RETRY_LEVEL: Final = 3
 """The delay level of the first retry, where the consumer leaves it to the broker: 10 s; each later one is one

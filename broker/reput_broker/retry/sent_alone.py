@@ -14,7 +14,7 @@ from reput_broker.delay.parked import BROKER_PROPERTIES, number_of, parked_of
 from reput_protocol import properties as names
 from reput_protocol.buffers import Buffer
 from reput_protocol.names import SCHEDULE_TOPIC, TIMER_TOPIC
-from reput_protocol.record_view import RecordView
+from reput_protocol.record.view import RecordView
 
 PARKING_TOPICS: Final = (SCHEDULE_TOPIC, TIMER_TOPIC)
 """Where messages wait for their time."""

@@ -13,7 +13,7 @@ import trio
 
 from reput_broker.request import ClientAnswer, ClientBusy, ClientGone, ClientSilent
 from reput_protocol.codes import PROTOCOL_VERSION, ROCKETMQ_VERSION, LanguageCode
-from reput_protocol.header import ONEWAY_FLAG, Header, HeaderType, Value
+from reput_protocol.wire.header import ONEWAY_FLAG, Header, HeaderType, Value
 
 _OPAQUE_MIN: Final = (
     1 << 30

@@ -24,9 +24,15 @@ from reput_broker.server.memory import HeldBytes
 from reput_broker.server.outbox import Outbox
 from reput_broker.server.transport import Transport
 from reput_protocol.codes import ROCKETMQ_VERSION
-from reput_protocol.errors import ErrorCode, FrameTooLarge, ProtocolError, UnknownHeaderType, refusal_remark
-from reput_protocol.frames import Frame, FrameReader, encode_frame, encode_frame_head
-from reput_protocol.header import ONEWAY_FLAG, RESPONSE_FLAG, Header, HeaderType, Value, decode_header
+from reput_protocol.errors import (
+    ErrorCode,
+    FrameTooLarge,
+    ProtocolError,
+    UnknownHeaderType,
+    refusal_remark,
+)
+from reput_protocol.wire.frames import Frame, FrameReader, decode_header, encode_frame, encode_frame_head
+from reput_protocol.wire.header import ONEWAY_FLAG, RESPONSE_FLAG, Header, HeaderType, Value
 
 log = structlog.get_logger(__name__)
 

@@ -18,7 +18,7 @@ from reput_broker.store.errors import DiskFull
 from reput_broker.store.file_io import is_no_space
 from reput_broker.tables.offset_journal import JournalWriteFailed
 from reput_protocol.codes import PullSysFlag, RequestCode
-from reput_protocol.command_header import I32, CommandHeader
+from reput_protocol.commands.header import I32, CommandHeader
 from reput_protocol.errors import (
     BodyMalformed,
     ErrorCode,

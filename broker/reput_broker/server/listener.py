@@ -22,7 +22,7 @@ from reput_broker.server.dispatch import Dispatcher
 from reput_broker.server.memory import HeldBytes
 from reput_broker.server.transport import SocketTransport
 from reput_protocol.errors import ReputError
-from reput_protocol.host import born_host_bytes
+from reput_protocol.record.host import born_host_bytes
 
 log = structlog.get_logger(__name__)
 

@@ -34,14 +34,14 @@ from reput_broker.store.errors import StoreDamaged
 from reput_broker.store.message_store import MessageStore
 from reput_broker.store.results import PutResult
 from reput_broker.tables.tables import Tables
-from reput_protocol.bodies import TopicConfig
-from reput_protocol.bodies_stage import StagedPart
 from reput_protocol.codes import Perm
-from reput_protocol.counted import counted
+from reput_protocol.commands.stage import StagedPart
+from reput_protocol.commands.topic import TopicConfig
 from reput_protocol.errors import ErrorCode
 from reput_protocol.names import SINK_TOPIC
+from reput_protocol.printable import counted
 from reput_protocol.properties import KEYS, encode_properties
-from reput_protocol.record import Record
+from reput_protocol.record.record import Record
 
 log = structlog.get_logger(__name__)
 

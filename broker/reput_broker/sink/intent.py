@@ -17,7 +17,7 @@ from typing import Any, Final, NamedTuple
 
 from reput_broker.store.errors import StoreDamaged
 from reput_broker.store.file_io import sync_directory, write_all
-from reput_protocol.checksum import crc32
+from reput_protocol.kernel.records import crc32
 
 _NAME: Final = "intent"
 _CRC_DIGITS: Final = 8

@@ -26,8 +26,8 @@ from reput_broker.store.results import PutResult, PutStatus
 from reput_broker.store.stats import StoreStats
 from reput_broker.tables.topics import TopicConfigManager
 from reput_protocol.kernel.records import record_starts
-from reput_protocol.put_block import BlockCheck
-from reput_protocol.record_view import record_views
+from reput_protocol.record.put_block import BlockCheck
+from reput_protocol.record.view import record_views
 
 SHARED_BYTES: Final = 64 * 1024
 """A piece beside others' puts: half a millisecond, of which no producer notices much."""

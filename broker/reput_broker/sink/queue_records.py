@@ -10,7 +10,7 @@ import trio
 
 from reput_broker.store.message_store import MessageStore
 from reput_broker.store.results import GetStatus, TransferLimits
-from reput_protocol.record_view import RecordView, record_views
+from reput_protocol.record.view import RecordView, record_views
 
 _MESSAGES: Final = 4096
 _BYTES: Final = 1 << 20

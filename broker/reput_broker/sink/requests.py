@@ -23,25 +23,26 @@ from reput_broker.sink.staging import STAGING_ID, Staging, SyncAhead, remove
 from reput_broker.sink.staging_file import StagingFile, StagingKey
 from reput_broker.store.errors import DiskFull
 from reput_broker.store.message_store import MessageStore
-from reput_protocol.bodies_stage import CommitStagedBody
 from reput_protocol.buffers import Buffer
 from reput_protocol.codes import RequestCode
-from reput_protocol.commands_stage import (
+from reput_protocol.commands.stage import (
     AbortStagedHeader,
+    CommitStagedBody,
     CommitStagedHeader,
     CommitStagedResult,
     EndStagingHeader,
     QueryStagedHeader,
     QueryStagedResult,
+    StagedBlock,
     StageRecordsHeader,
     StageRecordsResult,
+    staged_blocks,
 )
-from reput_protocol.counted import counted
 from reput_protocol.errors import ErrorCode, RecordMalformed, ReputError
 from reput_protocol.kernel.records import COLUMNS, scan_records
-from reput_protocol.put_block import BLOCK_BYTES_MAX, BlockLimits, check_put_block
-from reput_protocol.record_layout import BLANK_BYTES
-from reput_protocol.staged_blocks import StagedBlock, staged_blocks
+from reput_protocol.printable import counted
+from reput_protocol.record.layout import BLANK_BYTES
+from reput_protocol.record.put_block import BLOCK_BYTES_MAX, BlockLimits, check_put_block
 
 
 class CheckedBlocks(NamedTuple):

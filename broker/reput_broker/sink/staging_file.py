@@ -2,7 +2,7 @@
 
 ```text
 8s   magic "ReputST1"      u32  size of the JSON      JSON: who staged it      u32  crc of all above
-...  staged blocks (reput_protocol/staged_blocks.py)
+...  staged blocks (reput_protocol/commands/stage.py)
 8s   magic "ReputEND"      q  bytes of blocks   q  messages   I  checksum   I  crc of the trailer above
 ```
 
@@ -24,14 +24,14 @@ from typing import Any, Final, NamedTuple
 from reput_broker.store.errors import FlushFailed, StoreDamaged
 from reput_broker.store.file_io import sync_data, sync_directory, write_all
 from reput_protocol.buffers import Buffer
-from reput_protocol.checksum import crc32
-from reput_protocol.errors import RecordMalformed
-from reput_protocol.staged_blocks import (
+from reput_protocol.commands.stage import (
     HEAD_BYTES_MAX,
     StagedBlock,
     add_to_checksum,
     staged_head,
 )
+from reput_protocol.errors import RecordMalformed
+from reput_protocol.kernel.records import crc32
 
 SUFFIX: Final = ".stage"
 _MAGIC: Final = b"ReputST1"

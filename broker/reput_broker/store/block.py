@@ -5,7 +5,7 @@ from __future__ import annotations
 from msgspec import Struct
 
 from reput_protocol.buffers import Buffer
-from reput_protocol.put_block import BlockCheck
+from reput_protocol.record.put_block import BlockCheck
 
 
 class Block(Struct, gc=False):

@@ -37,7 +37,7 @@ from typing import NamedTuple
 
 from reput_broker.store.errors import FlushFailed, ForeignFile
 from reput_broker.store.file_io import is_out_of_descriptors, sync_directory, write_all
-from reput_protocol.checksum import crc32
+from reput_protocol.kernel.records import crc32
 
 CHECKPOINT_BYTES = 4096
 _FIELDS = struct.Struct(">qqqqq")

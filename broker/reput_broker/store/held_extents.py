@@ -13,8 +13,13 @@ from types import TracebackType
 from reput_broker.store.log.commit_log import CommitLog
 from reput_broker.store.log.mapped_file import MappedFile
 from reput_broker.store.results import Extent
-from reput_protocol.record_layout import SIZE_MAGIC
-from reput_protocol.record_tail import HEAD_BYTES_MAX, properties_of, properties_of_tail, tail_position
+from reput_protocol.record.layout import (
+    HEAD_BYTES_MAX,
+    SIZE_MAGIC,
+    properties_of,
+    properties_of_tail,
+    tail_position,
+)
 
 _READ_WHOLE_BYTES_MAX = 16_384
 """Records up to this size are read at once: a second read costs more than the body."""

@@ -16,9 +16,9 @@ from reput_broker.store.queue.unit import UNIT_BYTES, unpack_unit
 from reput_broker.store.results import ROCKETMQ_LIMITS, Extent, GetMessageResult, GetStatus, TransferLimits
 from reput_broker.store.running_flags import RunningFlags
 from reput_broker.store.stats import StoreStats
-from reput_protocol.filters import TagFilter
+from reput_protocol.filter.sql import SqlFilter
+from reput_protocol.filter.tags import TagFilter
 from reput_protocol.kernel.units import damaged_unit
-from reput_protocol.sql import SqlFilter
 
 NEAR_BYTES: Final = 8 << 20
 """So near to the end of the log everything is presumed to be in memory, as it is while there are puts."""

@@ -17,12 +17,12 @@ from reput_broker.store.results import PutResult, PutStatus
 from reput_broker.store.running_flags import RunningFlags
 from reput_broker.store.stats import StoreStats
 from reput_protocol.errors import InvalidMessage, RecordMalformed, ReputError
-from reput_protocol.host import Host
 from reput_protocol.names import RETRY_PREFIX
 from reput_protocol.properties import CRC_PROPERTY_BYTES, PROPERTIES_BYTES_MAX
-from reput_protocol.put_block import BLOCK_BYTES_MAX, BlockCheck, BlockLimits, check_put_block
-from reput_protocol.record import Record, encode_record
-from reput_protocol.record_layout import TRANSACTION_BITS, TRANSACTION_COMMIT
+from reput_protocol.record.host import Host
+from reput_protocol.record.layout import TRANSACTION_BITS, TRANSACTION_COMMIT
+from reput_protocol.record.put_block import BLOCK_BYTES_MAX, BlockCheck, BlockLimits, check_put_block
+from reput_protocol.record.record import Record, encode_record
 
 TOPIC_BYTES_MAX = 127
 RETRY_TOPIC_BYTES_MAX = 255

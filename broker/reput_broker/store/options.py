@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from reput_protocol.host import Host
+from reput_protocol.record.host import Host
 
 if TYPE_CHECKING:
     from reput_broker.store.dispatch import DispatchBatch, QueueRows

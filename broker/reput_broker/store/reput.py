@@ -29,8 +29,8 @@ from reput_broker.store.options import EventHandler
 from reput_broker.store.queue.builder import ConsumeQueueBuilder, QueueGap
 from reput_broker.store.running_flags import RunningFlags
 from reput_broker.store.stats import StoreStats
-from reput_protocol.dispatch_rows import DispatchRows, scan_dispatch
-from reput_protocol.record_scan import ScanStatus
+from reput_protocol.record.dispatch_rows import DispatchRows, scan_dispatch
+from reput_protocol.record.scan import ScanStatus
 
 STEP_BYTES_MAX = 1 << 20
 

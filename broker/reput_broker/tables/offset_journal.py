@@ -39,8 +39,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from reput_protocol.checksum import crc32
 from reput_protocol.errors import ReputError
+from reput_protocol.kernel.records import crc32
 
 _HEADER = struct.Struct(">8sqIqq")
 _CRC = struct.Struct(">I")

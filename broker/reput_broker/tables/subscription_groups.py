@@ -18,9 +18,9 @@ from reput_broker.config.sections import GroupsConfig
 from reput_broker.request import Refusal
 from reput_broker.tables.config_file import ConfigFile, ConfigFileSave, DataVersion
 from reput_broker.tables.table_saver import save_now
-from reput_protocol.bodies_group import SubscriptionGroupConfig
-from reput_protocol.body import read_members
 from reput_protocol.codes import Perm
+from reput_protocol.commands.body import read_members
+from reput_protocol.commands.group import SubscriptionGroupConfig
 from reput_protocol.errors import BodyMalformed, ErrorCode
 from reput_protocol.names import SYSTEM_GROUPS, check_group, is_system_group
 

@@ -19,8 +19,7 @@ from reput_broker.config.sections import TopicsConfig
 from reput_broker.store.opening.foreign_files import LMQ_PREFIX
 from reput_broker.tables.config_file import ConfigFile, ConfigFileSave, DataVersion
 from reput_broker.tables.table_saver import save_now
-from reput_protocol.bodies import TopicConfig
-from reput_protocol.bodies_topic import GENERATION_ATTRIBUTE
+from reput_protocol.commands.topic import GENERATION_ATTRIBUTE, TopicConfig
 from reput_protocol.errors import ReputError
 from reput_protocol.names import (
     BENCHMARK_TOPIC,

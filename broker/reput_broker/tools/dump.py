@@ -15,9 +15,9 @@ from reput_broker.tools.tables import OffsetKey, apply_journal, find_journal, of
 from reput_broker.tools.unit_files import OpenFiles, UnitFiles
 from reput_broker.tools.verify_checkpoint import checkpoint_fields, valid_mark
 from reput_protocol.kernel.records import checksum_faults
-from reput_protocol.message_fields import body_field, message_fields
-from reput_protocol.record import Record, decode_record
-from reput_protocol.record_row import POSITION, SIZE
+from reput_protocol.record.message_fields import body_field, message_fields
+from reput_protocol.record.record import Record, decode_record
+from reput_protocol.record.row import POSITION, SIZE
 
 
 def record_fields(record: Record) -> dict[str, Any]:

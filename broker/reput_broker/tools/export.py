@@ -11,7 +11,7 @@ from reput_broker.tools.dump import NotThere
 from reput_broker.tools.layout import QueueDirectory, StoreLayout
 from reput_broker.tools.unit_files import OpenFiles, UnitFiles
 from reput_protocol.errors import RecordMalformed
-from reput_protocol.record import Record, decode_record
+from reput_protocol.record.record import Record, decode_record
 
 _CHUNK_UNITS = 4096
 _READ_BYTES_MAX = 4 << 20

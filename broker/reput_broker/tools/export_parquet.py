@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from reput_broker.tools.dump import common_fields
-from reput_protocol.record import Record
+from reput_protocol.record.record import Record
 
 _ROWS_PER_GROUP = 65_536
 _ROWS_AT_ONCE = 8192

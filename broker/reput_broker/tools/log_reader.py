@@ -17,9 +17,9 @@ from typing import NamedTuple
 from reput_broker.store.file_io import end_of_data, is_all_zero
 from reput_broker.tools.layout import Stream, StreamFile
 from reput_protocol.kernel.records import scan_records
-from reput_protocol.record_layout import FRONT, I32, MAGIC_V1, MAGIC_V2, RECORD_BYTES_MIN
-from reput_protocol.record_row import POSITION, SIZE, TOPIC, WIDTH
-from reput_protocol.record_scan import RecordScan, ScanStatus, locate
+from reput_protocol.record.layout import FRONT, I32, MAGIC_V1, MAGIC_V2, RECORD_BYTES_MIN
+from reput_protocol.record.row import POSITION, SIZE, TOPIC, WIDTH
+from reput_protocol.record.scan import RecordScan, ScanStatus, locate
 
 CHUNK_BYTES = 2 << 20
 """How much is read, and examined, at a time: a verification takes 8 % longer with 1 MiB, 6 % with 4 MiB.

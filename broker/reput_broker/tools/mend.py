@@ -15,7 +15,7 @@ from reput_broker.store.log.walk import can_be_topic
 from reput_broker.tools.layout import Stream
 from reput_broker.tools.log_reader import Damage
 from reput_protocol.properties import CRC_PROPERTY_BYTES, ends_with_crc_property
-from reput_protocol.record_layout import (
+from reput_protocol.record.layout import (
     BORN_HOST_IPV6,
     FRONT,
     HEAD_BYTES,
@@ -29,7 +29,7 @@ from reput_protocol.record_layout import (
     STORE_HOST_IPV6,
     crc31,
 )
-from reput_protocol.record_scan import locate
+from reput_protocol.record.scan import locate
 
 _RECORD_BYTES_MAX = 16 << 20
 _PHYSICAL_OFFSET_AT = 28

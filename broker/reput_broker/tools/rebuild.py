@@ -36,8 +36,8 @@ from reput_broker.tools.queue_ends import queues_digest
 from reput_broker.tools.report import Progress, no_progress
 from reput_broker.tools.unit_files import OpenFiles, UnitFiles
 from reput_broker.tools.verify import Verification
-from reput_protocol.counted import counted
-from reput_protocol.dispatch_rows import scan_dispatch
+from reput_protocol.printable import counted
+from reput_protocol.record.dispatch_rows import scan_dispatch
 
 _YEAR_9999_MS = 253_370_764_800_000
 

@@ -23,7 +23,7 @@ from reput_broker.tools.layout import Geometry, StoreLayout
 from reput_broker.tools.log_reader import LogBatch, read_log
 from reput_broker.tools.rebuild import QueuesRebuild
 from reput_broker.tools.unit_files import units_of
-from reput_protocol.dispatch_rows import scan_dispatch
+from reput_protocol.record.dispatch_rows import scan_dispatch
 
 _OPEN_MAX = 256
 QueueName = tuple[str, int]

@@ -18,11 +18,11 @@ from reput_broker.tools.tables import table_in_force
 from reput_broker.tools.verify import Verification
 from reput_broker.tools.verify_checkpoint import checkpoint_min_time
 from reput_broker.tools.verify_log import LOST_PAGE
-from reput_protocol.counted import counted
-from reput_protocol.dispatch_rows import topic_text
-from reput_protocol.record_layout import BORN_HOST_AT, BORN_HOST_IPV6, FRONT, I64
-from reput_protocol.record_row import POSITION
-from reput_protocol.record_scan import ScanStatus, scan_record
+from reput_protocol.printable import counted
+from reput_protocol.record.dispatch_rows import topic_text
+from reput_protocol.record.layout import BORN_HOST_AT, BORN_HOST_IPV6, FRONT, I64
+from reput_protocol.record.row import POSITION
+from reput_protocol.record.scan import ScanStatus, scan_record
 
 _RECORD_BYTES_MAX = 16 << 20
 

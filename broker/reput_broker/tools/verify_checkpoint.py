@@ -16,7 +16,7 @@ from reput_broker.store.checkpoint import (
 )
 from reput_broker.store.errors import ForeignFile
 from reput_broker.tools.report import Report
-from reput_protocol.checksum import crc32
+from reput_protocol.kernel.records import crc32
 
 _MAGIC = b"RPUTMARK"
 _FIELDS = (

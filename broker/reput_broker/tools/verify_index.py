@@ -28,12 +28,12 @@ from reput_broker.tools.index_raw import (
 from reput_broker.tools.layout import StoreLayout
 from reput_broker.tools.log_reader import Damage, LogBatch
 from reput_broker.tools.report import Report
-from reput_protocol.counted import counted
-from reput_protocol.dispatch_rows import DispatchRows
-from reput_protocol.hashing import index_hash, index_keys
 from reput_protocol.kernel.index import are_entries_of, index_chains, wrong_seconds
+from reput_protocol.printable import counted
 from reput_protocol.properties import KEYS, UNIQ_KEY, decode_properties
-from reput_protocol.record_row import POSITION
+from reput_protocol.record.dispatch_rows import DispatchRows
+from reput_protocol.record.hashing import index_hash, index_keys
+from reput_protocol.record.row import POSITION
 
 _FAULTS_MAX = 1024
 _SLOT: Final = struct.Struct(">i")

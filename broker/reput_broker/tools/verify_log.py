@@ -14,9 +14,9 @@ from reput_broker.tools.log_reader import BlankEnd, Damage, LogBatch, LogEnd, re
 from reput_broker.tools.report import Progress, Report
 from reput_broker.tools.verify_index import IndexCheck
 from reput_broker.tools.verify_queues import QueuesCheck
-from reput_protocol.dispatch_rows import DispatchRows
 from reput_protocol.kernel.records import checksum_faults
-from reput_protocol.record_row import POSITION, PROPERTIES, QUEUE_OFFSET, SIZE, STORE_TIMESTAMP_MS, WIDTH
+from reput_protocol.record.dispatch_rows import DispatchRows
+from reput_protocol.record.row import POSITION, PROPERTIES, QUEUE_OFFSET, SIZE, STORE_TIMESTAMP_MS, WIDTH
 
 LOST_PAGE = "its properties hold zeros where a lost page would leave them"
 _NO_LETTER = "\N{REPLACEMENT CHARACTER}"

@@ -22,7 +22,7 @@ from reput_broker.tools.report import Fault
 from reput_broker.tools.unit_files import OpenFiles, UnitFiles, units_of
 from reput_protocol.kernel.units import stray_units
 from reput_protocol.names import SCHEDULE_TOPIC
-from reput_protocol.record_layout import QUEUE_OFFSET_AT
+from reput_protocol.record.layout import QUEUE_OFFSET_AT
 
 
 class ExtUnits:

@@ -14,7 +14,7 @@ from reput_broker.tools.log_reader import Damage
 from reput_broker.tools.report import Report
 from reput_broker.tools.unit_files import OpenFiles, UnitFiles
 from reput_broker.tools.verify_queue import ExtUnits, QueueCheck, QueueFindings, QueueState
-from reput_protocol.counted import counted
+from reput_protocol.printable import counted
 
 LMQ_PREFIX = "%LMQ%"
 

@@ -21,7 +21,7 @@ from reput_broker.tools.tables import (
     read_table,
     table_in_force,
 )
-from reput_protocol.counted import counted
+from reput_protocol.printable import counted
 
 _OTHER_TABLES = (
     "subscriptionGroup.json",

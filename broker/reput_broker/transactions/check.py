@@ -44,9 +44,9 @@ from reput_broker.transactions.questions import TransactionQuestions
 from reput_broker.transactions.queue_reader import read_entry
 from reput_broker.transactions.transactions import HalfCopy, Standing, Transactions
 from reput_protocol.errors import ReputError
-from reput_protocol.host import Host
 from reput_protocol.names import TRANS_HALF_TOPIC, TRANS_OP_HALF_TOPIC, TRANSACTION_CHECK_GROUP
-from reput_protocol.record import Record, record_bytes
+from reput_protocol.record.host import Host
+from reput_protocol.record.record import Record, record_bytes
 
 log = structlog.get_logger(__name__)
 

@@ -24,7 +24,7 @@ from reput_protocol import properties as names
 from reput_protocol.codes import MessageSysFlag
 from reput_protocol.names import TRANS_CHECK_MAX_TIME_TOPIC, TRANS_HALF_TOPIC
 from reput_protocol.properties import PROPERTIES_BYTES_MAX, decode_properties, encode_properties
-from reput_protocol.record import Record, encode_record
+from reput_protocol.record.record import Record, encode_record
 
 HALF_QUEUE_ID: Final = 0
 """The half queue that is written to, RocketMQ's only one."""

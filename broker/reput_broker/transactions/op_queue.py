@@ -22,10 +22,10 @@ from reput_broker.config.sections import TransactionsConfig
 from reput_broker.put.own_puts import OwnPuts
 from reput_broker.store.results import PutStatus
 from reput_protocol import properties as names
-from reput_protocol.host import Host
 from reput_protocol.names import TRANS_OP_HALF_TOPIC
 from reput_protocol.properties import encode_properties
-from reput_protocol.record import Record
+from reput_protocol.record.host import Host
+from reput_protocol.record.record import Record
 
 OP_QUEUE_ID: Final = 0
 OP_TAG: Final = "d"

@@ -16,7 +16,7 @@ from reput_broker.observe.counters import RetryCounts
 from reput_broker.store.message_store import MessageStore
 from reput_broker.transactions.half_messages import HalfMessage, check_body
 from reput_protocol.codes import RequestCode
-from reput_protocol.commands_transaction import CheckTransactionHeader
+from reput_protocol.commands.transaction import CheckTransactionHeader
 from reput_protocol.names import TRANS_HALF_TOPIC
 
 _TOGETHER_MAX: Final = 64

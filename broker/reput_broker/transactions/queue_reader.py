@@ -7,7 +7,7 @@ from typing import NamedTuple
 from reput_broker.store.message_store import MessageStore
 from reput_broker.store.results import GetStatus
 from reput_protocol.errors import RecordMalformed
-from reput_protocol.record import Record, decode_record
+from reput_protocol.record.record import Record, decode_record
 
 
 class QueueEntry(NamedTuple):

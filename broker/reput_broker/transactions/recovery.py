@@ -31,8 +31,8 @@ from reput_protocol.names import (
     TRANS_OP_HALF_TOPIC,
     TRANSACTION_CHECK_GROUP,
 )
-from reput_protocol.record_layout import TRANSACTION_COMMIT
-from reput_protocol.record_view import RecordView
+from reput_protocol.record.layout import TRANSACTION_COMMIT
+from reput_protocol.record.view import RecordView
 
 log = structlog.get_logger(__name__)
 

@@ -14,9 +14,9 @@ from reput_client.received import ReceivedMessage
 from reput_protocol import properties as names
 from reput_protocol.errors import TopicNotFound
 from reput_protocol.exit_codes import ExitCode
+from reput_protocol.filter.sql import SqlFilter
 from reput_protocol.names import REPLAY_GROUP, check_group, dlq_topic
 from reput_protocol.properties import encode_properties
-from reput_protocol.sql import SqlFilter
 
 ATTEMPTS = "ATTEMPTS"
 """The name by which a filter knows how often a message was tried."""

@@ -9,8 +9,8 @@ from reput_cli.failures import CommandFailed
 from reput_cli.options import Settings, shared_options
 from reput_cli.output import Printer
 from reput_client.blocking import Admin, PullConsumer
-from reput_protocol.counted import counted
 from reput_protocol.exit_codes import ExitCode
+from reput_protocol.printable import counted
 
 
 @click.command()

@@ -36,10 +36,10 @@ from reput_cli.output import Printer
 from reput_cli.positions import Position, RangeType
 from reput_client.blocking import Admin, Producer, PullConsumer
 from reput_protocol import properties as names
-from reput_protocol.counted import counted
 from reput_protocol.errors import TopicNotFound
 from reput_protocol.exit_codes import ExitCode
 from reput_protocol.names import check_send_topic
+from reput_protocol.printable import counted
 
 _BATCH = 32
 _BATCH_S = 0.25

@@ -45,7 +45,7 @@ class DelayLevelsType(click.ParamType["tuple[int, ...]"]):
         self, value: object, param: click.Parameter | None, ctx: click.Context | None
     ) -> tuple[int, ...]:
         """Return the delays, or say what is none."""
-        from reput_protocol.delay_levels import parse_delay_levels
+        from reput_protocol.record.delays import parse_delay_levels
 
         if isinstance(value, tuple):
             return value

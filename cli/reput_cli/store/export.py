@@ -15,13 +15,12 @@ from reput_cli.options import Settings
 from reput_cli.output import Printer, say
 from reput_cli.positions import Position, RangeType
 from reput_cli.store.directory import StoreDirectory, directory_options, layout_of, locked, progress
-from reput_protocol.counted import counted
 from reput_protocol.exit_codes import ExitCode
-from reput_protocol.printable import printable_json
+from reput_protocol.printable import counted, printable_json
 
 if TYPE_CHECKING:
     from reput_broker.tools.export import ExportRange, TopicExport
-    from reput_protocol.record import Record
+    from reput_protocol.record.record import Record
 
 
 class _PositionType(click.ParamType[Position]):

@@ -19,8 +19,8 @@ from reput_cli.store.directory import (
     locked,
     progress,
 )
-from reput_protocol.counted import counted
 from reput_protocol.exit_codes import ExitCode
+from reput_protocol.printable import counted
 
 if TYPE_CHECKING:
     from reput_broker.tools.verify import Verification

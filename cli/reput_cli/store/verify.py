@@ -7,9 +7,8 @@ import click
 from reput_cli.options import Settings
 from reput_cli.output import Printer, write_line
 from reput_cli.store.directory import StoreDirectory, delay_levels_option, directory_options, examined, locked
-from reput_protocol.counted import counted
 from reput_protocol.exit_codes import ExitCode
-from reput_protocol.printable import printable
+from reput_protocol.printable import counted, printable
 
 
 @click.command()

@@ -19,8 +19,8 @@ from reput_client.produce.posted import Posted
 from reput_client.produce.receipts import SendReceipt
 from reput_client.produce.transactions import TransactionReceipt
 from reput_client.received import ReceivedMessage
-from reput_protocol.group_terms import TransactionState
-from reput_protocol.message import Message, MessageQueue
+from reput_protocol.codes import TransactionState
+from reput_protocol.record.message import Message, MessageQueue
 
 __all__ = [
     "Admin",

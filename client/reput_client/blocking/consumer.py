@@ -18,7 +18,7 @@ from reput_client.errors import ClientClosed
 from reput_client.received import ReceivedMessage
 from reput_client.transport.backoff import Backoff
 from reput_client.transport.session import CONNECT_TIMEOUT_S, REQUEST_TIMEOUT_S
-from reput_protocol.message import MessageQueue
+from reput_protocol.record.message import MessageQueue
 
 _LOOK_ROUND_S: Final = 0.5
 

@@ -11,7 +11,7 @@ from reput_client.blocking.client import blocking
 from reput_client.blocking.pull_consumer import PullConsumer
 from reput_client.blocking.runtime import BlockingRuntime
 from reput_client.offset_store import OffsetStore
-from reput_protocol.message import MessageQueue
+from reput_protocol.record.message import MessageQueue
 
 
 class BlockingOffsetStore:

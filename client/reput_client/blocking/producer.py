@@ -26,9 +26,8 @@ from reput_client.received import ReceivedMessage
 from reput_client.transport.backoff import Backoff
 from reput_client.transport.session import CONNECT_TIMEOUT_S
 from reput_protocol.buffers import Buffer
-from reput_protocol.codes import AckLevel
-from reput_protocol.group_terms import TransactionState
-from reput_protocol.message import Message
+from reput_protocol.codes import AckLevel, TransactionState
+from reput_protocol.record.message import Message
 
 log = logging.getLogger("reput_client")
 

@@ -10,7 +10,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from reput_protocol.properties import KEYS, TAGS
-from reput_protocol.record_columns import Places, RecordColumns
+from reput_protocol.record.columns import Places, RecordColumns
 
 
 class ArrowRecords:

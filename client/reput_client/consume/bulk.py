@@ -16,15 +16,15 @@ from reput_client.errors import BrokerNotFound
 from reput_client.transport.backoff import Backoff
 from reput_client.transport.client import Client
 from reput_client.transport.session import CONNECT_TIMEOUT_S, REQUEST_TIMEOUT_S
-from reput_protocol.bodies_bounds import QueueBoundsRequest, QueueBoundsTable
-from reput_protocol.bodies_route import ClusterInfo
-from reput_protocol.bodies_topic import TopicList
 from reput_protocol.codes import RequestCode
-from reput_protocol.commands_fetch import (
+from reput_protocol.commands.pull import (
     FETCH_BYTES,
     QueryQueueBoundsHeader,
+    QueueBoundsRequest,
+    QueueBoundsTable,
 )
-from reput_protocol.header import HeaderType, Value
+from reput_protocol.commands.topic import ClusterInfo, TopicList
+from reput_protocol.wire.header import HeaderType, Value
 
 _MSGPACK: Final = HeaderType.MSGPACK
 

@@ -10,9 +10,9 @@ from numpy.typing import NDArray
 from reput_client.errors import DamagedMessage, InflatedTooLarge, UnsupportedCompression
 from reput_client.received import INFLATED_TOTAL_MAX, compression_method, inflate
 from reput_protocol.codes import MessageSysFlag
-from reput_protocol.counted import counted
+from reput_protocol.printable import counted
 from reput_protocol.properties import KEYS, TAGS
-from reput_protocol.record_columns import RecordColumns
+from reput_protocol.record.columns import RecordColumns
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -22,9 +22,9 @@ from reput_client.received import ReceivedMessage
 from reput_client.transport.backoff import Backoff
 from reput_client.transport.client import Client
 from reput_client.transport.session import CONNECT_TIMEOUT_S, REQUEST_TIMEOUT_S, wall_clock_ms
-from reput_protocol.group_terms import MessageModel
-from reput_protocol.message import MessageQueue
+from reput_protocol.codes import MessageModel
 from reput_protocol.names import check_client_group
+from reput_protocol.record.message import MessageQueue
 
 HANDLER_TIMEOUT_S: Final = 900.0
 """(RocketMQ: consumeTimeout, 15 minutes.)"""

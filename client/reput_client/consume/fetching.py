@@ -9,12 +9,12 @@ from reput_client.consume.pull import PullStatus
 from reput_client.errors import DamagedMessage
 from reput_client.transport.core import Call
 from reput_protocol.codes import ResponseCode
-from reput_protocol.commands_fetch import FetchRecordsHeader, FetchRecordsResult
+from reput_protocol.commands.pull import FetchRecordsHeader, FetchRecordsResult
 from reput_protocol.errors import error_from_response
-from reput_protocol.filters import TagFilter
-from reput_protocol.header import HeaderType, Value
+from reput_protocol.filter.tags import TagFilter
 from reput_protocol.kernel.records import checksum_faults, queue_records, record_starts
-from reput_protocol.record_row import QUEUE_OFFSET, WIDTH
+from reput_protocol.record.row import QUEUE_OFFSET, WIDTH
+from reput_protocol.wire.header import HeaderType, Value
 
 if TYPE_CHECKING:
     from reput_client.consume.columns import MessageColumns
@@ -182,6 +182,6 @@ def no_columns(topic: str, queue_id: int) -> MessageColumns:
 
 def _columns(topic: str, queue_id: int, records: bytes | memoryview, table: array[int]) -> MessageColumns:
     from reput_client.consume.columns import MessageColumns
-    from reput_protocol.record_columns import RecordColumns
+    from reput_protocol.record.columns import RecordColumns
 
     return MessageColumns(topic, queue_id, RecordColumns(records, table))

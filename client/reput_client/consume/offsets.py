@@ -10,8 +10,8 @@ from datetime import datetime
 from reput_client.transport.core import Call
 from reput_client.transport.session import Session, raise_refusal
 from reput_protocol.codes import BoundaryType, RequestCode, ResponseCode
-from reput_protocol.command_header import CommandHeader
-from reput_protocol.commands_offset import (
+from reput_protocol.commands.header import CommandHeader
+from reput_protocol.commands.offset import (
     EarliestTimeResult,
     OffsetResult,
     QueryConsumerOffsetHeader,
@@ -19,8 +19,8 @@ from reput_protocol.commands_offset import (
     SearchOffsetHeader,
     UpdateConsumerOffsetHeader,
 )
-from reput_protocol.header import HeaderType
-from reput_protocol.message import MessageQueue
+from reput_protocol.record.message import MessageQueue
+from reput_protocol.wire.header import HeaderType
 
 _MSGPACK = HeaderType.MSGPACK
 

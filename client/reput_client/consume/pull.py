@@ -16,17 +16,16 @@ from reput_client.transport.connection import Connection
 from reput_client.transport.core import Call, Waiter
 from reput_client.transport.pump import Pump
 from reput_protocol.buffers import Buffer
-from reput_protocol.codes import PullSysFlag, RequestCode, ResponseCode
-from reput_protocol.commands_pull import PullMessageHeader, PullMessageResult
-from reput_protocol.counted import counted
+from reput_protocol.codes import ExpressionType, PullSysFlag, RequestCode, ResponseCode
+from reput_protocol.commands.pull import PullMessageHeader, PullMessageResult
 from reput_protocol.errors import RecordMalformed, error_from_response
-from reput_protocol.filters import ALL, TagFilter
-from reput_protocol.group_terms import ExpressionType
-from reput_protocol.header import HeaderType, Value
+from reput_protocol.filter.tags import ALL, TagFilter
 from reput_protocol.kernel.records import queue_records, scan_records
 from reput_protocol.kernel.tables import distinct
-from reput_protocol.message import MessageQueue
-from reput_protocol.record_row import QUEUE_OFFSET, TAG, WIDTH
+from reput_protocol.printable import counted
+from reput_protocol.record.message import MessageQueue
+from reput_protocol.record.row import QUEUE_OFFSET, TAG, WIDTH
+from reput_protocol.wire.header import HeaderType, Value
 
 log = logging.getLogger("reput_client")
 

@@ -31,10 +31,10 @@ from reput_client.transport.backoff import Backoff
 from reput_client.transport.client import Client
 from reput_client.transport.session import CONNECT_TIMEOUT_S, REQUEST_TIMEOUT_S
 from reput_protocol.codes import BoundaryType, RequestCode, ResponseCode
-from reput_protocol.filters import TagFilter
-from reput_protocol.header import Value
-from reput_protocol.message import MessageQueue
+from reput_protocol.filter.tags import TagFilter
 from reput_protocol.names import check_client_group, check_topic
+from reput_protocol.record.message import MessageQueue
+from reput_protocol.wire.header import Value
 
 
 class PullConsumer(Client):

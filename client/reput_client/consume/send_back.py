@@ -20,13 +20,13 @@ from reput_client.transport.address import Address
 from reput_client.transport.session import Session
 from reput_protocol import properties as names
 from reput_protocol.codes import MessageSysFlag, RequestCode, ResponseCode
-from reput_protocol.commands_consume import SendBackHeader
-from reput_protocol.commands_send import SendMessageHeader
+from reput_protocol.commands.consumers import SendBackHeader
+from reput_protocol.commands.send import SendMessageHeader
 from reput_protocol.errors import BrokerError, ReputError
-from reput_protocol.header import HeaderType
-from reput_protocol.message import MessageQueue
 from reput_protocol.names import CLIENT_INNER_PRODUCER_GROUP, retry_topic
 from reput_protocol.properties import PROPERTIES_BYTES_MAX, RESERVED_PREFIXES, encode_properties
+from reput_protocol.record.message import MessageQueue
+from reput_protocol.wire.header import HeaderType
 
 DEAD_LETTER: Final = -1
 """The delay level that makes a message a dead letter at once."""

@@ -17,23 +17,24 @@ from reput_client.transport.client import Client
 from reput_client.transport.connection import Connection
 from reput_client.transport.core import Call, RequestTemplate, Waiter
 from reput_client.transport.session import CONNECT_TIMEOUT_S, raise_refusal
-from reput_protocol.bodies_stage import CommitStagedBody, StagedPart
 from reput_protocol.buffers import Buffer
-from reput_protocol.checksum import crc32
 from reput_protocol.codes import AckLevel, RequestCode, ResponseCode
-from reput_protocol.commands_send import PutMessageHeader
-from reput_protocol.commands_stage import (
+from reput_protocol.commands.send import PutMessageHeader
+from reput_protocol.commands.stage import (
     AbortStagedHeader,
+    CommitStagedBody,
     CommitStagedHeader,
     CommitStagedResult,
     EndStagingHeader,
     QueryStagedHeader,
     QueryStagedResult,
+    StagedPart,
     StageRecordsHeader,
+    encode_staged_head,
 )
 from reput_protocol.errors import BrokerError, ErrorCode
-from reput_protocol.header import HeaderType, Value
-from reput_protocol.staged_blocks import encode_staged_head
+from reput_protocol.kernel.records import crc32
+from reput_protocol.wire.header import HeaderType, Value
 
 WRITE_TIMEOUT_S: Final = 120.0
 WINDOW_BYTES: Final = 8 << 20

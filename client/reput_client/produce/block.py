@@ -21,10 +21,10 @@ from reput_client.transport.runtime import Event
 from reput_protocol.buffers import Buffer
 from reput_protocol.codes import AckLevel
 from reput_protocol.errors import ReputError
-from reput_protocol.message import Message, MessageQueue
-from reput_protocol.message_id import UniqueIdGenerator
 from reput_protocol.properties import UNIQ_KEY, encode_properties
-from reput_protocol.put_block import encode_block
+from reput_protocol.record.message import Message, MessageQueue
+from reput_protocol.record.message_id import UniqueIdGenerator
+from reput_protocol.record.put_block import encode_block
 
 
 class Waits(Protocol):

@@ -6,7 +6,12 @@ from collections.abc import Mapping
 from typing import Final
 
 from reput_protocol import properties as names
-from reput_protocol.properties import RESERVED_NAMES, RESERVED_PREFIXES, check_property, encode_properties
+from reput_protocol.properties import (
+    RESERVED_NAMES,
+    RESERVED_PREFIXES,
+    check_property,
+    encode_properties,
+)
 
 _OF_THE_WAY: Final = frozenset(
     {

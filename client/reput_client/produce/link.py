@@ -17,7 +17,7 @@ from reput_client.transport.address import Address
 from reput_client.transport.backoff import Backoff
 from reput_client.transport.session import Session
 from reput_protocol.errors import MessageRefused, ReputError
-from reput_protocol.message import MessageQueue
+from reput_protocol.record.message import MessageQueue
 
 log = logging.getLogger("reput_client")
 

@@ -24,18 +24,18 @@ from reput_client.transport.core import Waiter
 from reput_client.transport.routing import Route
 from reput_client.transport.session import Session
 from reput_protocol.buffers import Buffer
-from reput_protocol.counted import counted
 from reput_protocol.errors import InvalidMessage, ReputError
-from reput_protocol.message import (
+from reput_protocol.printable import counted
+from reput_protocol.properties import check_properties_size
+from reput_protocol.record.message import (
     Message,
     MessageQueue,
     checked_body,
     encode_keys_texts,
     encode_properties_text,
 )
-from reput_protocol.properties import check_properties_size
-from reput_protocol.put_block import BLOCK_BYTES_MAX
-from reput_protocol.record import record_bytes
+from reput_protocol.record.put_block import BLOCK_BYTES_MAX
+from reput_protocol.record.record import record_bytes
 
 _NOT_SENT: Final = (BrokerNotFound, ClientClosed, ConnectFailed, ConnectionLost, RequestTimeout)
 

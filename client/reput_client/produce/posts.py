@@ -24,8 +24,8 @@ from reput_client.transport.routing import Route
 from reput_client.transport.runtime import Event
 from reput_client.transport.session import Session
 from reput_protocol.errors import ReputError
-from reput_protocol.message import Message, MessageQueue
-from reput_protocol.message_id import UniqueIdGenerator
+from reput_protocol.record.message import Message, MessageQueue
+from reput_protocol.record.message_id import UniqueIdGenerator
 
 log = logging.getLogger("reput_client")
 

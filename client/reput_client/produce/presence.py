@@ -17,12 +17,11 @@ from reput_client.transport.client import new_client_id
 from reput_client.transport.connection import Connection
 from reput_client.transport.runtime import Event
 from reput_client.transport.session import Session
-from reput_protocol.bodies_heartbeat import HeartbeatData, ProducerData
 from reput_protocol.codes import RequestCode
-from reput_protocol.commands_group import UnregisterClientHeader
+from reput_protocol.commands.group import HeartbeatData, ProducerData, UnregisterClientHeader
 from reput_protocol.errors import ReputError
-from reput_protocol.header import HeaderType
 from reput_protocol.names import check_client_group
+from reput_protocol.wire.header import HeaderType
 
 log = logging.getLogger("reput_client")
 

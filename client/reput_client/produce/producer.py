@@ -30,9 +30,9 @@ from reput_client.transport.session import CONNECT_TIMEOUT_S, wall_clock_ms
 from reput_protocol.buffers import Buffer
 from reput_protocol.codes import AckLevel, MessageSysFlag
 from reput_protocol.errors import InvalidMessage, ReputError
-from reput_protocol.message import Message, MessageQueue, encode_properties_text
 from reput_protocol.names import check_group, check_send_topic
-from reput_protocol.put_block import BLOCK_BYTES_MAX, encode_block
+from reput_protocol.record.message import Message, MessageQueue, encode_properties_text
+from reput_protocol.record.put_block import BLOCK_BYTES_MAX, encode_block
 
 log = logging.getLogger("reput_client")
 

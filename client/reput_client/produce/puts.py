@@ -17,19 +17,19 @@ from reput_client.transport.core import Call, RequestTemplate, Waiter
 from reput_client.transport.session import Session, wall_clock_ms
 from reput_protocol.buffers import Buffer
 from reput_protocol.codes import AckLevel, Dedup, RequestCode, ResponseCode
-from reput_protocol.commands_send import (
+from reput_protocol.commands.send import (
     PutMessageHeader,
     PutMessageResult,
     SendMessageHeader,
     SendMessageResult,
 )
 from reput_protocol.errors import HeaderFieldError, InvalidMessage, error_from_response
-from reput_protocol.header import ONEWAY_FLAG, HeaderType
-from reput_protocol.message import Message, MessageQueue, encode_properties_text
-from reput_protocol.message_id import decode_offset_message_id
 from reput_protocol.properties import PROPERTIES_BYTES_MAX, encode_properties
-from reput_protocol.put_block import BLOCK_BYTES_MAX
-from reput_protocol.record import record_bytes
+from reput_protocol.record.message import Message, MessageQueue, encode_properties_text
+from reput_protocol.record.message_id import decode_offset_message_id
+from reput_protocol.record.put_block import BLOCK_BYTES_MAX
+from reput_protocol.record.record import record_bytes
+from reput_protocol.wire.header import ONEWAY_FLAG, HeaderType
 
 _TEMPLATES_MAX: Final = 4096
 _STORED: Final = frozenset(

@@ -8,8 +8,8 @@ from collections.abc import Callable
 from reput_client.errors import NoQueue
 from reput_client.transport.routing import Route
 from reput_protocol.errors import InvalidMessage
-from reput_protocol.hashing import java_hash
-from reput_protocol.message import MessageQueue
+from reput_protocol.record.hashing import java_hash
+from reput_protocol.record.message import MessageQueue
 
 _I32_MIN = -0x8000_0000
 

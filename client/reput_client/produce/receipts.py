@@ -9,9 +9,9 @@ from itertools import accumulate, chain, count, repeat
 from typing import NamedTuple, overload
 
 from reput_protocol.codes import AckLevel
-from reput_protocol.commands_send import PutMessageResult
-from reput_protocol.host import Host
-from reput_protocol.message_id import offset_message_id_of
+from reput_protocol.commands.send import PutMessageResult
+from reput_protocol.record.host import Host
+from reput_protocol.record.message_id import offset_message_id_of
 
 _new_tuple = tuple.__new__
 

@@ -23,15 +23,15 @@ from reput_client.transport.session import Session, wall_clock_ms
 from reput_protocol import properties as names
 from reput_protocol.buffers import Buffer
 from reput_protocol.codes import AckLevel, RequestCode
-from reput_protocol.commands_reply import PushReplyHeader
-from reput_protocol.commands_send import SendMessageHeader
+from reput_protocol.commands.reply import PushReplyHeader
+from reput_protocol.commands.send import SendMessageHeader
 from reput_protocol.errors import InvalidMessage
-from reput_protocol.header import HeaderType
-from reput_protocol.host import ZERO_HOST, Host
-from reput_protocol.message import Message, MessageQueue, encode_properties_text
 from reput_protocol.names import reply_topic
 from reput_protocol.properties import decode_properties, encode_properties
-from reput_protocol.record import Record, encode_record
+from reput_protocol.record.host import ZERO_HOST, Host
+from reput_protocol.record.message import Message, MessageQueue, encode_properties_text
+from reput_protocol.record.record import Record, encode_record
+from reput_protocol.wire.header import HeaderType
 
 log = logging.getLogger("reput_client")
 

@@ -19,7 +19,7 @@ from reput_client.transport.core import Waiter
 from reput_client.transport.runtime import CallerRuns
 from reput_client.transport.session import Session, wall_clock_ms
 from reput_protocol.errors import ReputError
-from reput_protocol.message_id import UniqueIdGenerator
+from reput_protocol.record.message_id import UniqueIdGenerator
 
 log = logging.getLogger("reput_client")
 

@@ -24,12 +24,11 @@ from reput_client.transport.address import Address
 from reput_client.transport.broker_requests import BrokerRequest
 from reput_client.transport.runtime import Event
 from reput_client.transport.session import Session
-from reput_protocol.codes import RequestCode
-from reput_protocol.commands_transaction import CheckTransactionHeader, EndTransactionHeader
+from reput_protocol.codes import RequestCode, TransactionState
+from reput_protocol.commands.transaction import CheckTransactionHeader, EndTransactionHeader
 from reput_protocol.errors import ReputError, TransactionEnded
-from reput_protocol.group_terms import TransactionState
-from reput_protocol.header import HeaderType
 from reput_protocol.properties import PRODUCER_GROUP
+from reput_protocol.wire.header import HeaderType
 
 log = logging.getLogger("reput_client")
 

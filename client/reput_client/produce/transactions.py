@@ -29,11 +29,10 @@ from reput_client.produce.transaction_checks import Check, HalfPlace, Transactio
 from reput_client.transport.backoff import Backoff
 from reput_client.transport.session import CONNECT_TIMEOUT_S
 from reput_protocol import properties as names
-from reput_protocol.codes import AckLevel, MessageSysFlag
+from reput_protocol.codes import AckLevel, MessageSysFlag, TransactionState
 from reput_protocol.errors import InvalidMessage
-from reput_protocol.group_terms import TransactionState
-from reput_protocol.message import Message
 from reput_protocol.names import check_client_group
+from reput_protocol.record.message import Message
 
 LocalTransaction: TypeAlias = Callable[[Message], Awaitable[TransactionState]]
 """Does what belongs to the message and says how it went. The message has its `unique_id`: the transaction's id."""

@@ -7,8 +7,8 @@ import random
 import socket
 import time
 
-from reput_protocol.message_id import UniqueIdGenerator
 from reput_protocol.properties import UNIQ_KEY
+from reput_protocol.record.message_id import UniqueIdGenerator
 
 
 def new_generator() -> UniqueIdGenerator:

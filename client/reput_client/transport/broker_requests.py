@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, TypeAlias
 from reput_protocol.buffers import Buffer
 from reput_protocol.codes import PROTOCOL_VERSION, ROCKETMQ_VERSION, LanguageCode, ResponseCode
 from reput_protocol.errors import ErrorCode, ReputError, refusal_remark
-from reput_protocol.header import RESPONSE_FLAG, Header, HeaderType, Value
+from reput_protocol.wire.header import RESPONSE_FLAG, Header, HeaderType, Value
 
 if TYPE_CHECKING:
     from reput_client.transport.connection import Connection

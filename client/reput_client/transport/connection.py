@@ -30,8 +30,8 @@ from reput_client.transport.sharing import Batch, SharedCall, apart, next_batch
 from reput_protocol.buffers import Buffer
 from reput_protocol.codes import RequestCode
 from reput_protocol.errors import ProtocolError, ReputError
-from reput_protocol.frames import encode_frame_head
-from reput_protocol.header import Header, Value
+from reput_protocol.wire.frames import encode_frame_head
+from reput_protocol.wire.header import Header, Value
 
 # Above 64 KiB the buffer of a read comes from the system anew each time, which costs more than a small read itself;
 # so large ones only where the last one was filled, or a frame is known to go on.

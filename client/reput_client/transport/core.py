@@ -16,8 +16,8 @@ from typing import ClassVar, Final, TypeAlias
 from reput_protocol.buffers import Buffer
 from reput_protocol.codes import PROTOCOL_VERSION, LanguageCode
 from reput_protocol.errors import ReputError
-from reput_protocol.frames import FRAME_BYTES_MAX, FrameReader
-from reput_protocol.header import Header, HeaderType, Value, decode_header, encode_header
+from reput_protocol.wire.frames import FRAME_BYTES_MAX, FrameReader, decode_header, encode_header
+from reput_protocol.wire.header import Header, HeaderType, Value
 
 _HEAD: Final = struct.Struct(">II")
 _OPAQUE: Final = struct.Struct(">I")

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from typing import Final
 
 from reput_client.transport.address import Address, parse_address
-from reput_protocol.bodies_route import TopicRoute
 from reput_protocol.codes import Perm
-from reput_protocol.message import MessageQueue
+from reput_protocol.commands.topic import TopicRoute
+from reput_protocol.record.message import MessageQueue
 
 ROUTE_REFRESH_S: Final = 30.0
 MASTER_ID: Final = 0

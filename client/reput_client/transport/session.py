@@ -24,14 +24,13 @@ from reput_client.transport.core import Call, RequestTemplate, Waiter
 from reput_client.transport.pump import Pump
 from reput_client.transport.routing import Route, RouteTable
 from reput_client.transport.runtime import CallerRuns, Runtime
-from reput_protocol.bodies_route import TopicRoute
 from reput_protocol.buffers import Buffer
 from reput_protocol.codes import RequestCode, ResponseCode
-from reput_protocol.commands_topic import RouteHeader
+from reput_protocol.commands.topic import RouteHeader, TopicRoute
 from reput_protocol.errors import BrokerError, ReputError, TopicNotFound, error_from_response
-from reput_protocol.header import ONEWAY_FLAG, HeaderType, Value
-from reput_protocol.message import MessageQueue
 from reput_protocol.names import DEFAULT_TOPIC
+from reput_protocol.record.message import MessageQueue
+from reput_protocol.wire.header import ONEWAY_FLAG, HeaderType, Value
 
 CONNECT_TIMEOUT_S: Final = 3.0
 REQUEST_TIMEOUT_S: Final = 3.0

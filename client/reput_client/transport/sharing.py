@@ -20,9 +20,9 @@ from typing import ClassVar, Final, NamedTuple, TypeAlias
 from reput_client.transport.core import ChannelCore, NoticedCall, Outgoing, ShareableCall, Waiter
 from reput_protocol.buffers import Buffer
 from reput_protocol.codes import ResponseCode
-from reput_protocol.commands_send import PutMessageResult
+from reput_protocol.commands.send import PutMessageResult
 from reput_protocol.errors import HeaderFieldError, ReputError
-from reput_protocol.header import Header, HeaderType
+from reput_protocol.wire.header import Header, HeaderType
 
 RECORD_BYTES_MAX: Final = 16 * 1024
 """Larger records travel alone: there is little to gain, and much to send again."""

@@ -14,7 +14,7 @@ from reput_pipeline.source.options import SourceOptions
 from reput_pipeline.source.places import Generations, QueueKey, is_remade
 from reput_pipeline.source.ranges import QueueRange, pack
 from reput_pipeline.source.resolve import Catalog, resolve, wanted_queues
-from reput_protocol.counted import counted
+from reput_protocol.printable import counted
 
 _TASK_MESSAGES_MIN = 10_000
 

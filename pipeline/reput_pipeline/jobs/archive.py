@@ -26,9 +26,9 @@ from reput_pipeline.jobs.run import JobRun
 from reput_pipeline.source.offline_store import directory_of
 from reput_pipeline.source.options import SourceOptions
 from reput_pipeline.source.resolve import Catalog
-from reput_protocol.counted import counted
 from reput_protocol.errors import BrokerError
 from reput_protocol.exit_codes import ExitCode
+from reput_protocol.printable import counted
 
 _CODECS = ("zstd", "snappy", "gzip", "lz4", "none")
 _AWAY_S = 1.0

@@ -20,7 +20,7 @@ from reput_pipeline.jobs.directories import check_target
 from reput_pipeline.jobs.frame import job, main
 from reput_pipeline.jobs.outcomes import ArgumentError, Outcome
 from reput_pipeline.jobs.run import JobRun
-from reput_protocol.counted import counted
+from reput_protocol.printable import counted
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

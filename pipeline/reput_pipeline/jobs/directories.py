@@ -19,7 +19,7 @@ from reput_pipeline.archives.manifests import ArchiveDirectory
 from reput_pipeline.jobs.outcomes import ArgumentError, JobFailed
 from reput_pipeline.source.errors import NotAnArchive, NotAStore
 from reput_pipeline.source.offline_store import directory_of
-from reput_protocol.delay_levels import parse_delay_levels
+from reput_protocol.record.delays import parse_delay_levels
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 

@@ -35,8 +35,8 @@ from reput_pipeline.source.options import SourceOptions
 from reput_pipeline.source.schema import NATIVE_COLUMNS
 from reput_pipeline.source.tasks import read_task
 from reput_protocol.exit_codes import ExitCode
-from reput_protocol.message_id import decode_offset_message_id
 from reput_protocol.printable import printable_json
+from reput_protocol.record.message_id import decode_offset_message_id
 
 _SCHEMA = pa.schema([pa.field(name, ARROW_TYPES[kind]) for name, kind in NATIVE_COLUMNS.items()])
 

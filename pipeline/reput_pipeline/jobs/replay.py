@@ -26,7 +26,7 @@ from reput_pipeline.jobs.outcomes import ArgumentError, Outcome
 from reput_pipeline.jobs.run import JobRun
 from reput_pipeline.sink.options import parse_sink_options
 from reput_pipeline.source.known_options import OptionError
-from reput_protocol.counted import counted
+from reput_protocol.printable import counted
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

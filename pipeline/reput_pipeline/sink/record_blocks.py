@@ -12,8 +12,8 @@ import pyarrow.compute as pc
 
 from reput_pipeline.source.errors import SinkError
 from reput_protocol.kernel.put_blocks import Refusal, encode_rows, property_texts
-from reput_protocol.message_id import UniqueIdGenerator
-from reput_protocol.put_block import topic_of_records
+from reput_protocol.record.message_id import UniqueIdGenerator
+from reput_protocol.record.put_block import topic_of_records
 
 IntArray = npt.NDArray[np.int64]
 ByteArray = npt.NDArray[np.uint8]

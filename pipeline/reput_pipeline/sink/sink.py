@@ -21,7 +21,7 @@ from reput_pipeline.sink.options import SinkOptions, parse_sink_options
 from reput_pipeline.sink.schema import SinkColumns, sink_columns
 from reput_pipeline.source.errors import SinkError
 from reput_pipeline.source.notes import note
-from reput_protocol.bodies_stage import StagedPart
+from reput_protocol.commands.stage import StagedPart
 from reput_protocol.errors import ReputError
 
 if TYPE_CHECKING:

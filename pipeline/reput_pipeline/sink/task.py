@@ -21,7 +21,7 @@ from reput_pipeline.sink.record_blocks import Columns, encode_records
 from reput_pipeline.sink.rows import ANY_QUEUE, Messages, RowReader
 from reput_pipeline.sink.schema import SinkColumns
 from reput_pipeline.source.errors import SinkError
-from reput_protocol.bodies_stage import StagedPart
+from reput_protocol.commands.stage import StagedPart
 
 _NO_QUEUES: Final = (0,)
 

@@ -20,8 +20,8 @@ from reput_pipeline.source.places import Generations, QueueKey
 from reput_pipeline.source.ranges import QueueRange
 from reput_protocol.errors import TopicNotFound
 from reput_protocol.kernel.records import queue_records
-from reput_protocol.record_columns import RecordColumns
-from reput_protocol.record_row import QUEUE_OFFSET, WIDTH
+from reput_protocol.record.columns import RecordColumns
+from reput_protocol.record.row import QUEUE_OFFSET, WIDTH
 
 _BATCH_BYTES: Final = 4 << 20
 """Blocks are collected up to this size before they are decoded: larger batches cost less per message."""

@@ -19,7 +19,7 @@ from reput_pipeline.source.options import SourceOptions
 from reput_pipeline.source.places import QueueKey
 from reput_pipeline.source.ranges import QueueRange, cores, pack
 from reput_pipeline.source.resolve import batch_ranges, narrowed
-from reput_protocol.hashing import index_hash
+from reput_protocol.record.hashing import index_hash
 
 
 class FoundPlaces(NamedTuple):

@@ -36,12 +36,12 @@ from reput_pipeline.source.options import SourceOptions
 from reput_pipeline.source.places import QueueKey
 from reput_pipeline.source.ranges import QueueRange
 from reput_protocol.buffers import Buffer
-from reput_protocol.filters import TagFilter
-from reput_protocol.hashing import tags_code
+from reput_protocol.filter.tags import TagFilter
 from reput_protocol.kernel.records import unit_records
 from reput_protocol.names import SCHEDULE_TOPIC
-from reput_protocol.record_columns import BoolArray, IntArray, RecordColumns
-from reput_protocol.record_layout import (
+from reput_protocol.record.columns import BoolArray, IntArray, RecordColumns
+from reput_protocol.record.hashing import tags_code
+from reput_protocol.record.layout import (
     RECORD_BYTES_MIN,
     TRANSACTION_BITS,
     TRANSACTION_PREPARED,

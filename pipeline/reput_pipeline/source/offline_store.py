@@ -19,12 +19,12 @@ from reput_pipeline.source.errors import DamagedStore, NotAStore
 from reput_pipeline.source.options import SourceOptions
 from reput_pipeline.source.places import Generations, QueueKey, TopicKey
 from reput_pipeline.source.ranges import Bounds
-from reput_protocol.bodies_topic import GENERATION_ATTRIBUTE
 from reput_protocol.codes import Perm
+from reput_protocol.commands.body import read_json
+from reput_protocol.commands.topic import GENERATION_ATTRIBUTE
 from reput_protocol.errors import BodyMalformed
-from reput_protocol.loose_json import read_json
 from reput_protocol.names import reply_topic
-from reput_protocol.record_layout import BORN_HOST_AT, BORN_HOST_IPV6, FRONT, I64, MAGIC_V1, MAGIC_V2
+from reput_protocol.record.layout import BORN_HOST_AT, BORN_HOST_IPV6, FRONT, I64, MAGIC_V1, MAGIC_V2
 
 _HEAD_BYTES: Final = BORN_HOST_AT + 20 + 8
 

@@ -28,7 +28,7 @@ from reput_pipeline.source.places import (
 )
 from reput_pipeline.source.schema import columns_of
 from reput_protocol.errors import FilterSyntaxError
-from reput_protocol.filters import TagFilter
+from reput_protocol.filter.tags import TagFilter
 from reput_protocol.names import is_system_topic
 from reput_protocol.units import parse_duration
 

@@ -11,7 +11,7 @@ from reput_pipeline.source.live_read import read_live
 from reput_pipeline.source.offline_plan import PlacesPartition, QueuePartition, SegmentPartition
 from reput_pipeline.source.offline_read import DirectoryReading
 from reput_protocol.errors import FilterSyntaxError
-from reput_protocol.filters import ALL, TagFilter
+from reput_protocol.filter.tags import ALL, TagFilter
 from reput_protocol.names import SCHEDULE_TOPIC
 
 if TYPE_CHECKING:

@@ -3,7 +3,7 @@ from collections.abc import Sequence
 from typing import Any, TypeAlias
 
 from reput_protocol.buffers import Buffer
-from reput_protocol.message_id import UniqueIdGenerator
+from reput_protocol.record.message_id import UniqueIdGenerator
 
 Integers: TypeAlias = Any
 """Something that has integers of 64 bits in its buffer: an array of `array` or of NumPy."""

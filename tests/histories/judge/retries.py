@@ -16,7 +16,7 @@ from typing import Final
 from histories import terms
 from histories.judge.facts import Facts, GivenBack, QueueKey
 from histories.judge.violation import Violation
-from reput_protocol.delay_levels import DELAY_LEVELS_MS
+from reput_protocol.record.delays import DELAY_LEVELS_MS
 
 _FIRST_LEVEL: Final = 3
 _EARLY_S: Final = 0.01

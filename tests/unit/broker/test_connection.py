@@ -32,10 +32,10 @@ from reput_broker.request import (
     Response,
 )
 from reput_protocol.codes import ROCKETMQ_VERSION, AckLevel, ResponseCode
-from reput_protocol.commands import PutMessageHeader
+from reput_protocol.commands.send import PutMessageHeader
 from reput_protocol.errors import ErrorCode
-from reput_protocol.frames import FrameReader, encode_frame
-from reput_protocol.header import ONEWAY_FLAG, Header, HeaderType, decode_header
+from reput_protocol.wire.frames import FrameReader, decode_header, encode_frame
+from reput_protocol.wire.header import ONEWAY_FLAG, Header, HeaderType
 
 
 @pytest.mark.trio

@@ -14,7 +14,7 @@ from reput_broker.delay.parked import CANCELLED_BORN
 from reput_broker.request import Refusal
 from reput_protocol.names import DELAY_CANCEL_TOPIC, TIMER_TOPIC
 from reput_protocol.properties import encode_properties
-from reput_protocol.record import Record
+from reput_protocol.record.record import Record
 from stores import T0, read_queue
 from tasks import run_by_the_clock
 

@@ -11,8 +11,8 @@ from reput_broker.processors.filter_check import FilterCheck
 from reput_broker.request import Refusal
 from reput_protocol.codes import ResponseCode
 from reput_protocol.errors import ErrorCode, FilterSyntaxError
-from reput_protocol.filters import TagFilter
-from reput_protocol.sql import SqlFilter, sql_filter
+from reput_protocol.filter.sql import SqlFilter, sql_filter
+from reput_protocol.filter.tags import TagFilter
 
 
 def test_tags_are_the_default_and_everything_needs_no_filter() -> None:

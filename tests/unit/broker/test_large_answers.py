@@ -8,15 +8,13 @@ import pytest
 import trio
 
 from broker_bench import BenchClient, broker_bench
-from reput_protocol import body as bodies
-from reput_protocol.bodies_bounds import QueueBoundsRequest
-from reput_protocol.bodies_group import SubscriptionGroupConfig
-from reput_protocol.bodies_heartbeat import HeartbeatData, ProducerData
-from reput_protocol.bodies_lock import LockBatchBody
-from reput_protocol.body import PART_BYTES
 from reput_protocol.codes import RequestCode
-from reput_protocol.header import Value
-from reput_protocol.message import MessageQueue
+from reput_protocol.commands import body as bodies
+from reput_protocol.commands.body import PART_BYTES
+from reput_protocol.commands.group import HeartbeatData, LockBatchBody, ProducerData, SubscriptionGroupConfig
+from reput_protocol.commands.pull import QueueBoundsRequest
+from reput_protocol.record.message import MessageQueue
+from reput_protocol.wire.header import Value
 from tasks import run_by_the_clock
 
 pytestmark = pytest.mark.trio(run=run_by_the_clock)

@@ -19,8 +19,8 @@ from reput_broker.request import Client, Request, Response
 from reput_broker.server.dispatch import Dispatcher
 from reput_broker.server.listener import ListenFailed, Server, bind
 from reput_protocol.codes import RequestCode
-from reput_protocol.frames import encode_frame
-from reput_protocol.header import Header, HeaderType
+from reput_protocol.wire.frames import encode_frame
+from reput_protocol.wire.header import Header, HeaderType
 
 ECHO, HELD, BIG = RequestCode.GET_MAX_OFFSET, RequestCode.PULL_MESSAGE, RequestCode.GET_MIN_OFFSET
 BIG_BYTES = 12 << 20

@@ -14,13 +14,13 @@ from reput_broker.config.sections import LimitsConfig, LongPollingConfig
 from reput_broker.long_polling import HELD_BYTES, PullRequestHoldService, _Arrived
 from reput_broker.request import Refusal
 from reput_broker.store.dispatch import DispatchBatch, QueueRows
-from reput_protocol.dispatch_rows import scan_dispatch
 from reput_protocol.errors import ErrorCode
-from reput_protocol.filters import MessageFilter, TagFilter
-from reput_protocol.hashing import tags_code
+from reput_protocol.filter.sql import SqlFilter
+from reput_protocol.filter.tags import MessageFilter, TagFilter
 from reput_protocol.properties import encode_properties
-from reput_protocol.record import Record, encode_record
-from reput_protocol.sql import SqlFilter
+from reput_protocol.record.dispatch_rows import scan_dispatch
+from reput_protocol.record.hashing import tags_code
+from reput_protocol.record.record import Record, encode_record
 
 QUEUE = ("orders", 0)
 

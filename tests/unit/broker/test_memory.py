@@ -17,9 +17,9 @@ from reput_broker.request import Response
 from reput_broker.server.memory import SHARE_MIN
 from reput_broker.store.message_reader import MessageReader
 from reput_protocol.codes import RequestCode
-from reput_protocol.commands import FetchRecordsHeader, PullMessageHeader
-from reput_protocol.frames import FRAME_BYTES_MAX
-from reput_protocol.header import HeaderType
+from reput_protocol.commands.pull import FetchRecordsHeader, PullMessageHeader
+from reput_protocol.wire.frames import FRAME_BYTES_MAX
+from reput_protocol.wire.header import HeaderType
 from tasks import run_by_the_clock
 
 MIB = 1 << 20

@@ -24,8 +24,8 @@ from reput_broker.observe.pages import render_page
 from reput_broker.tables.offsets import ConsumerOffsetManager
 from reput_broker.tables.subscription_groups import SubscriptionGroupManager
 from reput_broker.tables.topics import TopicConfigManager
-from reput_protocol.bodies_heartbeat import ConsumerData
 from reput_protocol.codes import RequestCode, ResponseCode
+from reput_protocol.commands.group import ConsumerData
 
 
 class FakeStore:

@@ -14,9 +14,10 @@ from msgspec import structs
 from broker_bench import BenchClient, broker_bench
 from reput_broker.request import Response
 from reput_protocol.codes import RequestCode
-from reput_protocol.command_header import CommandHeader
-from reput_protocol.header import Header, HeaderType, Value, decode_header, encode_header
+from reput_protocol.wire.frames import decode_header, encode_header
+from reput_protocol.wire.header import Header, HeaderType, Value
 from tasks import inline
+from typed_headers import typed_headers
 
 ODD: dict[HeaderType, list[Value]] = {
     HeaderType.MSGPACK: [math.inf, -math.inf, math.nan, 1e300, 1.5, True, None, 2**63 - 1, 2**64 - 1, -(2**63), -1],
@@ -25,20 +26,11 @@ ODD: dict[HeaderType, list[Value]] = {
 }  # fmt: skip
 
 
-def kinds() -> list[type[CommandHeader]]:
-    import reput_protocol.commands  # noqa: F401 - which has all of them
-
-    found = list(CommandHeader.__subclasses__())
-    for kind in found:
-        found += kind.__subclasses__()
-    return found
-
-
 def fields() -> tuple[dict[str, Value], list[str]]:
     """A plausible value for every field that any request has, and the names of those that are numbers."""
     values: dict[str, Value] = {}
     numbers: set[str] = set()
-    for kind in kinds():
+    for kind in typed_headers():
         for field in structs.fields(kind):
             if field.type in (str, str | None):
                 values.setdefault(field.encode_name, "T")

@@ -16,8 +16,8 @@ from reput_broker.store.errors import DiskFull
 from reput_broker.store.index.query import QueryResult
 from reput_broker.store.message_store import MessageStore
 from reput_protocol.codes import RequestCode, ResponseCode
-from reput_protocol.commands import QueryMessageHeader
-from reput_protocol.header import Header, HeaderType
+from reput_protocol.commands.query import QueryMessageHeader
+from reput_protocol.wire.header import Header, HeaderType
 
 
 class FakeStore:

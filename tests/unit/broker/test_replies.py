@@ -12,10 +12,10 @@ from broker_bench import T0, BenchClient, BrokerBench, broker_bench
 from reput_broker.groups.reply_push import PUSH_TIMEOUT_S, SETTLE_S
 from reput_broker.request import ClientAnswer, ClientBusy, ClientGone, ClientSilent, Response
 from reput_protocol.codes import RequestCode, ResponseCode
-from reput_protocol.commands import SendMessageHeader, SendMessageResult
-from reput_protocol.commands_reply import PushReplyHeader
-from reput_protocol.header import HeaderType
+from reput_protocol.commands.reply import PushReplyHeader
+from reput_protocol.commands.send import SendMessageHeader, SendMessageResult
 from reput_protocol.properties import decode_properties
+from reput_protocol.wire.header import HeaderType
 from tasks import run_by_the_clock
 
 TOPIC = "DefaultCluster_REPLY_TOPIC"

@@ -19,20 +19,22 @@ from reput_broker.body_turns import write_in_turns
 from reput_broker.groups import offset_setting
 from reput_broker.long_polling import HELD_BYTES
 from reput_broker.request import Request, Response
-from reput_protocol.bodies_heartbeat import (
+from reput_protocol.codes import PullSysFlag, RequestCode, ResponseCode
+from reput_protocol.commands.body import LargeBody
+from reput_protocol.commands.group import (
     CheckClientBody,
     ConsumerData,
     HeartbeatData,
+    LockBatchBody,
+    LockBatchResult,
     ProducerData,
     SubscriptionData,
 )
-from reput_protocol.bodies_lock import LockBatchBody, LockBatchResult
-from reput_protocol.body import LargeBody
-from reput_protocol.codes import PullSysFlag, RequestCode, ResponseCode
-from reput_protocol.commands import PullMessageHeader
-from reput_protocol.header import Header, HeaderType, decode_header, encode_header
-from reput_protocol.message import MessageQueue
-from reput_protocol.sql import sql_filter
+from reput_protocol.commands.pull import PullMessageHeader
+from reput_protocol.filter.sql import sql_filter
+from reput_protocol.record.message import MessageQueue
+from reput_protocol.wire.frames import decode_header, encode_header
+from reput_protocol.wire.header import Header, HeaderType
 from tasks import run_by_the_clock
 
 pytestmark = pytest.mark.trio(run=run_by_the_clock)

@@ -8,11 +8,11 @@ import pytest
 import trio
 
 from broker_bench import BenchClient, BrokerBench, broker_bench
-from reput_protocol.bodies_group import SubscriptionGroupConfig
 from reput_protocol.codes import RequestCode, ResponseCode
-from reput_protocol.delay_levels import DELAY_LEVELS_MS
-from reput_protocol.header import HeaderType
-from reput_protocol.record import Record
+from reput_protocol.commands.group import SubscriptionGroupConfig
+from reput_protocol.record.delays import DELAY_LEVELS_MS
+from reput_protocol.record.record import Record
+from reput_protocol.wire.header import HeaderType
 from tasks import run_by_the_clock
 
 RETRY, DLQ = "%RETRY%billing", "%DLQ%billing"

@@ -11,8 +11,8 @@ import trio
 from broker_bench import BenchClient, BrokerBench, broker_bench
 from reput_broker.retry.repeated_send_back import SentBack
 from reput_protocol.codes import RequestCode
-from reput_protocol.header import HeaderType
-from reput_protocol.record import Record
+from reput_protocol.record.record import Record
+from reput_protocol.wire.header import HeaderType
 from tasks import run_by_the_clock
 
 RETRY, DLQ = "%RETRY%billing", "%DLQ%billing"

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from reput_broker.config.sections import GroupsConfig
 from reput_broker.tables.config_file import ConfigFileDamaged
 from reput_broker.tables.subscription_groups import SubscriptionGroupManager
-from reput_protocol.bodies_group import SubscriptionGroupConfig
+from reput_protocol.commands.group import SubscriptionGroupConfig
 from reput_protocol.errors import InvalidName
 from reput_protocol.names import SYSTEM_GROUPS
 

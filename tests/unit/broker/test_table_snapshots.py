@@ -15,8 +15,8 @@ from reput_broker.tables.offsets import ConsumerOffsetManager
 from reput_broker.tables.subscription_groups import SubscriptionGroupManager
 from reput_broker.tables.table_saver import SavedTable, TableSaver
 from reput_broker.tables.topics import TopicConfigManager
-from reput_protocol.bodies_group import SubscriptionGroupConfig
-from reput_protocol.bodies_topic import TopicConfig
+from reput_protocol.commands.group import SubscriptionGroupConfig
+from reput_protocol.commands.topic import TopicConfig
 
 
 class Table(SavedTable, Protocol):

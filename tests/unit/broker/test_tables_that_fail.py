@@ -12,7 +12,7 @@ import pytest
 from broker_bench import BrokerBench, broker_bench
 from reput_broker.request import Response
 from reput_protocol.codes import RequestCode
-from reput_protocol.header import HeaderType, Value
+from reput_protocol.wire.header import HeaderType, Value
 from tasks import run_by_the_clock
 
 pytestmark = pytest.mark.trio(run=run_by_the_clock)

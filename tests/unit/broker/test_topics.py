@@ -6,7 +6,7 @@ import pytest
 
 from reput_broker.config.sections import TopicsConfig
 from reput_broker.tables.topics import TopicConfigManager
-from reput_protocol.bodies import TopicConfig
+from reput_protocol.commands.topic import TopicConfig
 from reput_protocol.errors import InvalidName
 
 

@@ -12,15 +12,14 @@ import trio.testing
 
 from broker_bench import T0, BenchClient, BrokerBench, Half, broker_bench
 from reput_broker.transactions import check as transaction_check
-from reput_protocol.codes import MessageSysFlag, RequestCode, ResponseCode
-from reput_protocol.group_terms import TransactionState
-from reput_protocol.header import HeaderType
+from reput_protocol.codes import MessageSysFlag, RequestCode, ResponseCode, TransactionState
 from reput_protocol.names import (
     TRANS_CHECK_MAX_TIME_TOPIC,
     TRANS_HALF_TOPIC,
     TRANS_OP_HALF_TOPIC,
     TRANSACTION_CHECK_GROUP,
 )
+from reput_protocol.wire.header import HeaderType
 from tasks import run_by_the_clock
 
 COMMIT, ROLLBACK, UNKNOWN = TransactionState.COMMIT, TransactionState.ROLLBACK, TransactionState.UNKNOWN

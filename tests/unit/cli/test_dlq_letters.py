@@ -7,7 +7,7 @@ import pytest
 from reput_cli.dlq.letters import DeadLetter, chosen_by, without_origin
 from reput_client import ReceivedMessage
 from reput_protocol.properties import encode_properties
-from reput_protocol.record import Record, encode_record
+from reput_protocol.record.record import Record, encode_record
 
 
 def letter(**properties: str) -> DeadLetter:

@@ -15,11 +15,11 @@ from reput_cli.group import command as group_command
 from reput_cli.options import Settings
 from reput_cli.output import Printer
 from reput_client.received import ReceivedMessage
-from reput_protocol.bodies_heartbeat import SubscriptionData
-from reput_protocol.bodies_progress import GroupDescription, GroupMember, GroupSummary
+from reput_protocol.commands.admin import GroupDescription, GroupMember, GroupSummary
+from reput_protocol.commands.group import SubscriptionData
 from reput_protocol.printable import printable_lines
 from reput_protocol.properties import encode_properties
-from reput_protocol.record import Record, encode_record
+from reput_protocol.record.record import Record, encode_record
 
 HOSTILE = "a\x1b[2J\u202eb\x9b31m\r\n  try:    rm"
 FORMS = ("table", "plain", "json", "jsonl")

@@ -12,7 +12,7 @@ from reput_client.transport.connection import Connection
 from reput_client.transport.core import ChannelCore
 from reput_protocol.codes import RequestCode, ResponseCode
 from reput_protocol.errors import BodyMalformed
-from reput_protocol.header import ONEWAY_FLAG, Header, HeaderType
+from reput_protocol.wire.header import ONEWAY_FLAG, Header, HeaderType
 
 INFO = RequestCode.GET_CONSUMER_RUNNING_INFO
 

@@ -16,8 +16,7 @@ from reput_client.transport.core import Call, RequestTemplate, Waiter
 from reput_client.transport.pump import Pump
 from reput_client.transport.sharing import BLOCK_RECORDS_MAX
 from reput_protocol.codes import RequestCode
-from reput_protocol.frames import Frame, FrameReader
-from reput_protocol.header import decode_header
+from reput_protocol.wire.frames import Frame, FrameReader, decode_header
 
 TEMPLATE = RequestTemplate(RequestCode.PUT_MESSAGE, {"topic": "t"})
 SMALL, MIDDLE, LARGE = b"s" * 1000, bytes(range(256)) * 900, bytes(range(256)) * 3000

@@ -7,8 +7,8 @@ import pytest
 from reput_client.errors import ConnectionLost
 from reput_client.transport.core import Call, ChannelCore, RequestTemplate, Waiter
 from reput_protocol.errors import FrameTooLarge, ProtocolError
-from reput_protocol.frames import FrameReader, encode_frame
-from reput_protocol.header import ONEWAY_FLAG, RESPONSE_FLAG, Header, HeaderType, decode_header
+from reput_protocol.wire.frames import FrameReader, decode_header, encode_frame
+from reput_protocol.wire.header import ONEWAY_FLAG, RESPONSE_FLAG, Header, HeaderType
 
 
 def answer(opaque: int, body: bytes = b"", flag: int = RESPONSE_FLAG) -> bytes:

@@ -17,7 +17,7 @@ from reput_client.consume.group.allocation import (
     circularly,
     consistent_hash,
 )
-from reput_protocol.message import MessageQueue
+from reput_protocol.record.message import MessageQueue
 
 SHARING = {
     "averagely": averagely,

@@ -17,8 +17,8 @@ from reput_client.transport.address import Address
 from reput_client.transport.core import Call
 from reput_protocol.codes import RequestCode
 from reput_protocol.errors import BrokerError, ErrorCode
-from reput_protocol.header import Value
-from reput_protocol.message import MessageQueue
+from reput_protocol.record.message import MessageQueue
+from reput_protocol.wire.header import Value
 
 SILENT, ANSWERS = Address("127.0.0.1", 1), Address("127.0.0.1", 2)
 FIRST, LAST = MessageQueue("t", "a", 0), MessageQueue("t", "b", 1)

@@ -9,7 +9,7 @@ from pulls import add_pull
 from reput_client.consume.group.assigned import Taken
 from reput_client.consume.group.member import GroupMember
 from reput_client.consume.group.rebalance import Assignment
-from reput_protocol.message import MessageQueue
+from reput_protocol.record.message import MessageQueue
 
 QUEUE = MessageQueue("t", "b", 0)
 

@@ -13,8 +13,8 @@ from reput_client.consume.group.assigned import Taken
 from reput_client.consume.group.overdue import Overdue
 from reput_client.consume.group.rebalance import Assignment
 from reput_protocol.codes import RequestCode
-from reput_protocol.header import Value
-from reput_protocol.message import MessageQueue
+from reput_protocol.record.message import MessageQueue
+from reput_protocol.wire.header import Value
 
 QUEUE = MessageQueue("t", "b", 0)
 TIMEOUT_S = 100.0

@@ -8,8 +8,8 @@ from group_parts import Clock, ScriptedSession, SharedOffsets, done, member_of
 from reput_client.consume.group.allocation import circularly
 from reput_client.consume.group.rebalance import SETTLED_S, Assignment
 from reput_client.transport.routing import Route
-from reput_protocol.bodies_group import ConsumerList
 from reput_protocol.codes import RequestCode
+from reput_protocol.commands.group import ConsumerList
 from reput_protocol.errors import ErrorCode, TopicNotFound
 
 

@@ -7,7 +7,7 @@ import pytest
 from pulls import add_pull, assigned
 from reput_client.consume.group.assigned import Taken
 from reput_client.consume.group.serving import FairServing, OrderedServing, RetriedMessage
-from reput_protocol.message import MessageQueue
+from reput_protocol.record.message import MessageQueue
 
 
 class Clock:

@@ -11,8 +11,8 @@ from reput_client.consume.columns import MessageColumns
 from reput_client.consume.pull import read_records
 from reput_client.errors import InflatedTooLarge
 from reput_protocol.codes import MessageSysFlag
-from reput_protocol.record import Record, encode_record
-from reput_protocol.record_columns import RecordColumns
+from reput_protocol.record.columns import RecordColumns
+from reput_protocol.record.record import Record, encode_record
 
 MIB = 1 << 20
 

@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 from reput_client.consume.columns import MessageColumns
 from reput_client.consume.pull import read_records
 from reput_protocol.properties import encode_properties
-from reput_protocol.record import Record, encode_record
-from reput_protocol.record_columns import RecordColumns
+from reput_protocol.record.columns import RecordColumns
+from reput_protocol.record.record import Record, encode_record
 
 _TEXTS = st.sampled_from(["a", "b", "paid", "größe", "12345678", "a\0b", "a\0"]) | st.text(
     st.characters(blacklist_categories=["Cs", "Cc"]), min_size=1, max_size=12

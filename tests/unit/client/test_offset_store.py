@@ -14,7 +14,7 @@ from reput_client.consume.group.commits import StoredOffsets
 from reput_client.errors import ConnectFailed, OffsetStoreDamaged, RequestTimeout
 from reput_client.offset_store import ReadOffsetType, RemoteOffsetStore
 from reput_protocol.errors import BrokerBusy, BrokerError, ErrorCode, PermissionDenied, ReputError
-from reput_protocol.message import MessageQueue
+from reput_protocol.record.message import MessageQueue
 
 MEMORY = ReadOffsetType.READ_FROM_MEMORY
 STORE = ReadOffsetType.READ_FROM_STORE

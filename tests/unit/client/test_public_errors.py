@@ -14,7 +14,7 @@ from reput_client import errors
 from reput_protocol import errors as shared
 from reput_protocol.codes import AckLevel
 from reput_protocol.errors import BrokerError, ErrorCode, InvalidMessage, ReputError
-from reput_protocol.message import Message
+from reput_protocol.record.message import Message
 
 
 def test_every_error_of_the_client_is_public() -> None:

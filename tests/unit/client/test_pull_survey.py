@@ -14,9 +14,9 @@ from reput_client.consume.pull_survey import Pulled
 from reput_client.errors import DamagedMessage
 from reput_client.received import DamagedRecord, ReceivedMessage
 from reput_protocol.errors import RecordMalformed
-from reput_protocol.filters import TagFilter
-from reput_protocol.host import Host
-from reput_protocol.record import Record, encode_record
+from reput_protocol.filter.tags import TagFilter
+from reput_protocol.record.host import Host
+from reput_protocol.record.record import Record, encode_record
 
 FIRST = 100
 LONG_TOPIC = "%RETRY%" + "g" * 150

@@ -9,11 +9,11 @@ from reput_client.produce.puts import receipt_of
 from reput_client.produce.receipts import BlockReceipts, SendReceipt
 from reput_client.transport.core import Call, Waiter
 from reput_protocol.codes import AckLevel, ResponseCode
-from reput_protocol.commands import PutMessageResult
+from reput_protocol.commands.send import PutMessageResult
 from reput_protocol.errors import BrokerError
-from reput_protocol.header import RESPONSE_FLAG, Header, HeaderType
-from reput_protocol.put_block import encode_block
-from reput_protocol.record import decode_record
+from reput_protocol.record.put_block import encode_block
+from reput_protocol.record.record import decode_record
+from reput_protocol.wire.header import RESPONSE_FLAG, Header, HeaderType
 
 
 def test_ids() -> None:

@@ -12,9 +12,9 @@ from reput_client.consume.pull import PulledMessages, read_records
 from reput_client.errors import DamagedMessage, UnsupportedCompression
 from reput_client.received import ReceivedMessage
 from reput_protocol.errors import RecordMalformed
-from reput_protocol.filters import TagFilter
+from reput_protocol.filter.tags import TagFilter
 from reput_protocol.properties import find_property
-from reput_protocol.record import Host, Record, encode_blank, encode_record
+from reput_protocol.record.record import Host, Record, encode_blank, encode_record
 
 
 def record(**fields: object) -> bytes:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from reput_client.transport.address import Address
 from reput_client.transport.routing import Route, RouteTable
-from reput_protocol.bodies import BrokerData, QueueData, TopicRoute
-from reput_protocol.message import MessageQueue
+from reput_protocol.commands.topic import BrokerData, QueueData, TopicRoute
+from reput_protocol.record.message import MessageQueue
 
 BODY = TopicRoute(
     queue_datas=[

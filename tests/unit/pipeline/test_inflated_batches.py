@@ -8,9 +8,9 @@ import pytest
 
 from reput_client.consume.pull import read_records
 from reput_protocol.codes import MessageSysFlag
-from reput_protocol.filters import TagFilter
-from reput_protocol.record import Record, encode_record
-from reput_protocol.record_columns import RecordColumns
+from reput_protocol.filter.tags import TagFilter
+from reput_protocol.record.columns import RecordColumns
+from reput_protocol.record.record import Record, encode_record
 
 pa = pytest.importorskip("pyarrow")
 batches = pytest.importorskip("reput_pipeline.source.batches")

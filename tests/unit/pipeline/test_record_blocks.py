@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 
 from reput_pipeline.sink.record_blocks import Columns, encode_records
 from reput_pipeline.source.errors import SinkError
-from reput_protocol.message import Message
-from reput_protocol.message_id import UniqueIdGenerator
-from reput_protocol.put_block import check_put_block, encode_put_block
-from reput_protocol.record_view import record_views
+from reput_protocol.record.message import Message
+from reput_protocol.record.message_id import UniqueIdGenerator
+from reput_protocol.record.put_block import check_put_block, encode_put_block
+from reput_protocol.record.view import record_views
 
 NOW = 1_700_000_000_000
 TEXT = st.text(st.characters(blacklist_categories=("Cs", "Cc", "Zs")), min_size=1, max_size=12)

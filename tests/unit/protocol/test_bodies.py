@@ -6,12 +6,11 @@ from typing import Any
 
 import pytest
 
-from reput_protocol.bodies import (
+from reput_protocol.commands.group import HeartbeatData, LockBatchBody
+from reput_protocol.commands.topic import (
     BrokerData,
     ClusterInfo,
-    HeartbeatData,
     KVTable,
-    LockBatchBody,
     QueueData,
     QueueStats,
     TopicConfig,
@@ -21,7 +20,7 @@ from reput_protocol.bodies import (
     TopicStats,
 )
 from reput_protocol.errors import BodyMalformed
-from reput_protocol.message import MessageQueue
+from reput_protocol.record.message import MessageQueue
 
 BROKER = BrokerData("DefaultCluster", "broker-a", {0: "127.0.0.1:10911"})
 VERSION = {"counter": 0, "stateVersion": 0, "timestamp": 1700000000000}

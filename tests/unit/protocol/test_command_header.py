@@ -5,15 +5,11 @@ from __future__ import annotations
 import pytest
 
 from reput_protocol.codes import BoundaryType
-from reput_protocol.command_header import I32, I64, CommandHeader
-from reput_protocol.commands import (
-    PullMessageHeader,
-    QueryConsumerOffsetHeader,
-    QueueHeader,
-    SearchOffsetHeader,
-)
+from reput_protocol.commands.header import I32, I64, CommandHeader
+from reput_protocol.commands.offset import QueryConsumerOffsetHeader, QueueHeader, SearchOffsetHeader
+from reput_protocol.commands.pull import PullMessageHeader
 from reput_protocol.errors import HeaderFieldError
-from reput_protocol.header import HeaderType, Value
+from reput_protocol.wire.header import HeaderType, Value
 
 
 class Sample(CommandHeader):

@@ -6,61 +6,65 @@ from typing import Any
 
 import pytest
 
-from reput_protocol.codes import AckLevel
-from reput_protocol.commands import (
+from reput_protocol.codes import AckLevel, TransactionState
+from reput_protocol.commands.consumers import (
     BrokerConsumeStatsHeader,
     BrokerStatsHeader,
-    CancelDelayedHeader,
-    CheckTransactionHeader,
     CloneGroupOffsetHeader,
-    CommandHeader,
     ConsumeDirectlyHeader,
-    ConsumerConnectionHeader,
-    ConsumerIdsChangedHeader,
-    ConsumerListHeader,
     ConsumerRunningInfoHeader,
     ConsumerStatusHeader,
-    ConsumerSubscriptionHeader,
-    ConsumerTopicsHeader,
     ConsumeStatsHeader,
     ConsumeTimeSpanHeader,
     CorrectionOffsetHeader,
-    CreateTopicHeader,
+    ResetOffsetHeader,
+    SendBackHeader,
+)
+from reput_protocol.commands.delay import CancelDelayedHeader, ListDelayedHeader
+from reput_protocol.commands.group import (
+    ConsumerConnectionHeader,
+    ConsumerIdsChangedHeader,
+    ConsumerListHeader,
+    ConsumerSubscriptionHeader,
+    ConsumerTopicsHeader,
     DeleteSubscriptionGroupHeader,
-    DeleteTopicHeader,
-    EarliestTimeResult,
-    EndTransactionHeader,
-    GetTopicConfigHeader,
     GroupForbiddenHeader,
     HeartbeatResult,
-    ListDelayedHeader,
-    OffsetResult,
     ProducerConnectionHeader,
-    PullMessageHeader,
-    PullMessageResult,
-    PushReplyHeader,
-    PutMessageHeader,
-    PutMessageResult,
-    QueryConsumerOffsetHeader,
-    QueueHeader,
-    ResetOffsetHeader,
-    RouteHeader,
-    SearchOffsetHeader,
-    SendBackHeader,
-    SendMessageHeader,
-    SendMessageResult,
     SubscriptionGroupHeader,
     SubscriptionGroupTableHeader,
     SubscriptionGroupTableResult,
     TopicConsumersHeader,
-    TopicStatsHeader,
     UnregisterClientHeader,
-    UpdateConsumerOffsetHeader,
-    ViewMessageHeader,
 )
+from reput_protocol.commands.header import CommandHeader
+from reput_protocol.commands.offset import (
+    EarliestTimeResult,
+    OffsetResult,
+    QueryConsumerOffsetHeader,
+    QueueHeader,
+    SearchOffsetHeader,
+    UpdateConsumerOffsetHeader,
+)
+from reput_protocol.commands.pull import PullMessageHeader, PullMessageResult, ViewMessageHeader
+from reput_protocol.commands.reply import PushReplyHeader
+from reput_protocol.commands.send import (
+    PutMessageHeader,
+    PutMessageResult,
+    SendMessageHeader,
+    SendMessageResult,
+)
+from reput_protocol.commands.topic import (
+    CreateTopicHeader,
+    DeleteTopicHeader,
+    GetTopicConfigHeader,
+    RouteHeader,
+    TopicStatsHeader,
+)
+from reput_protocol.commands.transaction import CheckTransactionHeader, EndTransactionHeader
 from reput_protocol.errors import HeaderFieldError
-from reput_protocol.group_terms import TransactionState
-from reput_protocol.header import Header, HeaderType, decode_header, encode_header
+from reput_protocol.wire.frames import decode_header, encode_header
+from reput_protocol.wire.header import Header, HeaderType
 
 SAMPLES: list[CommandHeader] = [
     SendMessageHeader(

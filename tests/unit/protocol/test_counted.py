@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from reput_protocol.counted import counted
+from reput_protocol.printable import counted
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from reput_protocol.delay_levels import DELAY_LEVELS_MS, parse_delay_levels
+from reput_protocol.record.delays import DELAY_LEVELS_MS, parse_delay_levels
 
 
 def test_rocketmqs_own_levels() -> None:

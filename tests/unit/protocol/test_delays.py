@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from reput_protocol.errors import InvalidMessage
-from reput_protocol.message import Message, encode_properties_text
 from reput_protocol.properties import properties_fault
+from reput_protocol.record.message import Message, encode_properties_text
 
 
 @pytest.fixture

@@ -3,10 +3,10 @@ from typing import Any
 
 import pytest
 
-from reput_protocol.dispatch_rows import SEEN, DispatchRun, scan_dispatch
-from reput_protocol.hashing import tags_code
 from reput_protocol.properties import decode_properties
-from reput_protocol.record import Host, Record, ScanStatus, encode_blank, encode_record
+from reput_protocol.record.dispatch_rows import SEEN, DispatchRun, scan_dispatch
+from reput_protocol.record.hashing import tags_code
+from reput_protocol.record.record import Host, Record, ScanStatus, encode_blank, encode_record
 
 
 def log_of(records: list[Record], base: int = 4096) -> bytes:

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from reput_protocol.errors import FilterSyntaxError
-from reput_protocol.filters import TAGS_MAX, TagFilter
-from reput_protocol.hashing import tags_code
+from reput_protocol.filter.tags import TAGS_MAX, TagFilter
+from reput_protocol.record.hashing import tags_code
 
 
 @pytest.mark.parametrize("expression", [None, "", "*"])
@@ -59,7 +59,7 @@ def test_the_low_32_bits_of_a_code_are_the_hash(noise: list[int]) -> None:
 
 def test_the_wire_half_loads_no_numpy() -> None:
     code = (
-        "import sys, reput_protocol.frames, reput_protocol.commands, reput_protocol.bodies, reput_protocol.filters;"
+        "import sys, reput_protocol.wire.frames, reput_protocol.commands.group, reput_protocol.filter.tags;"
         "sys.exit('numpy' in sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -8,8 +8,14 @@ import tracemalloc
 import pytest
 
 from reput_protocol.errors import FrameMalformed, FrameTooLarge
-from reput_protocol.frames import FRAME_BYTES_MAX, FrameReader, encode_frame, encode_frame_head
-from reput_protocol.header import Header, HeaderType, decode_header
+from reput_protocol.wire.frames import (
+    FRAME_BYTES_MAX,
+    FrameReader,
+    decode_header,
+    encode_frame,
+    encode_frame_head,
+)
+from reput_protocol.wire.header import Header, HeaderType
 
 HEADER = Header(105, 7, ext={"topic": "TopicTest"})
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from reput_protocol.errors import HeaderMalformed, UnknownHeaderType
-from reput_protocol.header import Header, HeaderType, decode_header, encode_header, value_text
-from reput_protocol.header_model import FIELDS_MAX
+from reput_protocol.wire.frames import decode_header, encode_header
+from reput_protocol.wire.header import FIELDS_MAX, Header, HeaderType, value_text
 
 
 @pytest.mark.parametrize("header_type", list(HeaderType))

@@ -7,17 +7,22 @@ import json
 import pytest
 from msgspec.structs import replace
 
-from reput_protocol import body as bodies
-from reput_protocol.bodies_bounds import QueueBounds, QueueBoundsTable
-from reput_protocol.bodies_connections import ProducerInfo, ProducerTable
-from reput_protocol.bodies_group import SubscriptionGroupConfig, SubscriptionGroupTable
-from reput_protocol.bodies_lock import LockBatchResult
-from reput_protocol.bodies_progress import GroupDescription, GroupQueue, GroupSummaries, GroupSummary
-from reput_protocol.bodies_reset import ResetOffsetBody, ResetOffsetList
-from reput_protocol.bodies_stats import ConsumeStats, ConsumeTimeSpan, OffsetWrapper, QueueTimeSpan
-from reput_protocol.bodies_topic import QueueStats, TopicConfig, TopicConfigTable, TopicStats
-from reput_protocol.body import PART_BYTES, PART_VALUES, LargeBody
-from reput_protocol.message import MessageQueue
+from reput_protocol.commands import body as bodies
+from reput_protocol.commands.admin import (
+    GroupDescription,
+    GroupQueue,
+    GroupSummaries,
+    GroupSummary,
+    ProducerInfo,
+    ProducerTable,
+)
+from reput_protocol.commands.body import PART_BYTES, PART_VALUES, LargeBody
+from reput_protocol.commands.consumers import ConsumeStats, ConsumeTimeSpan, OffsetWrapper, QueueTimeSpan
+from reput_protocol.commands.group import LockBatchResult, SubscriptionGroupConfig, SubscriptionGroupTable
+from reput_protocol.commands.offset import ResetOffsetBody, ResetOffsetList
+from reput_protocol.commands.pull import QueueBounds, QueueBoundsTable
+from reput_protocol.commands.topic import QueueStats, TopicConfig, TopicConfigTable, TopicStats
+from reput_protocol.record.message import MessageQueue
 
 ENTRY_BYTES_MAX = 600
 """The largest entry below; a part ends behind the entry that fills it."""

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from reput_protocol import loose_json
+from reput_protocol.commands import body as loose_json
+from reput_protocol.commands.body import encode_json, read_json
 from reput_protocol.errors import BodyMalformed
-from reput_protocol.loose_json import encode_json, read_json
 
 KEY = (("brokerName", "broker-a"), ("queueId", 1), ("topic", "T"))
 

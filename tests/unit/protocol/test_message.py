@@ -5,8 +5,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from reput_protocol.errors import InvalidMessage, InvalidName
-from reput_protocol.message import Message, encode_keys_texts, encode_properties_text
 from reput_protocol.properties import decode_properties, properties_fault
+from reput_protocol.record.message import Message, encode_keys_texts, encode_properties_text
 
 
 def test_properties_text_puts_the_unique_id_first() -> None:

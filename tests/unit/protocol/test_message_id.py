@@ -3,8 +3,8 @@ from datetime import datetime
 import pytest
 
 from reput_protocol.errors import InvalidMessage
-from reput_protocol.host import Host
-from reput_protocol.message_id import UniqueIdGenerator, decode_offset_message_id, offset_message_id
+from reput_protocol.record.host import Host
+from reput_protocol.record.message_id import UniqueIdGenerator, decode_offset_message_id, offset_message_id
 
 IP = bytes([172, 17, 0, 1])
 

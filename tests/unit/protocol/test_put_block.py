@@ -3,10 +3,10 @@ from typing import Any
 import pytest
 
 from reput_protocol.errors import InvalidMessage, RecordMalformed
-from reput_protocol.host import Host
 from reput_protocol.kernel.records import record_starts
-from reput_protocol.message import Message
-from reput_protocol.put_block import (
+from reput_protocol.record.host import Host
+from reput_protocol.record.message import Message
+from reput_protocol.record.put_block import (
     DEFAULT_LIMITS,
     BlockCheck,
     BlockLimits,
@@ -15,7 +15,7 @@ from reput_protocol.put_block import (
     encode_put_block,
     patch_block,
 )
-from reput_protocol.record import Record, decode_record, encode_record
+from reput_protocol.record.record import Record, decode_record, encode_record
 
 BORN_AT = 1_700_000_000_000
 BORN_HOST = Host("10.0.0.1", 40000)

@@ -3,8 +3,9 @@ from dataclasses import replace
 import pytest
 
 from reput_protocol.errors import InvalidMessage, RecordMalformed
-from reput_protocol.put_block import encode_block
-from reput_protocol.record import (
+from reput_protocol.record.layout import topic_field
+from reput_protocol.record.put_block import encode_block
+from reput_protocol.record.record import (
     Host,
     Record,
     ScanStatus,
@@ -17,7 +18,6 @@ from reput_protocol.record import (
     record_version_for,
     scan_record,
 )
-from reput_protocol.record_layout import topic_field
 
 PROPERTIES = b"UNIQ_KEY\x01U\x02TAGS\x01paid\x02KEYS\x01a b\x02"
 RECORD = Record(

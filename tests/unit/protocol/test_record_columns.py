@@ -6,8 +6,8 @@ import pytest
 
 from reput_protocol.buffers import Buffer
 from reput_protocol.kernel.records import scan_records
-from reput_protocol.record import Host, Record, decode_record, encode_record
-from reput_protocol.record_columns import RecordColumns
+from reput_protocol.record.columns import RecordColumns
+from reput_protocol.record.record import Host, Record, decode_record, encode_record
 
 MIXED = [
     Record(

@@ -13,10 +13,10 @@ import sys
 import pytest
 
 from reput_protocol.errors import FilterSyntaxError
+from reput_protocol.filter.sql import SqlFilter
+from reput_protocol.filter.sql.compiler import CHARACTERS_MAX, DEPTH_MAX, NAME_CHARACTERS_MAX, PARTS_MAX
+from reput_protocol.filter.sql.values import NotComparable
 from reput_protocol.properties import encode_properties
-from reput_protocol.sql import SqlFilter
-from reput_protocol.sql.compiler import CHARACTERS_MAX, DEPTH_MAX, NAME_CHARACTERS_MAX, PARTS_MAX
-from reput_protocol.sql.values import NotComparable
 
 ORDER = encode_properties(
     {"TAGS": "paid", "amount": "250", "region": "eu-west", "price": "2.5", "on": "true"}
@@ -197,9 +197,9 @@ def test_an_expression_is_compiled_once() -> None:
 def test_the_parser_is_loaded_with_the_first_expression() -> None:
     code = (
         "import sys, reput_client.blocking, reput_client.transport.aio, reput_broker.store.message_store\n"
-        "import reput_protocol.filters\n"
+        "import reput_protocol.filter.tags\n"
         "assert 'lark' not in sys.modules\n"
-        "reput_protocol.filters.SqlFilter.parse('a = 1')\n"
+        "reput_protocol.filter.tags.SqlFilter.parse('a = 1')\n"
         "assert 'lark' in sys.modules"
     )
     subprocess.run([sys.executable, "-c", code], check=True)

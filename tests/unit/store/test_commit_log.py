@@ -10,9 +10,9 @@ from reput_broker.store.errors import DiskFull, FileMissing
 from reput_broker.store.message_store import MessageStore
 from reput_broker.store.results import Extent, PutStatus
 from reput_protocol.errors import InvalidMessage, RecordMalformed
-from reput_protocol.host import Host
-from reput_protocol.record import Record, decode_record
-from reput_protocol.record_layout import encode_blank, record_bytes
+from reput_protocol.record.host import Host
+from reput_protocol.record.layout import encode_blank, record_bytes
+from reput_protocol.record.record import Record, decode_record
 from stores import T0, FakeClock, opened, put, small_options
 
 

@@ -28,9 +28,9 @@ from reput_broker.store.queue.extension_unit import (
 )
 from reput_broker.store.queue.files import QueueFileCache
 from reput_broker.store.results import GetStatus
-from reput_protocol.filters import TagFilter
-from reput_protocol.hashing import tags_code
-from reput_protocol.record import decode_record
+from reput_protocol.filter.tags import TagFilter
+from reput_protocol.record.hashing import tags_code
+from reput_protocol.record.record import decode_record
 from stores import (
     PLENTY,
     T0,

@@ -13,10 +13,10 @@ from reput_broker.store.get_message import FilteredGet
 from reput_broker.store.log.mapped_file import MappedFile
 from reput_broker.store.message_store import MessageStore
 from reput_broker.store.results import GetMessageResult, GetStatus
-from reput_protocol.filters import TagFilter
+from reput_protocol.filter.sql import SqlFilter
+from reput_protocol.filter.tags import TagFilter
 from reput_protocol.properties import encode_properties
-from reput_protocol.record import Record, decode_record
-from reput_protocol.sql import SqlFilter
+from reput_protocol.record.record import Record, decode_record
 from stores import PLENTY, dispatch_all, flip_bit, opened, put, small_options
 
 

@@ -12,7 +12,7 @@ from reput_broker.store.options import StoreOptions
 from reput_broker.tables.topics import why_not_kept
 from reput_protocol.codes import MessageSysFlag
 from reput_protocol.properties import encode_properties
-from reput_protocol.record import Record
+from reput_protocol.record.record import Record
 from stores import FakeClock, bodies, dispatch_all, killed, opened, put, small_options, tree
 
 REFUSED = {

@@ -9,8 +9,8 @@ from reput_broker.store import message_reader
 from reput_broker.store.log.mapped_file import MappedFile
 from reput_broker.store.message_store import MessageStore
 from reput_broker.store.results import GetMessageResult, GetStatus, TransferLimits
-from reput_protocol.filters import TagFilter
-from reput_protocol.record import decode_record
+from reput_protocol.filter.tags import TagFilter
+from reput_protocol.record.record import decode_record
 from stores import PLENTY, dispatch_all, opened, put, small_options
 
 

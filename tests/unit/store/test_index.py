@@ -20,9 +20,9 @@ from reput_broker.store.index import file as index_file
 from reput_broker.store.index.file import IndexFile, IndexHeader
 from reput_broker.store.message_store import MessageStore
 from reput_broker.store.options import StoreOptions
-from reput_protocol.message import Message
-from reput_protocol.put_block import encode_put_block
-from reput_protocol.record import decode_record
+from reput_protocol.record.message import Message
+from reput_protocol.record.put_block import encode_put_block
+from reput_protocol.record.record import decode_record
 from stores import BORN_HOST, T0, FakeClock, dispatch_all, killed, opened, small_options
 
 Key = tuple[int, int, int]

@@ -11,8 +11,8 @@ from reput_broker.store.block import Block
 from reput_broker.store.message_store import MessageStore
 from reput_broker.store.results import PutResult, PutStatus
 from reput_protocol.errors import RecordMalformed
-from reput_protocol.message import Message
-from reput_protocol.put_block import encode_put_block
+from reput_protocol.record.message import Message
+from reput_protocol.record.put_block import encode_put_block
 from stores import BORN_HOST, T0, bodies, dispatch_all, opened, put, small_options
 
 

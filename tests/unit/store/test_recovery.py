@@ -14,8 +14,8 @@ import pytest
 from reput_broker.store.errors import ForeignFile, StoreDamaged, StoreLocked
 from reput_broker.store.message_store import MessageStore
 from reput_broker.store.options import StoreOptions
-from reput_protocol.host import Host
-from reput_protocol.record import Record
+from reput_protocol.record.host import Host
+from reput_protocol.record.record import Record
 from stores import (
     FakeClock,
     bodies,

@@ -13,8 +13,8 @@ from reput_broker.store.dispatch import DispatchBatch, QueueRows
 from reput_broker.store.errors import DiskFull, StoreReadOnly
 from reput_broker.store.reput import DISPATCH_RETRY_MS
 from reput_broker.store.results import PutStatus
-from reput_protocol.hashing import tags_code
-from reput_protocol.record import Record
+from reput_protocol.record.hashing import tags_code
+from reput_protocol.record.record import Record
 from stores import T0, FakeClock, bodies, dispatch_all, flip_bit, opened, put, small_options
 
 

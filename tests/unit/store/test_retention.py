@@ -31,8 +31,8 @@ from reput_broker.store.retention import (
     disk_used_ratio,
 )
 from reput_broker.store.stats import StoreStats
-from reput_protocol.message import Message
-from reput_protocol.put_block import encode_put_block
+from reput_protocol.record.message import Message
+from reput_protocol.record.put_block import encode_put_block
 from retention import HOUR_MS, RESERVED_MS, Cleaning, FakeMachine, fill, settle, store_files
 from stores import (
     BORN_HOST,

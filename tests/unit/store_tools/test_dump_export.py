@@ -21,7 +21,7 @@ from reput_broker.tools.dump import (
 from reput_broker.tools.export import BadMessage, ExportRange, TopicExport
 from reput_broker.tools.export_parquet import ParquetMissing, write_parquet
 from reput_broker.tools.layout import StoreLayout
-from reput_protocol.record import Record
+from reput_protocol.record.record import Record
 from store_samples import fill, records_of, write_index
 from stores import T0, flip_bit
 

@@ -9,9 +9,9 @@ from typing import NamedTuple
 from reput_broker.store.deleted_topics import DeletedTopics
 from reput_broker.store.index.service import IndexService
 from reput_broker.store.log.commit_log import CommitLog
-from reput_protocol.hashing import index_hash
 from reput_protocol.properties import KEYS, UNIQ_KEY, decode_properties
-from reput_protocol.record import decode_record
+from reput_protocol.record.hashing import index_hash
+from reput_protocol.record.record import decode_record
 
 QUERY_MESSAGES_MAX = 64
 """(RocketMQ: maxMsgsNumBatch.)"""

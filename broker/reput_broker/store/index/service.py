@@ -20,7 +20,7 @@ from reput_broker.store.errors import ForeignFile
 from reput_broker.store.file_io import is_all_zero, make_directories, sync_directory
 from reput_broker.store.index.file import IndexFile, IndexHeader, index_file_size
 from reput_broker.store.log.open_mappings import OpenMappings
-from reput_protocol.checksum import crc32
+from reput_protocol.kernel.records import crc32
 
 KEY_FIELDS: Final = 3
 """Numbers a key: its index hash, physical offset and store time."""

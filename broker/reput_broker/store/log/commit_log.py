@@ -28,7 +28,7 @@ from reput_broker.store.options import StoreOptions
 from reput_broker.store.results import PutResult, PutStatus
 from reput_protocol.buffers import Buffer
 from reput_protocol.kernel.records import patch_block
-from reput_protocol.record_layout import (
+from reput_protocol.record.layout import (
     BLANK_BYTES,
     BORN_HOST_AT,
     BORN_HOST_IPV6,
@@ -40,7 +40,7 @@ from reput_protocol.record_layout import (
     SYS_FLAG_AT,
     encode_blank,
 )
-from reput_protocol.record_scan import ScanStatus, scan_record
+from reput_protocol.record.scan import ScanStatus, scan_record
 
 _HEAD_BYTES = 76
 """A record's fields up to the store timestamp, whatever kind of address its producer has; no record is shorter."""

@@ -20,7 +20,7 @@ from typing import Final, NamedTuple, Protocol, TypeAlias
 
 from reput_broker.store.log.mapped_file import MappedFile
 from reput_protocol.kernel.records import follow_records
-from reput_protocol.record_layout import (
+from reput_protocol.record.layout import (
     BORN_HOST_AT,
     BORN_HOST_IPV6,
     FRONT,
@@ -31,7 +31,7 @@ from reput_protocol.record_layout import (
     TRANSACTION_BITS,
     TRANSACTION_COMMIT,
 )
-from reput_protocol.record_scan import ScanStatus, locate, scan_record
+from reput_protocol.record.scan import ScanStatus, locate, scan_record
 
 _TOPIC_BYTES_MAX = 255
 SECTOR_BYTES = 512

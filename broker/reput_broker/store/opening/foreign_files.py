@@ -17,17 +17,17 @@ from reput_broker.store.errors import ForeignFile
 from reput_broker.store.log.mapped_file import MappedFile
 from reput_broker.store.options import StoreOptions
 from reput_protocol.codes import MessageSysFlag
+from reput_protocol.commands.body import read_json
 from reput_protocol.errors import BodyMalformed
-from reput_protocol.loose_json import read_json
 from reput_protocol.properties import (
     INNER_MULTI_DISPATCH,
     INNER_MULTI_QUEUE_OFFSET,
     INNER_NUM,
     decode_properties,
 )
-from reput_protocol.record_layout import I32, SYS_FLAG_AT
-from reput_protocol.record_scan import Extent as RecordParts
-from reput_protocol.record_scan import locate
+from reput_protocol.record.layout import I32, SYS_FLAG_AT
+from reput_protocol.record.scan import Extent as RecordParts
+from reput_protocol.record.scan import locate
 
 LMQ_PREFIX = "%LMQ%"
 """Topics of light message queues begin with it (RocketMQ: MixAll.LMQ_PREFIX)."""

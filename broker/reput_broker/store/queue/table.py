@@ -12,7 +12,7 @@ from reput_broker.store.options import StoreOptions
 from reput_broker.store.queue.consume_queue import ConsumeQueue
 from reput_broker.store.queue.extension import ConsumeQueueExt
 from reput_broker.store.queue.files import QueueFileCache
-from reput_protocol.checksum import crc32
+from reput_protocol.kernel.records import crc32
 
 _FLUSHED_ALONE_MAX = 32
 _FLUSH_THREADS = 8  # 10,000 syncs one after another take half a minute, by eight at a time two seconds

@@ -12,7 +12,7 @@ from bisect import bisect_left
 from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Final, TypeAlias
 
-from reput_protocol.message import MessageQueue
+from reput_protocol.record.message import MessageQueue
 
 AllocationStrategy: TypeAlias = Callable[[str, Sequence[MessageQueue], Sequence[str]], list[MessageQueue]]
 """Called with the own client id, all queues and all ids, both sorted; returns the own queues."""

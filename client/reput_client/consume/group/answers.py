@@ -17,19 +17,20 @@ from reput_client.consume.group.assigned import AssignedQueue
 from reput_client.consume.group.fetching import Fetcher
 from reput_client.consume.group.subscriptions import Subscriptions
 from reput_client.transport.broker_requests import BrokerRequest, RequestHandlers
-from reput_protocol.bodies_reset import ConsumerStatusBody, ResetOffsetBody
-from reput_protocol.bodies_running import (
+from reput_protocol.codes import ConsumeType, RequestCode
+from reput_protocol.commands.consumers import (
     PROP_CLIENT_VERSION,
     PROP_CONSUME_ORDERLY,
     PROP_CONSUME_TYPE,
     PROP_CONSUMER_START_TIMESTAMP,
     ConsumerRunningInfo,
+    ConsumerRunningInfoHeader,
+    ConsumerStatusHeader,
     ProcessQueueInfo,
+    ResetOffsetHeader,
 )
-from reput_protocol.codes import RequestCode
-from reput_protocol.commands_consume import ConsumerRunningInfoHeader, ConsumerStatusHeader, ResetOffsetHeader
+from reput_protocol.commands.offset import ConsumerStatusBody, ResetOffsetBody
 from reput_protocol.errors import ErrorCode
-from reput_protocol.group_terms import ConsumeType
 
 log = logging.getLogger("reput_client")
 

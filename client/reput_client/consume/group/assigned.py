@@ -10,7 +10,7 @@ from reput_client.consume.pull import Wanted
 from reput_client.received import ReceivedMessage
 from reput_client.transport.connection import Connection
 from reput_client.transport.core import Call
-from reput_protocol.message import MessageQueue
+from reput_protocol.record.message import MessageQueue
 
 M = TypeVar("M")
 

@@ -23,7 +23,7 @@ from reput_client.offset_store import OffsetStore, ReadOffsetType
 from reput_client.transport.runtime import Event
 from reput_client.transport.session import Session
 from reput_protocol.errors import BrokerError, ReputError
-from reput_protocol.message import MessageQueue
+from reput_protocol.record.message import MessageQueue
 
 log = logging.getLogger("reput_client")
 

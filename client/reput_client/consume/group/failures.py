@@ -18,8 +18,8 @@ from reput_client.consume.send_back import DEAD_LETTER, is_unsupported, reason_o
 from reput_client.errors import DamagedMessage
 from reput_client.received import ReceivedMessage
 from reput_client.transport.session import Session
-from reput_protocol.delay_levels import DELAY_LEVELS_MS
 from reput_protocol.errors import ReputError
+from reput_protocol.record.delays import DELAY_LEVELS_MS
 
 log = logging.getLogger("reput_client")
 

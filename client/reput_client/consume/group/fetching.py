@@ -29,7 +29,7 @@ from reput_client.transport.core import Call, Waiter
 from reput_client.transport.session import Session
 from reput_protocol.codes import RequestCode
 from reput_protocol.errors import BrokerError
-from reput_protocol.message import MessageQueue
+from reput_protocol.record.message import MessageQueue
 
 _LEAST_PART: Final = 4
 """What part of a queue's messages must be handled before more is pulled."""

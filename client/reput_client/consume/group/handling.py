@@ -19,7 +19,7 @@ from reput_client.consume.group.serving import TURN_S
 from reput_client.errors import ClientClosed
 from reput_client.received import ReceivedMessage
 from reput_client.transport.session import Session
-from reput_protocol.group_terms import MessageModel
+from reput_protocol.codes import MessageModel
 
 _COMMIT_TIMEOUT_MIN_S: Final = 0.5
 _STOOD_STILL_S: Final = 0.25

@@ -28,7 +28,7 @@ from reput_client.consume.group.subscriptions import StartingPoints, Subscriptio
 from reput_client.transport.address import Address
 from reput_client.transport.session import Session
 from reput_protocol.errors import ReputError
-from reput_protocol.message import MessageQueue
+from reput_protocol.record.message import MessageQueue
 
 TAKE_AFTER_S: Final = 0.3
 """How long a living member is given to let go of a queue: notified within 0.1 s, `LEAVE_AFTER_S`, and its commit."""

@@ -28,10 +28,9 @@ from reput_client.transport.background import Background, Chore
 from reput_client.transport.client import new_client_id
 from reput_client.transport.core import Waiter
 from reput_client.transport.session import Session, wall_clock_ms
-from reput_protocol.codes import RequestCode
+from reput_protocol.codes import MessageModel, RequestCode
 from reput_protocol.errors import TopicNotFound
-from reput_protocol.group_terms import MessageModel
-from reput_protocol.message import MessageQueue
+from reput_protocol.record.message import MessageQueue
 
 _SETTLE_S: Final = 1.0
 """How long joining waits for queues that others have to let go of."""

@@ -15,17 +15,17 @@ from reput_client.transport.address import Address
 from reput_client.transport.broker_requests import BrokerRequest
 from reput_client.transport.connection import Connection
 from reput_client.transport.session import Session
-from reput_protocol.bodies_group import ConsumerList
-from reput_protocol.bodies_heartbeat import ConsumerData, HeartbeatData
-from reput_protocol.codes import RequestCode
-from reput_protocol.commands_group import (
+from reput_protocol.codes import ConsumeFromWhere, ConsumeType, MessageModel, RequestCode
+from reput_protocol.commands.group import (
+    ConsumerData,
     ConsumerIdsChangedHeader,
+    ConsumerList,
     ConsumerListHeader,
+    HeartbeatData,
     UnregisterClientHeader,
 )
 from reput_protocol.errors import BrokerError, ReputError
-from reput_protocol.group_terms import ConsumeFromWhere, ConsumeType, MessageModel
-from reput_protocol.header import HeaderType
+from reput_protocol.wire.header import HeaderType
 
 _RETRY_S: Final = 0.25
 _SEVERAL_ADDRESSES_S: Final = 5.0

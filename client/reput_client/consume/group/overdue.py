@@ -24,7 +24,7 @@ from reput_client.consume.send_back import is_unsupported, send_back
 from reput_client.received import ReceivedMessage
 from reput_client.transport.session import Session
 from reput_protocol.errors import ReputError
-from reput_protocol.message import MessageQueue
+from reput_protocol.record.message import MessageQueue
 
 _LOOKS: Final = 4
 """How often one message is looked at before it is overdue."""

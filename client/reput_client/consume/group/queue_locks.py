@@ -18,10 +18,10 @@ from typing import Final
 from reput_client.consume.group.assigned import AssignedQueue
 from reput_client.transport.address import Address
 from reput_client.transport.session import Session
-from reput_protocol.bodies_lock import LockBatchBody, LockBatchResult
 from reput_protocol.codes import RequestCode
+from reput_protocol.commands.group import LockBatchBody, LockBatchResult
 from reput_protocol.errors import ReputError
-from reput_protocol.message import MessageQueue
+from reput_protocol.record.message import MessageQueue
 
 RENEW_INTERVAL_S: Final = 20.0
 TRUSTED_S: Final = 30.0

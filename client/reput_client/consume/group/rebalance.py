@@ -16,7 +16,7 @@ from reput_client.transport.address import Address
 from reput_client.transport.routing import Route
 from reput_client.transport.session import Session
 from reput_protocol.errors import BrokerError, ReputError, TopicNotFound
-from reput_protocol.message import MessageQueue
+from reput_protocol.record.message import MessageQueue
 
 INTERVAL_S: Final = 20.0
 RETURN_S: Final = 1.0

@@ -23,7 +23,7 @@ from reput_client.consume.group.turn import Turn
 from reput_client.consume.pull import PullResult
 from reput_client.errors import DamagedMessage
 from reput_client.received import DamagedRecord, PulledRecords, ReceivedMessage
-from reput_protocol.message import MessageQueue
+from reput_protocol.record.message import MessageQueue
 
 RETRY_TOPIC_PROPERTY: Final = "RETRY_TOPIC"
 

@@ -8,11 +8,11 @@ from typing import TypeAlias
 
 from reput_client.consume.offsets import OffsetRequests
 from reput_client.consume.pull import Wanted
-from reput_protocol.bodies_heartbeat import SubscriptionData
-from reput_protocol.filters import ALL
-from reput_protocol.group_terms import ConsumeFromWhere
-from reput_protocol.message import MessageQueue
+from reput_protocol.codes import ConsumeFromWhere
+from reput_protocol.commands.group import SubscriptionData
+from reput_protocol.filter.tags import ALL
 from reput_protocol.names import check_topic, retry_topic
+from reput_protocol.record.message import MessageQueue
 
 
 class Subscriptions:

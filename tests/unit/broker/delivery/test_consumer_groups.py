@@ -7,8 +7,8 @@ from msgspec.structs import replace
 
 from delivery_fakes import channel_of, consumer_data
 from reput_broker.groups.consumer_groups import ConsumerGroups, Wanted
-from reput_protocol.bodies_heartbeat import SubscriptionData
-from reput_protocol.group_terms import MessageModel
+from reput_protocol.codes import MessageModel
+from reput_protocol.commands.group import SubscriptionData
 
 
 def test_a_group_is_online_while_it_has_a_member() -> None:

@@ -14,7 +14,7 @@ from reput_broker.retry.deduplication import Deduplication, Place, _side_by_side
 from reput_broker.retry.sent_alone import content_of
 from reput_broker.store.results import PutResult
 from reput_protocol.properties import encode_properties
-from reput_protocol.record import Record
+from reput_protocol.record.record import Record
 from tasks import run_by_the_clock
 
 pytestmark = pytest.mark.trio(run=run_by_the_clock)

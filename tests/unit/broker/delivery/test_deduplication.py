@@ -13,8 +13,8 @@ from reput_broker.retry.deduplication import Deduplication, Place
 from reput_broker.store.index import query as index_query
 from reput_broker.store.message_store import MessageStore
 from reput_broker.store.results import PutResult
-from reput_protocol.message import Message
-from reput_protocol.put_block import encode_put_block
+from reput_protocol.record.message import Message
+from reput_protocol.record.put_block import encode_put_block
 from stores import BORN_HOST, T0, FakeClock, opened, put, small_options
 
 

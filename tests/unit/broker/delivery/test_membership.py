@@ -15,7 +15,7 @@ from reput_broker.groups.notifications import GroupNotifier
 from reput_broker.groups.queue_locks import QueueLocks
 from reput_broker.observe.counters import Counters
 from reput_broker.tables.subscription_groups import SubscriptionGroupManager
-from reput_protocol.bodies_heartbeat import ConsumerData
+from reput_protocol.commands.group import ConsumerData
 
 
 class Bench:

@@ -17,8 +17,8 @@ from reput_broker.config.sections import GroupsConfig
 from reput_broker.groups.consumer_groups import ConsumerGroups
 from reput_broker.groups.notifications import GroupNotifier
 from reput_broker.tables.subscription_groups import SubscriptionGroupManager
-from reput_protocol.group_terms import MessageModel
-from reput_protocol.header import HeaderType
+from reput_protocol.codes import MessageModel
+from reput_protocol.wire.header import HeaderType
 
 
 class Bench:

@@ -8,9 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from reput_broker.transactions.op_queue import OpQueue, half_offsets_of
-from reput_protocol.host import Host
 from reput_protocol.properties import encode_properties
-from reput_protocol.record import Record
+from reput_protocol.record.host import Host
+from reput_protocol.record.record import Record
 
 
 @dataclass

@@ -11,9 +11,9 @@ from reput_broker.retry.send_back import (
     returned_message,
     why_resent_dead,
 )
-from reput_protocol.host import Host
 from reput_protocol.properties import encode_properties
-from reput_protocol.record import Record
+from reput_protocol.record.host import Host
+from reput_protocol.record.record import Record
 
 
 def consumed(reconsume_times: int = 0, **properties: str) -> Record:

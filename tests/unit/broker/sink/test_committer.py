@@ -24,11 +24,11 @@ from reput_broker.sink.publisher import Pace, Pieces, Publisher
 from reput_broker.store.errors import StoreDamaged
 from reput_client.consume.bulk import BulkReader
 from reput_client.produce.batch_writer import BatchWriter, StagingScope
-from reput_protocol.bodies_stage import StagedPart
+from reput_protocol.commands.stage import StagedPart
 from reput_protocol.errors import BrokerError, ErrorCode
-from reput_protocol.message import Message
-from reput_protocol.put_block import encode_put_block
-from reput_protocol.record_view import record_views
+from reput_protocol.record.message import Message
+from reput_protocol.record.put_block import encode_put_block
+from reput_protocol.record.view import record_views
 
 pytestmark = pytest.mark.trio
 MESSAGES = 2000

@@ -18,9 +18,9 @@ from reput_broker.sink.publisher import (
     Pieces,
 )
 from reput_broker.store.stats import StoreStats
-from reput_protocol.message import Message
-from reput_protocol.put_block import check_put_block, encode_put_block
-from reput_protocol.record_view import record_views
+from reput_protocol.record.message import Message
+from reput_protocol.record.put_block import check_put_block, encode_put_block
+from reput_protocol.record.view import record_views
 
 
 def all_of(block: bytes, skipped: int, piece_bytes: int) -> list[Piece]:

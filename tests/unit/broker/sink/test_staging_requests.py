@@ -17,10 +17,10 @@ from reput_broker.sink import staging as sync_ahead
 from reput_broker.sink.requests import check_staged
 from reput_broker.sink.staging_file import StagingFile
 from reput_client.produce.batch_writer import BatchWriter, StagingScope
+from reput_protocol.commands.stage import encode_staged_head
 from reput_protocol.errors import BrokerError, RecordMalformed
-from reput_protocol.message import Message
-from reput_protocol.put_block import DEFAULT_LIMITS, encode_put_block
-from reput_protocol.staged_blocks import encode_staged_head
+from reput_protocol.record.message import Message
+from reput_protocol.record.put_block import DEFAULT_LIMITS, encode_put_block
 
 COUNT = 40
 
@@ -110,8 +110,8 @@ async def test_a_queue_that_is_closed_between_two_requests_takes_nothing_more(tm
 
 
 def _closed() -> Any:
-    from reput_protocol.bodies import TopicConfig
     from reput_protocol.codes import Perm
+    from reput_protocol.commands.topic import TopicConfig
 
     return TopicConfig(topic_name="orders", read_queue_nums=4, write_queue_nums=4, perm=Perm.READ)
 

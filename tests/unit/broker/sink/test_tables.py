@@ -14,7 +14,7 @@ from reput_broker.sink.staging import Staging, remove
 from reput_broker.sink.staging_file import StagingFile, StagingKey, runs_of
 from reput_broker.store.errors import FlushFailed, StoreDamaged
 from reput_broker.tables.table_saver import TableSaver, save_now
-from reput_protocol.staged_blocks import staged_blocks
+from reput_protocol.commands.stage import staged_blocks
 from sink_client import block_of
 from stores import FakeClock
 

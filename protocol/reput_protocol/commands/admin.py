@@ -1,0 +1,144 @@
+"""What people and tools ask about groups: who is connected, members, progress and lag.
+
+The lists of connections are RocketMQ's (RocketMQ: ConsumerConnection, ProducerConnection, ProducerTableInfo); the lists
+and descriptions of groups are ours.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from msgspec import field
+
+from reput_protocol.codes import ConsumeFromWhere, ConsumeType, LanguageCode, MessageModel, RequestCode
+from reput_protocol.commands.body import LargeBody, Members
+from reput_protocol.commands.group import SubscriptionData
+from reput_protocol.commands.header import I64, CommandHeader
+
+
+class ListGroupsHeader(CommandHeader):
+    """Header of LIST_GROUPS: every group that has settings, a member or an offset."""
+
+    REQUEST_CODE: ClassVar[RequestCode] = RequestCode.LIST_GROUPS
+
+
+class DescribeGroupHeader(CommandHeader):
+    """Header of DESCRIBE_GROUP: one group's members, and its progress in all queues or in those of one topic."""
+
+    REQUEST_CODE: ClassVar[RequestCode] = RequestCode.DESCRIBE_GROUP
+
+    group: str
+    topic: str | None = None
+
+
+class GroupSummary(Members):
+    """One group in short.
+
+    `lag` is messages that are not committed, over all queues of which the group has an offset, and `lag_age_millis` the
+    age of the oldest of them as of the broker's last look. `exists` is False for a group that has offsets or members
+    but no settings.
+    """
+
+    group: str = ""
+    exists: bool = True
+    consume_enable: bool = True
+    members: I64 = 0
+    topics: list[str] = []
+    lag: I64 = 0
+    lag_age_millis: I64 = 0
+    has_conflict: bool = False
+
+
+class GroupSummaries(LargeBody):
+    """Answer body of LIST_GROUPS."""
+
+    groups: list[GroupSummary] = []
+
+
+class GroupMember(Members):
+    """One member: `silent_millis` is for how long it has sent no heartbeat, `locks` how many queues it has locked."""
+
+    client_id: str = ""
+    client_addr: str = ""
+    language: str = LanguageCode.OTHER.name
+    version: I64 = 0
+    silent_millis: I64 = 0
+    queues: I64 = 0
+    locks: I64 = 0
+
+
+class GroupQueue(Members):
+    """A group's progress in one queue; -1 stands for what is not known.
+
+    `start_offset` and `end_offset` bound the queue, `committed_offset` is the next message to consume. `lag_age_millis`
+    is the age of the oldest message that is not committed. `client_id` is the member that holds the queue's lock, or
+    pulled from it last, "" for none. `in_flight` and `last_commit_timestamp` (ms since 1970) are of this broker's life.
+    """
+
+    topic: str = ""
+    queue_id: I64 = 0
+    start_offset: I64 = 0
+    end_offset: I64 = 0
+    committed_offset: I64 = -1
+    lag_age_millis: I64 = 0
+    in_flight: I64 = 0
+    client_id: str = ""
+    last_commit_timestamp: I64 = -1
+
+    @property
+    def lag(self) -> int:
+        """How many messages are not committed; of a group without an offset, all that the queue has."""
+        return max(0, self.end_offset - max(self.committed_offset, self.start_offset))
+
+
+class GroupDescription(LargeBody):
+    """Answer body of DESCRIBE_GROUP; how the group consumes is told by its members, and by defaults if it has none."""
+
+    summary: GroupSummary
+    members: list[GroupMember] = []
+    queues: list[GroupQueue] = []
+    subscriptions: list[SubscriptionData] = []
+    consume_type: ConsumeType = ConsumeType.CONSUME_PASSIVELY
+    message_model: MessageModel = MessageModel.CLUSTERING
+    consume_from_where: ConsumeFromWhere = ConsumeFromWhere.CONSUME_FROM_LAST_OFFSET
+
+
+class ClientConnection(Members):
+    """One client's connection: `language` is a name of `LanguageCode`, `client_addr` is `ip:port`."""
+
+    client_id: str = ""
+    client_addr: str = ""
+    language: str = LanguageCode.OTHER.name
+    version: I64 = 0
+
+
+class ProducerConnection(LargeBody):
+    """Answer body of 204."""
+
+    connections: list[ClientConnection] = field(default_factory=list, name="connectionSet")
+
+
+class ConsumerConnection(LargeBody):
+    """Answer body of 203: a group's members, how they consume, and what they want by topic."""
+
+    connections: list[ClientConnection] = field(default_factory=list, name="connectionSet")
+    subscriptions: dict[str, SubscriptionData] = field(default_factory=dict, name="subscriptionTable")
+    consume_type: ConsumeType = ConsumeType.CONSUME_PASSIVELY
+    message_model: MessageModel = MessageModel.CLUSTERING
+    consume_from_where: ConsumeFromWhere = ConsumeFromWhere.CONSUME_FROM_LAST_OFFSET
+
+
+class ProducerInfo(Members):
+    """One producer in the answer to 328. `remote_ip` is `/ip:port`, as Java shows an address."""
+
+    client_id: str = ""
+    remote_ip: str = field(default="", name="remoteIP")
+    language: str = LanguageCode.OTHER.name
+    version: I64 = 0
+    last_update_timestamp: I64 = 0
+
+
+class ProducerTable(LargeBody):
+    """Answer body of 328: every producer by group (RocketMQ: ProducerTableInfo)."""
+
+    producers: dict[str, list[ProducerInfo]] = field(default_factory=dict, name="data")

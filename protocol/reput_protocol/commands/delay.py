@@ -1,0 +1,93 @@
+"""Messages that wait for their time: which there are, and taking them back. The requests are ours."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import ClassVar
+
+from msgspec import field
+
+from reput_protocol.codes import RequestCode
+from reput_protocol.commands.body import Body, Members
+from reput_protocol.commands.header import I32, I64, CommandHeader
+
+
+class CancelOutcome(StrEnum):
+    """What cancelling one message came to."""
+
+    CANCELLED = "CANCELLED"
+    """In time: it is never delivered."""
+    ALREADY_CANCELLED = "ALREADY_CANCELLED"
+    """Somebody was first; it is never delivered."""
+    DELIVERED = "DELIVERED"
+    """Too late: consumers may have it."""
+    DROPPED = "DROPPED"
+    """Too late, but it was not delivered and never will be: its topic is gone, for instance. The broker knows that in
+    the run in which it happened; later it says DELIVERED."""
+
+
+class DelayedMessage(Members):
+    """One parked message.
+
+    `topic` and `queue_id` are where it will be delivered, `offset_message_id` names the parked record. Times are
+    milliseconds since 1970. `delay_level` is 0 for a message with a time of its own.
+    """
+
+    topic: str = ""
+    queue_id: I64 = 0
+    offset_message_id: str = field(default="", name="offsetMsgId")
+    deliver_timestamp: I64 = 0
+    store_timestamp: I64 = 0
+    delay_level: I64 = 0
+    size: I64 = 0
+    unique_id: str | None = field(default=None, name="uniqKey")
+    tag: str | None = None
+    keys: list[str] = []
+
+
+class DelayedMessageList(Body):
+    """Answer body of LIST_DELAYED_MESSAGES; with a `cursor` there may be more."""
+
+    messages: list[DelayedMessage] = []
+    cursor: str | None = None
+
+
+class CancelledMessage(Members):
+    """What cancelling came to for the message whose parked record is `offset_message_id`."""
+
+    offset_message_id: str = field(default="", name="offsetMsgId")
+    outcome: CancelOutcome = CancelOutcome.DELIVERED
+    unique_id: str | None = field(default=None, name="uniqKey")
+
+
+class CancelResult(Body):
+    """Answer body of CANCEL_DELAYED_MESSAGE: every message that was found."""
+
+    messages: list[CancelledMessage] = []
+
+
+class ListDelayedHeader(CommandHeader):
+    """Header of LIST_DELAYED_MESSAGES: messages that are parked, of one topic, with one key, or all.
+
+    `topic` is where they will be delivered, `key` their unique id or one of their keys. `cursor` is what the answer
+    before said: it goes on there. The broker may answer with fewer than `max_num`.
+    """
+
+    REQUEST_CODE: ClassVar[RequestCode] = RequestCode.LIST_DELAYED_MESSAGES
+
+    topic: str | None = None
+    key: str | None = None
+    max_num: I32 = 64
+    cursor: str | None = None
+
+
+class CancelDelayedHeader(CommandHeader):
+    """Header of CANCEL_DELAYED_MESSAGE: the parked messages of `topic` with this unique id or key must not come.
+
+    The answer's body says of each whether that was in time; none at all is NOT_FOUND.
+    """
+
+    REQUEST_CODE: ClassVar[RequestCode] = RequestCode.CANCEL_DELAYED_MESSAGE
+
+    topic: str
+    key: str

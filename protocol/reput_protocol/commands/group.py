@@ -1,0 +1,325 @@
+"""Consumer groups and who is in them: heartbeats, members, queue locks, settings.
+
+(RocketMQ: HeartbeatData, SubscriptionData, LockBatchRequestBody and its kin, SubscriptionGroupConfig.)
+"""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar, Final, Self
+
+from msgspec import UNSET, UnsetType, field
+
+from reput_protocol.codes import ConsumeFromWhere, ConsumeType, ExpressionType, MessageModel, RequestCode
+from reput_protocol.commands.body import Body, LargeBody, Members
+from reput_protocol.commands.header import I32, I64, CommandHeader
+from reput_protocol.filter.tags import ALL, TagFilter
+from reput_protocol.record.message import MessageQueue
+
+
+class SubscriptionData(Members):
+    """What a group wants of one topic.
+
+    `sub_version` tells a newer subscription from an older one: milliseconds from most clients, nanoseconds from
+    RocketMQ's Go client. `expression_type` is text, because a group may name a language that is unknown here.
+    `tags_set` and `code_set` are what the client made of a tag expression; a broker reads the expression itself.
+    """
+
+    topic: str = ""
+    sub_string: str = ALL
+    sub_version: I64 = 0
+    expression_type: str = ExpressionType.TAG.value
+    tags_set: list[str] = []
+    code_set: list[I64] = []
+    class_filter_mode: bool = False
+
+    def __post_init__(self) -> None:
+        self.sub_string = self.sub_string or ALL
+        self.expression_type = self.expression_type or ExpressionType.TAG.value
+
+    @classmethod
+    def of(
+        cls,
+        topic: str,
+        expression: str | None,
+        sub_version: int,
+        expression_type: str = ExpressionType.TAG.value,
+    ) -> Self:
+        """Return the subscription that `expression` stands for (RocketMQ: FilterAPI.build).
+
+        Raises:
+            FilterSyntaxError: a tag expression of separators only. Another language is not looked into.
+        """
+        if expression_type != ExpressionType.TAG:
+            return cls(topic, expression or "", sub_version, expression_type)
+        tags = TagFilter.parse(expression)
+        return cls(
+            topic, tags.expression, sub_version, expression_type, sorted(tags.tags), sorted(tags.codes)
+        )
+
+
+class ConsumerData(Members):
+    """One consumer group that a client is a member of. Subscriptions include the group's retry topic."""
+
+    group_name: str = ""
+    consume_type: ConsumeType = ConsumeType.CONSUME_PASSIVELY
+    message_model: MessageModel = MessageModel.CLUSTERING
+    consume_from_where: ConsumeFromWhere = ConsumeFromWhere.CONSUME_FROM_LAST_OFFSET
+    subscriptions: list[SubscriptionData] = field(default_factory=list, name="subscriptionDataSet")
+    unit_mode: bool = False
+
+
+class ProducerData(Members):
+    """One producer group that a client sends for."""
+
+    group_name: str = ""
+
+
+class HeartbeatData(Body):
+    """Body of 34: a client, the consumer groups it is a member of, and the producer groups it sends for.
+
+    `fingerprint` and `without_sub` belong to the short heartbeats of RocketMQ 5, which a client sends only to a broker
+    that offered to understand them: `without_sub` says that the subscriptions are those of the heartbeat before.
+    """
+
+    client_id: str = field(default="", name="clientID")
+    consumers: list[ConsumerData] = field(default_factory=list, name="consumerDataSet")
+    producers: list[ProducerData] = field(default_factory=list, name="producerDataSet")
+    fingerprint: I64 = field(default=0, name="heartbeatFingerprint")
+    without_sub: bool = False
+
+    @property
+    def producer_groups(self) -> list[str]:
+        """The names of the producer groups."""
+        return [producer.group_name for producer in self.producers]
+
+    @property
+    def entries(self) -> int:
+        """How many groups and subscriptions it names."""
+        subscriptions = sum(len(consumer.subscriptions) for consumer in self.consumers)
+        return len(self.producers) + len(self.consumers) + subscriptions
+
+
+class CheckClientBody(Body):
+    """Body of 46: a subscription that is to be judged before the client starts (RocketMQ: CheckClientRequestBody)."""
+
+    client_id: str
+    group: str
+    subscription: SubscriptionData = field(name="subscriptionData")
+    namespace: str | None = None
+
+
+RETRY_MAX_TIMES: Final = 16
+_CONSUME_TIMEOUT_MINUTES: Final = 15
+
+
+class SubscriptionGroupConfig(Body):
+    """One consumer group's settings: body of 200, answer body of 352, an entry of 201 and of `subscriptionGroup.json`.
+
+    Defaults are RocketMQ's for a new group. `retry_max_times` is how often a message comes back before it goes to the
+    dead letters, `retry_queue_nums` how many queues the group's retry topic has; 0 drops what is sent back.
+    `group_retry_policy` and `subscription_data_set` are kept as they come.
+    """
+
+    group_name: str = ""
+    consume_enable: bool = True
+    consume_from_min_enable: bool = True
+    consume_broadcast_enable: bool = True
+    consume_message_orderly: bool = False
+    retry_queue_nums: I64 = 1
+    retry_max_times: I64 = RETRY_MAX_TIMES
+    group_retry_policy: dict[str, Any] = field(default_factory=lambda: {"type": "CUSTOMIZED"})
+    broker_id: I64 = 0
+    which_broker_when_consume_slowly: I64 = 1
+    notify_consumer_ids_changed_enable: bool = True
+    group_sys_flag: I64 = 0
+    consume_timeout_minute: I64 = _CONSUME_TIMEOUT_MINUTES
+    subscription_data_set: list[Any] | UnsetType = UNSET
+    attributes: dict[str, str] = {}
+
+
+class SubscriptionGroupTable(LargeBody):
+    """Answer body of 201: every group's settings (RocketMQ: SubscriptionGroupWrapper).
+
+    `forbidden` holds, by group and topic, bits of what the group may not do with the topic (`Perm.READ`: read it).
+    `data_version` holds counter, stateVersion and timestamp.
+    """
+
+    groups: dict[str, SubscriptionGroupConfig] = field(default_factory=dict, name="subscriptionGroupTable")
+    data_version: dict[str, I64] = {}
+    forbidden: dict[str, dict[str, I64]] = field(default_factory=dict, name="forbiddenTable")
+
+
+class SubscriptionGroupList(Body):
+    """Body of 225: several groups to create or change."""
+
+    groups: list[SubscriptionGroupConfig] = field(default_factory=list, name="groupConfigList")
+
+
+class ConsumerList(Body):
+    """Answer body of 38: the client ids of a group's members."""
+
+    consumer_ids: list[str] = field(default_factory=list, name="consumerIdList")
+
+
+class GroupList(Body):
+    """Answer body of 300: names of groups."""
+
+    groups: list[str] = field(default_factory=list, name="groupList")
+
+
+class GroupForbidden(Body):
+    """Answer body of 353: whether a group may read a topic."""
+
+    group: str = ""
+    topic: str = ""
+    readable: bool = True
+
+
+class QuerySubscriptionBody(Body):
+    """Answer body of 345: what an online group wants of a topic; None if it does not subscribe to it.
+
+    (RocketMQ: QuerySubscriptionResponseBody.)
+    """
+
+    group: str = ""
+    topic: str = ""
+    subscription: SubscriptionData | None = field(default=None, name="subscriptionData")
+
+
+class LockBatchBody(Body):
+    """Body of 41 and 42: the queues that one member of a group wants to lock, or gives back.
+
+    `only_this_broker` belongs to RocketMQ's locks by majority of several brokers; its Go client leaves it out.
+    """
+
+    client_id: str = ""
+    consumer_group: str = ""
+    queues: list[MessageQueue] = field(default_factory=list, name="mqSet")
+    only_this_broker: bool = False
+
+
+class LockBatchResult(LargeBody):
+    """Answer body of 41: the queues that are the asking member's now. What is missing here is not locked."""
+
+    locked: list[MessageQueue] = field(default_factory=list, name="lockOKMQSet")
+
+
+class HeartbeatResult(CommandHeader):
+    """Answer to 34, whose own header has no fields. A client that gets neither field sends full heartbeats for ever."""
+
+    REQUEST_CODE: ClassVar[RequestCode] = RequestCode.HEART_BEAT
+
+    is_support_heart_beat_v2: bool | None = field(default=None, name="IS_SUPPORT_HEART_BEAT_V2")
+    is_sub_change: bool | None = field(default=None, name="IS_SUB_CHANGE")
+
+
+class UnregisterClientHeader(CommandHeader):
+    """Header of 35: a client leaves a producer group, a consumer group, or one of each."""
+
+    REQUEST_CODE: ClassVar[RequestCode] = RequestCode.UNREGISTER_CLIENT
+
+    client_id: str = field(name="clientID")
+    producer_group: str | None = None
+    consumer_group: str | None = None
+
+
+class ConsumerListHeader(CommandHeader):
+    """Header of 38: the ids of a group's members."""
+
+    REQUEST_CODE: ClassVar[RequestCode] = RequestCode.GET_CONSUMER_LIST_BY_GROUP
+
+    consumer_group: str
+
+
+class ConsumerIdsChangedHeader(CommandHeader):
+    """Header of 40, sent by the broker: a group's members or topics have changed, so share the queues out anew."""
+
+    REQUEST_CODE: ClassVar[RequestCode] = RequestCode.NOTIFY_CONSUMER_IDS_CHANGED
+
+    consumer_group: str
+
+
+class SubscriptionGroupTableHeader(CommandHeader):
+    """Header of 201: all groups' settings. RocketMQ 5.3 asks for pages; an answer may hold everything at once."""
+
+    REQUEST_CODE: ClassVar[RequestCode] = RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG
+
+    group_seq: I32 | None = None
+    max_group_num: I32 | None = None
+    data_version: str | None = None
+
+
+class SubscriptionGroupTableResult(CommandHeader):
+    """Answer to 201: how many groups there are in all."""
+
+    REQUEST_CODE: ClassVar[RequestCode] = RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG
+
+    total_group_num: I32 | None = None
+
+
+class SubscriptionGroupHeader(CommandHeader):
+    """Header of 352: one group's settings."""
+
+    REQUEST_CODE: ClassVar[RequestCode] = RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG
+
+    group: str
+
+
+class DeleteSubscriptionGroupHeader(CommandHeader):
+    """Header of 207: delete a group; `clean_offset` also forgets its offsets."""
+
+    REQUEST_CODE: ClassVar[RequestCode] = RequestCode.DELETE_SUBSCRIPTIONGROUP
+
+    group_name: str
+    clean_offset: bool = False
+
+
+class GroupForbiddenHeader(CommandHeader):
+    """Header of 353: allow or forbid a group to read a topic; without `readable` only ask."""
+
+    REQUEST_CODE: ClassVar[RequestCode] = RequestCode.UPDATE_AND_GET_GROUP_FORBIDDEN
+
+    group: str
+    topic: str
+    readable: bool | None = None
+
+
+class ConsumerConnectionHeader(CommandHeader):
+    """Header of 203: a group's members with their connections and subscriptions."""
+
+    REQUEST_CODE: ClassVar[RequestCode] = RequestCode.GET_CONSUMER_CONNECTION_LIST
+
+    consumer_group: str
+
+
+class ProducerConnectionHeader(CommandHeader):
+    """Header of 204: the connections of a producer group."""
+
+    REQUEST_CODE: ClassVar[RequestCode] = RequestCode.GET_PRODUCER_CONNECTION_LIST
+
+    producer_group: str
+
+
+class TopicConsumersHeader(CommandHeader):
+    """Header of 300: the groups that consume a topic."""
+
+    REQUEST_CODE: ClassVar[RequestCode] = RequestCode.QUERY_TOPIC_CONSUME_BY_WHO
+
+    topic: str
+
+
+class ConsumerTopicsHeader(CommandHeader):
+    """Header of 343: the topics of which a group has offsets."""
+
+    REQUEST_CODE: ClassVar[RequestCode] = RequestCode.QUERY_TOPICS_BY_CONSUMER
+
+    group: str
+
+
+class ConsumerSubscriptionHeader(CommandHeader):
+    """Header of 345: what an online group wants of a topic."""
+
+    REQUEST_CODE: ClassVar[RequestCode] = RequestCode.QUERY_SUBSCRIPTION_BY_CONSUMER
+
+    group: str
+    topic: str | None = None

@@ -1,0 +1,114 @@
+"""What all typed headers share: reading fields from a header's `ext` and writing them back.
+
+A typed header is a msgspec struct. A field's name on the wire is its own in camel case unless `field(name=...)` says
+otherwise. The same class reads all three header types: a value may come typed (msgpack) or as text (JSON, binary), and
+an empty text stands for an absent number, as in RocketMQ's binary headers. Unknown fields are ignored.
+"""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Mapping
+from functools import cache
+from typing import Annotated, Any, Final, Self, TypeAlias, Union, get_args, get_origin
+
+from msgspec import Meta, Struct, ValidationError, convert, to_builtins
+from msgspec.structs import fields
+
+from reput_protocol.errors import HeaderFieldError
+from reput_protocol.kernel.frames import typed_fields
+from reput_protocol.wire.header import HeaderType, Value, value_text
+
+_MSGPACK: Final = HeaderType.MSGPACK.value
+
+I32: TypeAlias = Annotated[int, Meta(ge=-(1 << 31), le=(1 << 31) - 1)]
+I64: TypeAlias = Annotated[int, Meta(ge=-(1 << 63), le=(1 << 63) - 1)]
+
+
+class CommandHeader(Struct, gc=False, rename="camel"):
+    """Base of all typed headers."""
+
+    @classmethod
+    def from_ext(cls, ext: Mapping[str, Value]) -> Self:
+        """Read the fields.
+
+        Raises:
+            HeaderFieldError: a required field is missing, or a value is not of its field's type or range.
+        """
+        found = typed_fields(ext, *_not_texts(cls))
+        try:
+            return convert(found, cls)
+        except ValidationError:
+            return convert(_forgive(cls, found), cls)
+
+    def to_ext(self, header_type: int) -> dict[str, Value]:
+        """Return the fields for a header of this type: text for JSON and binary, typed for msgpack; none if None."""
+        ext: dict[str, Value] = to_builtins(self)
+        if header_type != _MSGPACK:
+            return {
+                name: value if type(value) is str else str(value) if type(value) is int else value_text(value)
+                for name, value in ext.items()
+                if value is not None
+            }
+        for name in _optional(type(self)):
+            if ext[name] is None:
+                del ext[name]
+        return ext
+
+
+@cache
+def _optional(kind: Any) -> tuple[str, ...]:
+    """Return the names of the fields that may be None."""
+    return tuple(field.encode_name for field in fields(kind) if field.default is None)
+
+
+@cache
+def _not_texts(kind: Any) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Return the names of the integers of a struct, and those of its flags."""
+    plain = [(field.encode_name, _plain(field.type)) for field in fields(kind)]
+    return (
+        tuple(name for name, found in plain if found is int),
+        tuple(name for name, found in plain if found is bool),
+    )
+
+
+def _forgive(kind: type[Any], found: Mapping[str, Value]) -> dict[str, Value]:
+    """Return the fields with what need not be right: absent ones, and numbers where text is wanted.
+
+    Raises:
+        HeaderFieldError: for the first one that is wrong.
+    """
+    forgiven: dict[str, Value] = {}
+    for field in fields(kind):
+        name, value, plain = field.encode_name, found.get(field.encode_name), _plain(field.type)
+        if value is None or (value == "" and plain is not str):
+            if field.required:
+                raise HeaderFieldError(name, "is missing")
+            continue
+        try:
+            forgiven[name] = value = value_text(value) if plain is str else value
+            convert(value, field.type)
+        except ValueError:
+            raise HeaderFieldError(name, _fault(field.type, value)) from None
+    return forgiven
+
+
+def _fault(hint: Any, value: Value) -> str:
+    plain = _plain(hint)
+    if plain is str:
+        return "is not text"
+    if plain is bool:
+        return "is neither true nor false"
+    if plain is not int:
+        return f"is not one of {', '.join(plain)}"
+    if type(value) is not int:
+        return "is not an integer"
+    return f"does not fit {32 if hint in (I32, I32 | None) else 64} bits"
+
+
+@cache
+def _plain(hint: Any) -> Any:
+    """Return the type of an annotation: `int` of `I32 | None`."""
+    if get_origin(hint) in (Annotated, Union, types.UnionType):
+        return _plain(get_args(hint)[0])
+    return hint

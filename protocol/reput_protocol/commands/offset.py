@@ -1,0 +1,142 @@
+"""Offsets: a group's progress and its reset, a queue's bounds by number and by time.
+
+(RocketMQ: ResetOffsetBody, ResetOffsetBodyForC, GetConsumerStatusBody.)
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from typing import Any, ClassVar, Self
+
+from msgspec import field
+
+from reput_protocol.buffers import Buffer
+from reput_protocol.codes import BoundaryType, RequestCode
+from reput_protocol.commands.body import Body, LargeBody, Members
+from reput_protocol.commands.header import I32, I64, CommandHeader
+from reput_protocol.errors import BodyMalformed
+from reput_protocol.record.message import MessageQueue
+
+
+class ResetOffsetBody(LargeBody):
+    """Body of 220 and answer body of 222: where a group goes on in each queue.
+
+    Java's and Go's clients take this map keyed by queue, the C++ client a `ResetOffsetList`.
+    """
+
+    IS_TRUSTED: ClassVar[bool] = True
+
+    offset_table: dict[MessageQueue, I64] = {}
+
+    @classmethod
+    def from_json(cls, data: Buffer, *, is_trusted: bool | None = None) -> Self:
+        """Read the body in either form; see `Body.from_json`."""
+        try:
+            return super().from_json(data, is_trusted=is_trusted)
+        except BodyMalformed:
+            with suppress(BodyMalformed):
+                listed = _OffsetList.from_json(data).offset_table
+                return cls(
+                    {MessageQueue(one.topic, one.broker_name, one.queue_id): one.offset for one in listed}
+                )
+            raise
+
+
+class _QueueOffset(Members):
+    broker_name: str
+    queue_id: I64
+    topic: str
+    offset: I64
+
+
+class _OffsetList(Body):
+    offset_table: list[_QueueOffset]
+
+
+class ResetOffsetList(LargeBody):
+    """The same for clients of `LanguageCode.CPP`."""
+
+    offset_table: dict[MessageQueue, I64] = {}
+
+    def to_members(self) -> dict[str, Any]:
+        """Return the members; each queue is an object with its offset."""
+        queues = self.offset_table.items()
+        listed = [
+            _QueueOffset(queue.broker_name, queue.queue_id, queue.topic, offset) for queue, offset in queues
+        ]
+        return {"offsetTable": listed}
+
+
+class ConsumerStatusBody(LargeBody):
+    """Answer body of 221 (one member's `offsets`) and of 223 (`members`: offsets by client id).
+
+    (RocketMQ: GetConsumerStatusBody, which calls them `messageQueueTable` and `consumerTable`.)
+    """
+
+    IS_TRUSTED: ClassVar[bool] = True
+
+    offsets: dict[MessageQueue, I64] = field(default_factory=dict, name="messageQueueTable")
+    members: dict[str, dict[MessageQueue, I64]] = field(default_factory=dict, name="consumerTable")
+
+
+class QueryConsumerOffsetHeader(CommandHeader):
+    """Header of 14: a group's committed offset. `set_zero_if_not_found` false asks for an error instead of a 0."""
+
+    REQUEST_CODE: ClassVar[RequestCode] = RequestCode.QUERY_CONSUMER_OFFSET
+
+    consumer_group: str
+    topic: str
+    queue_id: I32
+    set_zero_if_not_found: bool | None = None
+
+
+class UpdateConsumerOffsetHeader(CommandHeader):
+    """Header of 15: commit a group's offset. Negative offsets come from clients that have nothing to commit.
+
+    `increase_only` is ours: a lower offset than the committed one is then answered with success and changes nothing.
+    Members of a group write it, so that one that was asleep while its queue moved on cannot take progress back.
+    """
+
+    REQUEST_CODE: ClassVar[RequestCode] = RequestCode.UPDATE_CONSUMER_OFFSET
+
+    consumer_group: str
+    topic: str
+    queue_id: I32
+    commit_offset: I64
+    increase_only: bool | None = None
+
+
+class QueueHeader(CommandHeader):
+    """Header of 30 (next offset to be written), 31 (first offset) and 32 (store time of the first message)."""
+
+    REQUEST_CODE: ClassVar[RequestCode] = RequestCode.GET_MAX_OFFSET
+
+    topic: str
+    queue_id: I32
+
+
+class SearchOffsetHeader(CommandHeader):
+    """Header of 29: the first message stored at or after `timestamp` (milliseconds), or the last up to it."""
+
+    REQUEST_CODE: ClassVar[RequestCode] = RequestCode.SEARCH_OFFSET_BY_TIMESTAMP
+
+    topic: str
+    queue_id: I32
+    timestamp: I64
+    boundary_type: BoundaryType = BoundaryType.LOWER
+
+
+class OffsetResult(CommandHeader):
+    """Answer to 14, 29, 30 and 31: a queue offset."""
+
+    REQUEST_CODE: ClassVar[RequestCode] = RequestCode.QUERY_CONSUMER_OFFSET
+
+    offset: I64
+
+
+class EarliestTimeResult(CommandHeader):
+    """Answer to 32: milliseconds, -1 for an empty queue."""
+
+    REQUEST_CODE: ClassVar[RequestCode] = RequestCode.GET_EARLIEST_MSG_STORETIME
+
+    timestamp: I64

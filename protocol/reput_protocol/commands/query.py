@@ -1,0 +1,36 @@
+"""Headers about finding messages by key."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from reput_protocol.codes import RequestCode
+from reput_protocol.commands.header import I32, I64, CommandHeader
+
+
+class QueryMessageHeader(CommandHeader):
+    """Header of 12: the newest `max_num` messages of a topic with a key, stored between two times (milliseconds).
+
+    The key is a message's unique id or one of its keys; RocketMQ's clients say which, and it does not matter here.
+    """
+
+    REQUEST_CODE: ClassVar[RequestCode] = RequestCode.QUERY_MESSAGE
+
+    topic: str
+    key: str
+    max_num: I32
+    begin_timestamp: I64
+    end_timestamp: I64
+
+
+class QueryMessageResult(CommandHeader):
+    """Answer to 12: store time and log offset of the last message indexed; the body holds the records.
+
+    `index_complete` is ours: false while the index is made again after a crash, so that messages may be missing.
+    """
+
+    REQUEST_CODE: ClassVar[RequestCode] = RequestCode.QUERY_MESSAGE
+
+    index_last_update_timestamp: I64
+    index_last_update_phyoffset: I64
+    index_complete: bool | None = None

@@ -1,0 +1,62 @@
+"""Headers of replies: 324 and 325 bring one (fields and answer as 10 and 310), 326 hands it to the requester."""
+
+from __future__ import annotations
+
+from typing import ClassVar, Self
+
+from reput_protocol.codes import RequestCode
+from reput_protocol.commands.header import I32, I64, CommandHeader
+from reput_protocol.commands.send import SendMessageHeader
+
+
+class PushReplyHeader(CommandHeader):
+    """Header of 326, sent by the broker: the reply to a request; the body is the reply's.
+
+    (RocketMQ: ReplyMessageRequestHeader.) `born_host` is the replier's `ip:port`, `store_host` the broker's. The
+    requester finds the request by the property `CORRELATION_ID`, and answers code 0 whatever it finds.
+    """
+
+    REQUEST_CODE: ClassVar[RequestCode] = RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT
+
+    producer_group: str
+    topic: str
+    default_topic: str
+    default_topic_queue_nums: I32
+    queue_id: I32
+    sys_flag: I32
+    born_timestamp: I64
+    flag: I32
+    born_host: str
+    store_host: str
+    store_timestamp: I64
+    properties: str | None = None
+    reconsume_times: I32 | None = None
+    unit_mode: bool | None = None
+
+    @classmethod
+    def of(
+        cls,
+        reply: SendMessageHeader,
+        properties: str,
+        *,
+        born_host: str,
+        store_host: str,
+        store_timestamp_ms: int,
+    ) -> Self:
+        """Return the header that hands on the reply that came with the header `reply` of 324 or 325."""
+        return cls(
+            reply.producer_group,
+            reply.topic,
+            reply.default_topic,
+            reply.default_topic_queue_nums,
+            reply.queue_id,
+            reply.sys_flag,
+            reply.born_timestamp,
+            reply.flag,
+            born_host,
+            store_host,
+            store_timestamp_ms,
+            properties,
+            reply.reconsume_times,
+            reply.unit_mode,
+        )

@@ -1,0 +1,127 @@
+"""Headers of sends: RocketMQ's 10, 310, 320 and our PutMessage (RocketMQ: SendMessageRequestHeader and its V2)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, ClassVar, Final, Self
+
+from msgspec import defstruct, field
+from msgspec.structs import astuple, fields
+
+from reput_protocol.codes import AckLevel, Dedup, RequestCode
+from reput_protocol.commands.header import I32, I64, CommandHeader
+from reput_protocol.names import DEFAULT_TOPIC
+from reput_protocol.wire.header import Value
+
+
+class SendMessageHeader(CommandHeader):
+    """Header of 10 (long names), 310 and 320 (one letter for each); the body is a message or a client batch.
+
+    A negative `queue_id` leaves the choice of the queue to the broker. `ack` is ours; RocketMQ's clients say with the
+    property `WAIT` whether they wait for the flush. So is `dedup`, with which the message has a unique id and is not
+    stored twice in the broker's window.
+    """
+
+    REQUEST_CODE: ClassVar[RequestCode] = RequestCode.SEND_MESSAGE
+
+    producer_group: str
+    topic: str
+    queue_id: I32
+    sys_flag: I32 = 0
+    born_timestamp: I64 = 0
+    flag: I32 = 0
+    properties: str = ""
+    default_topic: str = DEFAULT_TOPIC
+    default_topic_queue_nums: I32 = 4
+    reconsume_times: I32 | None = None
+    unit_mode: bool | None = None
+    max_reconsume_times: I32 | None = None
+    batch: bool | None = None
+    broker_name: str | None = field(default=None, name="bname")
+    ack: AckLevel | None = None
+    dedup: Dedup | None = None
+
+    @classmethod
+    def from_ext_v2(cls, ext: Mapping[str, Value]) -> Self:
+        """Read the one-letter form of 310 and 320; raises as `from_ext` does, naming the letter."""
+        return cls(*astuple(_V2.from_ext(ext)))
+
+    def to_ext_v2(self, header_type: int) -> dict[str, Value]:
+        """Return the one-letter form of 310 and 320."""
+        letters: CommandHeader = _V2(*astuple(self))
+        return letters.to_ext(header_type)
+
+
+_LETTERS: Final = {
+    "producer_group": "a",
+    "topic": "b",
+    "default_topic": "c",
+    "default_topic_queue_nums": "d",
+    "queue_id": "e",
+    "sys_flag": "f",
+    "born_timestamp": "g",
+    "flag": "h",
+    "properties": "i",
+    "reconsume_times": "j",
+    "unit_mode": "k",
+    "max_reconsume_times": "l",
+    "batch": "m",
+    "broker_name": "n",
+}
+_V2: Final[Any] = defstruct(
+    "SendMessageV2Header",
+    [(known.name, known.type, field(default=known.default)) for known in fields(SendMessageHeader)],
+    bases=(CommandHeader,),
+    rename=_LETTERS,
+)
+
+
+class SendMessageResult(CommandHeader):
+    """Answer to 10, 310 and 320. Java's client fails without the first three fields.
+
+    `msg_id` is the offset message id; of a batch, all ids joined by commas, and `queue_offset` is the first. The last
+    two fields are ours, for the bundled client only: when it was stored, and which ack level was reached.
+    """
+
+    REQUEST_CODE: ClassVar[RequestCode] = RequestCode.SEND_MESSAGE
+
+    msg_id: str
+    queue_id: I32
+    queue_offset: I64
+    transaction_id: str | None = None
+    msg_region: str | None = field(default="DefaultRegion", name="MSG_REGION")
+    trace_on: str | None = field(default="true", name="TRACE_ON")
+    store_timestamp: I64 | None = None
+    ack: AckLevel | None = None
+
+
+class PutMessageHeader(CommandHeader):
+    """Header of PutMessage, the native send; the body is a block of `count` records of one topic and queue.
+
+    With `dedup` every record has a unique id, and no message is stored twice in the broker's window.
+    """
+
+    REQUEST_CODE: ClassVar[RequestCode] = RequestCode.PUT_MESSAGE
+
+    topic: str
+    queue_id: I32
+    count: I32
+    ack: AckLevel = AckLevel.FLUSHED
+    dedup: Dedup | None = None
+
+
+class PutMessageResult(CommandHeader):
+    """Answer to PutMessage: where the block starts and which ack level was reached.
+
+    The client derives every message's queue offset, physical offset and offset message id from these fields and the
+    sizes of the records that it sent. `store_host` is "ip:port".
+    """
+
+    REQUEST_CODE: ClassVar[RequestCode] = RequestCode.PUT_MESSAGE
+
+    queue_id: I32
+    queue_offset: I64
+    physical_offset: I64
+    store_timestamp: I64
+    store_host: str
+    ack: AckLevel

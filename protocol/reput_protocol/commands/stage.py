@@ -1,0 +1,217 @@
+"""Staging of a sink: store records, then publish them all at once, or drop them. The requests are ours.
+
+What a sink stages: blocks of records as PutMessage takes them, each behind a head of its own.
+
+```text
+offset 0    4s   magic      "RBLK"
+offset 4    u32  size       of the block
+offset 8    i32  queue id
+offset 12   u32  count      of records
+offset 16   u32  crc        CRC-32 of the block
+offset 20   u16  length     of the topic
+offset 22   ...  topic
+            ...  block      records back to back, as in PutMessage
+```
+
+A staging is such blocks one after the other, on the wire as in the broker's file. Its checksum is the CRC-32 of all
+heads with their topics, in order; they hold the checksums of the blocks.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+from typing import ClassVar, Final, NamedTuple
+
+from msgspec import field
+
+from reput_protocol.buffers import Buffer
+from reput_protocol.codes import RequestCode
+from reput_protocol.commands.body import Body
+from reput_protocol.commands.header import I32, I64, CommandHeader
+from reput_protocol.errors import RecordMalformed
+from reput_protocol.kernel.records import crc32
+
+
+class StagedPart(NamedTuple):
+    """One staging as its sender knows it."""
+
+    staging_id: str
+    messages: I64
+    checksum: I64
+
+
+class CommitStagedBody(Body):
+    """The stagings of one batch."""
+
+    parts: list[StagedPart] = field(name="staged")
+
+
+_HEAD: Final = struct.Struct(">4sIiIIH")
+_MAGIC: Final = b"RBLK"
+HEAD_BYTES: Final = _HEAD.size
+TOPIC_BYTES_MAX: Final = 127
+HEAD_BYTES_MAX: Final = HEAD_BYTES + TOPIC_BYTES_MAX
+
+
+class StagedBlock(NamedTuple):
+    """One block of a staging: its head, and where the block lies in what was read."""
+
+    topic: str
+    queue_id: int
+    messages: int
+    crc: int
+    start: int
+    """Where the block begins, behind its head."""
+    size: int
+
+    @property
+    def end(self) -> int:
+        """Where the next head begins."""
+        return self.start + self.size
+
+
+def encode_staged_head(topic: str, queue_id: int, count: int, block: Buffer) -> bytes:
+    """Return the head for a block of `count` records of one queue."""
+    name = topic.encode()
+    return _HEAD.pack(_MAGIC, len(block), queue_id, count, crc32(block), len(name)) + name
+
+
+def staged_head(data: Buffer, position: int, index: int = 0) -> StagedBlock | None:
+    """Return the block whose head is at `position` of `data`, or None if the head is cut off. Only it is checked.
+
+    Raises:
+        RecordMalformed: there is no head; `index` is the number that it names.
+    """
+    if position + HEAD_BYTES > len(data):
+        return None
+    magic, size, queue_id, count, crc, topic_size = _HEAD.unpack_from(data, position)
+    if magic != _MAGIC:
+        raise RecordMalformed(
+            index, position, f"the head of a staged block begins with {magic!r}, not {_MAGIC!r}"
+        )
+    if not 0 < topic_size <= TOPIC_BYTES_MAX:
+        raise RecordMalformed(
+            index, position, f"a topic of {topic_size} bytes; it has 1 to {TOPIC_BYTES_MAX}"
+        )
+    start = position + HEAD_BYTES + topic_size
+    if start > len(data):
+        return None
+    try:
+        topic = str(memoryview(data)[position + HEAD_BYTES : start], "utf-8")
+    except UnicodeDecodeError:
+        raise RecordMalformed(index, position, "the topic of a staged block is no UTF-8") from None
+    return StagedBlock(topic, queue_id, count, crc, start, size)
+
+
+def staged_blocks(data: Buffer) -> Iterator[StagedBlock]:
+    """Yield the blocks of `data`, which holds whole ones and nothing else, their checksums checked.
+
+    Raises:
+        RecordMalformed: it does not, or a block is not what its head says; it names the block's number and place.
+    """
+    view = memoryview(data)
+    position = index = 0
+    while position < len(data):
+        found = staged_head(data, position, index)
+        if found is None or found.end > len(data):
+            raise RecordMalformed(index, position, "the staged block is cut off")
+        if crc32(view[found.start : found.end]) != found.crc:
+            raise RecordMalformed(
+                index, position, f"the block's checksum is not {found.crc:#010x}, as its head says"
+            )
+        yield found
+        position = found.end
+        index += 1
+
+
+def add_to_checksum(checksum: int, data: Buffer, block: StagedBlock) -> int:
+    """Return the checksum of a staging that goes on with `block`, which lies in `data`."""
+    head_at = block.start - HEAD_BYTES - len(block.topic.encode())
+    return crc32(memoryview(data)[head_at : block.start], checksum)
+
+
+class StageRecordsHeader(CommandHeader):
+    """Header of STAGE_RECORDS: the next staged blocks (stage.py) of one staging are in the body.
+
+    `staging_id` is made anew for every attempt; `position` is how many bytes of blocks were sent before.
+    """
+
+    REQUEST_CODE: ClassVar[RequestCode] = RequestCode.STAGE_RECORDS
+
+    query_id: str
+    batch_id: I64
+    partition_id: I32
+    staging_id: str
+    position: I64
+
+
+class EndStagingHeader(CommandHeader):
+    """Header of END_STAGING: all of a staging was sent; it is answered once that is on the disk."""
+
+    REQUEST_CODE: ClassVar[RequestCode] = RequestCode.END_STAGING
+
+    query_id: str
+    batch_id: I64
+    staging_id: str
+    position: I64
+    messages: I64
+    checksum: I64
+
+
+class StageRecordsResult(CommandHeader):
+    """Answer to STAGE_RECORDS and END_STAGING: how many bytes of blocks the staging has now."""
+
+    REQUEST_CODE: ClassVar[RequestCode] = RequestCode.STAGE_RECORDS
+
+    position: I64
+    kept: bool = True
+    """False: the batch is committed already, so nothing is kept of what is staged for it."""
+
+
+class CommitStagedHeader(CommandHeader):
+    """Header of COMMIT_STAGED: publish the stagings that the body (stage.py) lists, as one batch of a query."""
+
+    REQUEST_CODE: ClassVar[RequestCode] = RequestCode.COMMIT_STAGED
+
+    query_id: str
+    batch_id: I64
+
+
+class CommitStagedResult(CommandHeader):
+    """Answer to COMMIT_STAGED: all is published and on the disk."""
+
+    REQUEST_CODE: ClassVar[RequestCode] = RequestCode.COMMIT_STAGED
+
+    last_batch_id: I64
+    messages: I64
+    repeated: bool
+    """True: this batch, or a later one of the query, was committed before; nothing was published now."""
+
+
+class AbortStagedHeader(CommandHeader):
+    """Header of ABORT_STAGED: drop what is staged for one batch of a query."""
+
+    REQUEST_CODE: ClassVar[RequestCode] = RequestCode.ABORT_STAGED
+
+    query_id: str
+    batch_id: I64
+
+
+class QueryStagedHeader(CommandHeader):
+    """Header of QUERY_STAGED: what is known of one query, or how much is staged in all."""
+
+    REQUEST_CODE: ClassVar[RequestCode] = RequestCode.QUERY_STAGED
+
+    query_id: str | None = None
+
+
+class QueryStagedResult(CommandHeader):
+    """Answer to ABORT_STAGED and QUERY_STAGED: the stagings that there are, of the query if one was named."""
+
+    REQUEST_CODE: ClassVar[RequestCode] = RequestCode.QUERY_STAGED
+
+    stagings: I32
+    staged_bytes: I64
+    last_batch_id: I64 = -1
+    """The last batch of the query that was committed; -1 if none was, or nobody knows any more."""

@@ -1,0 +1,197 @@
+"""Topics: routes, creation, deletion, settings, statistics; and the cluster as a route names it.
+
+(RocketMQ: TopicRouteData, TopicConfig, TopicStatsTable, KVTable.)
+"""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar, Final
+
+from msgspec import field
+
+from reput_protocol.codes import Perm, RequestCode
+from reput_protocol.commands.body import Body, LargeBody, Members, Number
+from reput_protocol.commands.header import I32, I64, CommandHeader
+from reput_protocol.names import DEFAULT_TOPIC
+from reput_protocol.record.message import MessageQueue
+
+_QUEUES_DEFAULT = 16
+GENERATION_ATTRIBUTE: Final = "reput.generation"
+"""Ours: tells a topic from another of the same name that was there before it was deleted and created again."""
+
+
+class TopicConfig(Body):
+    """One topic's settings: answer body of 351, and an entry of the topic table. Defaults are RocketMQ's."""
+
+    topic_name: str = ""
+    read_queue_nums: I64 = _QUEUES_DEFAULT
+    write_queue_nums: I64 = _QUEUES_DEFAULT
+    perm: I64 = Perm.READ_WRITE
+    topic_sys_flag: I64 = 0
+    order: bool = False
+    attributes: dict[str, str] = {}
+    topic_filter_type: str = "SINGLE_TAG"
+
+    @property
+    def generation(self) -> str:
+        """Another one whenever a topic of the name is created; empty if this broker did not create the topic."""
+        return self.attributes.get(GENERATION_ATTRIBUTE, "")
+
+
+class TopicConfigTable(LargeBody):
+    """Answer body of 21: every topic's settings. `data_version` holds counter, stateVersion and timestamp."""
+
+    topics: dict[str, TopicConfig] = field(default_factory=dict, name="topicConfigTable")
+    data_version: dict[str, I64] = {}
+
+    def to_members(self) -> dict[str, Any]:
+        """Return the members, with the tables that 5.x reads, which are empty here."""
+        return {
+            **super().to_members(),
+            "mappingDataVersion": self.data_version,
+            "topicQueueMappingDetailMap": {},
+            "topicQueueMappingInfoMap": {},
+        }
+
+
+class TopicList(Body):
+    """Answer body of 206 and its kin: topic names."""
+
+    topics: list[str] = field(default_factory=list, name="topicList")
+    broker_addr: str | None = None
+
+
+class KVTable(Body):
+    """Answer body of 28: named figures, every value as text."""
+
+    table: dict[str, str] = {}
+
+
+class QueueStats(Members):
+    """Bounds of one queue; `last_update_timestamp` is the store time of its last message in ms, 0 for none."""
+
+    min_offset: I64 = 0
+    max_offset: I64 = 0
+    last_update_timestamp: I64 = 0
+
+
+class TopicStats(LargeBody):
+    """Answer body of 202: the bounds of each queue. On the wire the map's keys are objects."""
+
+    IS_TRUSTED: ClassVar[bool] = True
+
+    offset_table: dict[MessageQueue, QueueStats] = {}
+    topic_put_tps: Number = 0.0
+
+
+_MASTER_ID: Final = 0
+
+
+class QueueData(Members):
+    """How many queues of a topic one broker has, and what may be done with them (bits of `Perm`)."""
+
+    broker_name: str = ""
+    read_queue_nums: I64 = 0
+    write_queue_nums: I64 = 0
+    perm: I64 = Perm.READ_WRITE
+    topic_sys_flag: I64 = 0
+
+
+class BrokerData(LargeBody):
+    """The addresses of one broker by id ("host:port"); id 0 is the master."""
+
+    cluster: str = ""
+    broker_name: str = ""
+    broker_addrs: dict[int, str] = {}
+    enable_acting_master: bool = False
+
+    def to_members(self) -> dict[str, Any]:
+        """Return the members; ids are quoted, which every client takes."""
+        addresses = {str(broker_id): address for broker_id, address in self.broker_addrs.items()}
+        return {**super().to_members(), "brokerAddrs": addresses}
+
+
+class TopicRoute(LargeBody):
+    """Answer body of 105. Addresses are those that the asking client can reach."""
+
+    IS_TRUSTED: ClassVar[bool] = True
+
+    queue_datas: list[QueueData] = []
+    broker_datas: list[BrokerData] = []
+    order_topic_conf: str | None = None
+    filter_server_table: dict[str, Any] = {}
+
+
+class ClusterInfo(LargeBody):
+    """Answer body of 106: all brokers by name, and the brokers of each cluster."""
+
+    IS_TRUSTED: ClassVar[bool] = True
+
+    broker_addr_table: dict[str, BrokerData] = {}
+    cluster_addr_table: dict[str, list[str]] = {}
+
+    @property
+    def masters(self) -> dict[str, str]:
+        """The address of every master by the name of its broker, as `host:port`."""
+        return {
+            name: data.broker_addrs[_MASTER_ID]
+            for name, data in self.broker_addr_table.items()
+            if _MASTER_ID in data.broker_addrs
+        }
+
+    @property
+    def own_names(self) -> set[str]:
+        """The names of the brokers and clusters, which have topics of these names."""
+        return {*self.broker_addr_table, *self.cluster_addr_table}
+
+
+class RouteHeader(CommandHeader):
+    """Header of 105: which broker holds a topic, with how many queues."""
+
+    REQUEST_CODE: ClassVar[RequestCode] = RequestCode.GET_ROUTEINFO_BY_TOPIC
+
+    topic: str
+    accept_standard_json_only: bool | None = None
+
+
+class CreateTopicHeader(CommandHeader):
+    """Header of 17: create a topic or change its settings.
+
+    `attributes` is RocketMQ's list of changes, `+name=value` and `-name` joined by commas.
+    """
+
+    REQUEST_CODE: ClassVar[RequestCode] = RequestCode.UPDATE_AND_CREATE_TOPIC
+
+    topic: str
+    read_queue_nums: I32
+    write_queue_nums: I32
+    perm: I32 = Perm.READ_WRITE
+    default_topic: str = DEFAULT_TOPIC
+    topic_filter_type: str = "SINGLE_TAG"
+    topic_sys_flag: I32 = 0
+    order: bool = False
+    attributes: str | None = None
+
+
+class DeleteTopicHeader(CommandHeader):
+    """Header of 215: delete a topic with its offsets. 216 takes the same and has nothing left to do."""
+
+    REQUEST_CODE: ClassVar[RequestCode] = RequestCode.DELETE_TOPIC_IN_BROKER
+
+    topic: str
+
+
+class GetTopicConfigHeader(CommandHeader):
+    """Header of 351: one topic's settings."""
+
+    REQUEST_CODE: ClassVar[RequestCode] = RequestCode.GET_TOPIC_CONFIG
+
+    topic: str
+
+
+class TopicStatsHeader(CommandHeader):
+    """Header of 202: the bounds of every queue of a topic."""
+
+    REQUEST_CODE: ClassVar[RequestCode] = RequestCode.GET_TOPIC_STATS_INFO
+
+    topic: str

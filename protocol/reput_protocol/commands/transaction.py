@@ -1,0 +1,48 @@
+"""Headers of transactions: a producer ends one, the broker asks what became of one."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from msgspec import field
+
+from reput_protocol.codes import RequestCode
+from reput_protocol.commands.header import I32, I64, CommandHeader
+
+
+class EndTransactionHeader(CommandHeader):
+    """Header of 37: commit or roll back a half message.
+
+    `tran_state_table_offset` is its queue offset in the half queue and `commit_log_offset` its physical offset: of the
+    receipt, or of the check that is answered. `commit_or_rollback` is a `TransactionState`.
+    """
+
+    REQUEST_CODE: ClassVar[RequestCode] = RequestCode.END_TRANSACTION
+
+    producer_group: str
+    tran_state_table_offset: I64
+    commit_log_offset: I64
+    commit_or_rollback: I32
+    from_transaction_check: bool = False
+    msg_id: str = ""
+    transaction_id: str | None = None
+    topic: str | None = None
+    broker_name: str | None = field(default=None, name="bname")
+
+
+class CheckTransactionHeader(CommandHeader):
+    """Header of 39, sent by the broker: what became of this half message? The body is its record, as it will be.
+
+    The answer is a 37 with `fromTransactionCheck` and the same offsets. `msg_id` and `transaction_id` are the message's
+    unique id, `offset_msg_id` is the half record's.
+    """
+
+    REQUEST_CODE: ClassVar[RequestCode] = RequestCode.CHECK_TRANSACTION_STATE
+
+    tran_state_table_offset: I64
+    commit_log_offset: I64
+    topic: str | None = None
+    msg_id: str | None = None
+    transaction_id: str | None = None
+    offset_msg_id: str | None = None
+    broker_name: str | None = field(default=None, name="bname")

@@ -1,0 +1,86 @@
+"""Tag filters: `*`, or tags joined by `||` (RocketMQ: FilterAPI, ExpressionMessageFilter).
+
+The broker knows only the hash of a message's tag and filters by that; hashes collide, so whoever hands messages out
+compares the tag's text again.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Final, TypeAlias
+
+from reput_protocol.errors import FilterSyntaxError
+from reput_protocol.filter.sql import SqlFilter
+from reput_protocol.record.hashing import tags_code
+
+ALL: Final = "*"
+_SEPARATOR: Final = "||"
+TAGS_MAX: Final = 512
+"""The most tags of one expression: parsing it keeps a broker busy, and keeping it takes memory."""
+
+
+@dataclass(frozen=True, slots=True)
+class TagFilter:
+    """Which messages of a queue somebody wants, by tag.
+
+    `codes` are the signed 32-bit hashes of `tags`. Both are empty where everything matches, and also for an expression
+    of nothing but blanks, which matches nothing.
+    """
+
+    expression: str
+    matches_all: bool
+    tags: frozenset[str]
+    codes: frozenset[int]
+
+    @staticmethod
+    def parse(expression: str | None) -> TagFilter:
+        """Return the filter that `expression` stands for; None, an empty text and `*` stand for everything.
+
+        Raises:
+            FilterSyntaxError: the expression is separators only, or has more than `TAGS_MAX` tags.
+        """
+        return _parse(expression or ALL)
+
+    def matches_code(self, code: int) -> bool:
+        """Tell whether a message may match whose ConsumeQueue unit holds `code`; its low 32 bits count."""
+        return self.matches_all or tag_hash(code) in self.codes
+
+    def matches_tag(self, tag: str | None) -> bool:
+        """Tell whether a message with this tag matches. A message without a tag matches only a filter for all."""
+        return self.matches_all or tag in self.tags
+
+
+def tag_hash(code: int) -> int:
+    """Return the hash in a ConsumeQueue unit's code: its low 32 bits, signed."""
+    low = code & 0xFFFF_FFFF
+    return low - 0x1_0000_0000 if low & 0x8000_0000 else low
+
+
+MessageFilter: TypeAlias = TagFilter | SqlFilter
+"""What a consumer asks for: by tag, or by all properties."""
+
+
+def _parse(expression: str) -> TagFilter:
+    tags = expression.count(_SEPARATOR) + 1
+    if tags > TAGS_MAX:
+        raise FilterSyntaxError(
+            f"filter expression {expression[:80]!r}... has {tags} tags; {TAGS_MAX} are allowed, or filter by an "
+            "SQL92 expression",
+            0,
+        )
+    return _parsed(expression)
+
+
+@lru_cache(maxsize=1024)
+def _parsed(expression: str) -> TagFilter:
+    if expression == ALL:
+        return TagFilter(ALL, True, frozenset(), frozenset())
+    parts = expression.split(_SEPARATOR)
+    if not any(parts):
+        raise FilterSyntaxError(
+            f"filter expression {expression[:80]!r} names no tag; write tags joined by ||, or * for everything",
+            0,
+        )
+    tags = frozenset(tag for part in parts if (tag := part.strip()))
+    return TagFilter(expression, False, tags, frozenset(map(tags_code, tags)))

@@ -1,0 +1,217 @@
+"""Records as NumPy columns: one row per record, numbers as arrays, texts and bodies where they are in the buffer."""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Iterable
+from typing import Any, Final, NamedTuple, Self, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from reput_protocol.buffers import Buffer
+from reput_protocol.kernel.records import COLUMNS, checksum_faults
+from reput_protocol.kernel.tables import distinct, gather, property_places, property_units
+from reput_protocol.properties import KEYS, TAGS, UNIQ_KEY
+from reput_protocol.record import row as number
+from reput_protocol.record.host import Host
+from reput_protocol.record.layout import BACK, BORN_HOST_AT, BORN_HOST_IPV6, STORE_HOST_IPV6
+
+IntArray: TypeAlias = NDArray[np.int64]
+BoolArray: TypeAlias = NDArray[np.bool_]
+
+_NUMBER: Final = {name: number for number, name in enumerate(COLUMNS)}
+_IN_TABLE: Final = {TAGS: number.TAG, UNIQ_KEY: number.UNIQUE_ID, KEYS: number.KEYS}
+"""Where the values of some properties are in a row."""
+
+
+class Places(NamedTuple):
+    """Where the values of a column of bytes are: of row i at `numbers[first + i * step]`, and the size next to it."""
+
+    numbers: array[int] | memoryview
+    first: int
+    step: int
+
+
+class RecordColumns:
+    """Columns of sound records in `buffer`; row i is the i-th record.
+
+    Positions are bytes from the buffer's start. Every column is an array of its own, made when it is asked for.
+
+    Args:
+        buffer: what the kernel has read.
+        table: the numbers that it found (`COLUMNS`), those of one record after the other.
+    """
+
+    __slots__ = ("_table", "buffer")
+
+    def __init__(self, buffer: Buffer, table: array[int] | IntArray) -> None:
+        self.buffer = buffer
+        self._table: IntArray = np.asarray(table, np.int64).reshape(-1, number.WIDTH)
+
+    def __len__(self) -> int:
+        return len(self._table)
+
+    @property
+    def table(self) -> memoryview:
+        """The numbers of all records, as the kernel takes them."""
+        flat: Any = self._table.ravel()
+        return memoryview(flat)
+
+    def numbers(self, name: str) -> IntArray:
+        """Return a column by its name in `COLUMNS`."""
+        return self._table[:, _NUMBER[name]].copy()
+
+    @property
+    def position(self) -> IntArray:
+        """Where each record starts."""
+        return self.numbers("position")
+
+    @property
+    def size(self) -> NDArray[np.int32]:
+        """Bytes of each whole record."""
+        return self.numbers("size").astype(np.int32)
+
+    @property
+    def end(self) -> int:
+        """Where the last record ends; there must be one."""
+        return int(self._table[-1, number.POSITION] + self._table[-1, number.SIZE])
+
+    @property
+    def body_crc(self) -> NDArray[np.int32]:
+        """The stored checksum of each body."""
+        return self.numbers("body_crc").astype(np.int32)
+
+    @property
+    def queue_id(self) -> NDArray[np.int32]:
+        """Queue of each record."""
+        return self.numbers("queue_id").astype(np.int32)
+
+    @property
+    def flag(self) -> NDArray[np.int32]:
+        """The applications' flags."""
+        return self.numbers("flag").astype(np.int32)
+
+    @property
+    def queue_offset(self) -> IntArray:
+        """Message number of each record in its queue."""
+        return self.numbers("queue_offset")
+
+    @property
+    def physical_offset(self) -> IntArray:
+        """Where in the commit log each record says that it is."""
+        return self.numbers("physical_offset")
+
+    @property
+    def sys_flag(self) -> NDArray[np.int32]:
+        """System flags."""
+        return self.numbers("sys_flag").astype(np.int32)
+
+    @property
+    def born_timestamp_ms(self) -> IntArray:
+        """Producers' clocks, ms."""
+        return self.numbers("born_timestamp_ms")
+
+    @property
+    def store_timestamp_ms(self) -> IntArray:
+        """The broker's clock, ms."""
+        return self.numbers("store_timestamp_ms")
+
+    @property
+    def reconsume_times(self) -> NDArray[np.int32]:
+        """How often each was sent back."""
+        return self.numbers("reconsume_times").astype(np.int32)
+
+    @property
+    def prepared_transaction_offset(self) -> IntArray:
+        """Where the prepared half of a committed message is."""
+        return self.numbers("prepared_transaction_offset")
+
+    @property
+    def body_position(self) -> IntArray:
+        """Where each body starts."""
+        return self.numbers("body_position")
+
+    @property
+    def body_size(self) -> IntArray:
+        """Bytes of each body."""
+        return self.numbers("body_size")
+
+    @property
+    def properties_position(self) -> IntArray:
+        """Where each properties text starts."""
+        return self.numbers("properties_position")
+
+    def body(self, row: int) -> memoryview:
+        """Return a view of the body of record `row`."""
+        return self._view(row, number.BODY)
+
+    def topic(self, row: int) -> memoryview:
+        """Return a view of the topic of record `row`."""
+        return self._view(row, number.TOPIC)
+
+    def properties(self, row: int) -> memoryview:
+        """Return a view of the properties text of record `row`."""
+        return self._view(row, number.PROPERTIES)
+
+    def born_host(self, row: int) -> Host:
+        """Return the producer's address of record `row`."""
+        at = int(self._table[row, number.POSITION]) + BORN_HOST_AT
+        size = 20 if self._table[row, number.SYS_FLAG] & BORN_HOST_IPV6 else 8
+        return Host.unpack(memoryview(self.buffer)[at : at + size])
+
+    def store_host(self, row: int) -> Host:
+        """Return the broker's address of record `row`."""
+        end = int(self._table[row, number.BODY]) - BACK.size
+        size = 20 if self._table[row, number.SYS_FLAG] & STORE_HOST_IPV6 else 8
+        return Host.unpack(memoryview(self.buffer)[end - size : end])
+
+    def part(self, name: str) -> Places:
+        """Return where `body`, `topic` or `properties` of each record is."""
+        return Places(self.table, _NUMBER[f"{name}_position"], number.WIDTH)
+
+    def property(self, name: str) -> Places:
+        """Return where the value of a property is in each record."""
+        if name in _IN_TABLE:
+            return Places(self.table, _IN_TABLE[name], number.WIDTH)
+        return Places(property_places(self.buffer, self.table, name.encode()), 0, 2)
+
+    def distinct(self, places: Places) -> tuple[list[str | None], IntArray]:
+        """Return the distinct values as text, None for none, and which of them each record has."""
+        values, codes = distinct(self.buffer, *places)
+        return [value.decode(errors="replace") if value else None for value in values], np.asarray(codes)
+
+    def gather(
+        self, places: Places, *, is_text: bool = False, replaced: dict[int, bytes] | None = None
+    ) -> tuple[array[int], bytearray, bytearray, int]:
+        """Copy values out of the buffer, as Arrow lays them out (`gather`)."""
+        return gather(self.buffer, *places, is_text, replaced)
+
+    def property_units(self) -> tuple[array[int], array[int]]:
+        """Return where names and values of all properties are (`property_units`)."""
+        return property_units(self.buffer, self.table)
+
+    def take(self, rows: Any) -> Self:
+        """Return the columns of some records only, by row number, by mask, or from one to another."""
+        return type(self)(self.buffer, self._table[rows])
+
+    def with_tag(self, wanted: Iterable[str]) -> Self:
+        """Return the records whose tag is one of `wanted`."""
+        values, codes = self.distinct(self.property(TAGS))
+        chosen = frozenset(wanted)
+        return self.take(np.array([value in chosen for value in values], np.bool_)[codes])
+
+    def checksum_faults(self, *, bodies: bool = True) -> list[tuple[int, str]]:
+        """Check the checksum of every body, and that of the whole record where there is one.
+
+        Args:
+            bodies: False for a reader that returns no bodies: then only records with a checksum of the whole.
+
+        Returns:
+            The row of each that fails, and what is wrong.
+        """
+        return checksum_faults(self.buffer, self.table, bodies)
+
+    def _view(self, row: int, part: int) -> memoryview:
+        start, size = self._table[row, part : part + 2].tolist()
+        return memoryview(self.buffer)[start : start + size]

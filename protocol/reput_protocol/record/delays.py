@@ -1,0 +1,130 @@
+"""When a message is to be delivered, as its sender says it: a level, a time from now, or a moment.
+
+The levels of RocketMQ are fixed delays, and a delayed message's ConsumeQueue unit holds its time. (RocketMQ:
+Message.setDelayTimeLevel, setDelayTimeMs, setDeliverTimeMs; DefaultMessageStore, ScheduleMessageService.)
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Final, NamedTuple
+
+from reput_protocol.errors import InvalidMessage
+from reput_protocol.properties import DELAY, TIMER_DELAY_MS, TIMER_DELIVER_MS
+
+DELAY_LEVELS_MS: Final = tuple(
+    1000 * seconds
+    for seconds in (1, 5, 10, 30, 60, 120, 180, 240, 300, 360, 420, 480, 540, 600, 1200, 1800, 3600, 7200)
+)
+"""Level 1 is the first; the broker parks a message of level n in queue n - 1 of `SCHEDULE_TOPIC_XXXX`."""
+
+
+_UNITS_MS: Final = {"s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
+
+
+def parse_delay_levels(text: str) -> tuple[int, ...]:
+    """Return the delays, in ms, that RocketMQ's option messageDelayLevel lists: `1s 5s 10m 2h`.
+
+    (RocketMQ: ScheduleMessageService.parseDelayLevel.)
+
+    Raises:
+        ValueError: naming what is no delay.
+    """
+    delays: list[int] = []
+    for word in text.split():
+        count, unit = word[:-1], word[-1]
+        if unit not in _UNITS_MS or not (count.isascii() and count.isdecimal() and 0 < int(count) < 1 << 31):
+            raise ValueError(f"{word!r} is no delay: write a number and s, m, h or d, such as 1s 5s 10m 2h")
+        delays.append(int(count) * _UNITS_MS[unit])
+    if not delays:
+        raise ValueError(
+            "there is no delay in it: write a number and s, m, h or d for each, such as 1s 5s 10m 2h"
+        )
+    return tuple(delays)
+
+
+def deliver_time(delay: bytes | None, store_timestamp_ms: int, levels_ms: Sequence[int]) -> int | None:
+    """Return when a parked message with the property `DELAY` is due, in ms; None without a level above 0.
+
+    A level beyond the table counts as its last one. Text that is no number counts as no level.
+    """
+    if not delay or not delay.isdigit() or len(delay) > 10:
+        return None
+    level = min(int(delay), len(levels_ms))
+    if level <= 0:
+        return None
+    # Wraps as Java's does: a damaged timestamp must not be one that a unit's 64 bits cannot hold.
+    return (store_timestamp_ms + levels_ms[level - 1] + (1 << 63)) % (1 << 64) - (1 << 63)
+
+
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_MICROSECOND: Final = timedelta(microseconds=1)
+_DELAY_MAX_S: Final = 10**11
+"""Some three thousand years. How far ahead messages are really taken is the broker's to say, and much less."""
+
+
+class Delay(NamedTuple):
+    """The property that asks for a delay: its name and its value."""
+
+    name: str
+    value: str
+
+
+def delay_of(delay_level: int | None, delay_s: float | None, deliver_at: datetime | None) -> Delay | None:
+    """Return the property that says what one of the three asks for; None for nothing, and for a delay of 0 seconds.
+
+    Args:
+        delay_level: 1 to 18, RocketMQ's fixed delays from one second to two hours.
+        delay_s: seconds from the moment at which the broker stores the message, rounded up to milliseconds.
+        deliver_at: the moment, rounded up likewise. Without a time zone it is local time, as everywhere in Python. One
+            that has passed delivers at once.
+
+    Raises:
+        InvalidMessage: more than one is given, or its value is of a wrong type or out of range.
+    """
+    if (delay_level is not None) + (delay_s is not None) + (deliver_at is not None) > 1:
+        raise InvalidMessage("a message has one delay; pass one of delay_level=, delay_s= and deliver_at=")
+    if delay_level is not None:
+        return Delay(DELAY, str(_checked_level(delay_level)))
+    if delay_s is not None:
+        delay_ms = _checked_delay_ms(delay_s)
+        return Delay(TIMER_DELAY_MS, str(delay_ms)) if delay_ms else None
+    if deliver_at is not None:
+        return Delay(TIMER_DELIVER_MS, str(_checked_moment_ms(deliver_at)))
+    return None
+
+
+def _checked_level(level: object) -> int:
+    if type(level) is not int or not 1 <= level <= len(DELAY_LEVELS_MS):
+        raise InvalidMessage(
+            f"delay_level {level!r} must be an int from 1 to {len(DELAY_LEVELS_MS)}; for other times pass delay_s="
+        )
+    return level
+
+
+def _checked_delay_ms(delay_s: object) -> int:
+    if type(delay_s) is not int and type(delay_s) is not float:
+        hint = "pass its total_seconds()" if isinstance(delay_s, timedelta) else "pass seconds"
+        raise InvalidMessage(f"delay_s must be an int or a float, not {type(delay_s).__name__}; {hint}")
+    if not 0 <= delay_s <= _DELAY_MAX_S:
+        raise InvalidMessage(
+            f"delay_s {delay_s!r} must be seconds from 0 on; nothing is delivered before it is sent"
+        )
+    # Never early, but what floats add to a whole number of milliseconds is no millisecond of its own.
+    return math.ceil(round(delay_s * 1000, 3))
+
+
+def _checked_moment_ms(moment: object) -> int:
+    if not isinstance(moment, datetime):
+        raise InvalidMessage(f"deliver_at must be a datetime, not {type(moment).__name__}; or pass delay_s=")
+    try:
+        since_epoch = moment.astimezone(UTC) - _EPOCH
+    except (OverflowError, OSError, ValueError):
+        raise InvalidMessage(
+            f"deliver_at {moment!r} is beyond what a clock can show; pass a nearer one"
+        ) from None
+    if since_epoch < timedelta(0):
+        raise InvalidMessage(f"deliver_at {moment!r} lies before 1970; pass the moment of the delivery")
+    return -(-(since_epoch // _MICROSECOND) // 1000)

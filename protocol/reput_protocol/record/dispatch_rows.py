@@ -1,0 +1,150 @@
+"""What follows the log: the rows that ConsumeQueue and index are built from.
+
+The bytes come from the broker's own log, so no checksums are verified; but lengths are, so that nothing is read outside
+of the buffer and damage stops the scan instead of misleading it.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Sequence
+from functools import lru_cache, partial
+from typing import Final, NamedTuple
+
+from reput_protocol.buffers import Buffer
+from reput_protocol.kernel.records import COLUMNS, RECORD, scan_records
+from reput_protocol.kernel.tables import java_hash, key_hashes, runs, tags_codes
+from reput_protocol.names import SCHEDULE_TOPIC
+from reput_protocol.properties import find_property
+from reput_protocol.record.delays import DELAY_LEVELS_MS, deliver_time
+from reput_protocol.record.layout import TRANSACTION_COMMIT, TRANSACTION_ROLLBACK
+from reput_protocol.record.row import PROPERTIES, STORE_TIMESTAMP_MS, WIDTH
+from reput_protocol.record.scan import STATUSES, RecordScan
+
+_NUMBER: Final = {name: number for number, name in enumerate(COLUMNS)}
+
+
+SEEN: Final = (0, TRANSACTION_COMMIT)
+"""The transaction bits of records that consumers see: prepared and rolled back ones take no place in their queue."""
+
+
+class DispatchRun(NamedTuple):
+    """Rows `[start, stop)` follow each other in one queue of one topic, with consecutive queue offsets."""
+
+    topic: str
+    queue_id: int
+    start: int
+    stop: int
+    transaction: int
+    """The transaction bits of the system flag, the same in all of them."""
+
+
+_run: Final = partial(tuple.__new__, DispatchRun)  # skips the Python-level constructor of a named tuple
+
+
+class DispatchRows:
+    """One row per whole record at the beginning of the scanned bytes.
+
+    Attributes:
+        data: the scanned bytes; positions count from their start.
+        table: `len(COLUMNS)` numbers a record.
+        runs: which rows belong to which queue.
+        tags_codes: what a ConsumeQueue unit says of each tag, or when a record of the schedule topic is due.
+        consumed: where the rows end.
+        stopped_by: what is there. None is the end of the buffer, otherwise a blank record, the beginning of a record
+            whose rest is missing, or something that is no record, with the reason.
+    """
+
+    __slots__ = ("consumed", "data", "runs", "stopped_by", "table", "tags_codes")
+
+    def __init__(
+        self,
+        data: Buffer,
+        table: array[int],
+        levels_ms: Sequence[int] = DELAY_LEVELS_MS,
+        consumed: int = 0,
+        stopped_by: RecordScan | None = None,
+    ) -> None:
+        self.data = data
+        self.table = table
+        self.consumed = consumed
+        self.stopped_by = stopped_by
+        self.runs = [
+            _run((topic_text(topic), queue_id, start, stop, transaction))
+            for topic, queue_id, start, stop, transaction in runs(data, table)
+        ]
+        self.tags_codes: array[int] = tags_codes(data, table)
+        for run in self.runs:
+            if run.topic == SCHEDULE_TOPIC:
+                self._note_due_times(run, levels_ms)
+
+    def __len__(self) -> int:
+        return len(self.table) // WIDTH
+
+    def column(self, name: str) -> array[int]:
+        """Return one number of every record, by its name in `COLUMNS`."""
+        return self.table[_NUMBER[name] :: WIDTH]
+
+    @property
+    def last_store_timestamp_ms(self) -> int:
+        """The store time of the last row; there must be one."""
+        return self.table[STORE_TIMESTAMP_MS - WIDTH]
+
+    def properties(self, row: int) -> bytes:
+        """Return the properties text of a record."""
+        at = WIDTH * row + PROPERTIES
+        start, size = self.table[at : at + 2]
+        return bytes(memoryview(self.data)[start : start + size])
+
+    def keys(self) -> array[int]:
+        """Return the keys under which the records are found: of each its index hash, physical offset and store time.
+
+        A key is indexed as `TOPIC#KEY` under Java's string hash (store format 5.2, 5.6; RocketMQ:
+        IndexService.buildIndex). Rolled back transaction records have none.
+        """
+        found: array[int] = array("q")
+        merged: list[tuple[str, int, int]] = []  # runs of different queues of one topic have their keys alike
+        for topic, _, start, stop, transaction in self.runs:
+            if transaction == TRANSACTION_ROLLBACK:
+                continue
+            if merged and merged[-1][0] == topic and merged[-1][2] == start:
+                start = merged.pop()[1]
+            merged.append((topic, start, stop))
+        for topic, start, stop in merged:
+            found += key_hashes(self.data, self.table, start, stop, _prefix_hash(topic))
+        return found
+
+    def _note_due_times(self, run: DispatchRun, levels_ms: Sequence[int]) -> None:
+        """Put the time when it is due in the place of the tag, of each record with a delay level."""
+        stored_at = self.column("store_timestamp_ms")
+        for row in range(run.start, run.stop):
+            level = find_property(self.properties(row), b"DELAY")
+            due = deliver_time(level, stored_at[row], levels_ms)
+            if due is not None:
+                self.tags_codes[row] = due
+
+
+def scan_dispatch(
+    buffer: Buffer, *, base_physical_offset: int | None = None, levels_ms: Sequence[int] = DELAY_LEVELS_MS
+) -> DispatchRows:
+    """Return the rows of all whole records from the buffer's start on.
+
+    With `base_physical_offset`, the log offset of the buffer's start, a record that claims another place is invalid
+    and ends the rows. `levels_ms` are the delay levels, which decide when a delayed message is due.
+    """
+    offset = -1 if base_physical_offset is None else base_physical_offset
+    table, end, status, size, reason = scan_records(buffer, 0, len(buffer), offset)
+    stopped_by = None if status == RECORD else RecordScan(STATUSES[status], size, reason)
+    return DispatchRows(buffer, table, levels_ms, end, stopped_by)
+
+
+@lru_cache(maxsize=4096)
+def topic_text(topic: bytes) -> str:
+    """Return a topic as text, whatever its bytes are."""
+    return topic.decode("utf-8", "replace")
+
+
+@lru_cache(maxsize=4096)
+def _prefix_hash(topic: str) -> int:
+    """Return Java's hash of what comes before every key of a topic, unsigned."""
+    return java_hash(f"{topic}#") & 0xFFFF_FFFF

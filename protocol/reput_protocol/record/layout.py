@@ -1,0 +1,196 @@
+"""The record: the one binary form of a message, on the wire, in the commit log and in every answer.
+
+    size  field                        meaning (RocketMQ: MessageExtEncoder, MessageDecoder)
+    ----  ---------------------------  ----------------------------------------------------------------------
+       4  TOTALSIZE                    bytes of the whole record, this field included
+       4  MAGIC                        DA A3 20 A7 version 1, DA A3 20 AB version 2
+       4  BODYCRC                      CRC-32 of the body, top bit cleared; 0 for an empty body
+       4  QUEUEID                      0 or more
+       4  FLAG                         the application's, opaque
+       8  QUEUEOFFSET                  message number in its queue; 0 for prepared and rolled-back messages
+       8  PHYSICALOFFSET               byte position of this record in the commit log
+       4  SYSFLAG                      bits of MessageSysFlag
+       8  BORNTIMESTAMP                ms, the producer's clock
+     8|20 BORNHOST                     4 address bytes and a 4-byte port; 16 and 4 if SYSFLAG has 0x10
+       8  STORETIMESTAMP               ms, the broker's clock
+     8|20 STOREHOST                    as BORNHOST, by SYSFLAG's 0x20
+       4  RECONSUMETIMES               how often a consumer sent it back
+       8  PREPARED_TRANSACTION_OFFSET  of a committed message: where its prepared half lies; else 0
+     4+n  BODYLEN, BODY                as sent, possibly compressed
+     1+t  TOPICLEN, TOPIC              UTF-8; the length is signed: 1 byte in version 1, 2 in version 2
+     2+p  PROPLEN, PROPERTIES          0 to 32767 bytes, see properties.py
+
+All integers are big-endian and signed. With two 4-byte addresses BODYLEN lies at byte 84 and the whole takes
+91 + n + t + p bytes, one more in version 2, 12 more for each IPv6 address. All-zero bytes are never a record.
+
+Where no further record fits into a commit-log file, a blank record ends it: 4 bytes that say how much of the file is
+left, then CB D4 31 94.
+
+A record may end with a checksum of itself as its last property: `__CRC32#` 0x01, ten decimal digits with the least
+significant first, 0x02. It covers every byte before these twenty, offsets and store timestamp included.
+"""
+
+from __future__ import annotations
+
+import struct
+from functools import lru_cache
+from typing import Final
+
+from reput_protocol.buffers import Buffer
+from reput_protocol.errors import InvalidMessage
+from reput_protocol.kernel.records import crc32
+from reput_protocol.properties import CRC32, CRC_PROPERTY_BYTES
+
+MAGIC_V1: Final = -626_843_481
+MAGIC_V2: Final = -626_843_477
+MAGIC_BLANK: Final = -875_286_124
+BLANK_BYTES: Final = 8
+MESSAGE_BYTES_MAX: Final = 4 * 1024 * 1024
+"""The largest body, unless a broker is configured otherwise."""
+
+BORN_HOST_IPV6: Final = 0x10
+STORE_HOST_IPV6: Final = 0x20
+HOST_BITS: Final = BORN_HOST_IPV6 | STORE_HOST_IPV6
+TRANSACTION_BITS: Final = 0xC
+TRANSACTION_PREPARED: Final = 0x4
+TRANSACTION_COMMIT: Final = 0x8
+TRANSACTION_ROLLBACK: Final = 0xC
+CLIENT_BITS: Final = 0x701
+"""SYSFLAG bits a client may set in a put block: the body is compressed, and how."""
+
+QUEUE_OFFSET_AT: Final = 20
+SYS_FLAG_AT: Final = 36
+BORN_HOST_AT: Final = 48
+HEAD_BYTES: Final = 88
+"""Everything before the body, with two 4-byte addresses."""
+RECORD_BYTES_MIN: Final = HEAD_BYTES + 1 + 1 + 2
+"""Version 1, a topic of one byte, nothing else."""
+
+SIZE_MAGIC: Final = struct.Struct(">ii")
+FRONT: Final = struct.Struct(">iiiiiqqiq")
+"""TOTALSIZE to BORNTIMESTAMP: the part that lies at the same place in every record."""
+BACK: Final = struct.Struct(">iqi")
+"""RECONSUMETIMES to BODYLEN."""
+OFFSETS: Final = struct.Struct(">qq")
+I64: Final = struct.Struct(">q")
+I32: Final = struct.Struct(">i")
+I16: Final = struct.Struct(">h")
+
+_TOPIC_V1_MAX: Final = 127
+_TOPIC_V2_MAX: Final = 32_767
+
+
+def crc31(data: Buffer) -> int:
+    """Return the CRC-32 of `data` with the top bit cleared, the only checksum of this format."""
+    return crc32(data) & 0x7FFF_FFFF
+
+
+def record_version_for(topic: str) -> int:
+    """Return 2 for a topic longer than 127 UTF-16 units, else 1 (RocketMQ: CommitLog)."""
+    if len(topic) <= 63 or topic.isascii():
+        return 2 if len(topic) > _TOPIC_V1_MAX else 1
+    return 2 if len(topic.encode("utf-16-le", "surrogatepass")) // 2 > _TOPIC_V1_MAX else 1
+
+
+@lru_cache(maxsize=1024)
+def topic_field(topic: bytes, version: int = 0) -> tuple[int, bytes]:
+    """Return the magic that `topic` calls for and its length-prefixed bytes; cached, as topics are few.
+
+    `version` is that of the record; 0 is the one that RocketMQ would choose.
+
+    Raises:
+        InvalidMessage: empty, no UTF-8, or too long for the version.
+    """
+    try:
+        version = version or record_version_for(topic.decode())
+    except UnicodeDecodeError:
+        raise InvalidMessage(f"topic {topic[:80]!r} is not UTF-8") from None
+    limit = _TOPIC_V1_MAX if version == 1 else _TOPIC_V2_MAX
+    if not 0 < len(topic) <= limit:
+        raise InvalidMessage(
+            f"a topic of {len(topic)} bytes does not fit into version {version} of a record; it has 1 to {limit}"
+        )
+    return (
+        (MAGIC_V1, bytes((len(topic),)) + topic) if version == 1 else (MAGIC_V2, I16.pack(len(topic)) + topic)
+    )
+
+
+def record_bytes(body_size: int, topic: str, properties_size: int, sys_flag: int = 0) -> int:
+    """Return the size of a whole record; the host bits of `sys_flag` say which addresses are IPv6."""
+    fixed = HEAD_BYTES + 2 + len(topic_field(topic.encode())[1])
+    return (
+        fixed
+        + (12 if sys_flag & BORN_HOST_IPV6 else 0)
+        + (12 if sys_flag & STORE_HOST_IPV6 else 0)
+        + body_size
+        + properties_size
+    )
+
+
+def encode_blank(size: int) -> bytes:
+    """Return the 8 bytes that end a file of which `size` bytes, these included, are left."""
+    return SIZE_MAGIC.pack(size, MAGIC_BLANK)
+
+
+def crc_property(record_without_it: Buffer) -> bytes:
+    """Return the 20 bytes of the whole-record checksum of everything before them."""
+    digits = str(crc31(record_without_it))[::-1].ljust(10, "0")
+    return f"{CRC32}\x01{digits}\x02".encode()
+
+
+assert len(CRC32) + 12 == CRC_PROPERTY_BYTES
+assert FRONT.size == BORN_HOST_AT
+
+
+HEAD_BYTES_MAX: Final = HEAD_BYTES + 24
+"""Everything before the body, with two IPv6 addresses."""
+
+
+def properties_of(buffer: Buffer, position: int, size: int) -> bytes | None:
+    """Return a copy of the properties text of the record at `position`, without a look at its body.
+
+    None if no record of `size` bytes is there, or its lengths do not add up.
+    """
+    end = position + size
+    if size < RECORD_BYTES_MIN or end > len(buffer):
+        return None
+    start = tail_position(buffer, position, size)
+    return (
+        None
+        if start is None
+        else properties_of_tail(buffer, start, end, SIZE_MAGIC.unpack_from(buffer, position)[1])
+    )
+
+
+def tail_position(buffer: Buffer, position: int, size: int) -> int | None:
+    """Return where the tail of the record at `position` begins: TOPICLEN, TOPIC, PROPLEN, PROPERTIES.
+
+    Of the record, which is said to have `size` bytes, `buffer` holds at least `HEAD_BYTES_MAX`, or all. The result
+    counts from where `position` does; None if this is not the head of such a record.
+    """
+    if size < HEAD_BYTES:
+        return None
+    total, magic, _, _, _, _, _, sys_flag, _ = FRONT.unpack_from(buffer, position)
+    head_bytes = HEAD_BYTES
+    head_bytes += (12 if sys_flag & BORN_HOST_IPV6 else 0) + (12 if sys_flag & STORE_HOST_IPV6 else 0)
+    if total != size or size < head_bytes or magic not in (MAGIC_V1, MAGIC_V2):
+        return None
+    (body_size,) = I32.unpack_from(buffer, position + head_bytes - I32.size)
+    if not 0 <= body_size <= size - head_bytes:
+        return None
+    return position + head_bytes + int(body_size)
+
+
+def properties_of_tail(buffer: Buffer, start: int, end: int, magic: int) -> bytes | None:
+    """Return the properties text of a record with this magic whose tail fills `[start, end)` of `buffer`."""
+    length_size = 1 if magic == MAGIC_V1 else 2
+    topic = start + length_size
+    if topic + 2 > end:
+        return None
+    topic_size = buffer[start] if length_size == 1 else I16.unpack_from(buffer, start)[0]
+    properties = topic + topic_size + 2
+    if not topic + 2 <= properties <= end:
+        return None
+    if properties + I16.unpack_from(buffer, properties - 2)[0] != end:
+        return None
+    return bytes(buffer[properties:end])

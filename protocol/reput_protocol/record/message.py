@@ -1,0 +1,211 @@
+"""What a producer sends, and where: `Message` and `MessageQueue`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import datetime
+from itertools import chain
+from typing import Annotated, Any, Final
+
+from msgspec import Meta, Struct
+
+from reput_protocol.buffers import Buffer
+from reput_protocol.errors import InvalidMessage
+from reput_protocol.names import check_send_topic
+from reput_protocol.properties import (
+    PROPERTIES_BYTES_MAX,
+    check_key,
+    check_properties_size,
+    check_property,
+    check_tag,
+)
+from reput_protocol.record.delays import Delay, delay_of
+
+_NO_PROPERTIES: Final[Mapping[str, str]] = {}
+_I32_MAX: Final = 0x7FFF_FFFF
+
+
+class MessageQueue(Struct, frozen=True, order=True, gc=False, rename="camel"):
+    """One queue of a topic on one broker."""
+
+    topic: str
+    broker_name: str
+    queue_id: Annotated[int, Meta(ge=-(1 << 63), le=(1 << 63) - 1)]
+
+    def __iter__(self) -> Iterator[Any]:
+        """Return topic, broker name and queue id, for those who take a queue apart."""
+        return iter((self.topic, self.broker_name, self.queue_id))
+
+
+@dataclass(slots=True, init=False)
+class Message:
+    """A message to be sent.
+
+    `tag` is what consumers filter by, `keys` are what it can be found by, `properties` are the application's own.
+    `flag` is 32 bits for the application that nobody else looks at. `unique_id` is the id under which the message is
+    known to RocketMQ's tools; a producer makes one if it is None. `delay` is what `delay_level`, `delay_s` or
+    `deliver_at` came to, None for a message that is delivered at once. Everything is checked here, once, so a message
+    is not to be changed afterwards.
+    """
+
+    topic: str
+    body: Buffer
+    tag: str | None
+    keys: tuple[str, ...]
+    properties: Mapping[str, str]
+    flag: int
+    unique_id: str | None
+    delay: Delay | None
+
+    def __init__(
+        self,
+        topic: str,
+        body: Buffer,
+        tag: str | None = None,
+        keys: Sequence[str] = (),
+        properties: Mapping[str, str] | None = None,
+        flag: int = 0,
+        unique_id: str | None = None,
+        *,
+        delay_level: int | None = None,
+        delay_s: float | None = None,
+        deliver_at: datetime | None = None,
+    ) -> None:
+        """Check and keep the parts; `body` is kept as it is, not copied.
+
+        At most one of the last three says that consumers get the message later:
+
+        Args:
+            delay_level: 1 to 18, RocketMQ's fixed delays: 1 5 10 30 s, 1 to 10 20 30 min, 1 2 h.
+            delay_s: seconds from when the broker stores it; 0 is no delay.
+            deliver_at: the moment; without a time zone it is local time. One that has passed is no delay.
+
+        Raises:
+            InvalidName: the topic's name breaks the rules, or the topic takes no messages from clients.
+            InvalidMessage: any other part cannot be sent; the text names it and what to do.
+        """
+        check_send_topic(topic)
+        if type(body) is not bytes:
+            body = checked_body(body)
+        # `isprintable` is a quick way to rule out the separators: they, with all control characters, are not.
+        if tag is not None and (
+            type(tag) is not str or not tag or not tag.isprintable() or "||" in tag or " " in tag
+        ):
+            check_tag(tag)
+        if properties:
+            for name, value in properties.items():
+                check_property(name, value)
+        if flag and not (type(flag) is int and -_I32_MAX - 1 <= flag <= _I32_MAX):
+            raise InvalidMessage(f"flag {flag!r} must be an int of 32 bits")
+        if unique_id is not None:
+            check_key(unique_id, "unique_id")
+        self.topic = topic
+        self.body = body
+        self.tag = tag
+        self.keys = _checked_keys(keys) if keys else ()
+        self.properties = properties or _NO_PROPERTIES
+        self.flag = flag
+        self.unique_id = unique_id
+        if delay_level is None and delay_s is None and deliver_at is None:
+            self.delay = None
+        else:
+            self.delay = delay_of(delay_level, delay_s, deliver_at)
+
+    @property
+    def is_delayed(self) -> bool:
+        """Whether consumers get it later. Such a message travels in a request of its own (310), never in a block."""
+        return self.delay is not None
+
+
+def encode_properties_text(message: Message, unique_id: str | None) -> bytes:
+    """Return the canonical properties text of `message`, its unique id first, its delay last.
+
+    `unique_id` is used where the message has none of its own; with neither, none is written. A block (PutMessage) with
+    the text of a delayed message is refused by the broker; request 310 takes it.
+
+    Raises:
+        InvalidMessage: longer than 32767 bytes, or text that UTF-8 cannot hold (a lone surrogate).
+    """
+    unique_id = message.unique_id or unique_id
+    tag = message.tag
+    if unique_id and tag is not None:
+        text = f"UNIQ_KEY\x01{unique_id}\x02TAGS\x01{tag}\x02"  # nearly every message
+    else:
+        text = f"UNIQ_KEY\x01{unique_id}\x02" if unique_id else ""
+        if tag is not None:
+            text += f"TAGS\x01{tag}\x02"
+    if message.keys:
+        text += f"KEYS\x01{' '.join(message.keys)}\x02"
+    if message.properties:
+        text += "".join([f"{name}\x01{value}\x02" for name, value in message.properties.items()])
+    if message.delay is not None:
+        text += f"{message.delay.name}\x01{message.delay.value}\x02"
+    # What is ASCII can be encoded, and `_encoded` need not be there to say why not.
+    encoded = text.encode() if text.isascii() else _encoded(text)
+    if len(encoded) > PROPERTIES_BYTES_MAX:
+        check_properties_size(len(encoded))
+    return encoded
+
+
+def encode_keys_texts(keys: Sequence[Sequence[str]]) -> list[bytes]:
+    """Return the part of each message's properties text that holds its keys; empty if it has none.
+
+    Raises:
+        InvalidMessage: those of the first message that cannot be keys.
+    """
+    if set(map(type, keys)) <= {list, tuple}:
+        with suppress(TypeError):  # a key that is no text
+            joined = list(map(" ".join, keys))
+            # All are looked at together, as `_checked_keys` does it for one. What is printable can be encoded.
+            whole = "".join(joined)
+            blanks = sum(map(len, keys)) - sum(map(bool, keys))
+            if whole.isprintable() and whole.count(" ") == blanks and all(chain.from_iterable(keys)):
+                return [f"KEYS\x01{each}\x02".encode() if each else b"" for each in joined]
+    return [_encoded(f"KEYS\x01{' '.join(_checked_keys(each))}\x02") if each else b"" for each in keys]
+
+
+def _encoded(text: str) -> bytes:
+    try:
+        return text.encode()
+    except UnicodeEncodeError as error:
+        raise InvalidMessage(
+            f"tag, keys or properties hold {text[error.start]!r}, half of a character, which UTF-8 cannot encode"
+        ) from None
+
+
+def checked_body(body: object) -> Buffer:
+    """Return a body as something whose length is its bytes.
+
+    Raises:
+        InvalidMessage: it is nothing that can be sent.
+    """
+    if type(body) is bytes:
+        return body
+    if isinstance(body, str):
+        raise InvalidMessage("body is a str; pass bytes, for instance body.encode()")
+    if isinstance(body, memoryview):
+        if not body.contiguous:
+            raise InvalidMessage("body is a memoryview with gaps; pass bytes(body)")
+        return body.cast("B")
+    if isinstance(body, bytes | bytearray):
+        return body
+    raise InvalidMessage(f"body must be bytes, bytearray or memoryview, not {type(body).__name__}")
+
+
+def _checked_keys(keys: Sequence[str]) -> tuple[str, ...]:
+    if type(keys) is not list and type(keys) is not tuple:
+        if isinstance(keys, str):
+            raise InvalidMessage(f"keys is one str; pass a list of them: keys=[{keys[:80]!r}]")
+        if not isinstance(keys, Sequence):
+            raise InvalidMessage(f"keys must be a sequence of str, not {type(keys).__name__}")
+    try:
+        joined = " ".join(keys)
+    except TypeError:
+        joined = "\x01"  # as good as a key that is not printable: look at each
+    # A printable text has no separator in it, and the one printable space is the blank itself.
+    if not joined.isprintable() or joined.count(" ") != len(keys) - 1 or "" in keys:
+        for key in keys:
+            check_key(key)
+    return tuple(keys)

@@ -1,0 +1,157 @@
+"""The two ids of a message: where it lies (offset id), and the one its producer gave it (unique id)."""
+
+from __future__ import annotations
+
+import itertools
+import struct
+from collections.abc import Callable, Sequence
+from datetime import datetime
+from typing import Final, overload
+
+from reput_protocol.errors import InvalidMessage
+from reput_protocol.record.host import HOST4_BYTES, HOST6_BYTES, Host
+
+_OFFSET: Final = struct.Struct(">q")
+_IDENTITY: Final = struct.Struct(">Hi")
+_CLOCK_STEP_MAX_MS: Final = 1_000_000
+
+
+def offset_message_id(host: Host, physical_offset: int) -> str:
+    """Return the id of the record at `physical_offset` of the broker `host` (RocketMQ: MessageDecoder.createMessageId).
+
+    Upper-case hex of the address, the 32-bit port and the 64-bit offset: 32 digits for IPv4, 56 for IPv6.
+    """
+    return offset_message_id_of(host.packed(), physical_offset)
+
+
+def offset_message_id_of(host: bytes, physical_offset: int) -> str:
+    """Return the offset id for a host that is already packed, as it lies in the record."""
+    return (host + _OFFSET.pack(physical_offset)).hex().upper()
+
+
+def decode_offset_message_id(message_id: str) -> tuple[Host, int]:
+    """Return the broker's address and the physical offset that an offset id names.
+
+    Raises:
+        InvalidMessage: not 32 or 56 hex digits.
+    """
+    try:
+        data = bytes.fromhex(message_id)
+    except ValueError:
+        data = b""
+    if len(message_id) != 2 * len(data) or len(data) - _OFFSET.size not in (HOST4_BYTES, HOST6_BYTES):
+        raise InvalidMessage(
+            f"{message_id[:80]!r} is not an offset message id; it has 32 hex digits (IPv4) or 56 (IPv6)"
+        )
+    return Host.unpack(data[: -_OFFSET.size]), _OFFSET.unpack(data[-_OFFSET.size :])[0]
+
+
+_RUN_IDS_MAX: Final = 0x1_0000
+"""So many ids with one prefix differ; no block has room for more records with ids."""
+
+
+class IdRun(Sequence[str]):
+    """Unique ids that follow each other: a prefix, then numbers in four upper-case hex digits; after FFFF comes 0000.
+
+    An id is written out when it is looked at.
+
+    Attributes:
+        prefix: what all ids begin with.
+        first: the number of the first id.
+    """
+
+    __slots__ = ("_count", "first", "prefix")
+
+    def __init__(self, prefix: str, first: int, count: int) -> None:
+        self.prefix = prefix
+        self.first = first
+        self._count = count
+
+    def __len__(self) -> int:
+        return self._count
+
+    @overload
+    def __getitem__(self, index: int) -> str: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> list[str]: ...
+
+    def __getitem__(self, index: int | slice) -> str | list[str]:
+        if isinstance(index, slice):
+            return [self[number] for number in range(*index.indices(self._count))]
+        if not -self._count <= index < self._count:
+            raise IndexError(f"there are {self._count} ids, none of number {index}")
+        number = self.first + (index if index >= 0 else index + self._count)
+        return self.prefix + "%04X" % (number & 0xFFFF)
+
+
+class UniqueIdGenerator:
+    """Makes the ids that producers write into `UNIQ_KEY` (RocketMQ: MessageClientIDSetter).
+
+    Upper-case hex of the address (4 or 16 bytes), the process id (16 bits), a number that tells generators of one
+    process apart (32 bits), the milliseconds since the local month began (32 bits) and a counter (16 bits). Within one
+    millisecond the counter keeps ids apart, for up to 65536 of them. Threads may share a generator; a forked child
+    must make its own, with its own process id.
+    """
+
+    __slots__ = (
+        "_clock_ms",
+        "_count",
+        "_identity",
+        "_month_end_ms",
+        "_month_start_ms",
+        "_numbers",
+        "_prefix",
+    )
+
+    def __init__(self, ip: bytes, pid: int, class_hash: int, clock_ms: Callable[[], int]) -> None:
+        """Take the 4 or 16 bytes of `ip`, the low bits of `pid` and `class_hash`; read time from `clock_ms`."""
+        class_hash &= 0xFFFF_FFFF
+        signed = class_hash - 0x1_0000_0000 if class_hash & 0x8000_0000 else class_hash
+        self._identity = (ip + _IDENTITY.pack(pid & 0xFFFF, signed)).hex().upper()
+        self._clock_ms = clock_ms
+        self._numbers = itertools.count()
+        self._count = self._numbers.__next__
+        self._month_start_ms = self._month_end_ms = 0
+        # The millisecond and its prefix change together, as one tuple, so that no other thread sees half of it.
+        self._prefix: tuple[int, str] = (-1, "")
+
+    @property
+    def id_size(self) -> int:
+        """Characters of an id."""
+        return len(self._identity) + 12
+
+    def next(self) -> str:
+        """Return the next id: 32 digits, or 56 with an IPv6 address."""
+        return self._prefix_now() + "%04X" % (self._count() & 0xFFFF)
+
+    def next_run(self, count: int) -> IdRun:
+        """Return the next `count` ids, at most 65536, without writing them out."""
+        assert count <= _RUN_IDS_MAX, "the ids of a run differ"
+        # Drawn in one step of C, which no other thread can come between: they follow each other.
+        numbers = list(itertools.islice(self._numbers, count))
+        return IdRun(self._prefix_now(), numbers[0] & 0xFFFF if numbers else 0, count)
+
+    def _prefix_now(self) -> str:
+        now_ms = self._clock_ms()
+        prefix_ms, prefix = self._prefix
+        if now_ms != prefix_ms:
+            prefix = self._prefix_for(now_ms)
+            self._prefix = (now_ms, prefix)
+        return prefix
+
+    def _prefix_for(self, now_ms: int) -> str:
+        since_month_start = now_ms - self._month_start_ms
+        if now_ms >= self._month_end_ms or since_month_start <= -_CLOCK_STEP_MAX_MS:
+            self._start_month(now_ms)
+            since_month_start = now_ms - self._month_start_ms
+        # A clock that was set back a little across the month's beginning counts as that beginning.
+        return f"{self._identity}{max(since_month_start, 0) & 0xFFFF_FFFF:08X}"
+
+    def _start_month(self, now_ms: int) -> None:
+        start = datetime.fromtimestamp(now_ms / 1000).replace(
+            day=1, hour=0, minute=0, second=0, microsecond=0
+        )
+        following = start.replace(year=start.year + start.month // 12, month=start.month % 12 + 1)
+        self._month_start_ms = int(start.timestamp() * 1000)
+        self._month_end_ms = int(following.timestamp() * 1000)

@@ -1,0 +1,196 @@
+"""A stored record as a value, and back; the drawing of the bytes is in layout.py."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from reput_protocol.buffers import Buffer
+from reput_protocol.errors import RecordMalformed
+from reput_protocol.kernel import put_blocks
+from reput_protocol.kernel.records import seal_record
+from reput_protocol.properties import (
+    CRC_PROPERTY_BYTES,
+    decode_properties,
+    ends_with_crc_property,
+    find_property,
+    split_keys,
+)
+from reput_protocol.record.host import ZERO_HOST, Host
+from reput_protocol.record.layout import (
+    BLANK_BYTES,
+    BORN_HOST_IPV6,
+    HOST_BITS,
+    MAGIC_BLANK,
+    MAGIC_V1,
+    MAGIC_V2,
+    MESSAGE_BYTES_MAX,
+    STORE_HOST_IPV6,
+    crc31,
+    crc_property,
+    encode_blank,
+    record_bytes,
+    record_version_for,
+    topic_field,
+)
+from reput_protocol.record.message_id import offset_message_id
+from reput_protocol.record.scan import RecordScan, ScanStatus, patch_record, scan_record
+from reput_protocol.record.view import RecordView
+
+__all__ = [
+    "BLANK_BYTES",
+    "MAGIC_BLANK",
+    "MAGIC_V1",
+    "MAGIC_V2",
+    "MESSAGE_BYTES_MAX",
+    "Host",
+    "Record",
+    "RecordScan",
+    "ScanStatus",
+    "crc31",
+    "decode_record",
+    "encode_blank",
+    "encode_record",
+    "patch_record",
+    "record_bytes",
+    "record_version_for",
+    "scan_record",
+    "seal_record",
+]
+
+
+@dataclass(slots=True)
+class Record:
+    """One message as it is stored: what the producer said and what the broker filled in.
+
+    `properties` is the raw text, `body` is as stored (possibly compressed, see `sys_flag`). `version` is 1 or 2; left
+    at 0, it is chosen by the topic's length, as RocketMQ does.
+    """
+
+    topic: str
+    body: bytes
+    queue_id: int = 0
+    flag: int = 0
+    queue_offset: int = 0
+    physical_offset: int = 0
+    sys_flag: int = 0
+    born_timestamp_ms: int = 0
+    born_host: Host = ZERO_HOST
+    store_timestamp_ms: int = 0
+    store_host: Host = ZERO_HOST
+    reconsume_times: int = 0
+    prepared_transaction_offset: int = 0
+    properties: bytes = b""
+    version: int = 0
+
+    def __post_init__(self) -> None:
+        """Choose the version where none was given."""
+        if self.version == 0:
+            self.version = record_version_for(self.topic)
+
+    def property_map(self) -> dict[str, str]:
+        """Return all properties, decoded the tolerant way."""
+        return decode_properties(self.properties)
+
+    @property
+    def tag(self) -> str | None:
+        """The tag, or None."""
+        return self._property(b"TAGS")
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        """The keys, in the producer's order."""
+        return split_keys(self._property(b"KEYS"))
+
+    @property
+    def unique_key(self) -> str | None:
+        """The producer's unique id, or None."""
+        return self._property(b"UNIQ_KEY")
+
+    @property
+    def offset_message_id(self) -> str:
+        """The id that names the broker and the place in its log."""
+        return offset_message_id(self.store_host, self.physical_offset)
+
+    def _property(self, name: bytes) -> str | None:
+        value = find_property(self.properties, name)
+        return None if value is None else value.decode("utf-8", "replace")
+
+
+def encode_record(record: Record, *, with_crc: bool = False, store_host: Host | None = None) -> bytes:
+    """Return the bytes of `record`; the host bits of its sysFlag follow from its hosts.
+
+    With `store_host` they are those of a broker that stores it: this address, and the version by the topic's length.
+
+    With `with_crc` a checksum of the whole record becomes its last property, in place of one that it may have; it
+    holds only as long as the record is not patched without `patch_record`.
+
+    Raises:
+        InvalidMessage: the topic or the properties do not fit into a record.
+    """
+    magic, topic = topic_field(record.topic.encode(), record.version if store_host is None else 0)
+    properties = record.properties
+    if with_crc:
+        if ends_with_crc_property(properties):
+            properties = properties[:-CRC_PROPERTY_BYTES]
+        if properties and properties[-1] != 2:
+            properties += b"\x02"
+        properties += bytes(CRC_PROPERTY_BYTES)
+    born_host = record.born_host.packed()
+    stored_at = (record.store_host if store_host is None else store_host).packed()
+    sys_flag = record.sys_flag & ~HOST_BITS
+    if len(born_host) == 20:
+        sys_flag |= BORN_HOST_IPV6
+    if len(stored_at) == 20:
+        sys_flag |= STORE_HOST_IPV6
+    encoded = bytes(
+        put_blocks.encode_record(
+            record.body,
+            properties,
+            magic,
+            topic,
+            record.queue_id,
+            record.flag,
+            record.queue_offset,
+            record.physical_offset,
+            sys_flag,
+            record.born_timestamp_ms,
+            born_host,
+            record.store_timestamp_ms,
+            stored_at,
+            record.reconsume_times,
+            record.prepared_transaction_offset,
+        )
+    )
+    if not with_crc:
+        return encoded
+    covered = encoded[:-CRC_PROPERTY_BYTES]
+    return covered + crc_property(covered)
+
+
+def decode_record(buffer: Buffer, position: int = 0, *, check_crc: bool = True) -> Record:
+    """Return the record that starts at `position` of `buffer`; its bytes are copied out.
+
+    Raises:
+        RecordMalformed: index 0: there is no whole, sound record.
+    """
+    scan = scan_record(buffer, position, len(buffer), check_crc=check_crc)
+    if scan.status is not ScanStatus.RECORD:
+        raise RecordMalformed(0, position, scan.reason or "a blank record, the end of a file")
+    view = RecordView(buffer, position)
+    return Record(
+        topic=view.topic,
+        body=view.body,
+        queue_id=view.queue_id,
+        flag=view.flag,
+        queue_offset=view.queue_offset,
+        physical_offset=view.physical_offset,
+        sys_flag=view.sys_flag,
+        born_timestamp_ms=view.born_timestamp_ms,
+        born_host=view.born_host,
+        store_timestamp_ms=view.store_timestamp_ms,
+        store_host=view.store_host,
+        reconsume_times=view.reconsume_times,
+        prepared_transaction_offset=view.prepared_transaction_offset,
+        properties=view.properties,
+        version=view.version,
+    )

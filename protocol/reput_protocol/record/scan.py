@@ -1,0 +1,113 @@
+"""Is there a record at this position, and is it whole? The question of recovery, dispatch and every reader.
+
+(RocketMQ: CommitLog.checkMessageAndReturnSize.) The answer is a value, not an exception: the end of a log is normal.
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+from typing import Final, NamedTuple
+
+from reput_protocol.buffers import Buffer
+from reput_protocol.kernel.records import BLANK, INVALID, RECORD, TRUNCATED, read_record, seal_record
+from reput_protocol.record.layout import (
+    BORN_HOST_AT,
+    BORN_HOST_IPV6,
+    I64,
+    OFFSETS,
+    QUEUE_OFFSET_AT,
+    STORE_HOST_IPV6,
+    SYS_FLAG_AT,
+)
+
+
+class ScanStatus(Enum):
+    """What is at a position."""
+
+    RECORD = "record"
+    BLANK = "blank"
+    """The end of a file: continue at the start of the next one."""
+    INVALID = "invalid"
+    TRUNCATED = "truncated"
+    """The beginning of a record, or too little to tell."""
+
+
+STATUSES: Final = {
+    RECORD: ScanStatus.RECORD,
+    BLANK: ScanStatus.BLANK,
+    INVALID: ScanStatus.INVALID,
+    TRUNCATED: ScanStatus.TRUNCATED,
+}
+"""What the kernel says, as a status."""
+
+
+class RecordScan(NamedTuple):
+    """The verdict on one position.
+
+    `size` is that of the record, or what a blank record says is left of its file. An invalid record whose outer frame
+    holds has one too, so that a reader may skip it, and so has a truncated one whose size can be read; else it is 0.
+    """
+
+    status: ScanStatus
+    size: int
+    reason: str = ""
+
+
+class Extent(NamedTuple):
+    """Where the variable parts of one sound record are, as positions in its buffer."""
+
+    body: int
+    body_size: int
+    topic: int
+    topic_size: int
+    properties: int
+    properties_size: int
+    store_timestamp: int
+
+
+def scan_record(
+    buffer: Buffer, position: int, end: int, *, check_crc: bool, check_properties_crc: bool = False
+) -> RecordScan:
+    """Judge what is at `[position, end)` of `buffer`.
+
+    `check_crc` verifies the body's CRC, and the whole-record one where the record has it. `check_properties_crc`
+    also calls a record invalid that has none: for a store that is known to write it always. Never raises for what it
+    finds, whatever the bytes are.
+    """
+    return locate(buffer, position, end, check_crc=check_crc, check_properties_crc=check_properties_crc)[0]
+
+
+def locate(
+    buffer: Buffer, position: int, end: int, *, check_crc: bool, check_properties_crc: bool = False
+) -> tuple[RecordScan, Extent | None]:
+    """Judge as `scan_record` does, and say where the parts of a sound record are."""
+    status, size, reason, parts = read_record(buffer, position, end, check_crc, check_properties_crc)
+    return RecordScan(STATUSES[status], size, reason), None if parts is None else Extent._make(parts)
+
+
+def patch_record(
+    buffer: bytearray | memoryview,
+    position: int,
+    *,
+    queue_offset: int,
+    physical_offset: int,
+    store_timestamp_ms: int,
+    born_host: bytes | None,
+    store_host: bytes | None,
+) -> None:
+    """Write the broker's fields into the sound record at `position`, and its whole-record checksum if it has one.
+
+    A host of None stays as it is; one that is given must have the length of the one it replaces.
+    """
+    OFFSETS.pack_into(buffer, position + QUEUE_OFFSET_AT, queue_offset, physical_offset)
+    sys_flag = buffer[position + SYS_FLAG_AT + 3]
+    born_host_end = position + BORN_HOST_AT + (20 if sys_flag & BORN_HOST_IPV6 else 8)
+    I64.pack_into(buffer, born_host_end, store_timestamp_ms)
+    if born_host is not None:
+        assert len(born_host) == born_host_end - position - BORN_HOST_AT, "a host of another length"
+        buffer[position + BORN_HOST_AT : born_host_end] = born_host
+    if store_host is not None:
+        store_host_end = born_host_end + 8 + (20 if sys_flag & STORE_HOST_IPV6 else 8)
+        assert len(store_host) == store_host_end - born_host_end - 8, "a host of another length"
+        buffer[born_host_end + 8 : store_host_end] = store_host
+    seal_record(buffer, position)

@@ -1,0 +1,197 @@
+"""One stored record in its buffer: a row of the kernel's table, whose parts are decoded when they are asked for."""
+
+from __future__ import annotations
+
+from array import array
+
+from reput_protocol.buffers import Buffer
+from reput_protocol.errors import RecordMalformed
+from reput_protocol.kernel.records import checksum_faults, scan_records
+from reput_protocol.properties import decode_properties, split_keys
+from reput_protocol.record import row as number
+from reput_protocol.record.host import Host
+from reput_protocol.record.layout import BACK, BORN_HOST_AT, BORN_HOST_IPV6, I32, STORE_HOST_IPV6
+from reput_protocol.record.message_id import offset_message_id_of
+
+
+class RecordView:
+    """The sound record at `position` of `buffer`, which is not copied and must not change meanwhile.
+
+    Checksums are not verified. Attributes are those of `Record`, decoded on every access.
+
+    Raises:
+        RecordMalformed: there is no sound record.
+    """
+
+    __slots__ = ("_at", "_table", "buffer")
+
+    def __init__(self, buffer: Buffer, position: int, table: array[int] | None = None, at: int = 0) -> None:
+        if table is None:
+            left = len(buffer) - position
+            size = I32.unpack_from(buffer, position)[0] if left >= I32.size else left
+            end = position + size if 0 < size <= left else len(buffer)  # of this record alone
+            table, _, _, _, reason = scan_records(buffer, position, end)
+            if not table:
+                raise RecordMalformed(0, position, reason or _BLANK)
+        self.buffer = buffer
+        self._table = table
+        self._at = at
+
+    @property
+    def position(self) -> int:
+        """Where the record starts."""
+        return self._table[self._at + number.POSITION]
+
+    @property
+    def size(self) -> int:
+        """Bytes of the whole record."""
+        return self._table[self._at + number.SIZE]
+
+    @property
+    def version(self) -> int:
+        """Record version, 1 or 2: how many bytes say how long the topic is."""
+        row = self._table[self._at : self._at + number.WIDTH]
+        return row[number.TOPIC] - row[number.BODY] - row[number.BODY_SIZE]
+
+    @property
+    def queue_id(self) -> int:
+        """The queue."""
+        return self._table[self._at + number.QUEUE_ID]
+
+    @property
+    def flag(self) -> int:
+        """The application's own 32 bits."""
+        return self._table[self._at + number.FLAG]
+
+    @property
+    def queue_offset(self) -> int:
+        """The message's number in its queue."""
+        return self._table[self._at + number.QUEUE_OFFSET]
+
+    @property
+    def physical_offset(self) -> int:
+        """Where in the commit log the record says that it is."""
+        return self._table[self._at + number.PHYSICAL_OFFSET]
+
+    @property
+    def sys_flag(self) -> int:
+        """Bits of MessageSysFlag."""
+        return self._table[self._at + number.SYS_FLAG]
+
+    @property
+    def born_timestamp_ms(self) -> int:
+        """The producer's clock when it sent the message."""
+        return self._table[self._at + number.BORN_TIMESTAMP_MS]
+
+    @property
+    def store_timestamp_ms(self) -> int:
+        """The broker's clock when it stored the record."""
+        return self._table[self._at + number.STORE_TIMESTAMP_MS]
+
+    @property
+    def reconsume_times(self) -> int:
+        """How often a consumer sent it back."""
+        return self._table[self._at + number.RECONSUME_TIMES]
+
+    @property
+    def prepared_transaction_offset(self) -> int:
+        """Where the prepared half of a committed message is, else 0."""
+        return self._table[self._at + number.PREPARED_TRANSACTION_OFFSET]
+
+    @property
+    def body_crc(self) -> int:
+        """The checksum of the body that the record states."""
+        return self._table[self._at + number.BODY_CRC]
+
+    @property
+    def topic(self) -> str:
+        """The topic."""
+        return str(self._part(number.TOPIC), "utf-8", "replace")
+
+    @property
+    def body(self) -> bytes:
+        """A copy of the body as stored, possibly compressed."""
+        return bytes(self._part(number.BODY))
+
+    @property
+    def body_view(self) -> memoryview:
+        """The body in place."""
+        return self._part(number.BODY)
+
+    @property
+    def properties(self) -> bytes:
+        """A copy of the raw properties text."""
+        return bytes(self._part(number.PROPERTIES))
+
+    def property_map(self) -> dict[str, str]:
+        """Return all properties, decoded the tolerant way."""
+        return decode_properties(self.properties)
+
+    @property
+    def tag(self) -> str | None:
+        """The tag, or None."""
+        return self._text(number.TAG)
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        """The keys, in the producer's order."""
+        return split_keys(self._text(number.KEYS))
+
+    @property
+    def unique_key(self) -> str | None:
+        """The producer's unique id, or None."""
+        return self._text(number.UNIQUE_ID)
+
+    @property
+    def packed_born_host(self) -> memoryview:
+        """The producer's address as it is stored."""
+        start = self.position + BORN_HOST_AT
+        return memoryview(self.buffer)[start : start + (20 if self.sys_flag & BORN_HOST_IPV6 else 8)]
+
+    @property
+    def packed_store_host(self) -> memoryview:
+        """The broker's address as it is stored."""
+        end = self._table[self._at + number.BODY] - BACK.size
+        return memoryview(self.buffer)[end - (20 if self.sys_flag & STORE_HOST_IPV6 else 8) : end]
+
+    @property
+    def born_host(self) -> Host:
+        """The producer's address."""
+        return Host.unpack(self.packed_born_host)
+
+    @property
+    def store_host(self) -> Host:
+        """The broker's address."""
+        return Host.unpack(self.packed_store_host)
+
+    @property
+    def offset_message_id(self) -> str:
+        """The id that names the broker and the place in its log."""
+        return offset_message_id_of(bytes(self.packed_store_host), self.physical_offset)
+
+    def _part(self, part: int) -> memoryview:
+        start, size = self._table[self._at + part : self._at + part + 2]
+        return memoryview(self.buffer)[start : start + size]
+
+    def _text(self, part: int) -> str | None:
+        return str(self._part(part), "utf-8", "replace") or None
+
+
+def record_views(
+    buffer: Buffer, start: int = 0, end: int | None = None, *, check_crc: bool = True
+) -> list[RecordView]:
+    """Return a view of every record that fills `[start, end)` of `buffer`.
+
+    Raises:
+        RecordMalformed: the first record that is not sound, or where the bytes stop being records.
+    """
+    end = len(buffer) if end is None else end
+    table, stop, _, _, reason = scan_records(buffer, start, end)
+    for row, fault in checksum_faults(buffer, table) if check_crc else ():
+        raise RecordMalformed(row, table[number.WIDTH * row + number.POSITION], fault)
+    if stop < end:
+        raise RecordMalformed(len(table) // number.WIDTH, stop, reason or _BLANK)
+    return [RecordView(buffer, 0, table, at) for at in range(0, len(table), number.WIDTH)]
+
+
+_BLANK = "a blank record, the end of a file"

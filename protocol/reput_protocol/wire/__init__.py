@@ -1,0 +1,1 @@
+"""Frames and what they carry: cutting and joining frames, the three header types."""
