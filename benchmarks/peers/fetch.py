@@ -31,7 +31,9 @@ def clients() -> Path:
         Missing: pip cannot get them.
     """
     environment = BUILD / "venv"
-    wanted = (HERE / "requirements.txt", HERE.parents[1] / "requirements-runtime.lock")
+    root = HERE.parents[1]
+    locked = (root / "requirements-runtime.lock", root / "requirements-columns.lock")
+    wanted = (HERE / "requirements.txt", *locked)
     if not _is_fetched(environment, wanted):
         shutil.rmtree(environment, ignore_errors=True)
         _run([sys.executable, "-m", "venv", environment])
@@ -43,7 +45,8 @@ def clients() -> Path:
             "--quiet",
             "install",
         ]
-        _run([*pip, "--require-hashes", "-r", wanted[1]])
+        for requirements in locked:
+            _run([*pip, "--require-hashes", "-r", requirements])
         _run([*pip, "-r", wanted[0]])
         _note_fetched(environment, wanted)
     return environment
