@@ -7,9 +7,9 @@ is written again under the same names.
 
 from __future__ import annotations
 
-import time
 from dataclasses import replace
 from pathlib import Path
+from time import monotonic, sleep
 from typing import Any
 
 import click
@@ -117,7 +117,7 @@ def command(
                 elif not follow:
                     break
                 if follow:
-                    time.sleep(max(every, _AWAY_S) if work.is_away else every)
+                    sleep(max(every, _AWAY_S) if work.is_away else every)
         except KeyboardInterrupt:
             if not follow:
                 raise
@@ -258,7 +258,7 @@ class _Archiving:
         return True
 
     def _write(self, batch: Batch, addresses: dict[str, str]) -> None:
-        since = time.monotonic()
+        since = monotonic()
         if self._options.path is None:
             check_brokers(batch, addresses)
         tasks = [
@@ -281,7 +281,7 @@ class _Archiving:
         self._archive.complete(batch, files, **more)
         for name, value in summed(files).items():
             self.sums[name] += value
-        taken = time.monotonic() - since
+        taken = monotonic() - since
         self._run.note(
             f"batch {batch.number}: {counted(rows, 'message')} in {counted(len(files), 'file')}, {taken:.1f} s"
         )

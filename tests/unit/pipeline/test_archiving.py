@@ -61,7 +61,7 @@ class Scene:
         self._run = run
         monkeypatch.setattr("reput_pipeline.archives.plan.LiveCluster", FakeCluster)
         monkeypatch.setattr("reput_pipeline.jobs.archive.write_task", self._write)
-        monkeypatch.setattr("reput_pipeline.jobs.archive.time.sleep", self.slept.append)
+        monkeypatch.setattr("reput_pipeline.jobs.archive.sleep", self.slept.append)
         monkeypatch.setattr(JobRun, "parallelism", 2)
         monkeypatch.setattr(JobRun, "each", _each)
 
