@@ -15,7 +15,7 @@ import pytest
 
 from reput_broker.store.message_store import MessageStore
 from reput_broker.store.options import StoreOptions
-from reput_broker.store.queue.extension_unit import is_address
+from reput_broker.store.queue.unit import is_address
 from reput_broker.store.results import GetStatus, PutResult, TransferLimits
 from reput_protocol.record.hashing import tags_code
 from reput_protocol.record.host import Host, born_host_bytes

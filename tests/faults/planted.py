@@ -66,7 +66,7 @@ from reput_broker.store.log.mapped_file_queue import MappedFileQueue
 from reput_broker.store.log.pool import WriteBuffer
 from reput_broker.store.message_store import MessageStore
 from reput_broker.store.message_writer import MessageWriter
-from reput_broker.store.opening import judging, recovery
+from reput_broker.store.opening import judgement, recovery
 from reput_broker.store.opening import start as opening
 from reput_broker.store.opening.abort_marker import AbortMarker
 from reput_broker.store.opening.identity import IdentityCheck
@@ -290,7 +290,7 @@ def no_abort(patch: pytest.MonkeyPatch) -> None:
 
 def killed_taken_for_stopped(patch: pytest.MonkeyPatch) -> None:
     """a start takes whatever checkpoint it finds for that of an orderly stop"""
-    patch.setattr(judging, "_is_as_stopped", lambda _, mark: mark is not None)
+    patch.setattr(judgement, "_is_as_stopped", lambda _, mark: mark is not None)
 
 
 def cut_before_judged(patch: pytest.MonkeyPatch) -> None:

@@ -138,7 +138,7 @@ def test_the_log_rolls_to_a_file_made_ahead_or_made_now(tmp_path: Path, prepared
     clock = FakeClock()
     log = CommitLog(small_options(tmp_path, commit_log_file_size=512), clock)
     assert log.needs_new_file(100)
-    assert not log.should_prepare_next_file()
+    assert not log.supply.should_prepare
     store = open_mini(tmp_path / "store", clock)
     record = Record("T", b"x" * 200, queue_id=0)
     store.put_record(record)

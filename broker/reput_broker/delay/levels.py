@@ -18,7 +18,7 @@ from reput_broker.delay.due import Due
 from reput_broker.delay.offsets import LevelProgress
 from reput_broker.delay.parked import origin_of
 from reput_broker.store.message_store import MessageStore
-from reput_broker.store.queue.extension_unit import is_address
+from reput_broker.store.queue.unit import is_address
 from reput_protocol.names import DELAY_CANCEL_TOPIC, SCHEDULE_TOPIC
 from reput_protocol.properties import find_property
 from reput_protocol.record.delays import DELAY_LEVELS_MS, deliver_time

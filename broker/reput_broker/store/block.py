@@ -1,4 +1,4 @@
-"""Records of one queue that are put together: as a producer sent them, or encoded by the broker."""
+"""A block: encoded records of one queue that are appended together."""
 
 from __future__ import annotations
 
@@ -9,21 +9,22 @@ from reput_protocol.record.put_block import BlockCheck
 
 
 class Block(Struct, gc=False):
-    """What one put appends: all of it or nothing, in one file of the log.
+    """What one put appends, completely or not at all, into one file of the log.
 
-    A buffer that can be written to gets the broker's fields in place and belongs to the store from then on.
+    If the buffer is writable, the broker's fields are filled in in place, and it belongs to the
+    store from then on.
     """
 
     data: Buffer
     """The records back to back."""
     topic: str
     queue_id: int
-    """The topic and the queue that every record names."""
+    """Topic and queue of every record."""
     count: int
-    """How many records there are."""
+    """Number of records."""
     born_host: bytes
-    """The producer as 4 address bytes and a 4-byte port; empty if the records name both hosts already."""
+    """Producer: 4 address bytes and a 4-byte port; empty if the records already name both hosts."""
     check: BlockCheck | None = None
-    """What `check_put_block` has found; None if these bytes have not been checked."""
+    """Result of `check_put_block`; None if these bytes have not been checked."""
     takes_place: bool = True
-    """Whether the records take a place in their queue; prepared and rolled back transaction records do not."""
+    """Whether the records get queue offsets; prepared and rolled back transaction records do not."""

@@ -1,4 +1,4 @@
-"""How far log, queues and index are known to be on the disk (RocketMQ: StoreCheckpoint).
+"""How far log, queues and index are on disk (RocketMQ: StoreCheckpoint).
 
     position  0         8         16        24        32        40       72       4096
               +---------+---------+---------+---------+---------+--------+-- ... --+
@@ -8,10 +8,10 @@
               msg time  msg time  msg time  flushed   physical
                                             offset    offset
 
-Times are store times in milliseconds. Values that lie too low are safe: recovery then starts further back. The
-fields lie in one disk sector, so that an update is either there or not.
+Times are store times in milliseconds. A value that is too low is safe: recovery starts further
+back. The fields are in one disk sector, so that an update is written completely or not at all.
 
-The mark is ours. RocketMQ keeps the bytes after the five fields as they are, and never looks at them:
+The mark is Reput's own. RocketMQ preserves the bytes after the five fields and never reads them:
 
     position  40            48       56       64       68       76       80       84
               +-------------+--------+--------+--------+--------+--------+--------+
@@ -20,11 +20,12 @@ The mark is ours. RocketMQ keeps the bytes after the five fields as they are, an
                             flushed  queues   queues   index    index    CRC-32 of
                             offset   offset   digest   offset   digest   bytes [0, 80)
 
-The log is on the disk up to the flushed offset, and so are the queue units of all records before the queues offset.
-The first digest is over the ends of all queues after an orderly stop; before it, it is the sum of their maximum queue
-offsets at the queues offset. The second is over the headers of all index files and counts only after an orderly stop,
-as does the index offset, before which every record has its keys in the index. The CRC covers the five fields too: once
-RocketMQ has worked in the directory it has changed them, and a mark that knows nothing of its work is void.
+The log is on disk up to the flushed offset, and so are the queue entries of all records before the
+queues offset. After an orderly stop the first digest covers the ends of all queues; before one it is
+the sum of their maximum queue offsets at the queues offset. The second digest covers the headers of
+all index files. It is valid only after an orderly stop, and so is the index offset, before which
+every record has its keys in the index. The CRC also covers the five fields: RocketMQ changes them
+when it works in the directory, which makes the mark void.
 """
 
 from __future__ import annotations
@@ -43,32 +44,32 @@ CHECKPOINT_BYTES = 4096
 _FIELDS = struct.Struct(">qqqqq")
 _MARK = struct.Struct(">8sqqIqI")
 _CRC = struct.Struct(">I")
-_MARK_MAGIC = b"RPUTMARK"
+MARK_MAGIC = b"RPUTMARK"
 _CRC_AT = _FIELDS.size + _MARK.size
 _MARGIN_MS = 3000
 
 
 class FlushMark(NamedTuple):
-    """What this broker knows beyond RocketMQ's fields, all of it on the disk when the mark is written."""
+    """What Reput records beyond RocketMQ's fields; all of it is on disk when the mark is written."""
 
     flushed_offset: int
     """The log is durable up to here."""
     queues_offset: int
-    """Every record before this log offset has its queue unit on the disk."""
+    """Every record before this log offset has its queue entry on disk."""
     queues_digest: int = 0
-    """After an orderly stop a checksum of where all queues begin and end; before it, how many entries the queues had
-    in all at the queues offset (modulo 2^32)."""
+    """After an orderly stop: checksum of where all queues begin and end. Otherwise: number of
+    entries of all queues at the queues offset, modulo 2^32."""
     index_offset: int = 0
-    """Every record before this log offset is in the index, as of an orderly stop."""
+    """After an orderly stop: every record before this log offset is in the index."""
     index_digest: int = 0
-    """Checksum of what the index files hold, made by an orderly stop."""
+    """After an orderly stop: checksum of the contents of the index files."""
 
 
 class StoreCheckpoint:
-    """The marks, in memory and in the file `checkpoint`.
+    """The checkpoint, in memory and in the file `checkpoint`. A missing file means all zero.
 
-    The owner, and for `mark` whoever flushes, sets the attributes; `write` and `flush` may run in worker threads.
-    Absent means all zero.
+    The owner sets the attributes, and the flush threads move `mark`; `write` and `flush` may run in
+    worker threads.
     """
 
     def __init__(self, path: Path) -> None:
@@ -79,7 +80,7 @@ class StoreCheckpoint:
         self.master_flushed_offset = 0
         self.confirm_physical_offset = 0
         self.mark: FlushMark | None = None
-        """None until it is set, or if the file's mark is missing or void."""
+        """None until it is set, or if the mark in the file is missing or void."""
         self._lock = threading.Lock()
         self._flush_lock = threading.Lock()
         self._mark_lock = threading.Lock()
@@ -89,7 +90,8 @@ class StoreCheckpoint:
         self._flush_error: FlushFailed | None = None
 
     def move_mark(self, *, flushed_offset: int = 0, queues_offset: int = 0, entries: int = 0) -> None:
-        """Move the mark on; neither offset ever goes back. The syncs of log and queues call it from two threads."""
+        """Advance the mark; neither offset ever decreases. Called by the log's and the queues'
+        flush threads."""
         with self._mark_lock:
             known = self.mark or FlushMark(0, 0)
             flushed = max(known.flushed_offset, flushed_offset)
@@ -100,14 +102,14 @@ class StoreCheckpoint:
 
     @property
     def min_timestamp_ms(self) -> int:
-        """Store time before which log and queues are certain, with three seconds to spare."""
+        """Store time up to which log and queues are on disk, less a margin of three seconds."""
         return max(0, min(self.physic_msg_timestamp_ms, self.logics_msg_timestamp_ms) - _MARGIN_MS)
 
     def load(self) -> bool:
-        """Read the file; False, with all marks zero, if there is none (or a start was killed making it).
+        """Read the file. Return False, with all values zero, if it is missing or empty (a start was killed).
 
         Raises:
-            ForeignFile: it has another length than a checkpoint.
+            ForeignFile: the file does not have the length of a checkpoint.
         """
         try:
             data = self.path.read_bytes()
@@ -140,15 +142,16 @@ class StoreCheckpoint:
         )
         if self.mark is None:
             return fields
-        covered = fields + _MARK.pack(_MARK_MAGIC, *self.mark)
+        covered = fields + _MARK.pack(MARK_MAGIC, *self.mark)
         return covered + _CRC.pack(crc32(covered))
 
     def write(self) -> None:
-        """Write the marks as they are now, without waiting for the disk: a killed process leaves them behind.
+        """Write the current values to the file without a sync: they survive the process.
 
         Raises:
-            DiskFull: the file could not be made or written.
-            OSError: it could not be opened, for want of descriptors for example; nothing has changed.
+            DiskFull: the file could not be created or written.
+            OSError: it could not be opened, for example for lack of descriptors; nothing has
+                changed.
         """
         with self._lock:
             self._write()
@@ -159,21 +162,22 @@ class StoreCheckpoint:
             return
         if self._fd is None:
             self._fd = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o644)
-        # A new file appears with all its bytes in one write: a kill leaves it empty or whole.
+        # A new file gets all its bytes in one write, so that a kill leaves it empty or complete.
         is_new = not self._written
         write_all(self._fd, data.ljust(CHECKPOINT_BYTES, b"\0") if is_new else data, 0, self.path)
         self._written = data
 
     def flush(self) -> None:
-        """Write the marks as they are now and bring them to the disk; nothing is done if they are there already.
+        """Write the current values and sync them; does nothing if they are already on disk.
 
-        Blocks; a second call waits for the first. The system tells of a failed sync once: were two to run at a time,
-        one of them would take for written what is lost.
+        Blocks. A second call waits for the first, because the system reports a failed sync only
+        once: of two concurrent calls one would take lost data for written.
 
         Raises:
-            DiskFull: the file could not be made or written.
+            DiskFull: the file could not be created or written.
             FlushFailed: the sync failed, now or earlier; final.
-            OSError: it could not be opened, for want of descriptors for example; the call may be repeated.
+            OSError: it could not be opened, for example for lack of descriptors; the call may be
+                repeated.
         """
         with self._flush_lock:
             if self._flush_error is not None:
@@ -194,7 +198,7 @@ class StoreCheckpoint:
                 raise
             except OSError as error:
                 if is_out_of_descriptors(error):
-                    raise  # it is the directory that could not be opened
+                    raise  # the directory could not be opened
                 self._flush_error = FlushFailed(self.path, error)
                 raise self._flush_error from error
             finally:
@@ -212,14 +216,14 @@ class StoreCheckpoint:
 def _decode_mark(data: bytes) -> FlushMark | None:
     magic, *values = _MARK.unpack_from(data, _FIELDS.size)
     (crc,) = _CRC.unpack_from(data, _CRC_AT)
-    if magic != _MARK_MAGIC or crc != crc32(data[:_CRC_AT]):
+    if magic != MARK_MAGIC or crc != crc32(data[:_CRC_AT]):
         return None
     return FlushMark(*values)
 
 
 MARK_AT = _FIELDS.size
-"""Where our mark lies in the file."""
+"""Position of the mark in the file."""
 MARK_CRC_AT = _CRC_AT
-"""Where the checksum of everything before it lies."""
+"""Position of the checksum of everything before it."""
 MARK_END = _CRC_AT + _CRC.size
-"""Where the mark ends; zeros follow."""
+"""End of the mark; zeros follow."""

@@ -1,6 +1,6 @@
-"""The cleaners of an open store: each with what it deletes, and where it has to stop (RocketMQ: Clean*Service).
+"""Build the cleaners of an open store (RocketMQ: CleanCommitLogService, CleanConsumeQueueService).
 
-Nothing of the log goes before its queue entries are on the disk; the queues and the index follow the log.
+No log file is deleted before its queue entries are on disk; queues and index follow the log.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from reput_broker.store.retention import DiskUsage, DiskWatch, RetentionRules
 
 
 class StoreCleaners:
-    """Makes the cleaners of one store.
+    """Builds the cleaners of one store.
 
     Args:
-        options: where the files lie, and how large they are.
+        options: directories and file sizes.
         log, queues: what is cleaned.
-        index: follows the log too; None where none is kept.
-        checkpoint: says what is on the disk.
-        clock_ms: wall clock, by which files age.
+        index: follows the log too; None if no index is kept.
+        checkpoint: says what is on disk.
+        clock_ms: wall clock that determines the age of files.
     """
 
     def __init__(
@@ -55,14 +55,14 @@ class StoreCleaners:
         disk_usage: DiskUsage,
         waiting_from: Callable[[], int] | None = None,
     ) -> tuple[CleanCommitLog, CleanConsumeQueue]:
-        """What deletes expired files of the open store: of the log, then of what follows it. Steps may run in a worker.
+        """Return the cleaner of the log and the cleaner of what follows it; their steps may run in a worker.
 
         Args:
-            rules: asked by every step.
+            rules: called at every step.
             monotonic_ms: clock for intervals; files age by the store's wall clock.
             local_hour: the hour of the day, 0 to 23.
-            disk_usage: looks at the disk that holds a directory.
-            waiting_from: records from this log offset on may be messages that wait for their time.
+            disk_usage: returns the used part of the disk that holds a directory.
+            waiting_from: records from this log offset on may be scheduled messages.
         """
         options = self._options
         log_cleaner = CleanCommitLog(
@@ -90,6 +90,6 @@ class StoreCleaners:
         return log_cleaner, queue_cleaner
 
     def deletable_end(self) -> int:
-        """Records before this log offset are on the disk, and so are their queue entries."""
+        """Records before this log offset are on disk, and so are their queue entries."""
         mark = self._checkpoint.mark
         return 0 if mark is None else min(mark.flushed_offset, mark.queues_offset)

@@ -1,9 +1,10 @@
 """Which records of the log belong to topics that have been deleted since.
 
-Deleting a topic removes its queues, but its records stay in the log until their file expires. A recovery that reads
-them again would bring the queues back, and a topic created anew under the same name would find its first offsets
-taken. So the deletion leaves a mark: records of the topic below an offset do not count any more. The marks live in
-`deletedTopics` beside the log, a JSON object from topic to log offset, which RocketMQ neither knows nor disturbs.
+Deleting a topic removes its queues, but its records stay in the log until their file expires. A
+recovery that reads them would bring the queues back, and a topic created again under the same name
+would find its first offsets taken. So a deletion leaves a mark: records of the topic below an
+offset no longer count. The marks are in `deletedTopics` in the store directory, a JSON object from
+topic to log offset, which RocketMQ ignores.
 """
 
 from __future__ import annotations
@@ -23,10 +24,10 @@ class DeletedTopics:
         self._deleted_below: dict[str, int] = {}
 
     def load(self) -> None:
-        """Read the marks; no file means that there are none.
+        """Read the marks; a missing file means that there are none.
 
         Raises:
-            ForeignFile: the file is not what this class writes.
+            ForeignFile: the file was not written by this class.
         """
         try:
             text = self._path.read_bytes()
@@ -48,15 +49,16 @@ class DeletedTopics:
         return list(self._deleted_below.items())
 
     def hides(self, topic: str, physical_offset: int) -> bool:
-        """Whether a record of `topic` at this place belongs to a deleted topic."""
+        """Whether a record of `topic` at this log offset belongs to a deleted topic."""
         return physical_offset < self._deleted_below.get(topic, 0)
 
     def end_offset(self, topic: str) -> int:
-        """Records of the topic before this log offset are deleted; 0 for a topic that never was."""
+        """Records of the topic before this log offset are deleted; 0 if the topic was never deleted."""
         return self._deleted_below.get(topic, 0)
 
     def add(self, topic: str, end_offset: int) -> None:
-        """Mark every record of the topic below `end_offset` as deleted, durably. Raises OSError: it is not."""
+        """Durably mark every record of the topic below `end_offset` as deleted. Raises OSError if
+        that fails."""
         before = self._deleted_below
         self._deleted_below = {**before, topic: end_offset}
         try:
@@ -66,23 +68,24 @@ class DeletedTopics:
             raise
 
     def forget_below(self, min_offset: int) -> None:
-        """Drop marks whose records have all left the log, which starts at `min_offset` now."""
+        """Drop marks whose records have all left the log, which now starts at `min_offset`."""
         kept = {topic: end for topic, end in self._deleted_below.items() if end > min_offset}
         if len(kept) != len(self._deleted_below):
             self._deleted_below = kept
             self._save()
 
     def end_at(self, max_offset: int) -> None:
-        """Let no mark reach beyond the end of the log.
+        """Limit every mark to the end of the log.
 
-        A power cut may take back records that a deletion covered; those that come in their place are not deleted.
+        A power failure may take back records that a deletion covered; those that replace them are
+        not deleted.
         """
         if any(end > max_offset for end in self._deleted_below.values()):
             self._deleted_below = {topic: min(end, max_offset) for topic, end in self._deleted_below.items()}
             self._save()
 
     def _save(self) -> None:
-        """Replace the file as a whole: temporary name, sync, rename, sync of the directory."""
+        """Replace the file: temporary name, sync, rename, sync of the directory."""
         temporary = self._path.with_name(self._path.name + ".tmp")
         with temporary.open("wb") as file:
             file.write(json.dumps(self._deleted_below, sort_keys=True).encode())

@@ -1,7 +1,8 @@
-"""From the log to everything that is derived from it: the batch that reput hands to its dispatchers.
+"""The batch of records that reput hands to its dispatchers, and their interfaces.
 
-RocketMQ builds one DispatchRequest per record. Here a step of reput makes one `DispatchBatch` of all records that
-it read, with the rows of each queue together, so that a dispatcher works per batch and not per message.
+RocketMQ builds one DispatchRequest per record. Here a step of reput makes one `DispatchBatch` of
+all records that it read, grouped by queue, so that a dispatcher works per batch and not per
+message.
 """
 
 from __future__ import annotations
@@ -26,18 +27,19 @@ Column: TypeAlias = "array[int]"
 class QueueRows(NamedTuple):
     """The records of one queue in one batch, in log order, with consecutive queue offsets.
 
-    Only records that consumers may see: prepared and rolled back transaction records take no place in a queue.
+    Contains only records that consumers may see: prepared and rolled back transaction records get
+    no queue entry.
     """
 
     topic: str
     queue_id: int
     first_queue_offset: int
     physical_offsets: Column
-    """Where each record starts in the log, in bytes."""
+    """Start of each record in the log, in bytes."""
     sizes: Column
     """Whole record sizes in bytes."""
     tags_codes: Column
-    """Signed 64-bit tags codes as a queue entry keeps them (RocketMQ: MessageExtBrokerInner)."""
+    """Signed 64-bit tags codes as in a queue entry (RocketMQ: MessageExtBrokerInner)."""
     store_timestamps_ms: Column
     """Store time of each record."""
 
@@ -54,7 +56,7 @@ class QueueRows(NamedTuple):
 
 @dataclass(slots=True)
 class DispatchBatch:
-    """All records of the log's bytes `[start_offset, end_offset)`, which `data` begins with."""
+    """All records in the log's bytes `[start_offset, end_offset)`, with which `data` begins."""
 
     start_offset: int
     end_offset: int
@@ -65,21 +67,21 @@ class DispatchBatch:
     """The records that get queue entries, by queue."""
 
     def properties(self, rows: QueueRows) -> Iterator[bytes | None]:
-        """The properties text of each of these records; None for one that has none that could be read."""
+        """Yield the properties text of each record; None if a record has none that is readable."""
         for physical_offset, size in zip(rows.physical_offsets, rows.sizes, strict=True):
             yield properties_of(self.data, physical_offset - self.start_offset, size)
 
 
 def rows_by_queue(rows: DispatchRows, deleted: DeletedTopics | None) -> list[QueueRows]:
-    """Put the rows of each queue together, without records of deleted topics and those that get no queue entry.
+    """Group the rows by queue, without records of deleted topics and records that get no queue entry.
 
-    A queue whose offsets do not follow each other, which a healthy log never has, comes in several parts.
+    A queue whose offsets are not consecutive, which does not happen in a healthy log, comes in
+    several parts.
     """
     queue_offsets, physical_offsets = rows.column("queue_offset"), rows.column("physical_offset")
     parts: list[tuple[str, int, int, array[int]]] = []
-    latest: dict[
-        tuple[str, int], tuple[int, array[int]]
-    ] = {}  # the queue offset that follows, and which rows
+    # For each queue: the queue offset that follows, and its rows as (start, stop) pairs.
+    latest: dict[tuple[str, int], tuple[int, array[int]]] = {}
     for topic, queue_id, start, stop, transaction in rows.runs:
         if transaction not in SEEN:
             continue
@@ -106,22 +108,24 @@ _queue_rows: Final = partial(tuple.__new__, QueueRows)  # skips the Python-level
 
 
 class Dispatcher(Protocol):
-    """Keeps something derived from the log up to date.
+    """Keeps something that is derived from the log up to date.
 
-    A batch may come again, whole or in part, after a crash or after another dispatcher failed: what has been applied
-    already must be recognised and skipped. An exception stops dispatch at the batch, which is offered again later.
+    A batch may be offered again, in full or in part, after a crash or after another dispatcher
+    failed: what was already applied must be recognised and skipped. If an exception is raised,
+    dispatch stops at the batch and offers it again later.
     """
 
     def dispatch(self, batch: DispatchBatch) -> None:
         """Apply every record of the batch.
 
         Raises:
-            DiskFull: there is no room now; dispatch stands still and comes back with the same batch.
+            DiskFull: there is no room now; dispatch waits and offers the same batch again.
         """
 
 
 class MessageArrivingListener(Protocol):
-    """Told about new messages once they can be read (RocketMQ: MessageArrivingListener). Long polling hangs on it."""
+    """Notified of new messages once they can be read (RocketMQ: MessageArrivingListener); long
+    polling is one."""
 
     def arriving(self, rows: QueueRows, batch: DispatchBatch) -> None:
         """Note that a queue has grown by `rows` of `batch`, up to `rows.end_queue_offset`.

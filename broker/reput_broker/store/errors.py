@@ -1,4 +1,4 @@
-"""What can go wrong in the store: each error carries its facts and says what to do about them."""
+"""Errors of the store; each carries its facts and says what to do."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ REPAIR_REMEDY = (
 
 
 class StoreError(ReputError):
-    """Root of everything the store raises."""
+    """Base class of everything the store raises."""
 
 
 class StoreLocked(StoreError):
-    """Another broker, here or in another process, owns the directory. Nothing was touched.
+    """Another broker, in this process or another, owns the directory. Nothing was changed.
 
     Attributes:
         path: the lock file.
-        pid: process id of the owner, or None if it could not be found out.
+        pid: process id of the owner, or None if it is unknown.
     """
 
     def __init__(self, path: Path, pid: int | None) -> None:
@@ -38,11 +38,11 @@ class StoreLocked(StoreError):
 
 
 class LogDirectoryLocked(StoreLocked):
-    """A directory of the log is part of another store that is open. Nothing was touched.
+    """A directory of the log is part of another open store. Nothing was changed.
 
     Attributes:
         path: the directory.
-        pid: None; nobody says whose it is.
+        pid: None; the owner is unknown.
     """
 
     def __init__(self, path: Path) -> None:
@@ -56,7 +56,7 @@ class LogDirectoryLocked(StoreLocked):
 
 
 class LogDirectoryUnusable(StoreError):
-    """An entry of `store.commit_log_dirs` leads to nothing in which this store can keep a log. Nothing was touched.
+    """An entry of `store.commit_log_dirs` cannot be used as a directory of the log. Nothing was changed.
 
     Attributes:
         path: the entry.
@@ -76,7 +76,7 @@ class StoreDamaged(StoreError):
         file: the damaged file (or directory).
         position: byte position in it.
         reason: what is wrong there.
-        remedy: what a person can do.
+        remedy: what an operator can do.
     """
 
     def __init__(self, file: Path, position: int, reason: str, remedy: str) -> None:
@@ -88,11 +88,11 @@ class StoreDamaged(StoreError):
 
 
 class ForeignFile(StoreError):
-    """A file that this store, with this configuration, did not write. It was left as it is.
+    """A file that this store, with this configuration, did not write. It was left unchanged.
 
     Attributes:
         path: the file.
-        reason: why it cannot be one of ours, and the remedy.
+        reason: why it is not one of this store's files, and the remedy.
     """
 
     def __init__(self, path: Path, reason: str) -> None:
@@ -102,10 +102,10 @@ class ForeignFile(StoreError):
 
 
 class StoreReadOnly(StoreError):
-    """The store takes no more writes until it is restarted or the cause is removed.
+    """The store accepts no more writes until it is restarted or the cause is removed.
 
     Attributes:
-        reason: what made it so.
+        reason: the cause.
     """
 
     def __init__(self, reason: str) -> None:
@@ -114,9 +114,9 @@ class StoreReadOnly(StoreError):
 
 
 class DirectoryLost(StoreError, OSError):
-    """A directory of the store, or its lock file, was moved, deleted, unmounted or covered while the store was open.
+    """A directory of the store, or its lock file, was moved, deleted, unmounted or covered while it was open.
 
-    Nothing was read or written by its path. The store is read-only until it is opened again.
+    Nothing was read or written through its path. The store is read-only until it is opened again.
 
     Attributes:
         path: what was opened.
@@ -137,11 +137,11 @@ class DirectoryLost(StoreError, OSError):
 
 
 class DiskFull(StoreError):
-    """The disk, or the quota, has no room; nothing was half-applied and the call may be repeated.
+    """The disk, or the quota, is full; nothing was half-applied and the call may be repeated.
 
     Attributes:
-        path: the file that could not be made or written.
-        needed_bytes: how much was asked for.
+        path: the file that could not be created or written.
+        needed_bytes: how many bytes were requested.
     """
 
     def __init__(self, path: Path | str, needed_bytes: int) -> None:
@@ -151,7 +151,7 @@ class DiskFull(StoreError):
 
 
 NOT_PERMITTED = frozenset({errno.EACCES, errno.EPERM, errno.EROFS})
-"""Error numbers with which the system says that something may not be written."""
+"""Error numbers that mean that something may not be written."""
 
 
 def _permission_remedy(cause_errno: int | None, path: Path) -> str:
@@ -161,10 +161,10 @@ def _permission_remedy(cause_errno: int | None, path: Path) -> str:
 
 
 class StoreNotWritable(StoreError):
-    """The system does not let the store directory, or a part of it, be written. What was there is as it was.
+    """The system does not allow the store directory, or a part of it, to be written. Nothing was changed.
 
     Attributes:
-        path: what could not be made or opened.
+        path: what could not be created or opened.
         cause_errno: the system's error number.
     """
 
@@ -178,15 +178,15 @@ class StoreNotWritable(StoreError):
 
 
 class FileNotMade(StoreError):
-    """A file of the log cannot be made, or made ready, for a reason other than want of space.
+    """A file of the log cannot be created or prepared, for another reason than a full disk.
 
-    Nothing was stored, and nothing is lost: it is tried again.
+    Nothing was stored and nothing is lost: creating it is retried.
 
     Attributes:
         path: the file.
         cause_errno: the system's error number, or None.
-        is_out_of_descriptors: whether it was only that no more files can be open.
-        is_out_of_memory: whether it was only that no more memory can be mapped.
+        is_out_of_descriptors: whether the only cause is the limit of open files.
+        is_out_of_memory: whether the only cause is that no more memory can be mapped.
     """
 
     def __init__(self, path: Path | str, cause: OSError | FlushFailed) -> None:
@@ -218,10 +218,11 @@ class FileNotMade(StoreError):
 
 
 class FlushFailed(StoreError):
-    """The system could not bring written bytes to the disk.
+    """The system could not write data to the disk.
 
-    Final for the file: the kernel may have dropped the pages, so a later sync that "works" proves nothing.
-    What was acknowledged as flushed before is not affected; nothing after it may be acknowledged.
+    Final for the file: the kernel may have dropped the pages, so a later sync that succeeds proves
+    nothing. What was acknowledged as flushed before is not affected; nothing after it may be
+    acknowledged.
 
     Attributes:
         path: the file or directory whose sync failed.
@@ -238,12 +239,12 @@ class FlushFailed(StoreError):
 
 
 class StorePoolExhausted(StoreError):
-    """Every buffer of the pool is lent: what was appended waits to be committed. Nothing was stored; send again soon.
+    """No buffer of the pool is free until appended data is committed. Nothing was stored; send again soon.
 
     (RocketMQ: fastFailIfNoBufferInStorePool.)
 
     Attributes:
-        count: how many buffers there are.
+        count: number of buffers.
     """
 
     def __init__(self, count: int) -> None:
@@ -258,11 +259,11 @@ class StoreClosed(StoreError):
 
 
 class FileFull(StoreError):
-    """Fewer bytes are left in a file than an append needs; nothing was written.
+    """An append needs more bytes than are left in a file; nothing was written.
 
     Attributes:
         path: the file.
-        left_bytes: room that is left in it.
+        left_bytes: bytes left in it.
         needed_bytes: size of the append.
     """
 
@@ -276,7 +277,7 @@ class FileFull(StoreError):
 
 
 class FileMissing(StoreError):
-    """A file that the store relies on is not there.
+    """A file that the store relies on is missing.
 
     Attributes:
         path: the missing file.

@@ -1,4 +1,4 @@
-"""The few system calls on which durability rests, each with the fallback for platforms that lack it."""
+"""The system calls on which durability rests, each with a fallback for platforms that lack it."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ _ZEROS = bytes(_CHUNK_BYTES)
 
 
 PAGE_BYTES = 4096
-"""A page, as the flush thresholds count (RocketMQ: DefaultMappedFile.OS_PAGE_SIZE)."""
+"""Page size by which flush thresholds count (RocketMQ: DefaultMappedFile.OS_PAGE_SIZE)."""
 
 
 def is_able_to_flush(flushed: int, written: int, file_size: int, least_pages: int) -> bool:
     """Whether enough of a stream is unsynced to sync it (RocketMQ: DefaultMappedFile.isAbleToFlush).
 
-    The file that the flushed position lies in is full, or at least so many pages were begun in it since; anything
-    unsynced is enough where `least_pages` is 0. Both positions are bytes of the stream.
+    True if the file that contains the flushed position is full, or if at least `least_pages` pages
+    were begun in it since; with 0, if anything is unsynced. Both positions are bytes of the stream.
     """
     if written <= flushed:
         return False
@@ -41,14 +41,14 @@ def is_no_space(error: OSError | FlushFailed) -> bool:
 
 
 def is_out_of_descriptors(error: OSError) -> bool:
-    """Whether this process, or the system, cannot open one more file."""
+    """Whether the process or the system has reached its limit of open files."""
     return error.errno in (errno.EMFILE, errno.ENFILE)
 
 
 def sync_data(fd: int) -> None:
-    """Bring a file's bytes to the disk, releasing the interpreter lock meanwhile.
+    """Sync a file's data without holding the interpreter lock.
 
-    Not `mmap.flush`, which keeps the lock: a sync of a few milliseconds would stop every thread.
+    `mmap.flush` keeps the lock: a sync of a few milliseconds would stop every thread.
     """
     if hasattr(os, "fdatasync"):
         os.fdatasync(fd)
@@ -60,7 +60,7 @@ def sync_directory(path: Path | str) -> None:
     """Make the names in a directory durable: a synced file whose name is lost is lost too.
 
     Raises:
-        FlushFailed: the system could not.
+        FlushFailed: the sync failed.
     """
     fd = os.open(path, os.O_RDONLY | getattr(os, "O_DIRECTORY", 0))
     try:
@@ -72,7 +72,7 @@ def sync_directory(path: Path | str) -> None:
 
 
 def make_directories(path: Path) -> None:
-    """Create a directory with its parents and make each new name durable."""
+    """Create a directory and its missing parents, and make each new name durable."""
     if path.is_dir():
         return
     make_directories(path.parent)
@@ -80,17 +80,17 @@ def make_directories(path: Path) -> None:
     try:
         sync_directory(path.parent)
     except BaseException:
-        # Found there by the next attempt, it would be taken for durable.
+        # The next attempt would find the directory and take its name for durable.
         with contextlib.suppress(OSError):
             path.rmdir()
         raise
 
 
 def allocate(fd: int, size: int) -> None:
-    """Give a new file `size` bytes of zeros that the disk has really set aside.
+    """Reserve disk space for a new file and fill it with `size` bytes of zeros.
 
-    A mapping over blocks that do not exist dies of SIGBUS when the disk fills up; over these it cannot.
-    Raises the plain OSError; ENOSPC leaves the file shorter than asked for.
+    Writing to a mapping over a hole kills the process with SIGBUS when the disk is full. Raises the
+    plain OSError; ENOSPC leaves the file shorter than requested.
     """
     if _fallocate(fd, size):
         return
@@ -100,14 +100,14 @@ def allocate(fd: int, size: int) -> None:
 
 
 def set_aside(fd: int, size: int, path: Path) -> None:
-    """Have the disk set aside all `size` bytes of a file that exists, as `allocate` does for a new one.
+    """Reserve disk space for all `size` bytes of an existing file, as `allocate` does for a new one.
 
-    A file that was copied, cut by hand or made by another broker may have blocks only where something was written. Its
-    bytes and its modification time stay. Nothing else may write to it meanwhile.
+    A file that was copied, truncated by hand or made by another broker may have holes. Its bytes
+    and its modification time stay the same. Nothing else may write to it meanwhile.
 
     Raises:
-        DiskFull: there is no room. Where that can be told beforehand, none of it was taken.
-        OSError: the system could not.
+        DiskFull: there is no room. If that can be known in advance, no space was taken.
+        OSError: the system call failed.
     """
     status = os.fstat(fd)
     missing = max(0, size - status.st_blocks * _STATUS_BLOCK_BYTES)
@@ -120,12 +120,12 @@ def set_aside(fd: int, size: int, path: Path) -> None:
         if is_no_space(error):
             raise DiskFull(path, missing) from error
         raise
-    with contextlib.suppress(OSError):  # somebody else's file: its time says when it was last written
+    with contextlib.suppress(OSError):  # not the owner of the file
         os.utime(fd, ns=(status.st_atime_ns, status.st_mtime_ns))
 
 
 def _fallocate(fd: int, size: int) -> bool:
-    """Ask the system to set `size` bytes aside; False where it cannot."""
+    """Reserve `size` bytes with the system call; False if it is not supported."""
     if hasattr(os, "posix_fallocate"):
         try:
             os.posix_fallocate(fd, 0, size)
@@ -137,13 +137,13 @@ def _fallocate(fd: int, size: int) -> bool:
 
 
 def _free_bytes(fd: int) -> int:
-    """How much this process may still write to the disk that a file lies on; quotas are not looked at."""
+    """Bytes this process may still write to the disk of a file; quotas are not considered."""
     disk = os.fstatvfs(fd)
     return disk.f_frsize * (disk.f_bfree if os.geteuid() == 0 else disk.f_bavail)
 
 
 def _write_back(fd: int, size: int) -> None:
-    """Write every byte of a file as it is: what was a hole has a block then."""
+    """Write every byte of a file back unchanged, which fills its holes with blocks."""
     position = 0
     while position < size:
         chunk = os.pread(fd, min(_CHUNK_BYTES, size - position), position)
@@ -153,17 +153,16 @@ def _write_back(fd: int, size: int) -> None:
 
 
 def create_file(path: Path, size: int) -> int:
-    """Make a file of `size` zeros that the disk has set aside, and return its descriptor, open for reading and writing.
+    """Create a file of `size` zeros on reserved disk space; return its descriptor for reading and writing.
 
-    Its bytes and its name are durable on return.
-
-    No file is left behind if it fails, unless the disk does not let it be removed.
+    Its bytes and its name are durable on return. On failure no file is left behind, unless the disk
+    refuses to remove it.
 
     Raises:
         DiskFull: there is no room.
-        FlushFailed: the system could not make it durable.
-        FileExistsError: there is one already.
-        OSError: it cannot be made there, or no descriptor was to be had (`is_out_of_descriptors`).
+        FlushFailed: it could not be made durable.
+        FileExistsError: the file already exists.
+        OSError: it cannot be created there, or no descriptor is free (`is_out_of_descriptors`).
     """
     fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
     try:
@@ -172,7 +171,7 @@ def create_file(path: Path, size: int) -> int:
         sync_directory(path.parent)
     except BaseException as error:
         os.close(fd)
-        with contextlib.suppress(OSError):  # a disk that takes nothing any more, perhaps not even this
+        with contextlib.suppress(OSError):  # the disk may refuse this too
             path.unlink()
         if isinstance(error, OSError):
             if is_no_space(error):
@@ -187,7 +186,8 @@ def map_file(fd: int, size: int, path: Path, *, access: int = mmap.ACCESS_WRITE)
     """Map a whole file into memory.
 
     Raises:
-        OSError: it cannot be mapped, for want of memory for example; unlike that of `mmap` it names the file.
+        OSError: it cannot be mapped, for example for lack of memory; unlike mmap's error it names
+            the file.
     """
     try:
         return mmap.mmap(fd, size, access=access)
@@ -213,9 +213,9 @@ def write_all(fd: int, data: Buffer, position: int, path: Path | str) -> None:
 
 
 def zero_range(fd: int, start: int, end: int, path: Path | str) -> int:
-    """Make every byte in `[start, end)` zero, touching only what is not; return the bytes rewritten.
+    """Set every byte in `[start, end)` to zero, writing only where needed; return the bytes rewritten.
 
-    Holes and preallocated extents are skipped, so the cost is that of what was really written there.
+    Holes and preallocated extents are skipped, so the cost depends on what was written there.
     """
     rewritten = 0
     for position, stop in _stretches_of_data(fd, start, end):
@@ -231,7 +231,7 @@ def zero_range(fd: int, start: int, end: int, path: Path | str) -> int:
 
 
 def is_all_zero(fd: int, start: int, end: int) -> bool:
-    """Whether `[start, end)` of a file holds nothing but zeros (a part past its end counts as zeros)."""
+    """Whether `[start, end)` of a file holds only zeros (a part past its end counts as zeros)."""
     for position, stop in _stretches_of_data(fd, start, end):
         while position < stop:
             chunk = os.pread(fd, min(_CHUNK_BYTES, stop - position), position)
@@ -244,7 +244,7 @@ def is_all_zero(fd: int, start: int, end: int) -> bool:
 
 
 def end_of_data(fd: int, start: int, end: int) -> int:
-    """Return the position after the last byte in `[start, end)` that is not zero; `start` if all are."""
+    """Return the position after the last non-zero byte in `[start, end)`; `start` if all are zero."""
     found = start
     for position, stop in _stretches_of_data(fd, start, end):
         while position < stop:
@@ -258,10 +258,10 @@ def end_of_data(fd: int, start: int, end: int) -> int:
 
 
 def _stretches_of_data(fd: int, start: int, end: int) -> list[tuple[int, int]]:
-    """Every stretch of `[start, end)` that may hold anything but zeros, in order.
+    """Return every stretch of `[start, end)` that may hold anything but zeros, in order.
 
-    All are looked up before any is read: reading ahead brings zeros of a preallocated extent into the page cache, and
-    what lies there counts as data. One read would lead to the next, through all of the file.
+    All are looked up before any is read: reading brings zeros of a preallocated extent into the
+    page cache, where they count as data, so one read would lead to the next through the whole file.
     """
     stretches: list[tuple[int, int]] = []
     position = start
@@ -273,7 +273,7 @@ def _stretches_of_data(fd: int, start: int, end: int) -> list[tuple[int, int]]:
 
 
 def _next_data(fd: int, position: int, end: int) -> tuple[int, int]:
-    """The next stretch in `[position, end)` that may hold anything but zeros; empty at `end` if none."""
+    """The next stretch in `[position, end)` that may hold anything but zeros; empty at `end` if none does."""
     if not hasattr(os, "SEEK_DATA"):
         return position, end
     try:
@@ -282,6 +282,6 @@ def _next_data(fd: int, position: int, end: int) -> tuple[int, int]:
             return end, end
         return start, min(os.lseek(fd, start, os.SEEK_HOLE), end)
     except OSError as error:
-        if error.errno == errno.ENXIO:  # nothing but a hole up to the end of the file
+        if error.errno == errno.ENXIO:  # a hole up to the end of the file
             return end, end
         return position, end

@@ -1,7 +1,7 @@
-"""Names and lists of the fixed-size files of one stream.
+"""Names and listing of the fixed-size files of a stream.
 
 A file is named by the offset of its first byte in its stream, 20 decimal digits (RocketMQ: UtilAll,
-MappedFileQueue). Loading a directory is where a wrong configuration or a stranger's file is noticed.
+MappedFileQueue). Listing a directory detects a wrong configuration and files of another origin.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ def list_stream_files(
 ) -> list[int]:
     """Return the start offsets of a stream's files, ascending and without a gap. Changes nothing.
 
-    Sub-directories are skipped. A last file of length 0 does not count. Nor does, after a crash, one that is shorter
-    than it must be and holds nothing but zeros: a process leaves it that was killed while it created the file, and no
-    byte was ever written to it. Such a file is added to `unfinished` for the caller to remove.
+    Sub-directories are skipped. A last file of length 0 does not count. After a crash, neither does
+    one that is too short and holds only zeros: a process was killed while it created the file, and
+    nothing was ever written to it. Such a file is added to `unfinished` for the caller to remove.
 
-    A stream that can be made anew need not be refused for what a power cut does to names and lengths that were not
-    synced: where a file is missing or has length 0, the list ends, and the files from there on are added to `strays`
-    for the caller to remove.
+    A stream that can be rebuilt need not be refused for what a power failure does to unsynced names
+    and lengths: with `strays`, the list ends where a file is missing or has length 0, and the files
+    from there on are added to `strays` for the caller to remove.
 
     Raises:
         ForeignFile: a name is not an offset, or a length is not `file_size`.
@@ -58,20 +58,21 @@ def list_files_of(
     after_crash: bool = False,
     strays: list[Path] | None = None,
 ) -> list[tuple[int, Path]]:
-    """Return the files of a stream that lies in several directories, as `list_stream_files` does for one.
+    """Return the files of a stream in several directories, as `list_stream_files` does for one.
 
-    A file that holds nothing does not count beside one of the same name: a directory in which a file could not be made
-    may keep what was begun (`FileMaker`). It is added to `unfinished`.
+    Of files with the same name, those that hold only zeros do not count: a directory in which a
+    file could not be created may keep its beginning (`FileMaker`). They are added to `unfinished`.
 
     Returns:
-        The start offset of each file, and where it lies. A directory that does not exist has none.
+        Start offset and directory entry of each file. A directory that does not exist has none.
 
     Raises:
-        ForeignFile: also where two directories hold the same part of the stream and neither is empty.
+        ForeignFile: also if two directories hold the same part of the stream and neither is empty.
         StoreDamaged: as `list_stream_files` does.
     """
     directories = tuple(directories)
-    # Of several, one that takes no files any more may keep what was begun in it for longer than one run.
+    # With several directories, one that takes no new files may keep an unfinished one for more than
+    # one run.
     may_be_begun = after_crash or len(directories) > 1
     entries = sorted(
         (entry.name, entry.stat().st_size, directory)
@@ -123,7 +124,7 @@ def list_files_of(
 def _without_leftovers(
     entries: list[tuple[str, int, Path]], unfinished: list[Path]
 ) -> list[tuple[str, int, Path]]:
-    """Leave out, and add to `unfinished`, what holds nothing of files with the same name, but for one of them."""
+    """Drop all but one of files with the same name that hold only zeros, and add them to `unfinished`."""
     kept: list[tuple[str, int, Path]] = []
     for name, twins in groupby(entries, key=itemgetter(0)):
         group = list(twins)
@@ -150,7 +151,7 @@ def _parse_start(path: Path, file_size: int) -> int:
 
 
 def holds_only_zeros(path: Path, size: int) -> bool:
-    """Whether the first `size` bytes of a file are zero; reads what is not a hole."""
+    """Whether the first `size` bytes of a file are zero; holes are not read."""
     fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         return is_all_zero(fd, 0, size)

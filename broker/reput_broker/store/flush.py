@@ -1,7 +1,7 @@
-"""Commit the log; bring log, queues and checkpoint to the disk (RocketMQ: FlushCommitLogService and kin).
+"""Commit the log; sync log, queues and checkpoint (RocketMQ: FlushCommitLogService and others).
 
-A failed sync is final: what the system says afterwards cannot be believed, so the store takes no more puts until it has
-been opened again and has recovered.
+A failed sync is final: what the system reports afterwards cannot be trusted, so the store accepts
+no more puts until it has been opened again and has recovered.
 """
 
 from __future__ import annotations
@@ -21,14 +21,15 @@ from reput_broker.store.stats import StoreStats
 
 
 class StoreFlush:
-    """The flushes of one store; each may run in a worker thread, in one at a time.
+    """The flushes of one store; each may run in a worker thread, one call at a time.
 
     Args:
-        log, queues, checkpoint: brought to the disk.
+        log, queues, checkpoint: what is synced.
         reput: knows what the queues hold.
-        flags: told when a sync fails.
-        stats: counted in.
-        check_directories: raises DirectoryLost if what was synced is not in the store's directories any more.
+        flags: notified when a sync fails.
+        stats: counters to update.
+        check_directories: raises DirectoryLost if what was synced is no longer in the store's
+            directories.
     """
 
     def __init__(
@@ -50,15 +51,15 @@ class StoreFlush:
         self._stats = stats
 
     def commit_log(self) -> int:
-        """Write to the files what lies in the buffers of the pool; return the offset up to which that is so.
+        """Write the contents of the pool's buffers to the files; return the offset up to which that is done.
 
         Everything before it can be read and survives the process. Blocks; safe in any thread.
 
         Raises:
-            DiskFull: no room, which a file that was set aside in full should have. No put is taken until a commit goes
-                through; nothing is lost meanwhile, and the call is to be repeated.
-            StoreReadOnly: the file cannot be written, now or earlier. What is not committed is lost, and the store
-                takes no more puts.
+            DiskFull: no room, although the file was preallocated. No put is accepted until a commit
+                succeeds; nothing is lost, and the call is to be repeated.
+            StoreReadOnly: the file cannot be written, now or earlier. What is not committed is
+                lost, and the store accepts no more puts.
         """
         flags = self._flags
         if flags.read_only_reason is not None and self._stats.commit_failures:
@@ -77,12 +78,12 @@ class StoreFlush:
     def flush_commit_log(self) -> int:
         """Commit and sync the log; return the offset up to which it is durable. Blocks; one thread at a time.
 
-        Where a commit finds no room, what was committed before is synced. Where the checkpoint cannot be opened for
-        want of descriptors, it says less than is so until the next time, which is safe: the log is on the disk.
+        If a commit finds no room, what was committed before is synced. If the checkpoint cannot be
+        opened for lack of descriptors, it lags behind until the next call, which is safe.
 
         Raises:
-            StoreReadOnly: the sync failed, now or earlier. What had been flushed is safe; what had not may be lost,
-                and the store takes no more puts.
+            StoreReadOnly: the sync failed, now or earlier. What had been flushed is safe; the rest
+                may be lost, and the store accepts no more puts.
         """
         reason = self._flags.read_only_reason
         if reason is not None and self._stats.flush_failures:
@@ -100,13 +101,14 @@ class StoreFlush:
         stats = self._stats
         try:
             flushed = log.files.flush()
-            self._check_directories()  # before anything is acknowledged: a sync of a deleted file succeeds too
+            self._check_directories()  # before any acknowledgement: syncing a deleted file succeeds too
             if stored_ms and flushed >= wrote:
                 self._checkpoint.physic_msg_timestamp_ms = stored_ms
             self._checkpoint.move_mark(flushed_offset=flushed)
             self._write_checkpoint_if_it_can_be_opened()
         except (StoreError, OSError) as error:
-            # Even a full disk: the checkpoint exists and is only overwritten, so the disk is broken.
+            # Even for a full disk: the checkpoint exists and is only overwritten, so the disk is
+            # broken.
             stats.flush_failures += 1
             raise self._flags.final(error) from error
         stats.flushes += 1
@@ -125,15 +127,16 @@ class StoreFlush:
         """Sync what was dispatched before the call. Blocks; one thread at a time.
 
         Args:
-            least_pages: leave out queues with fewer unsynced pages than this, unless a file of theirs is full. While
-                any is left out, recovery has to read the log from where it was.
+            least_pages: skip queues with fewer unsynced pages than this, unless one of their files
+                is full. While any queue is skipped, the offset that recovery starts from does not
+                advance.
 
         Returns:
-            Whether none was left out.
+            Whether no queue was skipped.
 
         Raises:
-            StoreReadOnly: the sync failed. The queues can be rebuilt, but this process must not go on.
-            OSError: no file could be opened for want of descriptors; nothing has changed.
+            StoreReadOnly: the sync failed. The queues can be rebuilt, but not by this process.
+            OSError: no file could be opened for lack of descriptors; nothing has changed.
         """
         position, stored_ms, entries = self._reput.dispatched
         try:
@@ -151,11 +154,11 @@ class StoreFlush:
         return True
 
     def write_checkpoint(self) -> None:
-        """Bring the checkpoint to the disk. Blocks; one thread at a time.
+        """Sync the checkpoint. Blocks; one thread at a time.
 
         Raises:
             StoreReadOnly: the sync failed.
-            OSError: no descriptor was to be had; nothing has changed.
+            OSError: no descriptor was free; nothing has changed.
         """
         try:
             self._checkpoint.flush()

@@ -1,11 +1,12 @@
-"""Which entries of a queue one get takes (RocketMQ: DefaultMessageStore.getMessage, isTheBatchFull).
+"""Select the entries of a queue that a get returns (RocketMQ: DefaultMessageStore.getMessage,
+isTheBatchFull).
 
-The rules look at the entries one after the other and stop at the first that does not fit any more. Nothing is read but
-the queue's entries; the records themselves are fetched later, as extents. Only a filter over properties looks into
-records (get_message.py).
+The rules examine the entries in order and stop at the first one that no longer fits. Only the
+queue's entries are read; the records are fetched later, as extents. Only a filter on properties
+reads records.
 
-An entry that holds an address in the place of its tags code is one whose extended entry could not be read: it matches
-every filter, since whoever gets the message compares the tag itself.
+An entry whose tags code is an address is one whose extended entry could not be read: it matches
+every filter, because the receiver compares the tag itself.
 """
 
 from __future__ import annotations
@@ -30,30 +31,43 @@ GET_BYTES_MAX = 134_217_728
 
 
 class LogWindow(NamedTuple):
-    """The part of the log that can be read, and where "recently written" begins in it."""
+    """The readable part of the log, and where "recently written" begins in it."""
 
     min_offset: int
     max_offset: int
     memory_from: int
-    """Records from here on count as being in memory: within 40 % of the machine's memory of the log's end."""
+    """Records from here on count as in memory: within 40 % of the machine's memory of the log's end."""
     file_size: int
-    """Bytes of every file of the log. No record spans files, and neither do records that follow each other."""
+    """Size of each file of the log. Neither a record nor an extent spans files."""
+
+
+class QueueEntries(NamedTuple):
+    """Entries of a queue from an offset on, at least one."""
+
+    queue: ConsumeQueue
+    units: bytes
+    offset: int
+    min_offset: int
+    """The queue's lowest offset."""
+    max_offset: int
+    """The queue's next offset."""
 
 
 class Selection(NamedTuple):
-    """What a scan of queue entries took."""
+    """The result of a scan of queue entries."""
 
     scanned: int
-    """Entries that are done with, counted from the first; the next get begins after them."""
+    """Number of entries examined; the next get begins after them."""
     taken: int
     size: int
     extents: tuple[Extent, ...]
     missing: int
-    """Entries whose records are not in the log: any more, or because the entries are damaged (`damaged_unit`)."""
+    """Entries whose records are not in the log, because they expired or the entry is damaged
+    (`damaged_unit`)."""
 
 
 def clamp_bytes(max_bytes: int) -> int:
-    """The byte limit that a get may ask for, brought into RocketMQ's bounds."""
+    """Limit the bytes a get asks for to RocketMQ's range."""
     return min(max(max_bytes, GET_BYTES_MIN), GET_BYTES_MAX)
 
 
@@ -66,10 +80,10 @@ def select(
     limits: TransferLimits,
     accepts: Callable[[int, int], bool | None] | None = None,
 ) -> Selection:
-    """Apply the rules to units.
+    """Apply the rules to queue entries.
 
-    `accepts` looks at the record, told its place and size, of an entry that the tag filter lets through and that is in
-    the log; with None it ends the scan there.
+    `accepts` receives log offset and size of the record of each entry that the tag filter accepts
+    and that is in the log; if it returns None, the scan ends there.
     """
     scanned, taken, size, extents, missing = select_units(
         units,
@@ -92,14 +106,36 @@ def _sorted_codes(codes: frozenset[int]) -> array[int]:
     return array("q", sorted(codes))
 
 
+def result_of(entries: QueueEntries, selection: Selection, window: LogWindow) -> GetMessageResult:
+    """Return the result of a get for what was selected of a queue's entries; its records count as not cold.
+
+    Raises:
+        StoreDamaged: an entry of the queue points to where no record can be.
+    """
+    queue, units, offset, low, high = entries
+    if selection.missing or spans_files(selection.extents, window):
+        scanned = units[: selection.scanned * UNIT_BYTES]
+        damaged = damaged_unit(scanned, window.max_offset, window.file_size)
+        if damaged >= 0:
+            raise queue.damaged(offset + damaged)
+    next_begin = offset + selection.scanned
+    if not selection.taken:
+        status = GetStatus.MESSAGE_WAS_REMOVING if selection.missing else GetStatus.NO_MATCHED_MESSAGE
+        return GetMessageResult(status, next_begin, low, high)
+    return GetMessageResult(
+        GetStatus.FOUND, next_begin, low, high, selection.taken, selection.size, selection.extents
+    )
+
+
 def spans_files(extents: Sequence[Extent], window: LogWindow) -> bool:
-    """Whether any of the extents leaves the file that it begins in, as no sound one does."""
+    """Whether an extent crosses the end of its file, which no valid one does."""
     file_size = window.file_size
     return any(start % file_size + size > file_size for start, size in extents)
 
 
 EFFORT_MAX = 5_000_000
-"""What one get may spend on its filter, about in nanoseconds; it then ends where it is, and the next goes on there."""
+"""Limit of the filter work of one get, roughly in nanoseconds; the get then ends, and the next
+continues there."""
 PART_EFFORT = 150
 LOOKUP_EFFORT = 600
 LOOKUP_BYTE_EFFORT = 1
@@ -107,30 +143,27 @@ RECORD_EFFORT = 3000
 
 
 class FilteredGet:
-    """A get whose filter looks at properties (RocketMQ: ExpressionMessageFilter); releases its files at the end.
+    """A get whose filter reads properties (RocketMQ: ExpressionMessageFilter); holds files until `release`.
 
-    The owner of the store makes it, which holds the files; reading the records may then happen in any thread.
+    The owner of the store creates it; `run`, `read` and `release` may be called in any thread.
 
     Args:
         log: what is read.
-        queue: says which entry is damaged, if one is.
-        units: the queue's entries from `offset` on, as many as may be looked at.
-        window: the part of the log that can be read.
-        bounds: the queue's lowest and next offset.
-        cold: whether the records are presumed to be out of memory.
+        entries: the queue's entries to examine.
+        window: the readable part of the log.
+        max_messages, max_bytes, limits: as for `select`.
+        sql_filter: evaluated on each record.
+        cold: whether the records are presumed not to be in the page cache.
 
     Raises (on construction):
-        FileMissing: a file has been deleted since `window` was looked at; look again.
+        FileMissing: a file has been deleted since `window` was determined; try again.
     """
 
     def __init__(
         self,
         log: CommitLog,
-        queue: ConsumeQueue,
-        units: bytes,
-        offset: int,
+        entries: QueueEntries,
         window: LogWindow,
-        bounds: tuple[int, int],
         max_messages: int,
         max_bytes: int,
         sql_filter: SqlFilter,
@@ -139,28 +172,26 @@ class FilteredGet:
         cold: bool,
     ) -> None:
         self.cold = cold
-        """Whether to look in a worker thread."""
-        self._queue = queue
-        self._units = units
-        self._offset = offset
+        """Whether to call `run` in a worker thread."""
+        self._entries = entries
         self._window = window
-        self._bounds = bounds
         self._max_messages = max_messages
         self._max_bytes = max_bytes
         self._filter = sql_filter
         self._limits = limits
         self._effort = 0
+        units = entries.units
         places = files_of_units(units, window.min_offset, window.max_offset, window.file_size)
         self._held = HeldExtents(log, [Extent(place, 0) for place in places])
 
     def run(self) -> GetMessageResult:
-        """Look; before `release`.
+        """Evaluate the filter; before `release`.
 
         Raises:
             StoreDamaged: an entry of the queue points to where no record can be.
         """
         selection = select(
-            self._units,
+            self._entries.units,
             self._window,
             self._max_messages,
             self._max_bytes,
@@ -168,32 +199,17 @@ class FilteredGet:
             self._limits,
             self._accepts,
         )
-        if selection.missing or spans_files(selection.extents, self._window):
-            scanned = self._units[: selection.scanned * UNIT_BYTES]
-            damaged = damaged_unit(scanned, self._window.max_offset, self._window.file_size)
-            if damaged >= 0:
-                raise self._queue.damaged(self._offset + damaged)
-        next_begin = self._offset + selection.scanned
-        if not selection.taken:
-            status = GetStatus.MESSAGE_WAS_REMOVING if selection.missing else GetStatus.NO_MATCHED_MESSAGE
-            return GetMessageResult(status, next_begin, *self._bounds)
-        return GetMessageResult(
-            GetStatus.FOUND,
-            next_begin,
-            *self._bounds,
-            selection.taken,
-            selection.size,
-            selection.extents,
-            self.cold,
-        )
+        result = result_of(self._entries, selection, self._window)
+        result.cold = self.cold and result.status is GetStatus.FOUND
+        return result
 
     def _accepts(self, physical_offset: int, size: int) -> bool | None:
-        """Whether the filter lets a record through; None where no effort is left to look."""
+        """Whether the filter accepts a record; None if the effort of this get is used up."""
         if self._effort > EFFORT_MAX:
             return None
         properties = self._held.properties_at(Extent(physical_offset, size), cold=self.cold)
         if properties is None:
-            return True  # whoever gets it finds the damage and names it, as without a filter
+            return True  # the receiver finds and reports the damage, as without a filter
         wanted = self._filter
         self._effort += (
             RECORD_EFFORT
@@ -203,11 +219,11 @@ class FilteredGet:
         return wanted.matches(properties)
 
     def read(self, result: GetMessageResult) -> bytes:
-        """The bytes of what `run` has found, by positional reads; before `release`."""
+        """Return the bytes of what `run` has found, by positional reads; before `release`."""
         return self._held.read(result.extents)
 
     def release(self) -> None:
-        """Let go of the files. May be called twice."""
+        """Release the files. May be called twice."""
         self._held.release()
 
     def __enter__(self) -> FilteredGet:

@@ -1,8 +1,8 @@
-"""Records about to be read: the files they lie in stay until the reader lets go (RocketMQ: SelectMappedBufferResult).
+"""Records about to be read, with their files held (RocketMQ: SelectMappedBufferResult).
 
-Between finding records and reading them in another thread, retention may delete the file. Whoever holds it first reads
-on undisturbed: the file is only shut down, and goes when the last holder has left (or has taken far too long; then its
-name goes, and the bytes stay for that holder alone).
+Retention may delete a file between finding records and reading them in another thread. A reader
+that holds the file is not affected: the file is only shut down, and deleted when its last holder
+releases it. If that takes too long, its name is removed, and the bytes stay for that holder alone.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from reput_protocol.record.layout import (
 )
 
 _READ_WHOLE_BYTES_MAX = 16_384
-"""Records up to this size are read at once: a second read costs more than the body."""
+"""Records up to this size are read completely: a second read costs more than the body."""
 
 
 class HeldExtents:
-    """Extents with their files held from construction until `release`; also a context manager that releases.
+    """Extents whose files are held from construction until `release`; also a context manager.
 
     Raises (on construction):
         FileMissing: one of the files has been deleted, or is being deleted; nothing is held.
@@ -39,7 +39,7 @@ class HeldExtents:
         self._files: list[MappedFile] = []
         self._last_file: MappedFile | None = None
         self._view: memoryview | None = None
-        """All of the last file that was looked into, in memory."""
+        """The whole mapping of the file that was used last."""
         try:
             for extent in self._extents:
                 if self._file_of(extent) is None:
@@ -55,9 +55,10 @@ class HeldExtents:
         return None
 
     def read(self, extents: Sequence[Extent] | None = None) -> bytes:
-        """The bytes of the extents, joined, by positional reads, for which no other thread waits; before `release`.
+        """Return the bytes of the extents, joined, by positional reads that block no other thread; before
+        `release`.
 
-        Others than those that were held may be asked for, if they lie in the same files.
+        Any extents in the held files may be read; the default is those that were held.
         """
         parts: list[bytes] = []
         for extent in self._extents if extents is None else extents:
@@ -67,10 +68,10 @@ class HeldExtents:
         return parts[0] if len(parts) == 1 else b"".join(parts)
 
     def properties_at(self, extent: Extent, *, cold: bool) -> bytes | None:
-        """The properties text of the record that is this extent, or None if no sound record is; before `release`.
+        """Return the properties text of the record at this extent, None if it is not valid; before `release`.
 
-        The extent lies in a file of those that were held. The body is not read, unless, on the way to the disk, that
-        costs less than to pass over it.
+        The extent is in one of the held files. The body is skipped, unless reading it from disk
+        costs less than a second read.
         """
         physical_offset, size = extent
         file = self._last_file
@@ -100,7 +101,7 @@ class HeldExtents:
             view.release()
 
     def release(self) -> None:
-        """Let go. The last one to leave a file that is being deleted unmaps it, which takes time: best in a worker."""
+        """Release the files. The last holder of a file that is being deleted unmaps it, which takes time."""
         self._close_view()
         files, self._files = self._files, []
         for file in files:

@@ -1,18 +1,20 @@
-"""The one face of the store: put, get and the steps that services drive (RocketMQ: DefaultMessageStore).
+"""The store's API: put, get, and the steps that services drive (RocketMQ: DefaultMessageStore).
 
-Promise. A message is appended to the log in the page cache; it survives the process from then on, and the machine once
-`flush_commit_log` has passed it. (With a pool of buffers it survives the process once `commit_log` has passed it.) The
-queues are derived from the log by `reput_step` and can be rebuilt from it at any time, so nothing but the log decides
-what exists. Assumed of the disk: what `fdatasync` confirmed stays, and anything written after the last sync may
-survive or not, page by page, in any order.
+Durability. A message is appended to the log in the page cache; from then on it survives the
+process, and the machine once `flush_commit_log` has passed it. (With a pool of buffers it survives
+the process once `commit_log` has passed it.) The queues are derived from the log by `reput_step`
+and can be rebuilt from it, so only the log decides which messages exist. Assumed of the disk: what
+`fdatasync` confirmed stays; anything written after the last sync may survive or not, page by page,
+in any order.
 
-Ownership. One thread owns the store and calls everything, with these exceptions: `commit_log`, `flush_commit_log`,
-`flush_consume_queues`, `write_checkpoint`, `prepare_next_file`, `make_log_file`, `unlock_full_files` and the steps of
-the cleaners may run in worker threads, each in one at a time; `read_extents` with `cold=True`, reading and releasing
-held extents, and running and releasing filtered gets, in any number of them.
+Threads. One thread owns the store and makes all calls, with these exceptions: `commit_log`,
+`flush_commit_log`, `flush_consume_queues`, `write_checkpoint`, `prepare_next_file`,
+`make_log_file`, `unlock_full_files` and the steps of the cleaners may run in worker threads, each
+in one at a time; `read_extents` with `cold=True`, reading and releasing held extents, and running
+and releasing filtered gets, in any number of them.
 
-Each subject has a class in a file of its own. `MessageStore` makes these parts for one directory, opens and closes it,
-and shows their methods as its own.
+`MessageStore` builds the parts of one directory, each a class in its own file, opens and closes
+them, and exposes their methods.
 """
 
 from __future__ import annotations
@@ -25,6 +27,7 @@ from functools import wraps
 from pathlib import Path
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
+from reput_broker.store.checked_path import checked_path
 from reput_broker.store.checkpoint import FlushMark, StoreCheckpoint
 from reput_broker.store.cleaners import StoreCleaners
 from reput_broker.store.deleted_topics import DeletedTopics
@@ -39,16 +42,14 @@ from reput_broker.store.errors import (
     StoreNotWritable,
 )
 from reput_broker.store.flush import StoreFlush
-from reput_broker.store.held_path import held_path
 from reput_broker.store.index.service import IndexService
 from reput_broker.store.index.store_index import StoreIndex
 from reput_broker.store.log.commit_log import CommitLog
 from reput_broker.store.message_reader import MessageReader
 from reput_broker.store.message_writer import MessageWriter
 from reput_broker.store.opening.abort_marker import AbortMarker
-from reput_broker.store.opening.judging import StoreParts
+from reput_broker.store.opening.judgement import StoreParts
 from reput_broker.store.opening.lock import DirectoryLock
-from reput_broker.store.opening.log_replay import LogReplay
 from reput_broker.store.opening.start import open_parts
 from reput_broker.store.options import StoreOptions
 from reput_broker.store.queue.builder import ConsumeQueueBuilder
@@ -63,11 +64,12 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 ACCESS_IN_MEMORY_PERCENT = 40
-"""Records this near to the end of the log, in percent of the machine's memory, count as being in the page cache."""
+"""Records this close to the end of the log, in percent of the machine's memory, count as in the
+page cache."""
 
 
 def _shown(part: str, method: Callable[Concatenate[Any, P], T]) -> Callable[Concatenate[MessageStore, P], T]:
-    """Return a method of the store that calls that of one of its parts, with its types and its docstring."""
+    """Return a method of the store that calls a method of one of its parts, with its types and docstring."""
     name = method.__name__
 
     @wraps(method)
@@ -83,9 +85,9 @@ class MessageStore:
 
     Args:
         options: geometry, durability and limits.
-        clock_ms: wall clock in milliseconds, asked once per put.
-        listener: told about new messages once they can be read.
-        dispatchers: more of what is derived from the log, fed after the queues.
+        clock_ms: wall clock in milliseconds, read once per put.
+        listener: notified of new messages once they can be read.
+        dispatchers: more dispatchers, fed after the queues.
     """
 
     def __init__(
@@ -105,7 +107,8 @@ class MessageStore:
         self._make_parts()
 
     def _make_parts(self) -> None:
-        """Make everything as it is before the directory has been read: at first, and again at each opening."""
+        """Create the parts as they are before the directory is read: in the constructor, and at
+        each opening."""
         options, clock_ms = self.options, self._clock_ms
         self._is_lost = False
         root = options.data_dir
@@ -135,10 +138,10 @@ class MessageStore:
         self._combine_parts()
 
     def _hold_paths(self, options: StoreOptions) -> StoreOptions:
-        """Return the options with paths that are checked at each use while the store is open (held_path.py)."""
+        """Return the options with paths that are checked at each use while the store is open."""
 
         def held(path: Path) -> Path:
-            return held_path(path, lambda: self._lock.check())
+            return checked_path(path, lambda: self._lock.check())
 
         return replace(
             options,
@@ -154,7 +157,7 @@ class MessageStore:
             self._flags.become_read_only(str(error))
 
     def _combine_parts(self) -> None:
-        """Make what works on the log and on what is derived from it."""
+        """Create what works on the log and on what is derived from it."""
         options, log, queues, flags, stats = self.options, self._log, self._queues, self._flags, self.stats
         memory_bytes = options.memory_bytes * ACCESS_IN_MEMORY_PERCENT // 100
         builder = ConsumeQueueBuilder(queues, options.filter_bit_maps)
@@ -167,7 +170,7 @@ class MessageStore:
             dispatched_offset=lambda: self._reput.dispatched_offset,
             options=options,
         )
-        follower = Reput(
+        self._follower = Reput(
             log,
             [builder, self._key_index, *self._dispatchers],
             self._deleted,
@@ -181,15 +184,14 @@ class MessageStore:
         self._reader = MessageReader(log, queues, flags, stats, memory_bytes)
         self._offsets = QueueOffsets(log, queues, memory_bytes)
         self._reput = reput = ReputSteps(
-            follower, builder, log, flags, stats, clock_ms=self._clock_ms, on_event=options.on_event
+            self._follower, builder, log, flags, stats, clock_ms=self._clock_ms, on_event=options.on_event
         )
-        self._log_replay = LogReplay(log, self._deleted, options, lambda: reput.dispatched_offset)
         self._flush = StoreFlush(log, queues, self._checkpoint, reput, flags, stats, self.check_directories)
         self._cleaners = StoreCleaners(
             options, log, queues, self._index, self._checkpoint, clock_ms=self._clock_ms
         )
 
-    # -- what the parts do ---------------------------------------------------------------------------------
+    # -- methods of the parts --------------------------------------------------------------------------
 
     # Condition (running_flags.py)
     stop_writing = _shown("_flags", RunningFlags.become_read_only)
@@ -207,10 +209,9 @@ class MessageStore:
     should_prepare_next_file = _shown("_writer", MessageWriter.should_prepare_next_file)
     prepare_next_file = _shown("_writer", MessageWriter.prepare_next_file)
     make_log_file = _shown("_writer", MessageWriter.make_log_file)
-    note_file_wait = _shown("_writer", MessageWriter.note_file_wait)
+    note_file_wait = _shown("_log", CommitLog.note_file_wait)
     want_file = _shown("_writer", MessageWriter.want_file)
     when_file_wanted = _shown("_writer", MessageWriter.when_file_wanted)
-    unlock_full_files = _shown("_writer", MessageWriter.unlock_full_files)
 
     # Getting (message_reader.py, queue/offsets.py, index/store_index.py)
     get_message = _shown("_reader", MessageReader.get_message)
@@ -235,6 +236,7 @@ class MessageStore:
 
     # Steps that services drive (reput.py, index/store_index.py, flush.py)
     reput_step = _shown("_reput", ReputSteps.reput_step)
+    replay = _shown("_follower", Reput.replay)
     index_step = _shown("_key_index", StoreIndex.index_step)
     settle_index = _shown("_key_index", StoreIndex.settle_index)
     flush_index = _shown("_key_index", StoreIndex.flush_index)
@@ -247,22 +249,22 @@ class MessageStore:
 
     # Retention (cleaners.py)
     cleaners = _shown("_cleaners", StoreCleaners.cleaners)
-    replay = _shown("_log_replay", LogReplay.replay)
 
     # -- opening and closing -------------------------------------------------------------------------------
 
     def open(self) -> RecoveryReport:
-        """Lock the directory, recover what is there and accept messages. Blocks for as long as recovery takes.
+        """Lock the directory, recover it and accept messages. Blocks until recovery is done.
 
         Raises:
-            StoreLocked: another broker, in this process or another, has the directory, or one of its log.
-            LogDirectoryUnusable: a directory of the log cannot be one, or is named twice.
-            ForeignFile: something in it is not ours to understand and would be damaged.
-            StoreDamaged: records that had been flushed do not pass their checks.
-            StoreNotWritable: the system does not let the directory be written.
-            DiskFull, FlushFailed: recovery could not be brought to its end; the next start does it again.
+            StoreLocked: another broker, in this process or another, has the directory or one of its
+                log.
+            LogDirectoryUnusable: a directory of the log cannot be used, or is named twice.
+            ForeignFile: a file is not supported by this store and would be damaged.
+            StoreDamaged: records that had been flushed fail their checks.
+            StoreNotWritable: the system does not allow the directory to be written.
+            DiskFull, FlushFailed: recovery could not be completed; the next start repeats it.
 
-        After the first four the directory is as it was found: nothing was changed or made. After any the lock is free.
+        After the first four the directory is unchanged. After any of them the lock is free.
         """
         assert not self._flags.is_open
         started = time.perf_counter()
@@ -304,7 +306,8 @@ class MessageStore:
         """Flush, dispatch and sync everything and release the directory. Blocks. Safe to call twice.
 
         Returns:
-            Whether all of it succeeded. Otherwise `abort` stays, and the next start recovers the directory.
+            Whether all of it succeeded. Otherwise `abort` stays, and the next start recovers the
+            directory.
         """
         if not self._flags.is_open:
             return self._flags.read_only_reason is None
@@ -351,7 +354,7 @@ class MessageStore:
 
     @property
     def is_writable(self) -> bool:
-        """Whether puts of any size are accepted, as far as the last attempts to write could tell."""
+        """Whether puts of any size are accepted, as far as the last attempts to write show."""
         return self._flags.is_writable
 
     @property
@@ -361,7 +364,7 @@ class MessageStore:
 
     @property
     def disk_full_reason(self) -> str | None:
-        """What could not be written for want of space, or why nothing may be; None while there is space.
+        """What could not be written for lack of space, or why the disk watch refuses puts; None otherwise.
 
         Clears by itself.
         """
@@ -369,8 +372,9 @@ class MessageStore:
 
     @property
     def file_refusal(self) -> DiskFull | FileNotMade | None:
-        """Why no file of the log could be made when that was last tried; None if one could, or while one lies ready."""
-        return self._log.file_refusal
+        """Why the last attempt to create a log file failed; None if it succeeded, or while one is
+        prepared."""
+        return self._log.supply.refusal
 
     @property
     def min_physical_offset(self) -> int:
@@ -379,12 +383,13 @@ class MessageStore:
 
     @property
     def max_physical_offset(self) -> int:
-        """Where the log ends, as far as it may be read."""
+        """End of the readable log."""
         return self._log.max_offset
 
     @property
     def committed_offset(self) -> int:
-        """Everything before this log offset has been handed to the operating system: it survives the process."""
+        """Everything before this log offset has been written to the operating system: it survives
+        the process."""
         return self._log.max_offset
 
     @property
@@ -394,7 +399,7 @@ class MessageStore:
 
     @property
     def commit_behind_bytes(self) -> int:
-        """Bytes of the log that lie in buffers and nowhere else."""
+        """Bytes of the log that are only in buffers of the pool."""
         return max(0, self._log.wrote_offset - self._log.max_offset)
 
     @property
@@ -414,18 +419,22 @@ class MessageStore:
 
     @property
     def dispatch_behind_bytes(self) -> int:
-        """Bytes of the log that could be dispatched and have not been."""
+        """Bytes of the log that can be dispatched and have not been."""
         return self._reput.dispatch_behind_bytes
 
     @property
     def dispatch_idle(self) -> bool:
-        """Whether a reput step now would find nothing to do; true too when dispatch stands still for good."""
+        """Whether a reput step would do nothing now; also true if dispatch has stopped for good."""
         return self._reput.dispatch_idle
 
     @property
     def has_files_to_unlock(self) -> bool:
-        """Whether a log file that warm-up has locked into memory is full now: see `unlock_full_files`."""
-        return self._writer.has_files_to_unlock
+        """Whether a log file that warm-up locked into memory is full now: see `unlock_full_files`."""
+        return self._log.supply.has_full_to_unlock
+
+    def unlock_full_files(self) -> None:
+        """Allow the system to evict the pages of such files. Blocks; may run in a worker thread."""
+        self._log.supply.unlock_full()
 
     @property
     def buffers_available(self) -> int | None:
@@ -434,23 +443,24 @@ class MessageStore:
 
     @property
     def file_waits(self) -> int:
-        """Puts since the store was opened that waited for a log file because none lay ready."""
+        """Puts since the store was opened that waited for a log file because none was prepared."""
         return self._log.file_waits
 
     @property
     def index_behind_bytes(self) -> int:
-        """Bytes of the log whose keys are not in the index yet although they are in the queues."""
+        """Bytes of the log whose entries are in the queues but whose keys are not in the index yet."""
         return self._key_index.index_behind_bytes
 
     def check_directories(self) -> None:
-        """Check that the store's directories and its lock file are at their paths, and the last file of the log in one.
+        """Check that the store's directories, its lock file and the last log file are still at their paths.
 
-        In any thread; the system calls may block. The first failure makes the store read-only until it is opened again
-        (event `store_directory_lost`). The paths in `options` check the directories each time one is used.
+        In any thread; the system calls may block. The first failure makes the store read-only until
+        it is opened again (event `store_directory_lost`). The paths in `options` check the
+        directories at each use.
 
         Raises:
             DirectoryLost: one of them was moved, deleted, unmounted or covered by another.
-            FileMissing: the file of the log that is in use was deleted.
+            FileMissing: the log file in use was deleted.
         """
         self._lock.check()
         last = self._log.files.last_file
@@ -469,11 +479,11 @@ class MessageStore:
     def delete_topic(self, topic: str) -> int:
         """Delete the queues of a topic; return how many there were. Durable on return.
 
-        Its records stay in the log until their file expires, but no recovery brings them back. A topic of that name
-        begins again at queue offset 0.
+        Its records stay in the log until their file expires, but no recovery brings them back. A
+        new topic with that name begins at queue offset 0.
 
         Raises:
-            StoreReadOnly, StoreClosed: the store does not write.
+            StoreReadOnly, StoreClosed: the store cannot be written.
         """
         self._flags.check_writable()
         self._deleted.add(topic, self._log.wrote_offset)
@@ -484,7 +494,7 @@ class MessageStore:
         return deleted
 
     def is_deleted(self, topic: str, physical_offset: int) -> bool:
-        """Whether a record of `topic` there belongs to a topic that has been deleted since."""
+        """Whether a record of `topic` at this log offset belongs to a topic that has been deleted since."""
         return self._deleted.hides(topic, physical_offset)
 
     def queues(self) -> list[tuple[str, int]]:

@@ -1,6 +1,7 @@
-"""Put messages into the log: check, append, count, and make the next files ahead of need (RocketMQ: putMessage).
+"""Put messages into the log: check, append, count, and create the next files ahead of need (RocketMQ:
+putMessage).
 
-The hot half of the store. Nothing here waits for the disk unless a file must be made; who must not wait asks
+Nothing here waits for the disk unless a file must be created; a caller that must not wait asks
 `needs_new_file` first.
 """
 
@@ -19,7 +20,6 @@ from reput_broker.store.stats import StoreStats
 from reput_protocol.errors import InvalidMessage, RecordMalformed, ReputError
 from reput_protocol.names import RETRY_PREFIX
 from reput_protocol.properties import CRC_PROPERTY_BYTES, PROPERTIES_BYTES_MAX
-from reput_protocol.record.host import Host
 from reput_protocol.record.layout import TRANSACTION_BITS, TRANSACTION_COMMIT
 from reput_protocol.record.put_block import BLOCK_BYTES_MAX, BlockCheck, BlockLimits, check_put_block
 from reput_protocol.record.record import Record, encode_record
@@ -29,7 +29,7 @@ RETRY_TOPIC_BYTES_MAX = 255
 
 
 def illegal_record(records: Sequence[Record], body_bytes_max: int, *, with_crc: bool) -> PutStatus | None:
-    """Check records that are to be put together; None if all may be stored."""
+    """Return why records that are put together may not be stored; None if they may."""
     assert records, "there is something to put"
     topic, queue_id = records[0].topic, records[0].queue_id
     topic_size = len(topic.encode())
@@ -46,13 +46,8 @@ def illegal_record(records: Sequence[Record], body_bytes_max: int, *, with_crc: 
     return None
 
 
-def encode_records(records: Sequence[Record], store_host: Host, *, with_crc: bool) -> list[bytes]:
-    """Encode records of one queue whose offsets and store timestamp are filled in at the append."""
-    return [encode_record(record, with_crc=with_crc, store_host=store_host) for record in records]
-
-
 def has_queue_entry(record: Record) -> bool:
-    """Whether a record takes a place in its queue: all but prepared and rolled back transaction records do."""
+    """Whether a record gets a queue entry: all but prepared and rolled back transaction records do."""
     return record.sys_flag & TRANSACTION_BITS in (0, TRANSACTION_COMMIT)
 
 
@@ -62,9 +57,9 @@ class MessageWriter:
     Args:
         options: limits, this store's address, and whether records end with a checksum.
         log: appended to.
-        index: its next file is made ahead of need too.
-        flags: say whether puts are taken, and are told when there is no space.
-        stats: counted in.
+        index: its next file is created ahead of need too.
+        flags: whether puts are accepted; notified when there is no space.
+        stats: counters to update.
     """
 
     def __init__(
@@ -86,13 +81,14 @@ class MessageWriter:
         )
 
     def put(self, blocks: Sequence[Block]) -> list[PutResult | ReputError]:
-        """Store blocks one after the other, each as a whole.
+        """Store blocks in order, each completely or not at all.
 
-        Never waits for the disk, unless a file must be made (`needs_new_file`).
+        Waits for the disk only if a file must be created (`needs_new_file`).
 
         Returns:
-            For each block where it was put, a status that says why not, or the rule that it breaks (RecordMalformed,
-            InvalidMessage). A block that is not stored leaves nothing behind, and the others are stored all the same.
+            For each block where it was put, a status that says why not, or the rule that it breaks
+            (RecordMalformed, InvalidMessage). A block that is refused leaves nothing behind and
+            does not affect the others.
         """
         flags = self._flags
         if flags.refuses_now:
@@ -110,7 +106,7 @@ class MessageWriter:
         return results + self._append(sound)
 
     def _fault_of(self, block: Block) -> PutResult | ReputError | None:
-        """Return what is against storing a block, which may be checked here; None if nothing is."""
+        """Return why a block may not be stored, checking it if necessary; None if it may."""
         if block.check is None and block.born_host:
             try:
                 block.check = check_put_block(
@@ -125,7 +121,7 @@ class MessageWriter:
         return None if self._log.fits(len(block.data)) else self._flags.refused(PutStatus.MESSAGE_ILLEGAL)
 
     def _append(self, blocks: Sequence[Block]) -> list[PutResult | ReputError]:
-        """Append sound blocks; where there is no file for one, that one is refused."""
+        """Append valid blocks; a block for which there is no file is refused."""
         flags, stats = self._flags, self._stats
         results: list[PutResult | ReputError] = []
         while blocks:
@@ -136,7 +132,7 @@ class MessageWriter:
                 blocks = blocks[1:]
                 continue
             if flags.lacks_something:
-                flags.note_written(self._log.file_refusal)
+                flags.note_written(self._log.supply.refusal)
             stats.put_blocks += len(stored)
             stats.put_messages += sum([result.count for result in stored])
             stats.put_bytes += stored[-1].end_offset - stored[0].physical_offset
@@ -157,24 +153,25 @@ class MessageWriter:
         """Store a block of `count` encoded records of one queue (`Block`), as `put` does.
 
         Raises:
-            RecordMalformed: the block breaks a rule; it names the first bad record. Nothing was stored.
+            RecordMalformed: the block breaks a rule; the error names the first bad record. Nothing
+                was stored.
             InvalidMessage: no record can hold this topic.
         """
         return self.put_one(Block(block, topic, queue_id, count, born_host, check))
 
     def put_one(self, block: Block) -> PutResult:
-        """Store one block as `put` does, but raise where it breaks a rule."""
+        """Store one block as `put` does, but raise if it breaks a rule."""
         (result,) = self.put((block,))
         if isinstance(result, ReputError):
             raise result
         return result
 
     def _refused(self, error: DiskFull | FileNotMade | StorePoolExhausted) -> PutResult:
-        """The answer to a put for which there was no file, or no buffer for it."""
+        """The result of a put for which there was no file or no buffer."""
         flags = self._flags
         if isinstance(error, StorePoolExhausted):
             return flags.refused(PutStatus.OS_PAGE_CACHE_BUSY)
-        if flags.read_only_reason is not None:  # the attempt has found out that the directory is lost
+        if flags.read_only_reason is not None:  # the attempt found that the directory is lost
             return flags.refused_now()
         flags.note_file_refused(error)
         self.want_file()
@@ -182,32 +179,36 @@ class MessageWriter:
         return flags.refused(PutStatus.DISK_FULL if is_full else PutStatus.CREATE_MAPPED_FILE_FAILED)
 
     def put_record(self, record: Record) -> PutResult:
-        """Store one message whose record the broker composed; its offsets and store timestamp are set here."""
+        """Store one message whose record the broker composed; offsets and store timestamp are set here."""
         return self.put_records((record,))
 
     def put_records(self, records: Sequence[Record]) -> PutResult:
-        """Store messages of one topic and queue contiguously, in one file, all or none (RocketMQ: putMessages).
+        """Store messages of one topic and queue contiguously, in one file, all or none (RocketMQ:
+        putMessages).
 
-        Prepared and rolled back transaction records get queue offset 0 and no queue entry; they are put alone.
+        Prepared and rolled back transaction records get queue offset 0 and no queue entry; they are
+        put alone.
         """
         block = self.block_of(records)
         return block if isinstance(block, PutResult) else self.put_one(block)
 
     def block_of(self, records: Sequence[Record]) -> Block | PutResult:
-        """Return the records of one queue as a block, or the refusal of those that may not be stored."""
+        """Return the records of one queue as a block, or the result of the put if they may not be stored."""
         flags, options = self._flags, self._options
         if flags.refuses_now:
             return flags.refused_now()
         illegal = illegal_record(records, options.message_bytes_max, with_crc=options.record_crc)
         if illegal is not None:
             return flags.refused(illegal)
-        encoded = encode_records(records, options.host, with_crc=options.record_crc)
+        encoded = [
+            encode_record(record, with_crc=options.record_crc, store_host=options.host) for record in records
+        ]
         first = records[0]
         data = encoded[0] if len(encoded) == 1 else b"".join(encoded)
         return Block(data, first.topic, first.queue_id, len(encoded), b"", takes_place=has_queue_entry(first))
 
     def put_encoded(self, topic: str, queue_id: int, encoded: Sequence[bytes]) -> PutResult:
-        """Store records that were made of others in this log, contiguously, in one file, all or none.
+        """Store records that were copied from records of this log, contiguously, in one file, all or none.
 
         Args:
             topic, queue_id: of every record.
@@ -216,86 +217,74 @@ class MessageWriter:
         return self.put_one(Block(b"".join(encoded), topic, queue_id, len(encoded), b""))
 
     def needs_new_file(self, size: int) -> bool:
-        """Whether a put of `size` bytes would have to make a log file, which blocks.
+        """Whether a put of `size` bytes would have to create a log file, which blocks.
 
-        Then call `make_log_file` in a thread first. False if the put would be refused all the same.
+        If so, call `make_log_file` in a thread first. False if the put would be refused anyway.
         """
         return self._log.needs_new_file(size) and not self._flags.refuses_now
 
     def should_prepare_next_file(self) -> bool:
-        """Whether puts are taken and it is time to make a log file (`AllocateMappedFile`), or the next index file."""
+        """Whether puts are accepted and a log file (`AllocateMappedFile`) or the next index file
+        should be created."""
         if not self._flags.is_open or self._flags.refuses_now:
             return False
         index = self._index
-        return self._log.should_prepare_next_file() or (
-            index is not None and index.should_prepare_next_file()
-        )
+        return self._log.supply.should_prepare or (index is not None and index.should_prepare_next_file())
 
     def prepare_next_file(self) -> None:
-        """Make the next file of the log, or of the index, whichever is wanted, ahead of need.
+        """Create the next file of the log or of the index, whichever is needed, ahead of need.
 
-        Blocks; may run in a worker thread. If neither is wanted yet, the log's is made.
+        Blocks; may run in a worker thread. If neither is needed yet, the log's is created.
 
         Raises:
-            DiskFull, FileNotMade: that of the log cannot be made; puts go on while the file in use has room, and those
-                that lie ready.
-            DiskFull, FlushFailed, OSError: that of the index cannot be made; dispatch goes on while there is room.
+            DiskFull, FileNotMade: the log file cannot be created; puts continue while there is room
+                in the file in use and in prepared ones.
+            DiskFull, FlushFailed, OSError: the index file cannot be created; dispatch continues
+                while there is room.
         """
         index = self._index
         if index is None or not index.should_prepare_next_file():
             self.make_log_file()
             return
-        if self._log.should_prepare_next_file():
+        if self._log.supply.should_prepare:
             self.make_log_file()
         index.prepare_next_file()
 
     def make_log_file(self) -> None:
-        """Make one more file of the log if too few lie ready, or none. Blocks; may run in a worker thread.
+        """Create a log file if fewer than needed are prepared. Blocks; may run in a worker thread.
 
         Raises:
-            DiskFull: as `prepare_next_file`.
+            DiskFull, FileNotMade: as `prepare_next_file`.
         """
         flags = self._flags
         try:
-            made = self._log.prepare_next_file()
+            made = self._log.supply.prepare()
         except (DiskFull, FileNotMade):
-            refusal = self._log.file_refusal
+            refusal = self._log.supply.refusal
             if refusal is not None:
                 flags.note_file_refused(refusal)
             raise
         if made:
             self._stats.files_prepared += 1
         if flags.lacks_something:
-            flags.note_written(self._log.file_refusal)
+            flags.note_written(self._log.supply.refusal)
 
     def look_at_file(self) -> None:
-        """Say so, after a start, if nothing can be appended to the file that it found last."""
-        refusal = self._log.file_refusal
+        """After a start, report if nothing can be appended to the last file that it found."""
+        refusal = self._log.supply.refusal
         if refusal is not None:
             self._flags.note_file_refused(refusal)
 
-    def note_file_wait(self) -> None:
-        """Count a put that has to wait for a log file."""
-        self._log.note_file_wait()
-
     def want_file(self) -> None:
-        """Tell whoever makes files ahead that `make_log_file` has failed. In the thread that appends."""
+        """Notify the service that creates files that `make_log_file` has failed. In the thread that
+        appends."""
         self._log.on_file_wanted()
 
     def when_file_wanted(self, call: Callable[[], None]) -> None:
-        """Have `call` called when it is time to make a file of the log or of the index, or to unlock one of the log.
+        """Have `call` called when a file should be created, or a full log file unlocked.
 
-        An append calls it, or a step of dispatch.
+        Called by an append or by a step of dispatch.
         """
         self._log.on_file_wanted = call
         if self._index is not None:
             self._index.on_file_wanted = call
-
-    @property
-    def has_files_to_unlock(self) -> bool:
-        """Whether a log file that warm-up has locked into memory is full now."""
-        return self._log.supply.has_full_to_unlock
-
-    def unlock_full_files(self) -> None:
-        """Let the system drop the pages of such files. Blocks; may run in a worker thread."""
-        self._log.supply.unlock_full()

@@ -1,13 +1,14 @@
-"""Follow the log and dispatch what it holds: queues, index, long polling (RocketMQ: ReputMessageService).
+"""Follow the log and dispatch its records to queues, index and long polling (RocketMQ: ReputMessageService).
 
-The log is the truth; whatever else there is, is derived from it here, one step at a time. A step takes some bytes of
-the log, turns them into one batch and hands that to every dispatcher in order; only then does the position move. So a
-dispatcher that fails gets the same batch again, and nothing is announced before it can be read.
+Everything else in a store is derived from the log here. A step reads some bytes of the log, makes
+one batch of them and gives it to every dispatcher in order; only then does the position advance. So
+a dispatcher that fails gets the same batch again, and listeners are notified only of what can be
+read.
 
-How far a step may go is the caller's rule: up to what is flushed, or up to what is written.
+The caller limits how far a step may go: to what is flushed, or to what is written.
 
-A record that cannot be read is never passed over. RocketMQ skips over it; but then the queue would give the offset
-of the lost message to another one, and nobody would know.
+A record that cannot be read is never skipped. RocketMQ skips it, but then the queue gives the
+offset of the lost message to another one, and no reader notices.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ STEP_BYTES_MAX = 1 << 20
 
 
 class Reput:
-    """The follower. `position` is the log offset up to which everything has been dispatched."""
+    """Follows the log. `position` is the log offset up to which everything has been dispatched."""
 
     def __init__(
         self,
@@ -69,12 +70,12 @@ class Reput:
     def step(self, max_bytes: int = STEP_BYTES_MAX) -> int:
         """Dispatch the next records, at least one if there is one; return how many there were.
 
+        `position` never passes what could not be dispatched.
+
         Raises:
             DiskFull: a dispatcher has no room; the step may be repeated.
-            StoreDamaged: what lies at `position` is no record.
-            QueueGap: what lies there does not follow what its queue holds.
-
-        Whatever is raised, `position` stays before what could not be dispatched.
+            StoreDamaged: there is no valid record at `position`.
+            QueueGap: the record at `position` does not follow the last entry of its queue.
         """
         limit = self._limit()
         position = self.position
@@ -85,7 +86,7 @@ class Reput:
                 first = self._log.min_offset
                 if position >= first:
                     raise
-                position = first  # the file has expired: who is so far behind goes on after it
+                position = first  # the file has expired: continue after it
                 continue
             count = len(rows)
             if count:
@@ -98,8 +99,32 @@ class Reput:
                 return count
         return 0
 
+    def replay(self, from_offset: int, dispatcher: Dispatcher) -> int:
+        """Give a dispatcher every record from a log offset on that was dispatched; return how many.
+
+        Blocks. Records that have left the log are omitted. Together with the batches that are
+        dispatched from then on, the dispatcher has received everything once.
+
+        Raises:
+            StoreDamaged: a record cannot be read; the dispatcher has received those before it.
+        """
+        end = self.position
+        reader = Reput(
+            self._log,
+            [dispatcher],
+            self._deleted,
+            StoreStats(),
+            limit=lambda: end,
+            position=max(from_offset, self._log.min_offset),
+            levels_ms=self._levels_ms,
+        )
+        records = 0
+        while count := reader.step():
+            records += count
+        return records
+
     def _scan(self, position: int, limit: int, max_bytes: int) -> tuple[bytes, DispatchRows]:
-        """Read and cut up the bytes at `position`; the result holds a record or ends with a blank one."""
+        """Read and scan the bytes at `position`; the result holds a record or ends with a blank one."""
         available = min(limit, self._log.next_file_offset(position)) - position
         size = min(available, max_bytes)
         while True:
@@ -108,10 +133,10 @@ class Reput:
             stop = rows.stopped_by
             if rows.consumed or (stop is not None and stop.status is ScanStatus.BLANK):
                 return data, rows
-            assert stop is not None, "a scan of something ends with a record or a reason"
+            assert stop is not None, "a scan ends with a record or a reason"
             if stop.status is ScanStatus.INVALID or size == available:
                 self._fail(position, stop.reason)
-            # One record is larger than the step: take it alone.
+            # One record is larger than the step: read it alone.
             size = min(available, max(stop.size, 2 * size))
 
     def _dispatch(self, position: int, data: bytes, rows: DispatchRows, count: int) -> None:
@@ -131,38 +156,38 @@ class Reput:
 
     def _fail(self, offset: int, reason: str) -> NoReturn:
         file = self._log.files.find_by_offset(offset)
-        assert file is not None, "what is dispatched lies in a file"
+        assert file is not None, "what is dispatched is in a file"
         raise StoreDamaged(
             file.path, offset - file.base_offset, f"{reason} (log offset {offset})", REPAIR_REMEDY
         )
 
 
 DISPATCH_RETRY_MS = 100
-"""How long dispatch waits after it found no room on the disk, or no file descriptor."""
+"""How long dispatch waits after it found no room on disk, or no free descriptor."""
 
 
 class Dispatched(NamedTuple):
-    """What belongs together when the queues are flushed: it is replaced as a whole, for the thread that flushes."""
+    """The state of dispatch when the queues are flushed; replaced as a whole, for the flush thread."""
 
     position: int
     """Everything before this log offset has been dispatched."""
     store_timestamp_ms: int
     """Store time of the last record dispatched."""
     entries: int
-    """How many entries the queues have in all."""
+    """Number of entries of all queues."""
 
 
 class ReputSteps:
-    """Drives one `Reput`: when a step that failed is tried again, and when it never is.
+    """Drives a `Reput`: decides whether and when a failed step is retried.
 
     Args:
-        reput: does a step.
+        reput: executes the steps.
         builder: counts the entries of the queues.
-        log: says how far dispatch may go, and whether it waits for space itself.
-        flags: told when dispatch cannot go on, and why.
-        stats: says whether it can ever go on (`dispatch_damage`).
+        log: limits dispatch, and knows whether it needs space itself.
+        flags: notified when dispatch cannot continue, and why.
+        stats: `dispatch_damage` says that it never can.
         clock_ms: wall clock.
-        on_event: told when there are no file descriptors.
+        on_event: notified when no descriptor is free.
     """
 
     def __init__(
@@ -188,22 +213,23 @@ class ReputSteps:
         self._failed_ms: int | None = None
 
     def begin(self, position: int, store_timestamp_ms: int, entries: int) -> None:
-        """Go on from where recovery has left the queues."""
+        """Continue from where recovery has left the queues."""
         self._reput.position = position
         self._builder.entries = entries
         self.dispatched = Dispatched(position, store_timestamp_ms, entries)
 
     def set_entries(self, entries: int) -> None:
-        """Say how many entries the queues have, after some were deleted."""
+        """Set how many entries the queues have, after some were deleted."""
         self._builder.entries = entries
         self.dispatched = self.dispatched._replace(entries=entries)
 
     def reput_step(self, max_bytes: int = STEP_BYTES_MAX) -> int:
-        """Dispatch what the log holds beyond the last step, about `max_bytes` of it; return how many records.
+        """Dispatch the next records of the log, about `max_bytes` of them; return how many.
 
-        0 means that there is nothing to do now: everything is dispatched, the disk is full or no file can be opened
-        (dispatch tries again by itself, a moment later), or what comes next cannot be read, written or synced. The last
-        three make the store read-only: what was put behind could not be consumed.
+        0 means that there is nothing to do now: everything is dispatched; the disk is full or no
+        file can be opened (a later call retries); or the next record cannot be read, written or
+        synced. The last makes the store read-only, because what is put after it could not be
+        consumed.
         """
         flags = self._flags
         if flags.read_only_reason is not None and self._stats.dispatch_damage:
@@ -220,11 +246,11 @@ class ReputSteps:
             flags.note_disk_full(error)
             return 0
         except (StoreDamaged, QueueGap, FlushFailed) as error:
-            self._stand_still(error)
+            self._stop_dispatch(error)
             return 0
         except OSError as error:
             if not is_out_of_descriptors(error):
-                self._stand_still(error)
+                self._stop_dispatch(error)
                 return 0
             if failed_ms is None:
                 self._on_event("store_out_of_open_files", {"reason": str(error)})
@@ -235,15 +261,15 @@ class ReputSteps:
         if failed_ms is not None:
             self._failed_ms = None
             flags.dispatch_wants_space = False
-            flags.note_written(self._log.file_refusal)
+            flags.note_written(self._log.supply.refusal)
         return count
 
-    def _stand_still(self, error: Exception) -> None:
+    def _stop_dispatch(self, error: Exception) -> None:
         self._stats.dispatch_damage += 1
         self._flags.become_read_only(str(error))
 
     def finish(self) -> bool:
-        """Dispatch all there is, without waiting after a failure; return whether everything is dispatched."""
+        """Dispatch everything, without waiting after a failure; return whether that succeeded."""
         self._failed_ms = None
         while self.is_behind:
             if self.reput_step() == 0 and self.is_behind:
@@ -252,7 +278,7 @@ class ReputSteps:
 
     @property
     def is_behind(self) -> bool:
-        """Whether the log holds what could be dispatched and has not been."""
+        """Whether the log holds records that can be dispatched and have not been."""
         return self._reput.position < self._log.readable_end()
 
     @property
@@ -262,10 +288,10 @@ class ReputSteps:
 
     @property
     def dispatch_behind_bytes(self) -> int:
-        """Bytes of the log that could be dispatched and have not been."""
+        """Bytes of the log that can be dispatched and have not been."""
         return self._reput.behind_bytes
 
     @property
     def dispatch_idle(self) -> bool:
-        """Whether a step now would find nothing to do; true too when dispatch stands still for good."""
+        """Whether a step would do nothing now; also true if dispatch has stopped for good."""
         return self._reput.position >= self._log.readable_end() or self._stats.dispatch_damage > 0

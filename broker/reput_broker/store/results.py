@@ -1,4 +1,4 @@
-"""What the store answers: results of a put, of a get, and of opening a directory."""
+"""Results of a put, of a get, and of opening a directory."""
 
 from __future__ import annotations
 
@@ -10,59 +10,59 @@ from msgspec import Struct
 
 
 class PutStatus(Enum):
-    """What became of a put. Only after `PUT_OK` is anything stored."""
+    """The outcome of a put. Only after `PUT_OK` is anything stored."""
 
     PUT_OK = auto()
     """Stored in the page cache; durable once the log is flushed past the result's `end_offset`."""
 
     MESSAGE_ILLEGAL = auto()
-    """A message breaks a limit (topic, body or record size) or would not fit into a whole log file."""
+    """A message exceeds a limit (topic, body or record size) or the size of a log file."""
 
     PROPERTIES_SIZE_EXCEEDED = auto()
     """The properties text is longer than a record can hold."""
 
     DISK_FULL = auto()
-    """No file could be made for the message. The store keeps serving and accepts puts again when there is space."""
+    """No file could be created for the message. Puts are accepted again when there is space."""
 
     CREATE_MAPPED_FILE_FAILED = auto()
-    """No file could be made for the message, for another reason: `MessageStore.file_refusal` says which.
+    """No file could be created for the message, for another reason (`MessageStore.file_refusal`).
 
-    The store keeps serving and accepts puts again when a file can be made.
+    Puts are accepted again when a file can be created.
     """
 
     OS_PAGE_CACHE_BUSY = auto()
-    """The page cache takes messages too slowly: no buffer of the pool is free. It may be tried again at once."""
+    """The page cache takes messages too slowly: no buffer of the pool is free. May be retried at once."""
 
     READ_ONLY = auto()
-    """The store no longer writes: a flush failed or damage was found; `MessageStore.read_only_reason` says which."""
+    """The store no longer writes: a flush failed or damage was found (`MessageStore.read_only_reason`)."""
 
     SERVICE_NOT_AVAILABLE = auto()
     """The store is not open."""
 
 
 class GetStatus(Enum):
-    """What a get found; `next_begin_offset` of the result says where to go on."""
+    """The outcome of a get; the result's `next_begin_offset` says where to continue."""
 
     FOUND = auto()
     """At least one message is in the result."""
 
     NO_MATCHED_MESSAGE = auto()
-    """Entries were scanned and the filter let none of them through."""
+    """Entries were scanned and the filter accepted none."""
 
     MESSAGE_WAS_REMOVING = auto()
     """The scanned entries point to records that have been deleted from the log."""
 
     OFFSET_FOUND_NULL = auto()
-    """The queue has no readable file at the offset; go on at the next file."""
+    """The queue has no readable file at the offset; continue at the next file."""
 
     OFFSET_OVERFLOW_BADLY = auto()
-    """The offset lies beyond the end of the queue."""
+    """The offset is beyond the end of the queue."""
 
     OFFSET_OVERFLOW_ONE = auto()
-    """The offset is the end of the queue: the next message will get it."""
+    """The offset is the end of the queue: the next message gets it."""
 
     OFFSET_TOO_SMALL = auto()
-    """The offset lies before the first message that is still kept."""
+    """The offset is before the first message that is still kept."""
 
     NO_MATCHED_LOGIC_QUEUE = auto()
     """There is no such queue."""
@@ -89,7 +89,7 @@ class PutResult(Struct, gc=False):
 
 
 class Extent(NamedTuple):
-    """A stretch of whole records in the log: where it starts and how many bytes it has. It lies in one file."""
+    """Consecutive whole records in the log, all in one file."""
 
     physical_offset: int
     size: int
@@ -97,27 +97,27 @@ class Extent(NamedTuple):
 
 @dataclass(slots=True)
 class GetMessageResult:
-    """The outcome of one get (RocketMQ: GetMessageResult). Holds places, not bytes; `read_extents` fetches those."""
+    """The outcome of one get (RocketMQ: GetMessageResult): extents, which `read_extents` reads."""
 
     status: GetStatus
     next_begin_offset: int
-    """The queue offset to ask for next, whatever the status is."""
+    """The queue offset to continue with, whatever the status is."""
     min_offset: int
     max_offset: int
     count: int = 0
     size: int = 0
     """Bytes of all found records."""
     extents: tuple[Extent, ...] = ()
-    """The found records in queue order; neighbours in the log are merged into one extent."""
+    """The found records in queue order; adjacent ones are merged into one extent."""
     cold: bool = False
-    """Whether the records are presumed to be out of the page cache: read them in a worker thread."""
+    """Whether the records are presumed not to be in the page cache: read them in a worker thread."""
 
 
 class TransferLimits(NamedTuple):
-    """How much one get may return, apart from what its caller asks for (RocketMQ: maxTransfer...OnMessageIn...).
+    """Limits of one get, in addition to those of its caller (RocketMQ: maxTransfer...OnMessageIn...).
 
-    "Memory" holds for records within 40 % of the machine's memory of the end of the log, "disk" for older ones. The
-    first message is returned whatever its size.
+    "Memory" applies to records within 40 % of the machine's memory of the end of the log, "disk" to
+    older ones. The first message is returned whatever its size.
     """
 
     memory_bytes: int
@@ -125,28 +125,28 @@ class TransferLimits(NamedTuple):
     disk_bytes: int
     disk_messages: int
     scan_bytes: int
-    """Queue entries (20 bytes each) that may be scanned for a filter, at least as many as messages are asked for."""
+    """Queue entries (20 bytes each) that a filter may scan, at least as many as messages are requested."""
 
 
 ROCKETMQ_LIMITS = TransferLimits(
     memory_bytes=262_144, memory_messages=32, disk_bytes=65_536, disk_messages=8, scan_bytes=16_000
 )
-"""What RocketMQ's clients expect of a broker."""
+"""The limits that RocketMQ's clients expect."""
 
 
 class RecoveryReport(NamedTuple):
     """What opening a directory found and did."""
 
     kind: Literal["empty", "clean", "abnormal"]
-    """Whether there was no log, one that was closed in order, or one whose broker was killed."""
+    """No log; a log that was closed in order; a log whose broker was killed."""
     records: int
-    """Records whose checks were made."""
+    """Number of records checked."""
     checked_from: int
     """Log offset from which records were checked."""
     end_offset: int
-    """Where the log ends now; the next record goes there, or into the next file."""
+    """End of the log; the next record goes there, or into the next file."""
     truncated_bytes: int
-    """Bytes of unfinished writes that were cut off the end and overwritten with zeros."""
+    """Bytes of unfinished writes that were removed from the end of the log."""
     dispatched: int
-    """Queue entries that were missing and have been made."""
+    """Number of missing queue entries that were created."""
     duration_s: float

@@ -1,4 +1,4 @@
-"""The rules of retention, apart from what they are applied to (RocketMQ: MessageStoreConfig, DefaultMessageStore).
+"""The rules of retention (RocketMQ: MessageStoreConfig, DefaultMessageStore).
 
 When files are deleted:
 
@@ -7,7 +7,8 @@ When files are deleted:
     disk > disk_clean_forcibly   the oldest files whatever their age, unless clean_file_forcibly is off
     disk > disk_warning          that too, and puts are refused until the disk is at or below disk_clean_forcibly
 
-The gap between the last two is on purpose: a disk around one limit would have puts refused and taken in turn.
+The gap between the last two is on purpose: otherwise a disk near one limit would make puts alternate
+between refused and accepted.
 """
 
 from __future__ import annotations
@@ -22,10 +23,10 @@ UNREADABLE = -1.0
 
 
 def disk_used_ratio(path: Path) -> float:
-    """The used part of the file system that holds `path`: 0 to 1, in whole percent, rounded up. Blocks.
+    """Used part of the file system of `path`: 0 to 1, in whole percent, rounded up. Blocks.
 
-    What only the superuser may use counts neither as used nor as left. A directory that does not exist yet is looked
-    for where it will be made. `UNREADABLE` if the system does not say.
+    Space reserved for the superuser counts neither as used nor as free. For a directory that does
+    not exist, the place where it would be created counts. `UNREADABLE` if the system does not say.
     """
     while not path.exists() and path != path.parent:
         path = path.parent
@@ -39,15 +40,15 @@ def disk_used_ratio(path: Path) -> float:
 
 
 DiskUsage = Callable[[Path], float]
-"""The used part, 0 to 1, of the disk that holds a path; negative if it cannot be told. May block."""
+"""Returns the used part, 0 to 1, of the disk of a path; negative if it cannot be read. May block."""
 
 MANUAL_ROUNDS = 20
-"""How many rounds a deletion by hand goes on for, whatever the hour."""
+"""Rounds for which a manual deletion stays in effect, whatever the hour."""
 
 
 @dataclass(frozen=True, slots=True)
 class RetentionRules:
-    """What an operator decides, under RocketMQ's names and with its defaults. Times are in milliseconds."""
+    """Settings of the operator, with RocketMQ's names and defaults. Times are in milliseconds."""
 
     file_reserved_ms: int = 72 * 3_600_000
     """How long a log file is kept after its last change (fileReservedTime)."""
@@ -60,32 +61,33 @@ class RetentionRules:
     disk_warning_ratio: float = 0.90
     """Above it puts are refused (diskSpaceWarningLevelRatio)."""
     clean_file_forcibly: bool = True
-    """Whether files that have not expired may be deleted for want of space at all (cleanFileForciblyEnable)."""
+    """Whether files that have not expired may be deleted for lack of space (cleanFileForciblyEnable)."""
     delete_files_batch: int = 10
-    """Most log files of one round (deleteFileBatchMax)."""
+    """Maximum number of log files deleted in one round (deleteFileBatchMax)."""
     destroy_forcibly_ms: int = 120_000
-    """How long readers of a file are waited for before it is given up (destroyMapedFileIntervalForcibly)."""
+    """How long to wait for readers of a file before it is deleted anyway
+    (destroyMapedFileIntervalForcibly)."""
     redelete_hanged_ms: int = 120_000
-    """How often a file that somebody held is tried again while no round is due (redeleteHangedFileInterval)."""
+    """Interval of retries for a file that was held, while no round is due (redeleteHangedFileInterval)."""
 
 
 class DiskLevel(StrEnum):
-    """What the disk's usage leads to."""
+    """The consequence of the disk's usage."""
 
     OK = "ok"
     CLEAN = "clean"
-    """Expired files are deleted now, or any if it is above `disk_clean_forcibly_ratio`."""
+    """Expired files are deleted now; any file above `disk_clean_forcibly_ratio`."""
     REFUSE = "refuse"
-    """The same, and puts are refused."""
+    """As CLEAN, and puts are refused."""
 
 
 class DiskWatch:
-    """Judges the disks by the rules and remembers whether puts are refused.
+    """Applies the rules to the disks and remembers whether puts are refused.
 
     Args:
-        usage: looks at a disk.
-        log_directories: where new log files may lie; the least used of their disks counts.
-        queue_directory: where queues lie.
+        usage: returns the used part of a disk.
+        log_directories: where new log files may be created; the least used of their disks counts.
+        queue_directory: where the queues are.
     """
 
     def __init__(self, usage: DiskUsage, log_directories: Sequence[Path], queue_directory: Path) -> None:
@@ -94,20 +96,20 @@ class DiskWatch:
         self._queue_directory = queue_directory
         self.level = DiskLevel.OK
         self.used_ratio = 0.0
-        """Of the fuller of both disks at the last look; negative if one of them could not be read."""
+        """Usage of the fuller of both disks at the last look; negative if one of them could not be read."""
         self.forces = False
-        """Whether, at the last look, a disk was so full that files go whatever their age."""
+        """Whether a disk was so full at the last look that files are deleted whatever their age."""
         self.full_directories: frozenset[Path] = frozenset()
-        """Log directories on disks that, at the last look, were that full; no new files are made there."""
+        """Log directories on disks that were that full at the last look; no new files are created there."""
         self.refusal: str | None = None
         """Why puts are refused; None while they are not."""
 
     def look(self, rules: RetentionRules) -> DiskLevel:
-        """Look at the disks and judge them. Blocks."""
+        """Read the usage of the disks and apply the rules. Blocks."""
         looks = [(path, self._usage(path)) for path in self._log_directories]
         limit = rules.disk_clean_forcibly_ratio
         self.full_directories = frozenset(path for path, used in looks if used > limit)
-        # A new file goes to the least used disk that can be read; one that cannot is as good as full.
+        # A new file goes to the least used readable disk; an unreadable one counts as full.
         readable = [found for found in looks if found[1] >= 0] or looks
         directory, used = min(readable, key=lambda found: found[1])
         queues_used = self._usage(self._queue_directory)

@@ -1,10 +1,13 @@
-"""Whether the store may be read and takes puts, and if not, why (RocketMQ: RunningFlags).
+"""Whether the store can be read and accepts puts, and if not, why (RocketMQ: RunningFlags).
 
-Four things stand against a put, each with its own way back. Read-only: a sync failed or something is damaged; only a
-restart helps. No space: a write found no room; the flag goes as soon as one succeeds, and meanwhile small puts that
-still have room go on, unless it is dispatch that has none: then nothing that is put could be consumed. No file: the log
-needs one that cannot be made, for want of descriptors or because no directory lets it; the same. The disk is too full:
-whoever watches it says so, and says when it is over.
+Puts are refused in four conditions, each with its own way out:
+
+- read-only: a sync failed or something is damaged; until a restart.
+- no space: a write found no room; until one succeeds. Small puts that still have room are accepted,
+  unless dispatch has no room: nothing that is put could be consumed.
+- no file: the log needs a file that cannot be created, for lack of descriptors or because no
+  directory allows it; until one can be.
+- disk too full: set and cleared by the disk watch.
 """
 
 from __future__ import annotations
@@ -18,10 +21,10 @@ from reput_broker.store.stats import StoreStats
 
 
 class RunningFlags:
-    """The condition of one store, over all its openings.
+    """The condition of one store, across closing and reopening.
 
-    The owner of the store changes it; worker threads may call `become_read_only`, `final`, the two about commits, and
-    those that note whether something could be written or made.
+    The owner of the store changes it; worker threads may call `become_read_only`, `final`, and the
+    methods that note a commit, a write, or a file that cannot be created.
     """
 
     __slots__ = (
@@ -43,23 +46,25 @@ class RunningFlags:
         self.is_open = False
         """Whether messages can be read."""
         self.refusal: PutStatus | None = PutStatus.SERVICE_NOT_AVAILABLE
-        """What every put is answered with until the store is opened; READ_ONLY from the reason for it on.
+        """Status of every put until the store is opened; READ_ONLY once `read_only_reason` is set.
 
-        DISK_FULL while a commit finds no room."""
+        DISK_FULL while a commit finds no room.
+        """
         self.read_only_reason: str | None = None
-        """Why puts are refused as READ_ONLY until the store is opened again; it outlives `close`."""
+        """Why puts are refused as READ_ONLY until the store is opened again; kept after `close`."""
         self.no_space_reason: str | None = None
-        """What could not be written for want of space when that was last tried."""
+        """What the last attempt could not write for lack of space."""
         self.no_file_reason: str | None = None
-        """Why the file that the log needs could not be made when that was last tried, if not for want of space."""
+        """Why the last attempt to create the next log file failed, if not for lack of space."""
         self.dispatch_wants_space = False
-        """Whether it was dispatch that found no room; then all puts are refused."""
+        """Whether dispatch found no room; then all puts are refused."""
         self._disk_refusal: str | None = None
-        # A commit that goes through in one worker must not take back what a failed sync in another has just said.
+        # A commit that succeeds in one worker must not clear what a failed sync in another has just
+        # set.
         self._refusal_lock = threading.Lock()
 
     def note_open(self) -> None:
-        """The store has been opened: what was the matter before is over."""
+        """The store has been opened: earlier conditions no longer apply."""
         self.read_only_reason = self.no_space_reason = self.no_file_reason = self._disk_refusal = None
         self.dispatch_wants_space = False
         self.refusal = None
@@ -70,56 +75,56 @@ class RunningFlags:
         self.refusal = PutStatus.SERVICE_NOT_AVAILABLE
         self.is_open = False
 
-    # -- what may be done ------------------------------------------------------------------------------------
+    # -- queries ---------------------------------------------------------------------------------------
 
     @property
     def is_writable(self) -> bool:
-        """Whether puts of any size are accepted, as far as the last attempts to write could tell."""
+        """Whether puts of any size are accepted, as far as the last attempts to write show."""
         return self.refusal is None and self._disk_refusal is None and not self.lacks_something
 
     @property
     def lacks_something(self) -> bool:
-        """Whether something could not be written, or made, when that was last tried."""
+        """Whether the last attempt to write, or to create a file, failed."""
         return self.no_space_reason is not None or self.no_file_reason is not None
 
     @property
     def disk_full_reason(self) -> str | None:
-        """What could not be written for want of space, or why nothing may be; None while there is space."""
+        """What could not be written for lack of space, or why the disk watch refuses puts; None otherwise."""
         return self._disk_refusal or self.no_space_reason
 
     @property
     def refuses_now(self) -> bool:
-        """Whether a put is refused whatever it is."""
+        """Whether every put is refused now."""
         return self.refusal is not None or self.dispatch_wants_space or self._disk_refusal is not None
 
     def refused_now(self) -> PutResult:
-        """The answer to a put while `refuses_now`."""
+        """The result of a put while `refuses_now`."""
         return self.refused(self.refusal or PutStatus.DISK_FULL)
 
     def refused(self, status: PutStatus) -> PutResult:
-        """The answer to a put that is refused with a status; counted."""
+        """The result of a put that is refused with a status; counted."""
         self._stats.put_refused += 1
         return PutResult(status)
 
     def closed(self) -> StoreClosed:
-        """The error to raise for what needs an open store."""
+        """The error to raise if an operation needs an open store."""
         return StoreClosed(f"the store in {self._options.data_dir} is not open")
 
     def check_writable(self) -> None:
-        """Refuse to change anything in a store that is closed or read-only.
+        """Check that the store may be changed.
 
         Raises:
-            StoreClosed, StoreReadOnly: it is.
+            StoreClosed, StoreReadOnly: it may not.
         """
         if not self.is_open:
             raise self.closed()
         if self.read_only_reason is not None:
             raise StoreReadOnly(self.read_only_reason)
 
-    # -- what changes it -------------------------------------------------------------------------------------
+    # -- changes ---------------------------------------------------------------------------------------
 
     def become_read_only(self, reason: str) -> None:
-        """Take no more puts until the store is opened again; the first reason stands (event `store_read_only`)."""
+        """Refuse puts until the store is opened again; the first reason is kept (event `store_read_only`)."""
         with self._refusal_lock:
             is_first = self.read_only_reason is None
             if is_first:
@@ -130,15 +135,15 @@ class RunningFlags:
             self._options.on_event("store_read_only", {"reason": reason})
 
     def final(self, error: StoreError | OSError) -> StoreReadOnly:
-        """Become read-only for an error that nothing but a restart helps against; return what to raise for it."""
+        """Become read-only after an error that only a restart resolves; return the error to raise."""
         self.become_read_only(str(error))
         return StoreReadOnly(str(error))
 
     def refuse_for_disk(self, reason: str | None) -> None:
-        """Refuse puts as DISK_FULL from now on because the disk is too full, or, with None, no longer.
+        """Refuse puts as DISK_FULL because the disk is too full, or, with None, stop doing so.
 
-        (RocketMQ: RunningFlags, disk full.) Reading and dispatching go on. Events `store_disk_above_limit` and
-        `store_disk_below_limit`.
+        (RocketMQ: RunningFlags, disk full.) Reads and dispatch continue. Events
+        `store_disk_above_limit` and `store_disk_below_limit`.
         """
         before, self._disk_refusal = self._disk_refusal, reason
         if reason is not None and before is None:
@@ -147,7 +152,7 @@ class RunningFlags:
             self._options.on_event("store_disk_below_limit", {})
 
     def note_disk_full(self, error: DiskFull) -> None:
-        """Something could not be written for want of space (event `store_disk_full`, once until there is space)."""
+        """A write failed for lack of space (event `store_disk_full`, once until there is space)."""
         self._stats.disk_full += 1
         if self.no_space_reason is None:
             self._options.on_event(
@@ -156,7 +161,8 @@ class RunningFlags:
         self.no_space_reason = str(error)
 
     def note_file_refused(self, error: DiskFull | FileNotMade) -> None:
-        """The log needs a file that cannot be made (event `store_disk_full` or `log_file_not_made`, once each)."""
+        """The log needs a file that cannot be created (event `store_disk_full` or
+        `log_file_not_made`, once each)."""
         if isinstance(error, DiskFull):
             self.note_disk_full(error)
             return
@@ -165,25 +171,26 @@ class RunningFlags:
         self.no_file_reason = str(error)
 
     def note_commit_without_space(self, error: DiskFull) -> None:
-        """A commit found no room: no put is taken until one does, since its bytes would only wait in memory."""
+        """A commit found no room: puts are refused until one does, since their bytes would only
+        wait in memory."""
         self.note_disk_full(error)
         with self._refusal_lock:
             if self.refusal is None:
                 self.refusal = PutStatus.DISK_FULL
 
     def note_commit(self) -> None:
-        """A commit went through."""
+        """A commit succeeded."""
         with self._refusal_lock:
             if self.refusal is PutStatus.DISK_FULL:
                 self.refusal = None
 
     def note_written(self, file_refusal: DiskFull | FileNotMade | None) -> None:
-        """Something could be written, or made: what was lacking is there again, but for what somebody still waits for.
+        """A write, or the creation of a file, succeeded: clear the conditions, except those that still hold.
 
         Events `store_has_space_again` and `log_file_made_again`.
 
         Args:
-            file_refusal: why the log still has no file; None if it does not wait for one.
+            file_refusal: why the log still has no next file; None if it does not need one.
         """
         if self.no_file_reason is not None and not isinstance(file_refusal, FileNotMade):
             self.no_file_reason = None

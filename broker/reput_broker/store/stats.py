@@ -1,6 +1,6 @@
-"""What the store counts while it works: plain integers, read by the metrics page at scrape time.
+"""Counters of the store: plain integers, read by the metrics page at scrape time.
 
-An integer add costs a twentieth of a labelled metric call, so the hot paths touch nothing else.
+An integer add costs a twentieth of a labelled metric call, so the hot paths do nothing else.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 class StoreStats:
     """Totals since the store was opened; bytes and messages unless the name says otherwise.
 
-    Written by the owner of the store and, for the `flush*` fields, by the one thread that flushes; a reader in
+    Written by the owner of the store and, for the `flush*` fields, by the flush thread; a reader in
     another thread may see values of slightly different moments.
     """
 
@@ -20,19 +20,19 @@ class StoreStats:
     put_messages: int = 0
     put_bytes: int = 0
     put_refused: int = 0
-    """Puts answered with any status but PUT_OK, and blocks refused as malformed."""
+    """Puts with any status but PUT_OK, and blocks refused as malformed."""
 
     get_calls: int = 0
     get_found: int = 0
     get_messages: int = 0
     get_bytes: int = 0
     get_cold: int = 0
-    """Gets whose records are presumed to be out of the page cache."""
+    """Gets whose records are presumed not to be in the page cache."""
 
     dispatched_messages: int = 0
     dispatch_steps: int = 0
     dispatch_damage: int = 0
-    """Records that dispatch could not read; dispatch stands still once this is not 0."""
+    """Records that dispatch could not read; dispatch stops once this is not 0."""
 
     flushes: int = 0
     flushed_bytes: int = 0
@@ -40,11 +40,11 @@ class StoreStats:
     flush_duration_us: int = 0
 
     commit_failures: int = 0
-    """Commits that failed for good: one at most, for the store is read-only then."""
+    """Commits that failed for good: at most one, because the store is read-only then."""
     consume_queue_flushes: int = 0
     checkpoints: int = 0
 
     files_prepared: int = 0
-    """Log files that were made ahead of need."""
+    """Log files created ahead of need."""
     disk_full: int = 0
-    """Times a file or a queue entry could not be written for want of space."""
+    """Times a file or a queue entry could not be written for lack of space."""

@@ -1,4 +1,4 @@
-"""Show what lies in a store directory, file by file, damage included."""
+"""Show the contents of a store directory, file by file, including damage."""
 
 from __future__ import annotations
 
@@ -59,11 +59,11 @@ _INDEX_HEADER = (
     "hash_slot_count",
     "index_count",
 )
-"""RocketMQ's words for the fields of an index file's header."""
+"""RocketMQ's names for the fields of an index file's header."""
 
 
 class DumpRange(NamedTuple):
-    """Which part is asked for: from a position on, up to another (excluded), at most so many rows."""
+    """Positions `[start, stop)`, and the maximum number of rows."""
 
     start: int | None = None
     stop: int | None = None
@@ -71,13 +71,13 @@ class DumpRange(NamedTuple):
 
 
 class NotThere(LookupError):
-    """What was asked for is not in the directory."""
+    """The requested object is not in the directory."""
 
 
 def dump_log(layout: StoreLayout, part: DumpRange) -> Iterator[Row]:
     """Yield every record, blank, damage and the end of the log; positions are log offsets.
 
-    A record whose checks fail has `fault` with the reason.
+    A record that fails a check has a `fault` with the reason.
     """
     start = part.start or 0
     first = next(
@@ -126,7 +126,7 @@ def dump_queue(layout: StoreLayout, topic: str, queue_id: int, part: DumpRange) 
     """Yield every unit of a queue; positions are queue offsets.
 
     Raises:
-        NotThere: there is no such queue.
+        NotThere: the queue does not exist.
     """
     queue = find_queue(layout, topic, queue_id)
     files = OpenFiles()
@@ -157,7 +157,7 @@ def find_queue(layout: StoreLayout, topic: str, queue_id: int) -> QueueDirectory
     """Return a queue's directory.
 
     Raises:
-        NotThere: there is none.
+        NotThere: the queue does not exist.
     """
     for queue in layout.queues:
         if (queue.topic, queue.queue_id) == (topic, queue_id):
@@ -208,7 +208,7 @@ def dump_index(layout: StoreLayout, part: DumpRange) -> Iterator[Row]:
 
 
 def dump_checkpoint(root: Path) -> Row:
-    """Return the fields of the checkpoint, and of our mark if it holds.
+    """Return the fields of the checkpoint, and the mark if it is valid.
 
     Raises:
         NotThere: there is no checkpoint.
@@ -225,7 +225,7 @@ def dump_checkpoint(root: Path) -> Row:
 
 
 def dump_topics(layout: StoreLayout) -> Iterator[Row]:
-    """Yield every topic of `topics.json`, then every queue with where it begins and ends."""
+    """Yield every topic of `topics.json`, then every queue with its bounds."""
     table = table_in_force(layout.config_dir / "topics.json").members.get("topicConfigTable")
     for name, entry in sorted(table.items()) if isinstance(table, dict) else ():
         members = entry if isinstance(entry, dict) else {"entry": entry}
@@ -252,7 +252,7 @@ def dump_topics(layout: StoreLayout) -> Iterator[Row]:
 
 
 def dump_offsets(layout: StoreLayout) -> Iterator[Row]:
-    """Yield every committed offset, the journal's commits included."""
+    """Yield every committed offset, including the journal's commits."""
     table = table_in_force(layout.config_dir / "consumerOffset.json")
     offsets = offsets_in(table.members)
     in_json: dict[OffsetKey, Any] = dict(offsets)

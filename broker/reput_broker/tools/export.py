@@ -1,4 +1,4 @@
-"""Hand out the messages of a topic from a directory, each checked: as objects, or as a Parquet file."""
+"""Export the messages of a topic from a directory, each verified: as objects, or as a Parquet file."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _GAP_BYTES_MAX = 64 << 10
 
 
 class ExportRange(NamedTuple):
-    """Which messages: by queue offset or by store time in milliseconds; the end is excluded."""
+    """A range of queue offsets or of store times in milliseconds; the end is excluded."""
 
     start: int | None = None
     stop: int | None = None
@@ -28,7 +28,7 @@ class ExportRange(NamedTuple):
 
 
 class BadMessage(NamedTuple):
-    """A message that cannot be handed out."""
+    """A message that cannot be exported."""
 
     topic: str
     queue_id: int
@@ -44,11 +44,12 @@ class BadMessage(NamedTuple):
 class TopicExport:
     """The messages of one topic, queue after queue, in the order of their queue offsets.
 
-    A message is handed out only if its record is sound, checksums included, and is the one that the queue means.
+    A message is exported only if its record is valid, checksums included, and is the one that its
+    queue entry means.
     """
 
     def __init__(self, layout: StoreLayout, topic: str, part: ExportRange) -> None:
-        """Choose the topic.
+        """Select the topic.
 
         Raises:
             NotThere: it has no queues.
@@ -60,9 +61,9 @@ class TopicExport:
         if not self._queues:
             raise NotThere(f"topic {topic} has no queue in {layout.consume_queue_dir}")
         self.bad_count = 0
-        """Messages that were left out because they are damaged."""
+        """Messages that were omitted because they are damaged."""
         self.total_units = sum(self._bounds(queue)[2] for queue in self._queues)
-        """Units that will be looked at."""
+        """Units to examine."""
         self.units_done = 0
 
     def _bounds(self, queue: QueueDirectory) -> tuple[UnitFiles, int, int]:
@@ -72,7 +73,7 @@ class TopicExport:
         return units, start, max(0, stop - start)
 
     def messages(self) -> Iterator[Record | BadMessage]:
-        """Yield the messages, and in its place every one that is damaged."""
+        """Yield the messages, with a `BadMessage` in place of each damaged one."""
         try:
             for queue in self._queues:
                 units, start, count = self._bounds(queue)
@@ -89,7 +90,7 @@ class TopicExport:
         log_min = self._layout.log.min_offset
         for index, (offset, size, _) in enumerate(rows):
             if (size == PRE_BLANK_SIZE and not offset) or (size > 0 and 0 <= offset < log_min):
-                continue  # before the first message, or its record has expired
+                continue  # pre-blank, or its record has expired
             if not window_at <= offset <= offset + size <= window_at + len(window):
                 window_at = offset
                 window = self._read(offset, self._run_end(rows, index) - offset)
@@ -102,7 +103,7 @@ class TopicExport:
 
     @staticmethod
     def _run_end(rows: list[Any], index: int) -> int:
-        """How far to read at once: over records that lie near to each other."""
+        """Return the end of a run of records that are close enough to read at once."""
         start = end = rows[index][0]
         for offset, size, _ in rows[index:]:
             if offset < end or offset > end + _GAP_BYTES_MAX or offset + size > start + _READ_BYTES_MAX:

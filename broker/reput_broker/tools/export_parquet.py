@@ -1,4 +1,4 @@
-"""Write messages as a Parquet file, with pyarrow where that is installed."""
+"""Write messages as a Parquet file, using pyarrow if it is installed."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class ParquetMissing(RuntimeError):
 
 
 def write_parquet(path: Path, records: Iterable[Record]) -> int:
-    """Write one row per message; return how many. The file appears under its name when it is complete.
+    """Write one row per message; return how many. The file gets its name when it is complete.
 
     Raises:
         ParquetMissing: pyarrow is not installed; nothing was written.
@@ -68,7 +68,7 @@ def _pyarrow() -> tuple[Any, Any]:
 
 
 def require_parquet() -> None:
-    """Raise ParquetMissing unless `write_parquet` can work."""
+    """Raise ParquetMissing unless pyarrow is installed."""
     _pyarrow()
 
 

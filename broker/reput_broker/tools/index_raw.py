@@ -1,6 +1,6 @@
-"""One index file as it lies on the disk, whatever is wrong with it: read only, and without knowing its geometry.
+"""Read an index file on disk, whatever is wrong with it and without knowing its geometry.
 
-What its bytes mean stands in `store/index_file.py`.
+The format is described in `store/index/file.py`.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from reput_protocol.kernel.index import fitting_slots
 _ENTRY: Final = struct.Struct(">iqii")
 assert _ENTRY.size == ENTRY_BYTES
 INDEX_BYTES_MIN = index_file_size(slots=1, entries=2)
-"""Bytes of the smallest index file: a slot, the entry that is never used, and one more."""
+"""Size of the smallest index file: one slot, the unused entry and one more."""
 ROCKETMQ_SLOTS = 5_000_000
 
 
@@ -42,12 +42,12 @@ class IndexEntry(NamedTuple):
 
 
 def unpack_entries(data: bytes) -> list[IndexEntry]:
-    """Decode entries that follow each other."""
+    """Decode adjacent entries."""
     return list(map(IndexEntry._make, _ENTRY.iter_unpack(data)))
 
 
 class RawIndex:
-    """A mapped index file; `data` are its bytes."""
+    """A mapped index file; `data` is its contents."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -56,23 +56,23 @@ class RawIndex:
         self.size = len(self.data)
         self.header = IndexHeader(*HEADER.unpack_from(self.data))
         self.slot_count = 0
-        """H; 0 until `set_slots`."""
+        """Number of slots; 0 until `set_slots`."""
         self.entry_max = 0
-        """N."""
+        """Number of entries that fit."""
 
     @property
     def used(self) -> int:
-        """Entries in use, entry 0 included; never more than the file has room for."""
+        """Number of entries in use, including entry 0; limited to the size of the file."""
         return max(1, min(self.header.next_entry, self.entry_max))
 
     def set_slots(self, slot_count: int) -> None:
-        """Say how many slots the file has."""
+        """Set how many slots the file has."""
         self.slot_count = slot_count
         self.entry_max = (self.size - HEADER_BYTES - SLOT_BYTES * slot_count) // ENTRY_BYTES
 
     @property
     def entries_at(self) -> int:
-        """Where entry 0 lies."""
+        """Position of entry 0."""
         return HEADER_BYTES + SLOT_BYTES * self.slot_count
 
     @property
@@ -81,20 +81,20 @@ class RawIndex:
         return self.data[HEADER_BYTES : self.entries_at]
 
     def head(self, slot: int) -> int:
-        """Return the newest entry of a slot."""
+        """Return the number of the newest entry of a slot."""
         at = HEADER_BYTES + SLOT_BYTES * slot
         return int.from_bytes(self.data[at : at + SLOT_BYTES], "big", signed=True)
 
     def entry_bytes(self, first: int, stop: int) -> bytes:
-        """Return entries `[first, stop)`, which the file must have."""
+        """Return the bytes of entries `[first, stop)`, which must be within the file."""
         return self.data[self.entry_place(first) : self.entry_place(stop)]
 
     def entries(self, first: int, stop: int) -> list[IndexEntry]:
-        """Return entries `[first, stop)`, which the file must have."""
+        """Return entries `[first, stop)`, which must be within the file."""
         return unpack_entries(self.entry_bytes(first, stop))
 
     def entry_place(self, number: int) -> int:
-        """Byte of an entry."""
+        """Position of an entry."""
         return self.entries_at + ENTRY_BYTES * number
 
     def close(self) -> None:
@@ -102,10 +102,10 @@ class RawIndex:
         self.data.close()
 
     def guess_slots(self) -> int:
-        """Find out how many slots the file has; 0 if it cannot be told.
+        """Determine how many slots the file has; 0 if that is not possible.
 
-        The newest entry is the head of its chain, and it and the first entry have the offsets of the header. No other
-        division of the file fits that, unless there are next to no entries.
+        The newest entry is the head of its chain, and the first and the newest entry have the
+        offsets of the header. Only with very few entries can another number of slots fit too.
         """
         header, rest = self.header, self.size - HEADER_BYTES
         if header.next_entry < 2 or rest % SLOT_BYTES or header.next_entry > rest // ENTRY_BYTES:
@@ -121,7 +121,7 @@ class RawIndex:
 
 
 def common_slots(files: Sequence[RawIndex]) -> int:
-    """Return how many slots most files have, as far as it can be guessed; 0 if it cannot be told for any."""
+    """Return the most frequent guess of `guess_slots`; 0 if there is none."""
     known = [guess for guess in (raw.guess_slots() for raw in files) if guess]
     return max(set(known), key=known.count, default=0)
 
@@ -130,15 +130,15 @@ ROCKETMQ_ENTRIES = 20_000_000
 
 
 class IndexSizes(NamedTuple):
-    """What a file is divided into."""
+    """Number of slots and entries of a file."""
 
     slots: int
     entries: int
-    """The entry that is never used included."""
+    """Including the unused entry."""
 
 
 def index_sizes(layout: StoreLayout) -> IndexSizes | None:
-    """Return what the caller's geometry says, and where it says nothing, what fits the files; None if nothing does."""
+    """Return the caller's geometry, completed by what fits the files; None if nothing does."""
     slots, entries = layout.geometry.index_slots, layout.geometry.index_entries
     if slots and entries:
         return IndexSizes(slots, entries)

@@ -1,7 +1,7 @@
-"""Which files a store directory has, and of which size: read from the files themselves, not from a configuration.
+"""The files of a store directory and their sizes, read from the files and not from a configuration.
 
-Every stream (the log, each queue) lies in files of one size, named by the offset of their first byte. Loading by the
-broker stops at the first file that does not fit; here all of them are named.
+Every stream (the log, each queue) is in files of one size, named by the offset of their first byte.
+Opening a store stops at the first file that does not fit; here all of them are reported.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class StreamFile(NamedTuple):
     start: int
     """Offset of its first byte in the stream."""
     size: int
-    """Bytes that it really has: less than `file_size` of its stream if it was cut short."""
+    """Actual size: less than the stream's `file_size` if it is truncated."""
 
     @property
     def end(self) -> int:
@@ -37,7 +37,7 @@ class StreamFile(NamedTuple):
 
 
 class OddFile(NamedTuple):
-    """A file that does not fit where it lies."""
+    """A file that does not belong to its stream or has a wrong size."""
 
     path: Path
     position: int
@@ -51,17 +51,17 @@ class Stream:
     directories: tuple[Path, ...]
     files: list[StreamFile] = field(default_factory=list)
     file_size: int = 0
-    """Bytes of each file; 0 without files."""
+    """Size of each file; 0 without files."""
     odd: list[OddFile] = field(default_factory=list)
 
     @property
     def min_offset(self) -> int:
-        """Where the first file starts; 0 without files."""
+        """Start of the first file; 0 without files."""
         return self.files[0].start if self.files else 0
 
     @property
     def total_bytes(self) -> int:
-        """Bytes of all files."""
+        """Total size of all files."""
         return sum(file.size for file in self.files)
 
     def find(self, offset: int) -> StreamFile | None:
@@ -77,7 +77,7 @@ class Stream:
         return file if file is not None and offset < file.end else None
 
     def place(self, offset: int) -> tuple[Path, int]:
-        """Return the file that has, or would have, the byte at `offset`, and where in it that is."""
+        """Return the file that has, or would have, the byte at `offset`, and its position there."""
         file = self.find(offset)
         if file is not None:
             return file.path, offset - file.start
@@ -96,7 +96,7 @@ class QueueDirectory:
 
 @dataclass(frozen=True, slots=True)
 class Geometry:
-    """Sizes that the caller knows; 0 leaves them to be read from the files."""
+    """Sizes known to the caller; those that are 0 are read from the files."""
 
     commit_log_file_size: int = 0
     consume_queue_entries: int = 0
@@ -107,12 +107,14 @@ class Geometry:
 class StoreLayout:
     """The streams of one directory.
 
-    Queues and index are taken from where a killed rebuild has left them, if it has (`directory_swap.standing_for`).
+    Queues and index are found also if a killed rebuild left them under another name
+    (`directory_swap.standing_for`).
 
     Args:
         root: the store directory.
-        commit_log_dirs: where the log lies, if not in `commitlog`: RocketMQ may spread it over several directories.
-        geometry: sizes that are known.
+        commit_log_dirs: directories of the log, if not `commitlog`; RocketMQ may spread it over
+            several.
+        geometry: known sizes.
     """
 
     def __init__(
@@ -145,16 +147,16 @@ class StoreLayout:
 
     @property
     def config_dir(self) -> Path:
-        """Where the tables lie."""
+        """Directory of the tables."""
         return self.root / "config"
 
     @property
     def index_dir(self) -> Path:
-        """Where the index files lie."""
+        """Directory of the index files."""
         return self.root / "index"
 
     def index_files(self) -> list[Path]:
-        """Return the index files, oldest first (RocketMQ: IndexService takes names that are numbers)."""
+        """Return the index files, oldest first (like RocketMQ's IndexService, names that are numbers)."""
         directory = standing_for(self.index_dir)
         if not directory.is_dir():
             return []
@@ -166,7 +168,7 @@ class StoreLayout:
 
 
 def _without_leftovers(files: list[StreamFile]) -> list[StreamFile]:
-    """Leave out what is left of files that could not be made, beside those made instead, as a start does."""
+    """Drop leftovers of files that were created in another directory instead, as a start does."""
     kept: list[StreamFile] = []
     for file in files:
         if kept and kept[-1].start == file.start:
@@ -179,9 +181,9 @@ def _without_leftovers(files: list[StreamFile]) -> list[StreamFile]:
 
 
 def read_stream(directories: tuple[Path, ...], file_size: int = 0) -> Stream:
-    """List the files of a stream; with a `file_size` of 0 find it out.
+    """List the files of a stream; with a `file_size` of 0 determine it.
 
-    Sub-directories are skipped, as a load skips them. A last file without a byte counts as not there.
+    Sub-directories are skipped, as at a start. An empty last file does not count.
     """
     stream = Stream(directories)
     for directory in directories:
@@ -236,7 +238,7 @@ def read_stream(directories: tuple[Path, ...], file_size: int = 0) -> Stream:
 
 
 def _guess_size(files: Sequence[StreamFile]) -> int:
-    """The size of every file: the step from name to name if a file has just that, else what most files have."""
+    """Return the distance of the names if a file has that size, else the most frequent size."""
     if not files:
         return 0
     steps = [after.start - before.start for before, after in pairwise(files)]

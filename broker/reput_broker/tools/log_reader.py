@@ -1,7 +1,7 @@
-"""Read the log from file to file: batches of records, damage, and the end.
+"""Read the log file by file: batches of records, damage, and the end.
 
-Like recovery this trusts nothing, but it does not stop at damage: it looks for the next sound record behind it, so that
-everything that is wrong can be named, and everything that is right can be shown.
+Unlike recovery this does not stop at damage: it searches for the next valid record, so that all
+damage can be reported and all valid records shown.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from typing import NamedTuple
 from reput_broker.store.file_io import end_of_data, is_all_zero
 from reput_broker.tools.layout import Stream, StreamFile
 from reput_protocol.kernel.records import scan_records
-from reput_protocol.record.layout import FRONT, I32, MAGIC_V1, MAGIC_V2, RECORD_BYTES_MIN
+from reput_protocol.record.layout import FRONT, RECORD_BYTES_MIN
 from reput_protocol.record.row import POSITION, SIZE, TOPIC, WIDTH
 from reput_protocol.record.scan import RecordScan, ScanStatus, locate
 
 CHUNK_BYTES = 2 << 20
-"""How much is read, and examined, at a time: a verification takes 8 % longer with 1 MiB, 6 % with 4 MiB.
+"""Bytes read and examined at a time: a verification takes 8 % longer with 1 MiB, 6 % with 4 MiB.
 
 (Cores with 1 MiB of L2 cache each, bodies of 300 bytes.)
 """
@@ -31,13 +31,13 @@ _MAGIC = re.compile(rb"\xda\xa3\x20[\xa7\xab]")
 
 @dataclass(slots=True)
 class LogBatch:
-    """Records that are back to back in one file, each with sound lengths and in the place that it names."""
+    """Adjacent records of one file, each with valid lengths and at the place that it names."""
 
     file: StreamFile
     position: int
-    """Where the first one starts in the file."""
+    """Start of the first one in the file."""
     data: bytes
-    """Begins with the first record; may hold more than the records."""
+    """Begins with the first record; may be longer than the records."""
     table: array[int]
     """`len(COLUMNS)` numbers of each record; positions count from the start of `data`."""
 
@@ -51,7 +51,7 @@ class LogBatch:
 
     @property
     def end(self) -> int:
-        """Where in `data` the last record ends."""
+        """End of the last record in `data`."""
         return self.table[POSITION - WIDTH] + self.table[SIZE - WIDTH]
 
     def column(self, number: int) -> array[int]:
@@ -65,17 +65,17 @@ class LogBatch:
 
 
 class Damage(NamedTuple):
-    """Bytes of the log that are no sound record although one belongs there."""
+    """Bytes of the log in place of a valid record."""
 
     file: StreamFile
     position: int
     end_position: int
-    """Where in the file something sound begins again, or where its data ends."""
+    """Start of the next valid record in the file, or end of the file's data."""
     reason: str
     is_tail: bool
-    """Whether nothing sound follows anywhere: what a crash leaves looks like this."""
+    """Whether nothing valid follows anywhere, as after a crash."""
     is_framed: bool = False
-    """Whether lengths, place and topic are sound, so that it is known which message this was."""
+    """Whether lengths, place and topic are valid, so that it is known which message this was."""
 
     @property
     def offset(self) -> int:
@@ -84,7 +84,7 @@ class Damage(NamedTuple):
 
     @property
     def size(self) -> int:
-        """How many bytes are damaged."""
+        """Number of damaged bytes."""
         return self.end_position - self.position
 
     @property
@@ -94,12 +94,9 @@ class Damage(NamedTuple):
 
 
 class LogEnd(NamedTuple):
-    """Where the sound records end; always the last thing that a reading yields."""
+    """End of the valid records; always the last item of a reading."""
 
     offset: int
-    position: int
-    path_index: int
-    """Which of the stream's files that is in."""
 
 
 class BlankEnd(NamedTuple):
@@ -120,15 +117,17 @@ def read_log(
     from_position: int = 0,
     chunk_bytes: int = CHUNK_BYTES,
 ) -> Iterator[LogPart]:
-    """Read the stream's files one after the other from the given one on, and that one from a record's position on.
+    """Read the stream's files in order, the first one from a record's position on.
 
-    With `to_index` only the files before that one are read, and readings of all parts of the files one after the other
-    yield what one reading of them all does, but for the ends: a file that is missing before a part belongs to it.
+    With `to_index` only the files before that one are read. Reading all parts of the files this way
+    yields the same items as one reading, except for the ends; a missing file before a part belongs
+    to that part.
 
-    Checks sizes, magic numbers, inner lengths and PHYSICALOFFSET; checksums are left to the caller (`checksum_faults`).
+    Checks sizes, magic numbers, inner lengths and PHYSICALOFFSET, but not checksums
+    (`checksum_faults`).
     """
     last = last_file_with_data(stream)
-    end = LogEnd(stream.min_offset, 0, 0)
+    end = LogEnd(stream.min_offset)
     for index in range(from_index, len(stream.files) if to_index is None else to_index):
         file = stream.files[index]
         if index > (from_index if to_index is None else 0):
@@ -145,14 +144,14 @@ def read_log(
             yield from reading.parts(from_position if index == from_index else 0)
         finally:
             reading.close()
-        end = LogEnd(file.start + reading.end_position, reading.end_position, index)
+        end = LogEnd(file.start + reading.end_position)
         if reading.ended_here and index >= last:
             break
     yield end
 
 
 def last_file_with_data(stream: Stream) -> int:
-    """Index of the last file that holds anything but zeros, -1 if none does."""
+    """Index of the last file that is not all zero, -1 if there is none."""
     for index in range(len(stream.files) - 1, -1, -1):
         fd = os.open(stream.files[index].path, os.O_RDONLY | os.O_CLOEXEC)
         try:
@@ -173,9 +172,9 @@ class _FileReading:
         self._chunk_bytes = chunk_bytes
         self._fd = os.open(file.path, os.O_RDONLY | os.O_CLOEXEC)
         self.end_position = 0
-        """Where the sound records end."""
+        """End of the valid records."""
         self.ended_here = False
-        """Whether nothing but zeros follows, instead of a blank record or the end of the file."""
+        """Whether only zeros follow, instead of a blank record or the end of the file."""
 
     def close(self) -> None:
         os.close(self._fd)
@@ -231,14 +230,14 @@ class _FileReading:
             yield Damage(self._file, size, size, reason, self._is_last)
 
     def _batch(self, data: bytes, position: int) -> tuple[LogBatch | None, int]:
-        """Return the records at the start of `data` and how many bytes they take."""
+        """Return the records at the start of `data` and their size."""
         table, end, *_ = scan_records(data, 0, len(data), self._file.start + position)
         if not table:
             return None, 0
         return LogBatch(self._file, position, data, table), end
 
     def _judge(self, data: bytes, position: int) -> tuple[RecordScan, str]:
-        """Say what is at the start of `data`, and what is wrong with it."""
+        """Return what is at the start of `data`, and what is wrong with it."""
         scan, extent = locate(data, 0, len(data), check_crc=False)
         if extent is not None:
             claimed = FRONT.unpack_from(data)[6]
@@ -254,7 +253,7 @@ class _FileReading:
         return is_all_zero(self._fd, position, self._file.size)
 
     def _damage(self, position: int, scan: RecordScan, reason: str) -> Damage:
-        """Find where something sound begins again."""
+        """Find where valid data begins again."""
         size = self._file.size
         with mmap.mmap(self._fd, size, access=mmap.ACCESS_READ) as mapped, memoryview(mapped) as view:
             follower = position + scan.size
@@ -275,8 +274,3 @@ class _FileReading:
         if extent is not None:
             return bool(FRONT.unpack_from(view, position)[6] == self._file.start + position)
         return scan.status is ScanStatus.BLANK and scan.size == self._file_size - position
-
-
-def is_record_magic(data: bytes, position: int) -> bool:
-    """Whether a record's magic number is 4 bytes after `position`."""
-    return bool(I32.unpack_from(data, position + 4)[0] in (MAGIC_V1, MAGIC_V2))

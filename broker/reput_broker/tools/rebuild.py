@@ -1,11 +1,11 @@
-"""Make what is derived from the log anew, beside what is there, and put it in its place at the end.
+"""Rebuild what is derived from the log in new directories, and then replace the old ones.
 
-Each new directory is complete and on the disk before it takes the place of the old one, in one step
-(`directory_swap.py`); then the checkpoint says what is there now, so that the next start has nothing to do.
+Each new directory is complete and on disk before it replaces the old one in one step
+(`directory_swap.py`); then the checkpoint is updated, so that the next start has nothing to do.
 
-Being killed leaves what was there, or what was made. Beside it there may be directories `rebuild-N.tmp`, which nobody
-minds and the next rebuild removes. If queues or index are new and the checkpoint does not say so yet, a start compares
-the queues with all of the log, and makes the index anew.
+A kill leaves the old or the new directories, and possibly `rebuild-N.tmp` directories, which are
+ignored and removed by the next rebuild. If queues or index are new and the checkpoint has not been
+updated, a start compares the queues with the whole log, and rebuilds the index.
 """
 
 from __future__ import annotations
@@ -32,9 +32,8 @@ from reput_broker.store.queue.unit import PRE_BLANK_SIZE, UNIT_BYTES
 from reput_broker.tools.index_raw import index_sizes
 from reput_broker.tools.layout import QueueDirectory, StoreLayout
 from reput_broker.tools.log_reader import LogBatch, LogEnd, read_log
-from reput_broker.tools.queue_ends import queues_digest
 from reput_broker.tools.report import Progress, no_progress
-from reput_broker.tools.unit_files import OpenFiles, UnitFiles
+from reput_broker.tools.unit_files import OpenFiles, UnitFiles, queues_digest
 from reput_broker.tools.verify import Verification
 from reput_protocol.printable import counted
 from reput_protocol.record.dispatch_rows import scan_dispatch
@@ -43,18 +42,18 @@ _YEAR_9999_MS = 253_370_764_800_000
 
 
 class IndexSizesUnknown(ValueError):
-    """Nothing says how many slots and entries an index file has."""
+    """The number of slots and entries of an index file is unknown."""
 
 
 class IndexRebuild:
-    """The index files, named by the store times of the records that they begin with."""
+    """The index files, named by the store times of their first records."""
 
     def __init__(self, layout: StoreLayout, temporary: Path) -> None:
         """Begin.
 
         Raises:
-            IndexSizesUnknown: neither the caller nor a file tells the sizes.
-            ForeignFile: something that is no index file lies among them, and would be removed.
+            IndexSizesUnknown: neither the caller nor a file determines the sizes.
+            ForeignFile: a file in the directory is not an index file, and would be removed.
         """
         self.directory = layout.index_dir
         sizes = index_sizes(layout)
@@ -76,7 +75,7 @@ class IndexRebuild:
         self._index.flush_full_files()
 
     def finish(self) -> str:
-        """Insert what is left, and bring all of it to the disk."""
+        """Insert the remaining keys, and sync everything."""
         self._index.settle()
         self._index.flush_full_files()
         self._index.flush()
@@ -89,7 +88,7 @@ class IndexRebuild:
         self._index.close()
 
     def note(self, checkpoint: StoreCheckpoint, _end_offset: int, *, stopped: bool) -> None:
-        """Say which files are full, and after an orderly stop, that the index is complete."""
+        """Update the time of full files, and after an orderly stop mark the index as complete."""
         checkpoint.index_msg_timestamp_ms = self._index.full_until_ms
         if stopped and checkpoint.mark is not None:
             checkpoint.mark = checkpoint.mark._replace(index_offset=self._position, index_digest=self._digest)
@@ -114,7 +113,7 @@ class QueuesRebuild:
         self._builder.dispatch(batch)
 
     def finish(self) -> str:
-        """Keep what the log no longer holds, and bring all of it to the disk."""
+        """Keep expired queues, and sync everything."""
         self._table.flush()
         made = self._count()
         kept = self._keep_expired()
@@ -127,7 +126,7 @@ class QueuesRebuild:
         self._table.close()
 
     def note(self, checkpoint: StoreCheckpoint, end_offset: int, *, stopped: bool) -> None:
-        """Say after an orderly stop that the queues are complete, so that the next start need not compare them."""
+        """After an orderly stop mark the queues as complete, so that the next start need not compare them."""
         mark = checkpoint.mark
         if stopped and mark is not None:
             layout = StoreLayout(self._layout.root, self._layout.log.directories, self._layout.geometry)
@@ -137,7 +136,8 @@ class QueuesRebuild:
         return sum(queue.max_queue_offset - queue.min_queue_offset for queue in self._table)
 
     def _keep_expired(self) -> int:
-        """Copy the queues whose messages have all left the log: without them message numbers would begin again at 0."""
+        """Copy queues whose messages have all left the log; otherwise their queue offsets would
+        restart at 0."""
         made = {(queue.topic, queue.queue_id) for queue in self._table if queue.has_files}
         files = OpenFiles()
         kept = 0
@@ -165,10 +165,10 @@ class QueuesRebuild:
 
 
 def refuse_other_queues(root: Path) -> None:
-    """Refuse a directory with queues of a form that this rebuild would not make.
+    """Refuse a directory with queues of a form that a rebuild does not create.
 
     Raises:
-        ForeignFile: naming the first such file. Nothing was changed.
+        ForeignFile: names the first such file. Nothing was changed.
     """
     for name, kind in (
         ("batchconsumequeue", "batch queues (queue.type=BatchCQ)"),
@@ -182,10 +182,10 @@ def refuse_other_queues(root: Path) -> None:
 
 
 def refuse_other_delays(verification: Verification) -> None:
-    """Refuse to make queues anew as long as it is a guess when parked messages are due.
+    """Refuse to rebuild queues if the due times of delayed messages are unknown.
 
     Raises:
-        ForeignFile: most units of a queue give other times than RocketMQ's delay levels do. Nothing was changed.
+        ForeignFile: most units of a queue contradict RocketMQ's delay levels. Nothing was changed.
     """
     if verification.other_delays is not None and not verification.delay_levels_given:
         raise ForeignFile(
@@ -210,22 +210,22 @@ def _kept_words(kept: int) -> str:
 
 
 class Derived(Protocol):
-    """Something that is derived from the log, while it is made anew in a directory of its own."""
+    """Something derived from the log, while it is rebuilt in a directory of its own."""
 
     directory: Path
-    """Where it belongs in the end."""
+    """Its final place."""
 
     def dispatch(self, batch: DispatchBatch) -> None:
         """Take the next batch of the log."""
 
     def finish(self) -> str:
-        """Bring everything to the disk, and say what was made."""
+        """Sync everything, and describe what was rebuilt."""
 
     def close(self) -> None:
         """Close all files."""
 
     def note(self, checkpoint: StoreCheckpoint, end_offset: int, *, stopped: bool) -> None:
-        """Let the checkpoint say what is in the directory now.
+        """Update the checkpoint for the new directory.
 
         Args:
             checkpoint: as it was before.
@@ -235,13 +235,13 @@ class Derived(Protocol):
 
 
 DerivedFactory = Callable[[StoreLayout, Path], Derived]
-"""Begins to make one kind anew: gets the layout and the empty directory to make it in."""
+"""Begins one rebuild: takes the layout and the empty directory to build it in."""
 
 Fill = Callable[[StoreLayout, Sequence[Derived], DeletedTopics], None]
-"""Hands the log out to what is made, in another way than `hand_out`."""
+"""Distributes the log to what is rebuilt, instead of `hand_out`."""
 
 REBUILDERS: dict[str, DerivedFactory] = {"queues": QueuesRebuild, "index": IndexRebuild}
-"""Everything that can be made anew, by the name of its option."""
+"""Everything that can be rebuilt, by the name of its option."""
 
 
 def rebuild(
@@ -253,21 +253,21 @@ def rebuild(
     progress: Progress = no_progress,
     fill: Fill | None = None,
 ) -> list[str]:
-    """Make what is derived from the log anew, and return what was made.
+    """Rebuild what is derived from the log; return a description of each.
 
     Args:
-        layout: the directory, which the caller has locked as its owner, and whose log is sound.
+        layout: the directory, locked by the caller as its owner, with a valid log.
         end_offset: where the log ends.
-        kinds: what to make.
+        kinds: what to rebuild.
         delay_levels_ms: the delay levels of the broker that wrote the log.
-        progress: told how many bytes of the log are done.
-        fill: fills what is made from the log; by default `hand_out` does.
+        progress: receives how many bytes of the log are done.
+        fill: distributes the log; by default `hand_out`.
 
     Raises:
-        ForeignFile: something is in the way that is no part of a store; nothing was changed.
-        DiskFull, FlushFailed, OSError: each kind is as it was before, or as it was made. What of that could not be
-            noted in the checkpoint the next start finds out. After FlushFailed the directories `rebuild-N.tmp` stay:
-            the disk may know one of them by the name of the kind.
+        ForeignFile: a file that is not part of a store is in the way; nothing was changed.
+        DiskFull, FlushFailed, OSError: each directory is the old or the new one. The next start
+            detects what the checkpoint does not say. After FlushFailed the directories
+            `rebuild-N.tmp` stay, because one of them may have the final name on disk.
     """
     if put_back(layout.root):
         layout = StoreLayout(layout.root, layout.log.directories, layout.geometry)
@@ -299,8 +299,8 @@ def rebuild(
             sync_directory(temporary)
             swap(temporary, derived.directory)
     except FlushFailed:
-        # It is not certain on the disk which directory has which name, and none may go. To sync again proves nothing:
-        # the system tells of a failed sync once.
+        # It is unknown which directory has which name on disk, so neither may be removed. Another
+        # sync proves nothing: the system reports a failed sync only once.
         raise
     except BaseException:
         _remove(layout.root, temporaries)
@@ -318,7 +318,7 @@ def rebuild(
 
 
 def _remove(root: Path, temporaries: Sequence[Path]) -> None:
-    """Remove what was not needed, or has been replaced, once the names are certain on the disk."""
+    """Remove the temporary directories once the names are on disk."""
     sync_directory(root)
     for temporary in temporaries:
         shutil.rmtree(temporary, ignore_errors=True)
@@ -332,7 +332,7 @@ def hand_out(
     levels_ms: Sequence[int],
     progress: Progress,
 ) -> None:
-    """Hand the log out, batch by batch, as reput does."""
+    """Distribute the log, batch by batch, as reput does."""
     for part in read_log(layout.log):
         if isinstance(part, LogEnd) or (isinstance(part, LogBatch) and part.offset >= end_offset):
             break
@@ -349,7 +349,7 @@ def hand_out(
 
 
 def _remove_leftovers(layout: StoreLayout) -> None:
-    """Remove what a rebuild left that was killed: new directories that are not whole, old ones that had given way."""
+    """Remove leftovers of a killed rebuild: incomplete new directories, and replaced old ones."""
     sync_directory(layout.root)
     old = [replaced(place) for place in (layout.consume_queue_dir, layout.index_dir)]
     for directory in (*layout.root.glob("rebuild-*.tmp"), *old):

@@ -1,9 +1,9 @@
-"""Make the ConsumeQueues anew in parts that can be done side by side: one file of the log each.
+"""Rebuild the ConsumeQueues in parts that can run in parallel, one file of the log each.
 
-A record says which message of its queue it is, so its unit has its place before any other unit is there: the parts
-write in place, and a part that is done twice writes the same bytes. What a part cannot know is whether its queue
-begins again in a later file, after a deletion or a gap; that is seen when the parts are put together, and what had been
-written of such a queue is replaced.
+A record contains its queue offset, so the place of its unit is known: the parts write in place, and
+repeating a part writes the same bytes. A part does not know whether its queue starts again in a
+later file, after a deletion or a gap. Combining the parts detects that, and what was written of
+such a queue is rewritten.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class UnitsPart(NamedTuple):
     commit_log_dirs: tuple[Path, ...]
     geometry: Geometry
     number: int
-    """Of the file."""
+    """Number of the file."""
     end_offset: int
     """Where the log ends."""
     target: Path
@@ -47,7 +47,7 @@ class UnitsPart(NamedTuple):
 
 
 class UnitsRun(NamedTuple):
-    """Messages of a queue that follow each other."""
+    """Consecutive messages of a queue."""
 
     topic: str
     queue_id: int
@@ -58,7 +58,7 @@ class UnitsRun(NamedTuple):
 
 
 def write_units(part: UnitsPart) -> list[UnitsRun]:
-    """Write the units of the records of one file of the log, bring them to the disk, and say which they were.
+    """Write and sync the units of the records of one file of the log; return their runs.
 
     Raises:
         OSError: the disk is full, or fails.
@@ -95,7 +95,7 @@ def _note_run(runs: list[UnitsRun], queue: QueueRows) -> None:
 
 
 class _UnitWriter:
-    """Writes units where they belong, whoever else writes to the same files."""
+    """Writes units in place, concurrently with other parts."""
 
     def __init__(self, target: Path, file_size: int) -> None:
         self._target = target
@@ -115,7 +115,7 @@ class _UnitWriter:
             path.parent.mkdir(parents=True, exist_ok=True)
             fd = self._open[path] = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
             if os.fstat(fd).st_size < self._file_size:
-                os.ftruncate(fd, self._file_size)  # sparse, as the broker makes it
+                os.ftruncate(fd, self._file_size)  # sparse, as in the broker
         return fd
 
     def sync(self) -> None:
@@ -141,15 +141,15 @@ def write_at(
 
 
 class QueuesInParts(QueuesRebuild):
-    """The ConsumeQueues, whose units are written by `write_units` and not from here."""
+    """The ConsumeQueues, whose units are written by `write_units`."""
 
     def __init__(self, layout: StoreLayout, temporary: Path) -> None:
         super().__init__(layout, temporary)
         self.runs: dict[QueueName, UnitsRun] = {}
-        """What each queue holds in the end."""
+        """Final contents of each queue."""
 
     def dispatch(self, _batch: DispatchBatch) -> None:
-        """Never called."""
+        """Not used: the units are written in parts."""
         raise NotImplementedError("the units are written in parts")
 
     def parts(self, end_offset: int, delay_levels_ms: Sequence[int]) -> list[UnitsPart]:
@@ -172,10 +172,11 @@ class QueuesInParts(QueuesRebuild):
         ]
 
     def put_together(self, runs: Iterable[UnitsRun]) -> dict[QueueName, int]:
-        """Take what all parts have written, in the order of the log.
+        """Combine the runs of all parts, in the order of the log.
 
-        Returns the queues that begin again, each with the log offset from which on its messages count. What had been
-        written of them is removed; the parts have to be done again for these queues only.
+        Returns:
+            The queues that start again, each with the log offset from which its messages count.
+            Their units are removed; repeat the parts for these queues only.
 
         Raises:
             StoreError: the log is out of order.
@@ -200,7 +201,7 @@ class QueuesInParts(QueuesRebuild):
         return again
 
     def finish(self) -> str:
-        """Fill up what lies before the first unit of each queue, and bring the names to the disk."""
+        """Write the pre-blank units of each queue, and sync the names."""
         for run in self.runs.values():
             self._write_pre_blank(run)
         for directory in {path.parent for path in self._temporary.glob("*/*/*")}:

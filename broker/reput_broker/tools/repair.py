@@ -1,14 +1,15 @@
-"""Make a store that a start refuses one that it accepts, and keep every byte that has to go.
+"""Repair a store that a start refuses, and keep every byte that is removed.
 
-Only the log is irreplaceable. A damaged record is put right where it says itself what is wrong (`mend`); at the first
-one that cannot be, the log has to end: what follows it may be sound, but a log with a hole in it would give message
-numbers and log offsets to other messages. So all that follows is lost to the store, and kept in `repair-N/`. Everything
-else is derived from the log, and made anew.
+Only the log is irreplaceable. A damaged record is fixed if its right value is known (`field_fix.py`). At
+the first other one the log has to end: what follows may be valid, but a log with a hole would
+assign its queue offsets and log offsets to other messages. So everything after it is removed from
+the store, and kept in `repair-N/`. Everything else is derived from the log, and rebuilt.
 
-Order: everything that will change is copied to `repair-N/` (`repair.py`) and synced. Then the checkpoint is
-written, which says that the log had been flushed up to the cut and no further, and `abort` is left: from here on a
-start would make the same cut. What nobody can read is moved, the log is cut, and the queues are made anew. Killed at
-any moment, the same repair can be begun again.
+Order: everything that will change is copied to `repair-N/` and synced. Then the checkpoint is
+written, which says that the log had been flushed up to the end and no further, and `abort` is
+created: from here on a start would truncate the log at the same place. Unreadable files are moved,
+the log is truncated, and the queues are rebuilt. After a kill at any moment the same repair can be
+started again.
 """
 
 from __future__ import annotations
@@ -26,23 +27,23 @@ from reput_broker.store.queue.unit import UNIT_BYTES
 from reput_broker.tables.config_file import ConfigFile, encode
 from reput_broker.tools.index_raw import IndexSizes, index_sizes
 from reput_broker.tools.layout import Geometry, StoreLayout
-from reput_broker.tools.queue_ends import queue_ends
 from reput_broker.tools.rebuild import DerivedFactory, IndexRebuild, QueuesRebuild, rebuild
 from reput_broker.tools.repair_files import copy_part, cut_log, data_end, move, overwrite, resize
 from reput_broker.tools.repair_plan import RepairPlan
 from reput_broker.tools.report import Progress, no_progress
 from reput_broker.tools.tables import apply_journal, find_journal, offsets_in, table_in_force
+from reput_broker.tools.unit_files import queue_ends
 from reput_broker.tools.verify import Verification
 
 _WORDS = "repair.json"
 
 
 class SideDirectory:
-    """`repair-N`, the first that is not there: it keeps everything that a repair changes or takes away, durably.
+    """The first free `repair-N`: durably keeps everything that a repair changes or removes.
 
-    Nothing in it is written over. What comes from the store directory has the same path in it; what comes from other
-    directories of the log lies in `outside/K-NAME`, with a number for each directory. A name that is taken gets a
-    number. `repair.json` says where everything came from.
+    Nothing in it is overwritten. Files from the store directory keep their path; files from other
+    directories of the log go to `outside/K-NAME`, with a number for each directory. If a name is
+    taken, a number is added. `repair.json` lists the origin of each file.
     """
 
     def __init__(self, root: Path) -> None:
@@ -57,7 +58,7 @@ class SideDirectory:
         self._outside: dict[Path, str] = {}
 
     def place_for(self, source: Path) -> Path:
-        """Return where a file or directory is to be kept: given to nobody else."""
+        """Return a unique path in which to keep a file or directory."""
         if source.is_relative_to(self.root):
             return self.place(source.relative_to(self.root))
         directory = source.parent
@@ -65,7 +66,7 @@ class SideDirectory:
         return self.place(Path("outside", name, source.name))
 
     def place(self, wanted: Path) -> Path:
-        """Return the path below this directory that is like the wanted one: given to nobody else."""
+        """Return a unique path below this directory, the wanted one if it is free."""
         path, number = self.path / wanted, 1
         while path in self._given or os.path.lexists(path):
             number += 1
@@ -74,11 +75,11 @@ class SideDirectory:
         return path
 
     def relative(self, place: Path) -> str:
-        """Return a place as `repair.json` names it."""
+        """Return a path as in `repair.json`."""
         return str(place.relative_to(self.path))
 
     def describe(self, words: dict[str, Any]) -> None:
-        """Write `repair.json`, and bring it and every name that is there to the disk."""
+        """Write `repair.json`, and sync it and every name in the directory."""
         with (self.path / _WORDS).open("x", encoding="utf-8") as file:
             json.dump(words, file, indent=2, ensure_ascii=False)
             file.flush()
@@ -96,23 +97,23 @@ _TABLES = (
 
 
 class RepairResult(NamedTuple):
-    """What a repair did."""
+    """The result of a repair."""
 
     side_directory: Path
-    """Where everything that was changed or cut is kept."""
+    """Where everything that was changed or removed is kept."""
     end_offset: int
-    """Where the log ends now."""
+    """New end of the log."""
     lines: list[str]
 
 
 def apply_repair(
     verification: Verification, plan: RepairPlan, progress: Progress = no_progress
 ) -> RepairResult:
-    """Carry a plan out. The caller has locked the directory as its owner.
+    """Execute a plan. The caller has locked the directory as its owner.
 
     Raises:
-        DiskFull, FlushFailed, OSError: while copying: nothing was changed. Later: `abort` is there, and the same repair
-            can be made again.
+        DiskFull, FlushFailed, OSError: while copying: nothing was changed. Later: `abort` exists,
+            and the same repair can be repeated.
     """
     root, layout = verification.root, verification.layout
     geometry = _geometry_of(verification)
@@ -126,8 +127,8 @@ def apply_repair(
         _write_checkpoint(root, FlushMark(plan.cut.offset, start), None)
     if plan.touches_log_or_queues:
         AbortMarker(layout.abort).create()
-    for mend in plan.mends:
-        overwrite(mend.file, mend.position, mend.right)
+    for fix in plan.fixes:
+        overwrite(fix.file, fix.position, fix.right)
     for path, target in moves:
         move(path, target)
     if plan.cut is not None:
@@ -155,7 +156,8 @@ def apply_repair(
             after.layout, after.log.kept_end, kinds, delay_levels_ms=levels_ms, progress=progress
         )
     if plan.cut is not None or plan.new_checkpoint:
-        # Without new queues the next start drops the units of the last file's records, and makes them anew.
+        # Unless the queues are rebuilt, the next start rebuilds the units of the last file's
+        # records.
         last = max(
             (file.start for file in after.layout.log.files if file.start < after.log.kept_end), default=0
         )
@@ -163,7 +165,8 @@ def apply_repair(
         entries = sum(queue_ends(_layout_now(verification, geometry), queues_offset).values())
         _write_checkpoint(root, FlushMark(after.log.kept_end, queues_offset, entries & 0xFFFF_FFFF), after)
     elif plan.touches_log_or_queues and verification.mark is not None:
-        # The next start takes the mark for one that was left in the middle of work: it counts entries then.
+        # The next start takes the mark for that of an unfinished run, and compares the number of
+        # entries.
         mark = verification.mark
         entries = sum(queue_ends(_layout_now(verification, geometry), mark.queues_offset).values())
         _write_checkpoint(
@@ -176,13 +179,13 @@ def apply_repair(
 
 
 def _layout_now(verification: Verification, geometry: Geometry) -> StoreLayout:
-    """Look at the directory again."""
+    """Read the layout of the directory again."""
     directories = verification.layout.log.directories
     return StoreLayout(verification.root, directories, geometry)
 
 
 def _geometry_of(verification: Verification) -> Geometry:
-    """The sizes that were found: after a cut there may be too few files to tell them from, after a move none."""
+    """Return the detected sizes: after the repair too few files may be left to detect them."""
     layout = verification.layout
     index = index_sizes(layout) or IndexSizes(layout.geometry.index_slots, layout.geometry.index_entries)
     return Geometry(
@@ -191,7 +194,7 @@ def _geometry_of(verification: Verification) -> Geometry:
 
 
 def _save(verification: Verification, plan: RepairPlan, side: SideDirectory) -> list[tuple[Path, Path]]:
-    """Copy everything that is going to change, and sync it; return what is to be moved, and where."""
+    """Copy and sync everything that will change; return what is to be moved, and where."""
     root, log = verification.root, verification.layout.log
     cut: list[dict[str, Any]] = []
 
@@ -230,13 +233,13 @@ def _save(verification: Verification, plan: RepairPlan, side: SideDirectory) -> 
             "moved": [{"file": str(path), "kept_as": side.relative(target)} for path, target in moves],
             "mended": [
                 {
-                    "file": str(m.file),
-                    "position": m.position,
-                    "field": m.field,
-                    "was": m.wrong.hex(),
-                    "is": m.right.hex(),
+                    "file": str(fix.file),
+                    "position": fix.position,
+                    "field": fix.field,
+                    "was": fix.wrong.hex(),
+                    "is": fix.right.hex(),
                 }
-                for m in plan.mends
+                for fix in plan.fixes
             ],
         }
     )
@@ -244,7 +247,7 @@ def _save(verification: Verification, plan: RepairPlan, side: SideDirectory) -> 
 
 
 def _write_checkpoint(root: Path, mark: FlushMark, after: Verification | None) -> None:
-    """Claim no more than what is there now."""
+    """Write a checkpoint that claims no more than what is there now."""
     checkpoint = StoreCheckpoint(root / "checkpoint")
     checkpoint.load()
     if after is not None:
@@ -261,7 +264,7 @@ def _write_checkpoint(root: Path, mark: FlushMark, after: Verification | None) -
 
 
 def _clamp_offsets(config: Path, ends: dict[tuple[str, int], int]) -> list[str]:
-    """Set offsets behind the end of their queue back to it: else messages to come would be passed over."""
+    """Reset offsets beyond the end of their queue to it; otherwise new messages would be skipped."""
     table = table_in_force(config / "consumerOffset.json")
     if not table.exists or table.error is not None:
         return []

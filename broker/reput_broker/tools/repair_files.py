@@ -1,4 +1,4 @@
-"""Copy, move and cut files so that it is on the disk on return, and so that a kill or a power cut loses nothing."""
+"""Copy, move and truncate files durably, so that a kill or a power failure loses nothing."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _COPY_BYTES = 1 << 20
 
 
 def data_end(file: StreamFile) -> int:
-    """Return the position after a file's last byte that is not zero."""
+    """Return the position after a file's last non-zero byte."""
     fd = os.open(file.path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         return end_of_data(fd, 0, file.size)
@@ -24,10 +24,10 @@ def data_end(file: StreamFile) -> int:
 
 
 def copy_part(source: Path, start: int, stop: int, target: Path) -> None:
-    """Copy bytes `[start, stop)` of a file into a new one, and sync that; its name is the caller's.
+    """Copy bytes `[start, stop)` of a file into a new one and sync it; the caller syncs its name.
 
     Raises:
-        FileExistsError: the name is taken; what has it stays as it is.
+        FileExistsError: the name is taken; that file is unchanged.
     """
     with source.open("rb") as reader, target.open("xb") as writer:
         reader.seek(start)
@@ -53,7 +53,7 @@ def overwrite(path: Path, position: int, data: bytes) -> None:
 
 
 def resize(path: Path, size: int) -> None:
-    """Cut a file off or fill it up with zeros, and sync it."""
+    """Truncate a file or extend it with zeros, and sync it."""
     fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
     try:
         os.ftruncate(fd, size)
@@ -63,13 +63,13 @@ def resize(path: Path, size: int) -> None:
 
 
 def move(path: Path, target: Path) -> None:
-    """Move a file or a directory, if it is there, and sync both names.
+    """Move a file or directory, if it exists, and sync both names.
 
-    From another disk it is copied, and removed there once the copy and its names are on the disk.
+    To another disk it is copied, and removed once the copy and its names are on disk.
 
     Raises:
         FileExistsError: the name is taken; nothing was moved.
-        OSError: it could not be moved, or not all of it removed where it was: it is whole there, or here.
+        OSError: it could not be moved, or not completely removed: one of both is complete.
     """
     if not path.exists():
         return
@@ -89,7 +89,7 @@ def move(path: Path, target: Path) -> None:
 
 
 def _copy(path: Path, target: Path) -> None:
-    """Copy a file, or a directory with all that is in it, and sync it; the name of the copy itself is the caller's."""
+    """Copy and sync a file or a directory tree; the caller syncs the name of the copy."""
     if path.is_dir():
         target.mkdir()
         for entry in sorted(path.iterdir()):
@@ -102,7 +102,7 @@ def _copy(path: Path, target: Path) -> None:
 
 
 def cut_log(log: Stream, offset: int) -> None:
-    """End the log: later files go, the last one first; the file of the place is filled up with zeros."""
+    """Truncate the log: delete later files, the last one first; zero the rest of the file at the offset."""
     for index in range(len(log.files) - 1, -1, -1):
         file = log.files[index]
         if file.start > offset or (file.start == offset and index > 0):

@@ -1,4 +1,4 @@
-"""What has to be done so that a start accepts a store, and what it costs: deciding only."""
+"""Decide what a start needs to accept a store, and what that costs. Changes nothing."""
 
 from __future__ import annotations
 
@@ -6,18 +6,18 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
+from reput_broker.store.log.walk import LOST_PAGE
 from reput_broker.store.opening.directory_swap import standing_for
+from reput_broker.tools.field_fix import FieldFix, find_fix, renumber
 from reput_broker.tools.index_raw import index_sizes
 from reput_broker.tools.layout import Stream
 from reput_broker.tools.log_reader import Damage, LogBatch, read_log
-from reput_broker.tools.mend import Mend, find_mend, renumber
-from reput_broker.tools.queue_ends import queue_ends, queues_digest
 from reput_broker.tools.rebuild import refuse_other_delays, refuse_other_queues
 from reput_broker.tools.repair_files import data_end
 from reput_broker.tools.tables import table_in_force
+from reput_broker.tools.unit_files import queue_ends, queues_digest
 from reput_broker.tools.verify import Verification
 from reput_broker.tools.verify_checkpoint import checkpoint_min_time
-from reput_broker.tools.verify_log import LOST_PAGE
 from reput_protocol.printable import counted
 from reput_protocol.record.dispatch_rows import topic_text
 from reput_protocol.record.layout import BORN_HOST_AT, BORN_HOST_IPV6, FRONT, I64
@@ -28,16 +28,16 @@ _RECORD_BYTES_MAX = 16 << 20
 
 
 def start_checks_from(verification: Verification) -> int:
-    """Return the log offset before which a start does not look at records."""
+    """Return the log offset before which a start does not check records."""
     mark, files = verification.mark, verification.layout.log.files
     is_synced = mark is not None and mark.queues_offset >= mark.flushed_offset
     if mark is not None and is_synced and queues_digest(verification.layout) == mark.queues_digest:
-        # As an orderly stop left it; a start that was killed since may have left `abort`.
+        # As after an orderly stop; a start that was killed since may have left `abort`.
         return _file_by(verification, mark.flushed_offset, None)
     if mark is not None and not verification.stopped:
         entries = sum(queue_ends(verification.layout, mark.queues_offset).values())
         if entries & 0xFFFF_FFFF != mark.queues_digest:
-            # Queues that lack entries are made anew from all of the log.
+            # Queues that lack entries are rebuilt from the whole log.
             return files[0].start if files else 0
         return _file_by(verification, min(mark.flushed_offset, mark.queues_offset), None)
     if mark is None and not verification.stopped:
@@ -46,7 +46,7 @@ def start_checks_from(verification: Verification) -> int:
 
 
 def _file_by(verification: Verification, offset: int | None, time_ms: int | None) -> int:
-    """Start of the newest file that begins with a sound record, at or before an offset or a store time."""
+    """Start of the newest file whose first record is valid and at or before an offset or a store time."""
     files = verification.layout.log.files
     for file in reversed(files[1:]):
         if offset is not None and file.start > offset:
@@ -72,7 +72,7 @@ class Cut(NamedTuple):
     reason: str
     lost_bytes: int
     lost_records: int
-    """Records behind the place that are sound by themselves."""
+    """Valid records after that place."""
     lost_topics: dict[str, int]
 
 
@@ -80,29 +80,30 @@ class Cut(NamedTuple):
 class RepairPlan:
     """What a repair would do."""
 
-    mends: list[Mend] = field(default_factory=list)
+    fixes: list[FieldFix] = field(default_factory=list)
     cut: Cut | None = None
     left: list[Damage] = field(default_factory=list)
-    """Damage in a part of the log that a start does not read: cutting there would cost all messages behind it."""
+    """Damage in a part of the log that a start does not read: a truncation there would lose all
+    messages after it."""
     aside: list[tuple[Path, str]] = field(default_factory=list)
-    """Files that nobody can read, with the reason."""
+    """Unreadable files, with the reason."""
     resize: list[tuple[Path, int]] = field(default_factory=list)
-    """Log files of a wrong length with nothing missing in them, and the bytes they have."""
+    """Log files of a wrong length that miss nothing, and their sizes."""
     rebuild_queues: str = ""
-    """Why the queues are made anew; empty if they are not."""
+    """Why the queues are rebuilt; empty if they are not."""
     new_checkpoint: str = ""
     drop_index: bool = False
-    """Whether the index goes."""
+    """Whether the index is moved away."""
     rebuild_index: bool = False
-    """Whether it is made anew then; if not, the next start does that."""
+    """Whether it is then rebuilt; otherwise the next start does that."""
     clamp: bool = False
-    """Whether committed offsets lie behind the ends of their queues."""
+    """Whether committed offsets are beyond the ends of their queues."""
 
     @property
     def is_empty(self) -> bool:
         """Whether there is nothing to repair."""
         return not (
-            self.mends
+            self.fixes
             or self.resize
             or self.cut
             or self.aside
@@ -114,53 +115,53 @@ class RepairPlan:
 
     @property
     def touches_log_or_queues(self) -> bool:
-        """Whether a start has more to check afterwards than the index."""
+        """Whether the next start has to check more than the index."""
         return bool(
-            self.mends or self.resize or self.cut or self.aside or self.rebuild_queues or self.new_checkpoint
+            self.fixes or self.resize or self.cut or self.aside or self.rebuild_queues or self.new_checkpoint
         )
 
     def lines(self) -> list[str]:
-        """Say it in words, a line each."""
-        lines = [f"mend {mend}" for mend in self.mends]
+        """Describe the plan, one line per action."""
+        lines = [f"fix {fix}" for fix in self.fixes]
         if self.cut is not None:
             cut = self.cut
             lines.append(
-                f"cut the log at offset {cut.offset}: {cut.file} at byte {cut.position}: {cut.reason}"
+                f"truncate the log at offset {cut.offset}: {cut.file} at byte {cut.position}: {cut.reason}"
             )
             lines.append(
-                f"  lost: {cut.lost_bytes} bytes, among them {counted(cut.lost_records, 'sound record')} behind it"
+                f"  lost: {cut.lost_bytes} bytes, among them {counted(cut.lost_records, 'valid record')} after it"
             )
             lines += [
                 f"  lost: {counted(count, 'message')} of topic {topic}"
                 for topic, count in sorted(cut.lost_topics.items())
             ]
         lines += [
-            f"leave {damage.file.path} at byte {damage.position}: {damage.reason}; a start does not mind, and a cut "
-            "there would cost all that follows"
+            f"leave {damage.file.path} at byte {damage.position}: {damage.reason}; a start does not read it, and "
+            "truncating there would lose everything after it"
             for damage in self.left
         ]
         lines += [f"move {path} away: {reason}" for path, reason in self.aside]
         lines += [
-            f"bring {path}, which has {size} bytes, to the size of a log file" for path, size in self.resize
+            f"resize {path}, which has {size} bytes, to the size of a log file" for path, size in self.resize
         ]
         if self.new_checkpoint:
             lines.append(f"write a new checkpoint: {self.new_checkpoint}")
         if self.rebuild_queues:
-            lines.append(f"make the queues anew from the log: {self.rebuild_queues}")
+            lines.append(f"rebuild the queues from the log: {self.rebuild_queues}")
         if self.rebuild_index:
-            lines.append("move the key index away, and make it anew from the log")
+            lines.append("move the key index away and rebuild it from the log")
         elif self.drop_index:
-            lines.append("move the key index away: the next start makes it anew from the log")
+            lines.append("move the key index away: the next start rebuilds it from the log")
         if self.clamp:
-            lines.append("set committed offsets that lie behind the end of their queue back to that end")
+            lines.append("reset committed offsets beyond the end of their queue to that end")
         return lines
 
 
 def plan_repair(verification: Verification) -> RepairPlan:
-    """Decide what to do about what a verification found.
+    """Decide what to do about the findings of a verification.
 
     Raises:
-        ForeignFile: the store has queues of a form that could not be made anew, or delay levels that are not known.
+        ForeignFile: the store has queues that cannot be rebuilt, or unknown delay levels.
     """
     plan = RepairPlan()
     report, layout = verification.report, verification.layout
@@ -169,24 +170,24 @@ def plan_repair(verification: Verification) -> RepairPlan:
     checked_from = start_checks_from(verification)
     queues_are_sound = not report.kinds["queue"] and not any(queue.stream.odd for queue in layout.queues)
     for damage in verification.log.damages:
-        mend = None if damage.reason == LOST_PAGE else find_mend(damage)
-        if mend is not None:
-            plan.mends.append(mend)
+        fix = None if damage.reason == LOST_PAGE else find_fix(damage)
+        if fix is not None:
+            plan.fixes.append(fix)
         elif _may_stay(damage, checked_from, queues_are_sound, layout.log.file_size):
             plan.left.append(damage)
         else:
             plan.left, place = _with_last_file(plan.left, damage, layout.log)
             plan.cut = _cut_at(layout.log, place.file.path, place.position, place.offset, place.reason)
-            plan.mends = [mend for mend in plan.mends if _offset_of(mend, layout.log) < place.offset]
+            plan.fixes = [fix for fix in plan.fixes if _offset_of(fix, layout.log) < place.offset]
             break
     damaged = {damage.offset for damage in verification.log.damages}
     for offset, number in sorted(verification.renumbered.items()):
         if offset not in damaged and (plan.cut is None or offset < plan.cut.offset):
-            plan.mends.append(renumber(layout.log, offset, number))
+            plan.fixes.append(renumber(layout.log, offset, number))
     mark = verification.mark
     if (
         plan.cut is None
-        and not plan.mends
+        and not plan.fixes
         and mark is not None
         and mark.flushed_offset > verification.log.end_offset
     ):
@@ -205,7 +206,7 @@ def plan_repair(verification: Verification) -> RepairPlan:
         path = verification.root / name
         table = table_in_force(path)
         if path.suffix == ".json" and table.error is not None:
-            plan.aside.append((path, f"it is no JSON table, and there is no backup: {table.error}"))
+            plan.aside.append((path, f"it is not a JSON table, and there is no backup: {table.error}"))
         elif path.suffix != ".json" and any(
             fault.file == path for fault in report.faults if fault.kind == kind
         ):
@@ -216,15 +217,15 @@ def plan_repair(verification: Verification) -> RepairPlan:
             plan.resize.append((file.path, size))
     if report.kinds["checkpoint"]:
         plan.new_checkpoint = next(fault.reason for fault in report.faults if fault.kind == "checkpoint")
-    # From a log with holes nothing can be derived; a start brings queues and index to the new end by itself.
+    # From a log with holes nothing can be derived; a start adapts queues and index to the new end.
     is_whole = all(damage.is_framed for damage in plan.left)
     if is_whole and report.kinds["order"] <= len(verification.renumbered):
-        if plan.cut is not None or plan.mends:
+        if plan.cut is not None or plan.fixes:
             plan.rebuild_queues = "the log changes"
         elif report.kinds["queue"] or any(queue.stream.odd for queue in layout.queues):
             plan.rebuild_queues = "units are wrong or missing"
     has_index = standing_for(layout.index_dir).is_dir()
-    plan.drop_index = has_index and bool(plan.cut or plan.mends or report.kinds["index"])
+    plan.drop_index = has_index and bool(plan.cut or plan.fixes or report.kinds["index"])
     plan.rebuild_index = plan.drop_index and is_whole and index_sizes(layout) is not None
     plan.clamp = plan.cut is not None or any(
         f.kind in ("offsets", "journal") and "queue ends at" in f.reason for f in report.faults
@@ -233,14 +234,15 @@ def plan_repair(verification: Verification) -> RepairPlan:
 
 
 def _may_stay(damage: Damage, checked_from: int, queues_are_sound: bool, file_size: int) -> bool:
-    """Whether a start does not mind a damage: it does not read that part of the log, and need not make queues of it."""
+    """Whether a start tolerates a damage: it does not read that part of the log, and needs no
+    queues from it."""
     if damage.file.size < file_size and damage.end_position >= damage.file.size:
         return False  # a file is missing or too short
     return damage.offset < checked_from and (damage.is_framed or queues_are_sound)
 
 
 def _with_last_file(left: list[Damage], place: Damage, log: Stream) -> tuple[list[Damage], Damage]:
-    """Cut earlier where damage that was to stay lies in what would be the last file: a start reads that one whole."""
+    """Truncate earlier if tolerated damage would be in the last file, which a start reads completely."""
     while True:
         last = max((file.start for file in log.files if file.start < place.offset), default=0)
         first = next((damage for damage in left if damage.offset >= last), None)
@@ -249,12 +251,12 @@ def _with_last_file(left: list[Damage], place: Damage, log: Stream) -> tuple[lis
         left, place = [damage for damage in left if damage.offset < first.offset], first
 
 
-def _offset_of(mend: Mend, log: Stream) -> int:
-    return next(file.start for file in log.files if file.path == mend.file) + mend.position
+def _offset_of(fix: FieldFix, log: Stream) -> int:
+    return next(file.start for file in log.files if file.path == fix.file) + fix.position
 
 
 def _cut_at(log: Stream, path: Path, position: int, offset: int, reason: str) -> Cut:
-    """Count what lies behind a place of the log."""
+    """Count what is after a place of the log."""
     lost = records = 0
     topics: dict[str, int] = {}
     for file in log.files:

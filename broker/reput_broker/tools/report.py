@@ -1,4 +1,4 @@
-"""What an examination of a store found: faults, each with its file and byte, notes, and figures."""
+"""The findings of a verification: faults with file and byte, notes, and figures."""
 
 from __future__ import annotations
 
@@ -8,27 +8,27 @@ from pathlib import Path
 from typing import NamedTuple
 
 FAULTS_KEPT = 1000
-"""Faults of one kind that are kept with their words; of the rest only the number is."""
+"""Maximum number of faults of one kind that are kept in full; the others are only counted."""
 
 FIGURES = ("records", "log_bytes", "log_files", "units", "index_entries", "offsets")
 
 Progress = Callable[[int, int], None]
-"""Called now and then with bytes done and bytes in all."""
+"""Called from time to time with bytes done and total bytes."""
 
 
 def no_progress(_done: int, _total: int) -> None:
-    """Take a progress report and do nothing."""
+    """Ignore a progress report."""
 
 
 class Fault(NamedTuple):
-    """Something in a file that must not be so."""
+    """Damage in a file."""
 
     kind: str
-    """What it concerns: `file`, `log`, `record`, `order` (of messages
-    in the log), `queue`, `index`, `checkpoint`, `topics`, `offsets`, `journal`."""
+    """What is damaged: `file`, `log`, `record`, `order` (of messages in the log), `queue`, `index`,
+    `checkpoint`, `topics`, `offsets`, `journal`."""
     file: Path
     position: int
-    """Byte in the file."""
+    """Byte position in the file."""
     reason: str
 
     def __str__(self) -> str:
@@ -36,25 +36,25 @@ class Fault(NamedTuple):
 
 
 class Report:
-    """Collects what was found. A fault is damage; a note is something that a start takes care of, or does not mind."""
+    """Collects findings. A fault is damage; a note is something that a start handles or ignores."""
 
     def __init__(self, faults_kept: int = FAULTS_KEPT) -> None:
         self.faults: list[Fault] = []
         self.notes: list[str] = []
         self.kinds: Counter[str] = Counter()
-        """How many faults of each kind there are, kept or not."""
+        """Number of faults by kind, kept or not."""
         self.figures: Counter[str] = Counter(dict.fromkeys(FIGURES, 0))
-        """What was looked at, each of `FIGURES` at least."""
+        """What was examined, at least each of `FIGURES`."""
         self._faults_kept = faults_kept
 
     @property
     def fault_count(self) -> int:
-        """All faults, those that were not kept included."""
+        """Number of all faults, kept or not."""
         return sum(self.kinds.values())
 
     @property
     def is_clean(self) -> bool:
-        """Whether nothing is damaged."""
+        """Whether there is no fault."""
         return not self.kinds
 
     def fault(self, kind: str, file: Path, position: int, reason: str) -> None:

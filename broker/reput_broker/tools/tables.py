@@ -1,4 +1,4 @@
-"""Read the tables under `config/` without touching them."""
+"""Read the tables under `config/`. Changes nothing."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ OffsetKey = tuple[str, str, int]
 
 @dataclass(slots=True)
 class TableFile:
-    """One JSON file, as it lies there."""
+    """One JSON file."""
 
     path: Path
     data: bytes = b""
@@ -34,7 +34,7 @@ class TableFile:
 
     @property
     def exists(self) -> bool:
-        """Whether there is a file with anything in it."""
+        """Whether the file exists and is not empty."""
         return bool(self.data)
 
 
@@ -53,7 +53,7 @@ def read_table(path: Path) -> TableFile:
 
 
 def table_in_force(path: Path) -> TableFile:
-    """Return the file that a start would take: the named one, or its backup."""
+    """Return the file that a start would use: the named one, or its backup."""
     table = read_table(path)
     if table.exists and table.error is None:
         return table
@@ -62,7 +62,7 @@ def table_in_force(path: Path) -> TableFile:
 
 
 def offsets_in(members: dict[str, Any]) -> dict[OffsetKey, Any]:
-    """Return the offsets of a decoded `consumerOffset.json`; values are whatever stands there."""
+    """Return the offsets of a decoded `consumerOffset.json`; the values are not checked."""
     offsets: dict[OffsetKey, Any] = {}
     table = members.get("offsetTable")
     for name, queues in table.items() if isinstance(table, dict) else ():
@@ -75,7 +75,7 @@ def offsets_in(members: dict[str, Any]) -> dict[OffsetKey, Any]:
 
 
 def find_journal(config_dir: Path, table: TableFile) -> tuple[Path, JournalContents] | None:
-    """Return the journal that continues a table, as a start would find it; None if none does."""
+    """Return the journal that continues a table, as a start would find it, or None."""
     version = table.members.get("dataVersion")
     counter = version.get("counter", 0) if isinstance(version, dict) else 0
     identity = JournalIdentity.of(table.data, counter if isinstance(counter, int) else 0)
@@ -89,7 +89,7 @@ def find_journal(config_dir: Path, table: TableFile) -> tuple[Path, JournalConte
 
 
 def apply_journal(offsets: dict[OffsetKey, Any], contents: JournalContents) -> None:
-    """Change a table of offsets as its journal says."""
+    """Apply a journal to a table of offsets."""
     for entry in contents.entries:
         if entry.kind == COMMIT:
             offsets[entry.group, entry.topic, entry.queue_id] = entry.offset

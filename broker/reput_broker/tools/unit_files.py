@@ -1,4 +1,4 @@
-"""Read the units of a queue as they lie on the disk, without a handle that could write."""
+"""Read the units of queues on disk, read-only, and find where the queues end."""
 
 from __future__ import annotations
 
@@ -8,22 +8,24 @@ from pathlib import Path
 
 from reput_broker.store.dispatch import QueueRows
 from reput_broker.store.file_io import end_of_data
-from reput_broker.store.queue.unit import UNIT_BYTES, ConsumeQueueUnit, unpack_units
-from reput_broker.tools.layout import Stream
+from reput_broker.store.queue.table import digest_of_ends
+from reput_broker.store.queue.unit import UNIT_BYTES, ConsumeQueueUnit, unpack_unit, unpack_units
+from reput_broker.tools.layout import StoreLayout, Stream
 from reput_protocol.kernel.units import queue_units
 
 _OPEN_MAX = 256
+_READ_UNITS = 65_536
 
 
 class OpenFiles:
-    """Descriptors for reading, the most recently used of them; close it when done."""
+    """The most recently used descriptors for reading; close it when done."""
 
     def __init__(self, open_max: int = _OPEN_MAX) -> None:
         self._fds: OrderedDict[Path, int] = OrderedDict()
         self._open_max = open_max
 
     def fd(self, path: Path) -> int:
-        """Return a descriptor that is good until the next call."""
+        """Return a descriptor that is valid until the next call."""
         fd = self._fds.get(path)
         if fd is None:
             fd = self._fds[path] = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
@@ -40,15 +42,15 @@ class OpenFiles:
 
 
 class UnitFiles:
-    """The units of one queue by number; what is in no file reads as zeros, which is what an unwritten unit is."""
+    """The units of one queue by number; what is in no file reads as zeros, like an unwritten unit."""
 
     def __init__(self, stream: Stream, files: OpenFiles) -> None:
         self.stream = stream
         self._files = files
         self.first = stream.min_offset // UNIT_BYTES
-        """Number of the first unit that has a place in a file."""
+        """Number of the first unit with a place in a file."""
         self.end = self._find_end()
-        """Number after the last unit that is not all zero."""
+        """Number after the last non-zero unit."""
 
     def _find_end(self) -> int:
         for file in reversed(self.stream.files):
@@ -58,7 +60,7 @@ class UnitFiles:
         return self.first
 
     def read(self, number: int, count: int) -> list[ConsumeQueueUnit]:
-        """Return `count` units from number `number` on."""
+        """Return `count` units from a number on."""
         return unpack_units(self.read_bytes(number * UNIT_BYTES, count * UNIT_BYTES))
 
     def read_bytes(self, position: int, size: int) -> bytes:
@@ -75,10 +77,46 @@ class UnitFiles:
         return bytes(data)
 
     def place(self, number: int) -> tuple[Path, int]:
-        """Return the file of unit `number` and where in it that lies."""
+        """Return the file of a unit and its position there."""
         return self.stream.place(number * UNIT_BYTES)
 
 
 def units_of(run: QueueRows) -> bytearray:
-    """Return the units of records that follow each other in a queue."""
+    """Return the units of consecutive records of a queue."""
     return queue_units(run.physical_offsets, run.sizes, run.tags_codes, run.first_queue_offset, -1, -1)[0]
+
+
+def queue_ends(layout: StoreLayout, log_end: int) -> dict[tuple[str, int], int]:
+    """Return where each queue ends if only units of records before a log offset count."""
+    ends: dict[tuple[str, int], int] = {}
+    files = OpenFiles()
+    try:
+        for queue in layout.queues:
+            units = UnitFiles(queue.stream, files)
+            end = units.end
+            while end > units.first:
+                first = max(units.first, end - _READ_UNITS)
+                data = units.read_bytes(first * UNIT_BYTES, (end - first) * UNIT_BYTES)
+                while end > first and unpack_unit(data, end - 1 - first).physical_offset >= log_end:
+                    end -= 1
+                if end > first:
+                    break
+            ends[queue.topic, queue.queue_id] = end
+    finally:
+        files.close()
+    return ends
+
+
+def queues_digest(layout: StoreLayout) -> int:
+    """Return the checksum of where all queues begin and end, as an orderly stop computes it."""
+    ends: list[tuple[str, int, int, int, int]] = []
+    files = OpenFiles()
+    try:
+        for queue in layout.queues:
+            if queue.stream.files:
+                units = UnitFiles(queue.stream, files)
+                last = units.read(units.end - 1, 1)[0]
+                ends.append((queue.topic, queue.queue_id, units.first, units.end, last.end_offset))
+    finally:
+        files.close()
+    return digest_of_ends(ends)

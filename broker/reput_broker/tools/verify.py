@@ -1,7 +1,7 @@
-"""Check everything in a store directory against everything else, and change nothing.
+"""Check the files of a store directory against each other. Changes nothing.
 
-The log decides. It is read once, from its first file to its end; on the way every record is checked by itself, every
-queue unit and every index entry against the record that it names. The checkpoint and the tables follow.
+The log is authoritative. It is read once; on the way every record is checked, and every queue unit
+and index entry against the record that it refers to. The checkpoint and the tables follow.
 """
 
 from __future__ import annotations
@@ -11,13 +11,14 @@ from pathlib import Path
 from typing import Any
 
 from reput_broker.store.opening.directory_swap import SWAPPED, standing_for
+from reput_broker.store.opening.foreign_files import LMQ_PREFIX
 from reput_broker.store.options import DELAY_LEVELS_MS
 from reput_broker.tools.layout import Geometry, OddFile, StoreLayout
 from reput_broker.tools.report import FAULTS_KEPT, Progress, Report, no_progress
 from reput_broker.tools.verify_checkpoint import LogFacts, index_time, valid_mark, verify_checkpoint
 from reput_broker.tools.verify_index import IndexCheck
 from reput_broker.tools.verify_log import LogCheck
-from reput_broker.tools.verify_queues import LMQ_PREFIX, QueuesCheck
+from reput_broker.tools.verify_queues import QueuesCheck
 from reput_broker.tools.verify_tables import (
     read_deleted_topics,
     read_topics,
@@ -28,15 +29,16 @@ from reput_broker.tools.verify_tables import (
 
 
 class Verification:
-    """One examination of one directory, which somebody has locked already.
+    """One verification of one directory, which the caller has locked.
 
     Args:
         root: the store directory.
-        commit_log_dirs: where the log lies, if not in `commitlog`.
-        geometry: sizes that are known; the others are read from the files.
-        delay_levels_ms: the delay levels of the broker that wrote it; None: not known, RocketMQ's are likely.
-        faults_kept: how many faults of a kind are kept with their words.
-        progress: told how many bytes of the log are done.
+        commit_log_dirs: directories of the log, if not `commitlog`.
+        geometry: known sizes; the others are read from the files.
+        delay_levels_ms: the delay levels of the broker that wrote it; None: unknown, RocketMQ's are
+            assumed.
+        faults_kept: how many faults of a kind are kept in full.
+        progress: receives how many bytes of the log are done.
     """
 
     def __init__(
@@ -56,20 +58,20 @@ class Verification:
         """Whether the last broker stopped in order."""
         self.mark = valid_mark(root)
         self.log = LogCheck(self.layout, self.mark, self.stopped, self.report)
-        """The log, and what was found in it."""
+        """The log and its findings."""
         self.queue_ends: dict[tuple[str, int], int] = {}
         self.renumbered: dict[int, int] = {}
-        """Log offsets of records whose QUEUEOFFSET is wrong, and what it must be: their units tell."""
+        """Log offset to right queue offset of records whose QUEUEOFFSET contradicts their unit."""
         self.delay_levels_ms = DELAY_LEVELS_MS if delay_levels_ms is None else tuple(delay_levels_ms)
         self.delay_levels_given = delay_levels_ms is not None
         self.other_delays: Path | None = None
-        """A queue of parked messages most of which are due at other times than these delay levels say."""
+        """A queue of delayed messages most of which are due at other times than these delay levels say."""
         self._progress = progress
         self._topics: dict[str, dict[str, Any]] | None = None
         self.queues: QueuesCheck
-        """The queues, from `begin` on."""
+        """The queues, once `begin` was called."""
         self.index: IndexCheck
-        """The key index, from `begin` on."""
+        """The key index, once `begin` was called."""
 
     def run(self) -> Report:
         """Check everything."""
@@ -79,7 +81,7 @@ class Verification:
         return self.conclude()
 
     def begin(self) -> None:
-        """Look at the files and the tables that the walk needs."""
+        """Read the files and tables that the walk needs."""
         report, layout, log = self.report, self.layout, self.log
         if not self.stopped:
             report.note(
@@ -104,7 +106,7 @@ class Verification:
         self.log.walk(self.queues, self.index, self.delay_levels_ms, self._progress, from_index, to_index)
 
     def conclude(self) -> Report:
-        """Check what can be checked once the log is walked through, and return what was found in all."""
+        """Check what requires the complete walk, and return all findings."""
         report, layout, log = self.report, self.layout, self.log
         queues, index, topics = self.queues, self.index, self._topics
         log.conclude()
@@ -143,7 +145,7 @@ class Verification:
             )
 
     def _was_being_made(self, odd: OddFile) -> bool:
-        """Whether a start would remove the file: shorter than it must be, the last one, and never written to."""
+        """Whether a start would remove the file: the last one, too short, and never written to."""
         files = self.layout.log.files
         if self.stopped or not files or odd.path != files[-1].path or len(files) < 2:
             return False
@@ -154,7 +156,7 @@ class Verification:
         return True
 
     def _topics_of_another_form(self, topics: Mapping[str, Mapping[str, Any]]) -> set[str]:
-        """Name the topics whose queues are not what is checked here, and say so."""
+        """Return the topics whose queues are not verified here, with a note for each."""
         batch = self.root / "batchconsumequeue"
         found = {path.name for path in batch.iterdir() if path.is_dir()} if batch.is_dir() else set()
         for name, entry in topics.items():
@@ -173,5 +175,5 @@ class Verification:
 
     @property
     def is_out_of_order(self) -> bool:
-        """Whether message numbers in the log do not follow each other: queues made of it would be other ones."""
+        """Whether queue offsets in the log are not consecutive: queues rebuilt from it would differ."""
         return bool(self.report.kinds["order"])

@@ -1,4 +1,4 @@
-"""Check the file `checkpoint`: its length, its times, and our mark."""
+"""Check the file `checkpoint`: its length, its times, and the mark."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from reput_broker.store.checkpoint import (
     MARK_AT,
     MARK_CRC_AT,
     MARK_END,
+    MARK_MAGIC,
     FlushMark,
     StoreCheckpoint,
 )
@@ -18,7 +19,6 @@ from reput_broker.store.errors import ForeignFile
 from reput_broker.tools.report import Report
 from reput_protocol.kernel.records import crc32
 
-_MAGIC = b"RPUTMARK"
 _FIELDS = (
     ("physicMsgTimestamp", 0),
     ("logicsMsgTimestamp", 8),
@@ -29,7 +29,7 @@ _FIELDS = (
 
 
 class LogFacts(NamedTuple):
-    """What the checkpoint can be compared with."""
+    """Facts about the log to compare the checkpoint with."""
 
     end_offset: int
     records: int
@@ -38,12 +38,12 @@ class LogFacts(NamedTuple):
 
 
 def checkpoint_fields(data: bytes) -> dict[str, int]:
-    """Return RocketMQ's five fields by their names there."""
+    """Return the five fields with RocketMQ's names."""
     return {name: int.from_bytes(data[at : at + 8], "big", signed=True) for name, at in _FIELDS}
 
 
 def valid_mark(root: Path) -> FlushMark | None:
-    """Return our mark if it is there and holds."""
+    """Return the mark if there is a valid one."""
     return _loaded(root).mark
 
 
@@ -55,12 +55,12 @@ def _loaded(root: Path) -> StoreCheckpoint:
 
 
 def index_time(root: Path) -> int:
-    """Return the store time up to which full index files are on the disk (RocketMQ: indexMsgTimestamp)."""
+    """Return the store time up to which full index files are on disk (RocketMQ: indexMsgTimestamp)."""
     return _loaded(root).index_msg_timestamp_ms
 
 
 def checkpoint_min_time(root: Path) -> int:
-    """Return the store time before which log and queues are certain (RocketMQ: StoreCheckpoint.getMinTimestamp)."""
+    """Return the store time up to which log and queues are on disk (StoreCheckpoint.getMinTimestamp)."""
     return _loaded(root).min_timestamp_ms
 
 
@@ -109,18 +109,18 @@ def verify_checkpoint(root: Path, log: LogFacts, report: Report) -> None:
 
 
 def _explain_void_mark(root: Path, path: Path, data: bytes, report: Report) -> bytes:
-    """The mark's checksum does not hold: damage, or another broker's work.
+    """Report an invalid checksum of the mark: damage, or another broker's work.
 
-    Returns the bytes with the one bit put right that is wrong, if it is one: what a field says because of it is no
-    other fault.
+    Returns the bytes with a single wrong bit corrected, so that its consequences are not reported
+    too.
     """
     covered = bytearray(data[:MARK_END])
     for position in range(MARK_END):
         for bit in range(8):
             covered[position] ^= 1 << bit
-            if covered[MARK_AT : MARK_AT + 8] == _MAGIC and crc32(covered[:MARK_CRC_AT]) == int.from_bytes(
-                covered[MARK_CRC_AT:]
-            ):
+            if covered[MARK_AT : MARK_AT + 8] == MARK_MAGIC and crc32(
+                covered[:MARK_CRC_AT]
+            ) == int.from_bytes(covered[MARK_CRC_AT:]):
                 report.fault(
                     "checkpoint",
                     path,
@@ -129,8 +129,9 @@ def _explain_void_mark(root: Path, path: Path, data: bytes, report: Report) -> b
                 )
                 return bytes(covered) + data[MARK_END:]
             covered[position] ^= 1 << bit
-    # RocketMQ changes the fields before the mark and leaves the mark as it is. It always leaves this file, too.
-    if data[MARK_AT : MARK_AT + 8] == _MAGIC and (root / "abort.bak").exists():
+    # RocketMQ changes the fields before the mark but not the mark. It always leaves `abort.bak`,
+    # too.
+    if data[MARK_AT : MARK_AT + 8] == MARK_MAGIC and (root / "abort.bak").exists():
         report.note(
             "the mark of this broker is void, as RocketMQ has worked here since: the next start checks the whole log"
         )

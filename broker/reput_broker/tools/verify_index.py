@@ -1,8 +1,8 @@
-"""Check the key index against itself and against the log, reading the bytes on its own.
+"""Check the key index against itself and against the log.
 
-Entries are written in the order of the log, so while the log is walked the hashes of its keys are compared with the
-next entries. Where they differ, the entries of that stretch of the log are compared as sets, and the walk goes on
-behind it.
+Entries are in the order of the log, so while the log is walked the hashes of its keys are compared
+with the next entries. If they differ, the entries of that part of the log are compared as sets, and
+the walk continues after it.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _Fault = Callable[[int, str], None]
 
 
 def verify_index_file(raw: RawIndex, report: Report) -> None:
-    """Check header, chains and slots of a file, and that what is not used is zero."""
+    """Check header, chains and slots of a file, and that unused parts are zero."""
 
     def fault(position: int, reason: str) -> None:
         report.fault("index", raw.path, position, reason)
@@ -74,7 +74,7 @@ def verify_index_file(raw: RawIndex, report: Report) -> None:
 
 
 def _verify_slots(raw: RawIndex, slots: bytearray, fault: _Fault) -> None:
-    """Each slot must name its newest entry."""
+    """Each slot must refer to its newest entry."""
     pairs = zip(_SLOT.iter_unpack(raw.slots), _SLOT.iter_unpack(slots), strict=True)
     wrong = ((slot, *found, *right) for slot, (found, right) in enumerate(pairs) if found != right)
     for slot, found, right in islice(wrong, _FAULTS_MAX):
@@ -85,7 +85,7 @@ def _verify_slots(raw: RawIndex, slots: bytearray, fault: _Fault) -> None:
 
 
 def _verify_rest(raw: RawIndex, fault: _Fault) -> None:
-    """Entry 0 and all behind the last one must be zero."""
+    """Entry 0 and everything after the last entry must be zero."""
     with raw.path.open("rb") as file:
         fd = file.fileno()
         stop = end_of_data(fd, raw.entries_at, raw.entries_at + ENTRY_BYTES)
@@ -98,13 +98,14 @@ def _verify_rest(raw: RawIndex, fault: _Fault) -> None:
 
 
 class IndexSequence:
-    """The index files whose entries can be read, oldest first; others are reported.
+    """The index files with readable entries, oldest first; others are reported.
 
     Args:
         layout: the directory.
-        whole_until_ms: after a disorderly stop, the store time up to which files were brought to the disk: later ones
-            are made anew by the next start (RocketMQ: IndexService.load), and are not looked at. None otherwise.
-        report: where faults go.
+        whole_until_ms: after a disorderly stop, the store time up to which files are on disk: later
+            ones are rebuilt by the next start (RocketMQ: IndexService.load), and are not examined.
+            None otherwise.
+        report: receives faults.
     """
 
     def __init__(self, layout: StoreLayout, whole_until_ms: int | None, report: Report) -> None:
@@ -114,7 +115,7 @@ class IndexSequence:
             files = self._whole(files, whole_until_ms)
         self.files = self._usable(files, layout.geometry.index_slots)
         self.total = 0
-        """How many entries there are."""
+        """Number of entries."""
         self._starts: list[int] = []
         for raw in self.files:
             self._starts.append(self.total)
@@ -137,7 +138,7 @@ class IndexSequence:
         return kept
 
     def _usable(self, files: list[RawIndex], slots: int) -> list[RawIndex]:
-        """Find out how many slots the files have, where nobody says it, and leave out those that it does not fit."""
+        """Determine the number of slots, unless it is known, and omit files that do not match it."""
         slots = slots or common_slots(files)
         usable: list[RawIndex] = []
         for raw in files:
@@ -157,11 +158,11 @@ class IndexSequence:
         return usable
 
     def read(self, number: int, count: int) -> list[IndexEntry]:
-        """Return up to `count` entries from number `number` on, counted from 0."""
+        """Return up to `count` entries from a number on, counted from 0."""
         return unpack_entries(self.read_bytes(number, count))
 
     def read_bytes(self, number: int, count: int) -> bytes:
-        """Return up to `count` entries from number `number` on as they are in the files."""
+        """Return the bytes of up to `count` entries from a number on."""
         parts: list[bytes] = []
         while count > 0 and number < self.total:
             file_index, local = self.place(number)
@@ -173,7 +174,7 @@ class IndexSequence:
         return b"".join(parts)
 
     def place(self, number: int) -> tuple[int, int]:
-        """Return which file entry `number` is in, and how many entries come before it there."""
+        """Return the index of an entry's file, and how many entries precede it there."""
         file_index = bisect_right(self._starts, number) - 1
         return file_index, number - self._starts[file_index]
 
@@ -188,7 +189,7 @@ _SLACK = 1024
 
 
 class IndexFindings(NamedTuple):
-    """Where a walk through a part of the log is in the index, when there was no fault; see `IndexCheck`."""
+    """State of a walk in the index after a part of the log without faults; see `IndexCheck`."""
 
     cursor: int
     compared_until: int
@@ -212,9 +213,10 @@ class IndexCheck:
 
         Args:
             layout: the directory.
-            deleted: whose records need not be filed.
-            damages: the damaged bytes of the log, as they are found; entries of records there are not reported again.
-            report: where faults go.
+            deleted: topics whose records need no entries.
+            damages: the damaged bytes of the log, as they are found; entries of records there are
+                not reported again.
+            report: receives faults.
             whole_until_ms: see `IndexSequence`.
         """
         self._layout = layout
@@ -240,11 +242,11 @@ class IndexCheck:
 
     @property
     def files(self) -> list[RawIndex]:
-        """The files whose entries can be read."""
+        """The files with readable entries."""
         return self._entries.files
 
     def take_files(self, reports: Iterable[Report]) -> None:
-        """Take what somebody else found who has checked every file against itself, in their order."""
+        """Add the findings of a parallel check of every file against itself, in their order."""
         self._report.figures["index_entries"] += self._total
         for report in reports:
             for fault in report.faults:
@@ -255,7 +257,7 @@ class IndexCheck:
     # -- in parts ------------------------------------------------------------------------------------------
 
     def cursor_at(self, offset: int) -> int:
-        """Return which entry is the first of a record at or after a log offset, if the entries ascend."""
+        """Return the first entry of a record at or after a log offset, if the entries ascend."""
         low, high = 0, self._total
         while low < high:
             middle = (low + high) // 2
@@ -266,25 +268,26 @@ class IndexCheck:
         return low
 
     def resume(self, cursor: int, offset: int) -> None:
-        """Go on with an entry, at a log offset."""
+        """Continue with an entry, at a log offset."""
         self._cursor = cursor
         self._compared_until = offset
 
     def would_go_on_with(self, offset: int) -> int:
-        """Return with which entry the walk goes on if the next batch begins at a log offset."""
+        """Return the entry with which the walk continues if the next batch begins at a log offset."""
         kept = self._cursor
         self._pass_over(offset)
         cursor, self._cursor = self._cursor, kept
         return cursor
 
     def findings(self) -> IndexFindings:
-        """Return where the walk is, and what was found if there is no fault."""
+        """Return the state of the walk."""
         return IndexFindings(
             self._cursor, self._compared_until, self._last_keys, self._behind, self._behind_from
         )
 
     def take(self, found: IndexFindings) -> None:
-        """Take what somebody else found in the next files of the log, who went on from where this walk is."""
+        """Take the findings of a parallel walk through the next files, which continued from this
+        walk's state."""
         self._cursor = found.cursor
         self._compared_until = max(self._compared_until, found.compared_until)
         self._last_keys = found.last_keys or self._last_keys
@@ -309,7 +312,7 @@ class IndexCheck:
             return
         keys = found.keys()
         offsets = keys[1::3]
-        first = bisect_left(offsets, self._begin_offset)  # those before are in index files that were deleted
+        first = bisect_left(offsets, self._begin_offset)  # earlier ones are in deleted index files
         self._pass_over(batch.offset)
         self._compared_until = stop_offset
         count = len(offsets) - first
@@ -326,7 +329,7 @@ class IndexCheck:
         self._last_keys = {(last, key_hash) for key_hash in keys[3 * max(first, since) :: 3]}
 
     def _pass_over(self, offset: int) -> None:
-        """Leave out the entries of a stretch of the log that could not be read, or has expired."""
+        """Skip the entries of a part of the log that could not be read, or has expired."""
         while offset > self._compared_until and self._cursor < self._total:
             for entry in self._entries.read(self._cursor, _SLACK):
                 if entry.physical_offset >= offset:
@@ -365,7 +368,7 @@ class IndexCheck:
         for number, (at, row) in enumerate(missing):
             offset, key_hash = wanted[at]
             if end_reached and len(missing) - number == len(wanted) - at:
-                # Nothing comes behind the last entry: the index has not got that far.
+                # No entry follows the last one: the index has not advanced further.
                 if self._behind_from < 0:
                     self._behind_from = offset
                 self._behind += len(wanted) - at
@@ -376,7 +379,7 @@ class IndexCheck:
         self._cursor += len(window)
 
     def _verify_seconds(self, number: int, keys: array[int], first: int, count: int) -> None:
-        """Compare the times of entries that are right otherwise, and the header's, with those of their keys."""
+        """Compare the times of valid entries, and the header's, with those of their keys."""
         while count:
             file_index, local = self._entries.place(number)
             raw = self._entries.files[file_index]
@@ -391,7 +394,8 @@ class IndexCheck:
             entries = raw.entry_bytes(local + 1, local + 1 + size)
             wrong = wrong_seconds(entries, keys, first, begin)
             if local == 0:
-                # A new file's first entry counts from the end of the file before it, which may have been deleted.
+                # A new file's first entry counts from the end of the previous file, which may have
+                # been deleted.
                 seconds, right = raw.entries(1, 2)[0].seconds, self._first_seconds(file_index, first_time)
                 wrong = [fault for fault in wrong if fault[0]]
                 if seconds != right and (file_index > 0 or self._layout.log.min_offset == 0):
@@ -439,7 +443,7 @@ class IndexCheck:
         self._report.fault("index", raw.path, position, reason)
 
     def finish(self, *, stopped: bool, log_has_damage: bool) -> None:
-        """Look at what the walk has not come to, and close the files."""
+        """Examine what the walk has not reached, and close the files."""
         for number in range(self._cursor, self._total):
             if log_has_damage or self._cursor + _SLACK < number:
                 self._report.note(

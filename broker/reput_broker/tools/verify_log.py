@@ -1,4 +1,4 @@
-"""Walk the log once: every record is checked by itself, every queue unit and index entry against its record."""
+"""Walk the log once: check every record, and every queue unit and index entry against its record."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from reput_broker.store.checkpoint import FlushMark
 from reput_broker.store.dispatch import rows_by_queue
-from reput_broker.store.log.walk import SECTOR_BYTES, can_be_topic, has_lost_sector
+from reput_broker.store.log.walk import LOST_PAGE, SECTOR_BYTES, can_be_topic, has_lost_sector
 from reput_broker.store.queue.unit import UNIT_BYTES
 from reput_broker.tools.layout import StoreLayout
 from reput_broker.tools.log_reader import BlankEnd, Damage, LogBatch, LogEnd, read_log
@@ -18,13 +18,12 @@ from reput_protocol.kernel.records import checksum_faults
 from reput_protocol.record.dispatch_rows import DispatchRows
 from reput_protocol.record.row import POSITION, PROPERTIES, QUEUE_OFFSET, SIZE, STORE_TIMESTAMP_MS, WIDTH
 
-LOST_PAGE = "its properties hold zeros where a lost page would leave them"
 _NO_LETTER = "\N{REPLACEMENT CHARACTER}"
 _QUEUE_OFFSET_MAX = (1 << 62) // UNIT_BYTES
 
 
 class LogFindings(NamedTuple):
-    """What was found in some files of the log; the names are those of `LogCheck`."""
+    """Findings in some files of the log; the names are those of `LogCheck`."""
 
     damages: tuple[Damage, ...]
     undecided: tuple[Damage, ...]
@@ -34,13 +33,13 @@ class LogFindings(NamedTuple):
 
 
 class LogCheck:
-    """The log while it is walked, and what was found in it.
+    """The log while it is walked, and its findings.
 
     Args:
         layout: the directory.
-        mark: the checkpoint's mark, if it holds.
+        mark: the checkpoint's mark, if it is valid.
         stopped: whether the last broker stopped in order.
-        report: where faults go.
+        report: receives faults.
     """
 
     def __init__(self, layout: StoreLayout, mark: FlushMark | None, stopped: bool, report: Report) -> None:
@@ -49,9 +48,9 @@ class LogCheck:
         self.mark = mark
         self.stopped = stopped
         self.damages: list[Damage] = []
-        """Damaged bytes of the log, in order: whole records whose checksum fails, too."""
+        """Damaged bytes of the log, in order; includes whole records with a wrong checksum."""
         self.end_offset = 0
-        """Where the sound records of the log end."""
+        """End of the valid records of the log."""
         self.max_store_timestamp_ms = 0
         """The latest store time of any record."""
         self._known_topics: set[str] = set()
@@ -60,12 +59,12 @@ class LogCheck:
 
     @property
     def kept_end(self) -> int:
-        """Where the next start ends the log: before the first bytes that are no sound record and were not flushed."""
+        """Where the next start ends the log: before the first invalid bytes that were not flushed."""
         return min([self.end_offset, *self._unfinished])
 
     @property
     def holes(self) -> list[Damage]:
-        """Damages of which it is not known which messages they were: nothing can be derived from a log with these."""
+        """Damages with unknown messages: nothing can be derived from a log with these."""
         return [damage for damage in self.damages if not damage.is_framed]
 
     def walk(
@@ -77,12 +76,12 @@ class LogCheck:
         from_index: int = 0,
         to_index: int | None = None,
     ) -> None:
-        """Check every record, and what `queues` and `index` hold of it; `conclude` once all files are done.
+        """Check every record, its queue unit and its index entries; call `conclude` after the last file.
 
         Args:
             queues, index: compared with every batch of records.
-            levels_ms: the delay levels, which decide when a parked message is due.
-            progress: called with how many bytes of the log are done.
+            levels_ms: the delay levels, which determine when a delayed message is due.
+            progress: receives how many bytes of the log are done.
             from_index, to_index: which files of the log, all by default.
         """
         total = self.layout.log.total_bytes
@@ -104,7 +103,7 @@ class LogCheck:
             progress(done, total)
 
     def conclude(self) -> None:
-        """Judge what can only be judged once it is known where the log ends."""
+        """Check what requires the end of the log."""
         figures = self.report.figures
         for damage in self._undecided:
             if damage.end_offset == self.end_offset:
@@ -114,7 +113,7 @@ class LogCheck:
         self.damages.sort(key=lambda damage: damage.offset)
         figures["log_files"] = len(self.layout.log.files)
         if self.mark is not None and self.mark.flushed_offset > self.end_offset and not self.damages:
-            # The rest of the log is gone without a trace: its place must be named too.
+            # The rest of the log is gone without a trace: report its place too.
             path, position = self.layout.log.place(self.end_offset)
             self.report.fault(
                 "log",
@@ -124,7 +123,7 @@ class LogCheck:
             )
 
     def findings(self) -> LogFindings:
-        """Return what was found so far."""
+        """Return the findings so far."""
         return LogFindings(
             tuple(self.damages),
             tuple(self._undecided),
@@ -134,7 +133,7 @@ class LogCheck:
         )
 
     def take(self, found: LogFindings) -> None:
-        """Take what was found in the next files of the log elsewhere."""
+        """Add the findings of a parallel walk through the next files."""
         self.damages += found.damages
         self._undecided += found.undecided
         self._unfinished += found.unfinished
@@ -156,7 +155,7 @@ class LogCheck:
             index.compare(batch, rows)
 
     def _lost_pages(self, batch: LogBatch) -> list[tuple[int, str]]:
-        """Records not known to be flushed whose properties look as if a page had been lost, as a start judges them."""
+        """Records that may not be flushed whose properties look as if a page was lost, as at a start."""
         trusted = self.mark.flushed_offset if self.mark is not None else 0
         if (self.mark is None and self.stopped) or batch.offset + batch.end <= trusted:
             return []
@@ -171,7 +170,7 @@ class LogCheck:
         ]
 
     def _nameless(self, batch: LogBatch, rows: DispatchRows) -> dict[int, str]:
-        """Records of which it cannot be told which message of which queue they are."""
+        """Records of which the queue or the queue offset is unknown."""
         bad = {
             row: f"QUEUEOFFSET is {number}"
             for row, number in enumerate(batch.column(QUEUE_OFFSET))
@@ -183,12 +182,12 @@ class LogCheck:
             topic = batch.topic(run.start)
             if not can_be_topic(topic):
                 bad |= dict.fromkeys(range(run.start, run.stop), f"the record has topic {topic[:80]!r}")
-            elif _NO_LETTER not in run.topic:  # bytes that are no text read as this one
+            elif _NO_LETTER not in run.topic:  # invalid UTF-8 decodes to this character
                 self._known_topics.add(run.topic)
         return bad
 
     def _record_damage(self, batch: LogBatch, row: int, reason: str, *, is_framed: bool) -> None:
-        """A record with sound lengths in its place, but with wrong content."""
+        """Note a record with valid lengths at its place but wrong content."""
         position = batch.position + batch.table[WIDTH * row + POSITION]
         size = batch.table[WIDTH * row + SIZE]
         damage = Damage(batch.file, position, position + size, reason, False, is_framed)
@@ -227,7 +226,7 @@ class LogCheck:
         self.report.fault("log", damage.file.path, damage.position, damage.reason)
 
     def _is_unfinished(self, damage: Damage) -> bool:
-        """Whether the broker was killed and nothing says that these bytes had been flushed."""
+        """Whether the broker was killed and these bytes are not known to be flushed."""
         if self.stopped:
             return False
         return self.mark is None or damage.offset >= self.mark.flushed_offset

@@ -1,10 +1,11 @@
-"""Check a directory in parts that can be done side by side, with the result of one walk through all of it.
+"""Verify a directory in parts that can run in parallel, with the result of one walk through all of it.
 
-A walk through one file of the log needs to know where the walk before it would have left each queue and the index.
-That is guessed from the queues and the index themselves, which name the log offsets of their messages. When the parts
-are put together, each guess is compared with what the walk before it really came to. Where a guess was wrong, or where
-a part found something that may depend on what lies before it, that part is walked again from the true state. So the
-result is never another one than that of `Verification.run`; where all is sound, every byte of the log is read once.
+A walk through one file of the log depends on the state of each queue and of the index after the
+previous file. That state is guessed from the queues and the index, which contain the log offsets of
+their messages. When the parts are combined, each guess is compared with the actual state. If a
+guess was wrong, or if a part found something that may depend on earlier files, that part is walked
+again from the actual state. So the result always equals that of `Verification.run`; if everything
+is valid, every byte of the log is read once.
 """
 
 from __future__ import annotations
@@ -22,16 +23,15 @@ from reput_broker.tools.unit_files import OpenFiles, UnitFiles
 from reput_broker.tools.verify import Verification
 from reput_broker.tools.verify_index import IndexFindings
 from reput_broker.tools.verify_log import LogFindings
-from reput_broker.tools.verify_queue import QueueState
-from reput_broker.tools.verify_queues import QueuesFindings
+from reput_broker.tools.verify_queues import QueuesFindings, QueueState
 
 _STATELESS = frozenset(("log", "record"))
-"""Kinds of faults that a record shows by itself."""
+"""Kinds of faults that are visible in a record alone."""
 
 
 @dataclass(frozen=True)
 class Directory:
-    """What a `Verification` is made with; see there."""
+    """Arguments of a `Verification`."""
 
     root: Path
     commit_log_dirs: tuple[Path, ...] = ()
@@ -40,7 +40,7 @@ class Directory:
     faults_kept: int = FAULTS_KEPT
 
     def verification(self) -> Verification:
-        """Return a new one."""
+        """Create a verification."""
         return Verification(
             self.root,
             commit_log_dirs=self.commit_log_dirs,
@@ -51,7 +51,7 @@ class Directory:
 
 
 class Part(NamedTuple):
-    """One file of the log to walk through, and where that walk begins in the queues and in the index."""
+    """One file of the log, and the state of queues and index at which its walk begins."""
 
     directory: Directory
     number: int
@@ -62,7 +62,7 @@ class Part(NamedTuple):
 
 
 class PartFindings(NamedTuple):
-    """What was found in one file of the log."""
+    """Findings in one file of the log."""
 
     number: int
     log: LogFindings
@@ -73,7 +73,7 @@ class PartFindings(NamedTuple):
     kinds: dict[str, int]
     figures: dict[str, int]
     is_odd: bool
-    """Whether something was found that may depend on what lies before."""
+    """Whether something was found that may depend on earlier files."""
 
 
 def parts_of(verification: Verification, directory: Directory) -> list[Part]:
@@ -100,7 +100,7 @@ def parts_of(verification: Verification, directory: Directory) -> list[Part]:
 
 
 def _states(units: UnitFiles, log_min: int, starts: Sequence[int]) -> list[QueueState | None]:
-    """Return where a walk is in a queue when it comes to each of the offsets, going by the units."""
+    """Return the state of a walk in a queue at each of the offsets, according to the units."""
     first = _search(units, units.first, log_min, is_live=True)
     states: list[QueueState | None] = []
     number = first
@@ -131,7 +131,7 @@ def examine_part(part: Part) -> PartFindings:
     verification.begin()
     report = verification.report
     for seen in (report.faults, report.notes, report.kinds, report.figures):
-        seen.clear()  # what `begin` says was said for the whole directory
+        seen.clear()  # findings of `begin` concern the whole directory
     if part.number:
         verification.queues.resume(part.queues)
         verification.index.resume(part.cursor, part.start)
@@ -161,7 +161,7 @@ def _findings(number: int, verification: Verification, report: Report) -> PartFi
 def put_together(
     verification: Verification, parts: Sequence[Part], findings: Sequence[PartFindings]
 ) -> list[int]:
-    """Put the findings of all parts together in a verification that has begun; conclude it then.
+    """Combine the findings of all parts in a verification that has begun; conclude it afterwards.
 
     Returns the numbers of the parts that had to be walked again.
     """
@@ -185,7 +185,7 @@ def put_together(
 
 
 def _can_be_taken(verification: Verification, part: Part, found: PartFindings) -> bool:
-    """Whether a walk from where the walk before it ended would find the same."""
+    """Whether a walk from the actual state would find the same."""
     if found.is_odd:
         return False
     if not part.number:

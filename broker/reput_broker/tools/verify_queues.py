@@ -1,26 +1,307 @@
-"""Check every ConsumeQueue unit against the record that it names, and that every record has its unit."""
+"""Check every ConsumeQueue unit against its record, and that every record has its unit.
+
+Each run of records is compared with its units as bytes, and field by field only if they differ.
+"""
 
 from __future__ import annotations
 
+import os
+from array import array
 from bisect import bisect_left
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 from reput_broker.store.deleted_topics import DeletedTopics
 from reput_broker.store.dispatch import QueueRows
-from reput_broker.tools.layout import StoreLayout, Stream
+from reput_broker.store.opening.foreign_files import LMQ_PREFIX
+from reput_broker.store.queue.unit import (
+    EXT_UNIT,
+    MIN_ADDRESS,
+    UNIT_BYTES,
+    ConsumeQueueUnit,
+    is_address,
+    unpack_unit,
+    unpack_units,
+)
+from reput_broker.tools.layout import StoreLayout, Stream, read_stream
 from reput_broker.tools.log_reader import Damage
-from reput_broker.tools.report import Report
-from reput_broker.tools.unit_files import OpenFiles, UnitFiles
-from reput_broker.tools.verify_queue import ExtUnits, QueueCheck, QueueFindings, QueueState
+from reput_broker.tools.report import Fault, Report
+from reput_broker.tools.unit_files import OpenFiles, UnitFiles, units_of
+from reput_protocol.kernel.units import stray_units
+from reput_protocol.names import SCHEDULE_TOPIC
 from reput_protocol.printable import counted
+from reput_protocol.record.layout import QUEUE_OFFSET_AT
 
-LMQ_PREFIX = "%LMQ%"
+
+class ExtUnits:
+    """The extended entries of one queue."""
+
+    def __init__(self, stream: Stream, files: OpenFiles) -> None:
+        self._stream = stream
+        self._files = files
+
+    @classmethod
+    def of_queue(cls, root: Path, topic: str, queue_id: int, files: OpenFiles) -> ExtUnits | None:
+        """Return a queue's extended entries, None if it has no directory for them."""
+        directory = root / "consumequeue_ext" / topic / str(queue_id)
+        return cls(read_stream((directory,)), files) if directory.is_dir() else None
+
+    def difference(self, address: int, tags_code: int) -> str:
+        """Return how the entry at an address contradicts its record; empty if it does not."""
+        position = address - MIN_ADDRESS
+        file = self._stream.find(position)
+        if file is None:
+            return f"its extended entry at {position} is in no file"
+        head = os.pread(self._files.fd(file.path), EXT_UNIT.size, position - file.start)
+        if len(head) < EXT_UNIT.size:
+            return f"its extended entry at {position} is cut short"
+        size, code, _, bitmap = EXT_UNIT.unpack(head)
+        if bitmap < 0 or size != EXT_UNIT.size + bitmap:
+            return f"its extended entry at {position} of {file.path} has size {size} and a bitmap of {bitmap} bytes"
+        if code != tags_code:
+            return (
+                f"its extended entry at {position} of {file.path} has tags code {code}, should be {tags_code}"
+            )
+        return ""
+
+
+_FAULTS_KEPT = 50
+_READ_UNITS = 65_536
+_FIELDS = ("log offset", "size", "tags code")
+_FIELDS_AT = (0, 8, 12)
+
+
+class QueueState(NamedTuple):
+    """State of a walk in a queue."""
+
+    next: int
+    """Number after the last message met."""
+    last_offset: int
+    """Log offset of that message."""
+
+
+class QueueFindings(NamedTuple):
+    """Findings of a walk through a part of the log in a queue that is not odd; see `QueueCheck`."""
+
+    first: int
+    state: QueueState
+    behind: list[tuple[int, int]]
+    behind_count: int
+    compared: int
+    other_times: int
+
+
+class QueueCheck:
+    """One queue while the log is walked."""
+
+    def __init__(
+        self, topic: str, queue_id: int, units: UnitFiles, log: Stream, ext: ExtUnits | None
+    ) -> None:
+        self.topic = topic
+        self.queue_id = queue_id
+        self.units = units
+        self.first: int | None = None
+        """Number of the queue's first message in the log; None until it is met."""
+        self.next = 0
+        """Number after the last message met."""
+        self.faults: list[Fault] = []
+        self.kinds: Counter[str] = Counter()
+        """Number of faults by kind, kept or not."""
+        self.renumbered: dict[int, int] = {}
+        """Log offset to right number of records whose number is wrong."""
+        self.behind: list[tuple[int, int]] = []
+        """Number and log offset of messages after the last unit, up to a limit."""
+        self.behind_count = 0
+        self.started_anew = False
+        self._is_parked = topic == SCHEDULE_TOPIC
+        self._compared = self._other_times = 0
+        self._log = log
+        self._ext = ext
+        self._last_offset = -1
+
+    @property
+    def has_other_delay(self) -> bool:
+        """Whether most of its messages are due at another time than their delay level says."""
+        return 2 * self._other_times > self._compared
+
+    @property
+    def state(self) -> QueueState | None:
+        """State of the walk in this queue; None before its first message."""
+        return None if self.first is None else QueueState(self.next, self._last_offset)
+
+    @property
+    def is_odd(self) -> bool:
+        """Whether anything was found that depends on earlier records."""
+        return bool(self.kinds or self.renumbered or self.started_anew)
+
+    def resume(self, state: QueueState) -> None:
+        """Continue from a later state."""
+        self.first = self.next = state.next
+        self._last_offset = state.last_offset
+
+    def take(self, later: QueueFindings) -> None:
+        """Add the findings of a parallel walk that continued from this state."""
+        self.first = later.first if self.first is None else self.first
+        self.next, self._last_offset = later.state
+        self.behind = (self.behind + later.behind)[:_FAULTS_KEPT]
+        self.behind_count += later.behind_count
+        self._compared += later.compared
+        self._other_times += later.other_times
+
+    def findings(self) -> QueueFindings:
+        """Return the findings if the queue is not odd."""
+        assert self.first is not None, "something was compared"
+        return QueueFindings(
+            self.first,
+            QueueState(self.next, self._last_offset),
+            self.behind,
+            self.behind_count,
+            self._compared,
+            self._other_times,
+        )
+
+    @property
+    def was_compared(self) -> bool:
+        """Whether a message of this queue was met."""
+        return self._compared > 0
+
+    def compare(self, run: QueueRows, damages: Sequence[Damage]) -> None:
+        """Compare a run of records with its units."""
+        number = run.first_queue_offset
+        count = len(run.physical_offsets)
+        expected = units_of(run)
+        raw = self.units.read_bytes(number * UNIT_BYTES, count * UNIT_BYTES)
+        if self.first is None:
+            self.first = self.next = number
+        elif number != self.next:
+            number = self._jump(number, run, raw, damages)
+            raw = self.units.read_bytes(number * UNIT_BYTES, count * UNIT_BYTES)
+        if raw != expected:
+            self._differences(number, raw, expected)
+        self._compared += count
+        self.next = max(self.next, number + count)
+        self._last_offset = run.physical_offsets[-1]
+
+    def _jump(self, number: int, run: QueueRows, raw: bytes, damages: Sequence[Damage]) -> int:
+        """Handle a run that does not continue the last one; return the actual number of its first message."""
+        offset = run.physical_offsets[0]
+        if number == 0 and int.from_bytes(raw[:8], "big") == offset:
+            # The topic was deleted, by a broker that leaves no mark, and created anew.
+            self.started_anew = True
+            self.faults.clear()
+            self.behind.clear()
+            self.kinds.clear()
+            self.behind_count = 0
+            self.first = self.next = 0
+            return 0
+        where = f"message {number} of {self.topic}/{self.queue_id}"
+        if self.units.read(self.next, 1)[0].physical_offset == offset and offset:
+            path, position = self._log.place(offset + QUEUE_OFFSET_AT)
+            words = f"QUEUEOFFSET is {number}, but unit {self.next} of its queue names the record"
+            self._fault(path, position, words, "order")
+            self.renumbered[offset] = self.next
+            return self.next
+        path, position = self._log.place(offset)
+        if number < self.next:
+            self._fault(path, position, f"{where}: the message before it has number {self.next - 1}", "order")
+            return number
+        lost = [
+            damage for damage in damages if self._last_offset < damage.end_offset and damage.offset < offset
+        ]
+        stop = min(number, self.units.end)
+        for at in range(self.next, stop, _READ_UNITS):
+            for found, unit in enumerate(self.units.read(at, min(_READ_UNITS, stop - at)), at):
+                if (unit.size or unit.physical_offset) and not any(
+                    damage.offset <= unit.physical_offset < damage.end_offset for damage in lost
+                ):
+                    self._points_nowhere(found, unit)
+        if not lost and stop <= self.next:
+            self._fault(
+                path,
+                position,
+                f"{where}: messages from {self.next} on are neither in the log nor in the queue",
+                "order",
+            )
+        return number
+
+    def _differences(self, number: int, units: bytes, expected: bytearray) -> None:
+        pairs = zip(unpack_units(units), unpack_units(expected), strict=True)
+        for at, (unit, wanted) in enumerate(pairs, number):
+            if unit == wanted:
+                continue
+            path, position = self.units.place(at)
+            if not any(unit):
+                if at >= self.units.end:
+                    self.behind_count += 1
+                    if len(self.behind) < _FAULTS_KEPT:
+                        self.behind.append((at, wanted.physical_offset))
+                else:
+                    self._fault(path, position, f"unit {at} is empty; {self._names(at, wanted)}")
+                continue
+            for words, shift, found, right in zip(_FIELDS, _FIELDS_AT, unit, wanted, strict=True):
+                if found == right:
+                    continue
+                is_code = words == "tags code"
+                if is_code and self._ext is not None and is_address(found):
+                    wrong = self._ext.difference(found, right)
+                    if wrong:
+                        self._fault(path, position + shift, f"unit {at}: {wrong}")
+                    continue
+                if is_code and self._is_parked:
+                    self._other_times += 1
+                self._fault(
+                    path,
+                    position + shift,
+                    f"unit {at} gives {words} {found}, should be {right}; {self._names(at, wanted)}",
+                )
+
+    def _names(self, number: int, wanted: ConsumeQueueUnit) -> str:
+        return (
+            f"message {number} of {self.topic}/{self.queue_id} is the record at log offset "
+            f"{wanted.physical_offset}"
+        )
+
+    def finish(self, log_min: int, damages: Sequence[Damage], log_end: int, unfinished: bool) -> int:
+        """Check the units before the first and after the last message of the log.
+
+        Returns how many units point beyond the end of a log that was not closed in order.
+        """
+        dangling = 0
+        before = self.units.end if self.first is None else min(self.first, self.units.end)
+        ranges = ((self.units.first, before, True), (max(self.next, before), self.units.end, False))
+        damaged = array("q", [edge for damage in damages for edge in (damage.offset, damage.end_offset)])
+        for start, stop, may_be_blank in ranges:
+            for at in range(start, stop, _READ_UNITS):
+                units = self.units.read_bytes(at * UNIT_BYTES, min(_READ_UNITS, stop - at) * UNIT_BYTES)
+                found, behind = stray_units(
+                    units, log_min, log_end if unfinished else -1, may_be_blank, damaged
+                )
+                dangling += behind
+                for row in found[:_FAULTS_KEPT]:
+                    self._points_nowhere(at + row, unpack_unit(units, row))
+                self.kinds["queue"] += max(0, len(found) - _FAULTS_KEPT)
+        return dangling
+
+    def _points_nowhere(self, number: int, unit: ConsumeQueueUnit) -> None:
+        path, position = self.units.place(number)
+        self._fault(
+            path,
+            position,
+            f"unit {number} of {self.topic}/{self.queue_id} gives log offset {unit.physical_offset} and "
+            f"size {unit.size}, "
+            "but no such message of this queue is there",
+        )
+
+    def _fault(self, path: Path, position: int, reason: str, kind: str = "queue") -> None:
+        self.kinds[kind] += 1
+        if self.kinds[kind] <= _FAULTS_KEPT:
+            self.faults.append(Fault(kind, path, position, reason))
 
 
 class QueuesFindings(NamedTuple):
-    """What a walk through a part of the log found in all queues, when there was nothing odd."""
+    """Findings of a walk through a part of the log in all queues, if none is odd."""
 
     queues: dict[tuple[str, int], QueueFindings]
     skipped: dict[str, int]
@@ -32,8 +313,8 @@ class QueuesCheck:
 
     Args:
         layout: the directory.
-        deleted: whose records do not count.
-        known_topics: what `topics.json` lists; None if it cannot be read or is not there.
+        deleted: topics whose records do not count.
+        known_topics: contents of `topics.json`; None if it is missing or unreadable.
         skip_topics: topics whose queues have another form.
     """
 
@@ -88,28 +369,29 @@ class QueuesCheck:
         check.compare(run, damages)
 
     def resume(self, states: Mapping[tuple[str, int], QueueState]) -> None:
-        """Go on from a later place than the beginning of the log."""
+        """Continue from a later state than the beginning of the log."""
         for key, state in states.items():
             if key in self._checks:
                 self._checks[key].resume(state)
 
     def state_of(self, key: tuple[str, int]) -> QueueState | None:
-        """Return where the walk is in a queue; None before its first message."""
+        """Return the state of the walk in a queue; None before its first message."""
         check = self._checks.get(key)
         return None if check is None else check.state
 
     @property
     def is_odd(self) -> bool:
-        """Whether anything was found that depends on what came before."""
+        """Whether anything was found that depends on earlier records."""
         return any(check.is_odd for check in self._checks.values())
 
     def findings(self) -> QueuesFindings:
-        """Return what was found, if it is nothing odd."""
+        """Return the findings if no queue is odd."""
         met = {key: check.findings() for key, check in self._checks.items() if check.was_compared}
         return QueuesFindings(met, self._skipped)
 
     def take(self, found: QueuesFindings) -> None:
-        """Take what somebody else found in the next files of the log, who went on from where this walk is."""
+        """Add the findings of a parallel walk through the next files, which continued from this
+        walk's state."""
         for (topic, queue_id), findings in found.queues.items():
             check = self._checks.get((topic, queue_id))
             if check is None:
@@ -123,21 +405,21 @@ class QueuesCheck:
         self.files.close()
 
     def other_delays(self) -> Path | None:
-        """Return the directory of a queue whose messages are mostly due at other times than by the delay levels."""
+        """Return the directory of a queue most of whose messages contradict the delay levels."""
         for check in self._checks.values():
             if check.has_other_delay:
                 return self._layout.consume_queue_dir / check.topic / str(check.queue_id)
         return None
 
     def ends(self) -> dict[tuple[str, int], int]:
-        """Return where each queue ends, by its units and by the log, whichever is further."""
+        """Return the end of each queue according to its units or to the log, whichever is greater."""
         return {
             (check.topic, check.queue_id): max(check.units.end, check.next if check.first is not None else 0)
             for check in self._checks.values()
         }
 
     def renumbered(self) -> dict[int, int]:
-        """Log offsets of records whose number is wrong, and the right one."""
+        """Log offset to right queue offset of records whose queue offset is wrong."""
         return {
             offset: number for check in self._checks.values() for offset, number in check.renumbered.items()
         }
@@ -145,14 +427,14 @@ class QueuesCheck:
     def finish(
         self, report: Report, damages: Sequence[Damage], log_end: int, certain_until: int | None
     ) -> None:
-        """Report what was found.
+        """Report the findings.
 
         Args:
-            report: where it goes.
+            report: receives them.
             damages: the damaged bytes of the log; units that point there are not reported again.
-            log_end: where the log's sound records end.
-            certain_until: log offset before which every record must have its unit; None after an orderly stop, when
-                all must.
+            log_end: end of the log's valid records.
+            certain_until: log offset before which every record must have its unit; None after an
+                orderly stop, when all must.
         """
         unfinished = certain_until is not None
         dangling = behind = 0

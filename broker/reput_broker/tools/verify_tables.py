@@ -37,7 +37,7 @@ _CHAR = re.compile(r"\(char (\d+)\)")
 
 
 def read_deleted_topics(root: Path, report: Report) -> DeletedTopics:
-    """Read `deletedTopics`; none count if the file cannot be read."""
+    """Read `deletedTopics`; without marks if it cannot be read."""
     deleted = DeletedTopics(root / "deletedTopics")
     try:
         deleted.load()
@@ -47,7 +47,7 @@ def read_deleted_topics(root: Path, report: Report) -> DeletedTopics:
 
 
 def read_topics(config_dir: Path, report: Report) -> dict[str, dict[str, Any]] | None:
-    """Check `topics.json` by itself; return its topics, None if there is none or it cannot be used."""
+    """Check `topics.json`; return its topics, None if there is none or it cannot be used."""
     path = config_dir / "topics.json"
     if _decodes(path, "topics", report) is None:
         return None
@@ -97,14 +97,14 @@ def verify_topics(
 def verify_offsets(
     config_dir: Path, queues: Mapping[tuple[str, int], int], stopped: bool, report: Report
 ) -> None:
-    """Check `consumerOffset.json` and its journal by themselves and against the ends of the queues.
+    """Check `consumerOffset.json` and its journal, also against the ends of the queues.
 
     Args:
-        config_dir: where the files lie.
-        queues: end of every queue by topic and queue id. Offsets of other queues are not judged: a topic may have been
-            deleted since.
+        config_dir: directory of the files.
+        queues: end of every queue by topic and queue id. Offsets of other queues are not checked,
+            because their topic may have been deleted.
         stopped: whether the last broker stopped in order.
-        report: where faults go.
+        report: receives faults.
     """
     path = config_dir / "consumerOffset.json"
     if _decodes(path, "offsets", report) is None:
@@ -150,7 +150,8 @@ def _verify_offset(
     if type(offset) is not int:
         report.fault(kind, path, position, f"the offset of {where} is {offset!r}")
     elif (end := queues.get((topic, queue_id))) is not None and offset > end:
-        # Nothing is damaged: a client may commit any offset, and a power cut may take messages that were consumed.
+        # No damage: a client may commit any offset, and a power failure may take back consumed
+        # messages.
         report.note(
             f"the offset of {where} is {offset}, but the queue ends at {end}: the group continues at the end, or set "
             "its offset with `reput group reset`"
@@ -158,7 +159,7 @@ def _verify_offset(
 
 
 def _position_of(data: bytes, key: OffsetKey) -> int:
-    """Where the offset of a key stands in the JSON text, as near as can be told."""
+    """Approximate position of a key's offset in the JSON text."""
     group, topic, queue_id = key
     start = max(data.find(f'"{topic}@{group}"'.encode()), 0)
     match = re.compile(rb'[{,\s]"?%d"?\s*:\s*' % queue_id).search(data, start)
@@ -201,7 +202,7 @@ def _verify_journal(
 
 
 def _same_but_for_bits(journal: Path, table: TableFile) -> bool:
-    """Whether a journal was begun for a table of this very length and version, but with other bytes."""
+    """Whether a journal belongs to a table of this length and version, but with other bytes."""
     identity = read_journal(journal).identity
     version = table.members.get("dataVersion")
     counter = version.get("counter") if isinstance(version, dict) else None
@@ -209,13 +210,13 @@ def _same_but_for_bits(journal: Path, table: TableFile) -> bool:
 
 
 def verify_other_tables(config_dir: Path, report: Report) -> None:
-    """Check that the tables of which only RocketMQ makes use can be decoded."""
+    """Check that tables which only RocketMQ uses can be decoded."""
     for name in _OTHER_TABLES:
         _decodes(config_dir / name, "file", report)
 
 
 def _decodes(path: Path, kind: str, report: Report) -> TableFile | None:
-    """Report a table that cannot be decoded; None if there is nothing that a start could use."""
+    """Report a table that cannot be decoded; return what a start could use, or None."""
     table = read_table(path)
     if table.error is not None:
         report.fault(kind, path, _error_position(table), f"it is no JSON table: {table.error}")

@@ -16,8 +16,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from reput_broker.store.opening.directory_swap import standing_for
-from reput_broker.store.queue.extension_unit import MAX_ADDRESS
-from reput_broker.store.queue.unit import PRE_BLANK_SIZE, UNIT, UNIT_BYTES
+from reput_broker.store.queue.unit import MAX_ADDRESS, PRE_BLANK_SIZE, UNIT, UNIT_BYTES
 from reput_broker.tools.layout import Stream, StreamFile, read_stream
 from reput_broker.tools.log_reader import Damage, LogBatch, read_log
 from reput_broker.tools.unit_files import OpenFiles, UnitFiles

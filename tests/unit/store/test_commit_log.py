@@ -198,7 +198,7 @@ def test_the_last_file_is_read_though_it_is_full_and_rests(tmp_path: Path) -> No
     result = put(store, b"x")
     before = log_bytes(store)
     (file,) = store._log.files.files
-    file.seal(encode_blank(file.left_bytes))
+    file.seal(encode_blank(file.size - file.wrote_position))
     file.flush()
     assert file.rest()
     assert store._log.read(0, result.end_offset) == before[: result.end_offset]

@@ -470,10 +470,3 @@ def test_what_lies_on_a_disk_that_is_read_only_in_fact_stays(
     assert cleaning.log.is_held_back
     assert store.min_physical_offset == 0
     assert store.close()
-
-
-def test_options_name_a_directory_for_new_files(tmp_path: Path) -> None:
-    some = options(tmp_path)
-    with pytest.raises(ValueError, match="only read-only directories"):
-        replace(some, read_only_commit_log_dirs=some.commit_log_dirs).validate()
-    some.validate()

@@ -89,7 +89,7 @@ def test_a_start_that_has_much_to_check_says_so_first(
     assert "recovering" not in [line["event"] for line in said], "little is checked at once"
     image = killed(live, tmp_path / "again")
     live.close()
-    monkeypatch.setattr("reput_broker.store.opening.judging.CHECK_WORTH_SAYING_BYTES", 1)
+    monkeypatch.setattr("reput_broker.store.opening.judgement.CHECK_WORTH_SAYING_BYTES", 1)
     said.clear()
     opened(replace(options, data_dir=image.data_dir)).close()
     line = said[0]

@@ -313,12 +313,6 @@ def test_a_pool_that_is_closed_frees_what_comes_back() -> None:
         second.view[0]
 
 
-def test_a_pool_larger_than_the_memory_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="transient_store_pool_size is 5"):
-        pooled(tmp_path, memory_bytes=5 * 4096 - 1).validate()
-    pooled(tmp_path, memory_bytes=5 * 4096).validate()
-
-
 def test_timestamps_of_the_checkpoint_speak_of_what_is_synced(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

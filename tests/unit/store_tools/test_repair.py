@@ -125,7 +125,7 @@ def test_a_field_that_the_rest_tells_is_put_right(good: Path, store: Path, at: i
     assert at == 26 or refused(copied(store, store.with_name("as-it-is")))
     plan, result = repaired(store)
     assert plan.cut is None
-    assert len(plan.mends) == 1
+    assert len(plan.fixes) == 1
     log = {name: found[0] for name, found in hashes(good).items() if name.startswith("commitlog")}
     assert {name: found[0] for name, found in hashes(store).items() if name.startswith("commitlog")} == log
     assert not refused(store)
@@ -222,7 +222,7 @@ def test_a_wrong_index_is_made_anew(good: Path, store: Path) -> None:
     flip_bit(path, 150)
     wrong = index_files(store)
     plan, result = repaired(store)
-    assert plan.lines() == ["move the key index away, and make it anew from the log"]
+    assert plan.lines() == ["move the key index away and rebuild it from the log"]
     assert result.lines == ["240 keys in 7 files"]
     assert index_files(store) == index_files(good)
     assert index_files(result.side_directory) == wrong
@@ -237,7 +237,7 @@ def test_an_index_of_unknown_sizes_is_left_to_the_next_start(good: Path, store: 
     for path in (store / "index").iterdir():
         path.write_bytes(b"\x01" * path.stat().st_size)
     plan, _ = repaired(store)
-    assert plan.lines() == ["move the key index away: the next start makes it anew from the log"]
+    assert plan.lines() == ["move the key index away: the next start rebuilds it from the log"]
     assert not (store / "index").exists()
     assert not refused(store)
     assert index_files(store) == index_files(good)

@@ -1,14 +1,14 @@
-"""One file of the index: hash slots, and in each a chain of entries, the newest first (RocketMQ: IndexFile).
+"""One file of the index: hash slots, each with a chain of entries, the newest first (RocketMQ: IndexFile).
 
     position       size     content
     0              40       header: begin and end timestamp, begin and end physical offset, slots used, next entry
     40             4 * H    slots: number of the newest entry in the slot's chain, 0 if there is none
     40 + 4 * H     20 * N   entries: key hash, physical offset, seconds since begin, number of the chain's next entry
 
-Entry 0 is never used, so a file holds N - 1 keys. All numbers are big-endian. (Store format 5.1 to 5.4.)
+Entry 0 is never used, so a file holds N - 1 keys. All numbers are big-endian.
 
-Keys are written so that a reader in another thread, at any moment, follows chains of whole entries: an entry before the
-slot that leads to it, and the header last.
+Keys are written so that a reader in another thread always follows chains of complete entries: an
+entry before the slot that leads to it, and the header last.
 """
 
 from __future__ import annotations
@@ -37,14 +37,16 @@ _LATEST: Final = (1 << 63) - 1
 class IndexTimes:
     """The store times of one file's entries, as far as they are known.
 
-    An entry holds whole seconds since the file's first time, from 0 to 31 bits. Where the clock was set back, an entry
-    of 0 seconds may be of any earlier time, and the header's bounds are wrong too. RocketMQ relies on them and misses
-    messages; here a time rules a record out only where it is certain.
+    An entry holds whole seconds since the file's first time, clamped to 0 to 2^31 - 1. If the clock
+    was set back, an entry of 0 seconds may have any earlier time, and the header's bounds are wrong
+    too. RocketMQ relies on them and misses messages; here a time excludes a record only if that is
+    certain.
 
-    One thread notes what is inserted; everything else is safe from any thread.
+    One thread notes what is inserted; everything else is thread-safe.
 
     Args:
-        loaded: how many entries the file held when it was opened, the unused one included; 1 for a new file.
+        loaded: number of entries when the file was opened, including the unused one; 1 for a new
+            file.
     """
 
     def __init__(self, loaded: int) -> None:
@@ -55,7 +57,8 @@ class IndexTimes:
         self._loaded_in_order: bool | None = True if loaded <= 2 else None
 
     def note(self, earliest_ms: int, latest_ms: int, *, in_order: bool) -> None:
-        """Note the store times of entries that are inserted, and whether they follow the times before them."""
+        """Note the store times of inserted entries, and whether they are not earlier than those
+        before them."""
         self._earliest_ms = min(self._earliest_ms, earliest_ms)
         self._latest_ms = max(self._latest_ms, latest_ms)
         self._inserted_in_order &= in_order
@@ -65,24 +68,26 @@ class IndexTimes:
         return begin_ms <= self._latest_ms and self._earliest_ms <= end_ms
 
     def are_in_order(self, seconds_ascend: Callable[[int, int], bool]) -> bool:
-        """Whether no entry is of an earlier time than one before it.
+        """Whether no entry is earlier than the one before it.
 
-        `seconds_ascend` says that of the seconds in a range of entries; asked once, of those of a file that was loaded.
+        `seconds_ascend` answers that for the seconds in a range of entries; called once, for a
+        loaded file.
         """
         if not self._inserted_in_order:
             return False
         if self._loaded_in_order is None:
-            # The first entry's seconds count from the file before; that it is the earliest the header says.
+            # The first entry's seconds count from the previous file; the header says that it is the
+            # earliest.
             self._loaded_in_order = seconds_ascend(2, self._loaded)
         return self._loaded_in_order
 
 
 def time_bounds(number: int, seconds: int, began_ms: int) -> tuple[int, int]:
-    """The earliest and the latest store time that an entry can be of.
+    """The earliest and the latest possible store time of an entry.
 
     Args:
         number: of the entry; the first one's time is the file's.
-        seconds: what it says.
+        seconds: in the entry.
         began_ms: the first time in the file's header, 0 if it is not known.
     """
     if began_ms <= 0:
@@ -102,9 +107,9 @@ ENTRY_BYTES: Final = 20
 HEADER: Final = struct.Struct(">qqqqii")
 _SLOT: Final = struct.Struct(">i")
 _OLDER_MAX: Final = 1024
-"""After so many entries that are too old it pays to know whether all that follow are."""
+"""After so many entries that are too old, check whether all that follow are."""
 _STEPS_AT_ONCE: Final = 4096
-"""So many entries are looked at before other threads get their turn."""
+"""How many entries are examined before other threads may run."""
 
 
 class IndexHeader(NamedTuple):
@@ -119,17 +124,18 @@ class IndexHeader(NamedTuple):
 
 
 class IndexFile:
-    """A mapped index file of `slots` slots and `entries` entries, counting the unused entry 0.
+    """A mapped index file of `slots` slots and `entries` entries, including the unused entry 0.
 
-    One thread inserts, once it is set aside; `find` is safe from any thread while the file is open, `flush` too.
+    One thread inserts, once disk space is reserved; `find` and `flush` are safe from any thread
+    while the file is open.
     """
 
     def __init__(self, path: Path, slots: int, entries: int, *, create: bool) -> None:
-        """Map the file, or make it first: preallocated in full, its name durable, all zeros.
+        """Map the file, or create it: fully allocated, its name durable, all zeros.
 
         Raises:
             DiskFull: there is no room; no file is left behind.
-            FlushFailed, OSError: it cannot be made; the same.
+            FlushFailed, OSError: it cannot be created; no file is left behind.
             ForeignFile: the existing file has another size.
         """
         self.path = path
@@ -149,11 +155,11 @@ class IndexFile:
         status = os.fstat(fd)
         self._identity = status.st_dev, status.st_ino
         self.is_set_aside = create
-        """Whether the disk has set all of the file aside."""
-        self._is_on_disk = not create  # a full one that was found has been: `IndexService` keeps no other
+        """Whether disk space for all of the file is reserved."""
+        self._is_on_disk = not create  # `IndexService` keeps only full files that are on disk
         self._is_closed = False
         self.mappings: OpenMappings | None = None
-        """Bounds how many files are open with this one; notified after the file was opened again."""
+        """Limits how many files are open; notified after the file was opened again."""
         header = IndexHeader(*HEADER.unpack_from(self._map))
         self.header = header._replace(next_entry=max(1, header.next_entry))
         self._times = IndexTimes(min(self.header.next_entry, entries))
@@ -171,7 +177,7 @@ class IndexFile:
 
     @property
     def is_full(self) -> bool:
-        """Whether no key fits any more."""
+        """Whether no more keys fit."""
         return self.header.next_entry >= self.entries
 
     @property
@@ -186,7 +192,7 @@ class IndexFile:
 
     @property
     def is_plausible(self) -> bool:
-        """Whether the header could have been written by a healthy broker."""
+        """Whether a healthy broker could have written the header."""
         header = self.header
         return (
             header.next_entry <= self.entries
@@ -195,20 +201,22 @@ class IndexFile:
         )
 
     def set_aside(self) -> None:
-        """Have the disk set all of a file aside that existed, once. Blocks, and not beside `insert`.
+        """Reserve disk space for all of an existing file, once. Blocks, and not during `insert`.
 
-        Without that, inserting into a file with holes dies of SIGBUS when the disk is full.
+        Otherwise inserting into a file with holes kills the process with SIGBUS when the disk is
+        full.
 
         Raises:
             DiskFull: there is no room.
-            OSError: the system could not.
+            OSError: the system call failed.
         """
         if not self.is_set_aside:
             set_aside(self._fd, self._size, self.path)
             self.is_set_aside = True
 
     def continue_from(self, predecessor: IndexHeader) -> None:
-        """Begin an empty file where the one before it ended (RocketMQ does, and the first entry's time shows it)."""
+        """Begin an empty file where the previous one ended, as RocketMQ does; the first entry's
+        seconds depend on it."""
         assert self.is_empty
         end_ms, end_offset = predecessor.end_timestamp_ms, predecessor.end_physical_offset
         self._write_header(IndexHeader(end_ms, end_ms, end_offset, end_offset, 0, 1))
@@ -217,8 +225,8 @@ class IndexFile:
         """Insert the keys `[start, stop)` in order; there must be room for all (`room`).
 
         Args:
-            keys: three numbers a key: its hash (`index_hash`), which is not negative; where its record lies, ascending;
-                its store time.
+            keys: three numbers per key: hash (`index_hash`, not negative), physical offset of its
+                record (ascending), store time.
             start, stop: which keys.
         """
         assert 0 < stop - start <= self.room
@@ -252,7 +260,7 @@ class IndexFile:
         )
 
     def _opened(self) -> memoryview | None:
-        """Return the file's bytes, of a file at rest after opening it again; None once the file is closed."""
+        """Return the file's bytes, reopening a file at rest; None once the file is closed."""
         with self._lock:
             was_at_rest = self._fd < 0 and not self._is_closed
             if was_at_rest and self.mappings is not None:
@@ -273,7 +281,8 @@ class IndexFile:
         self._open_with(fd)
 
     def rest(self) -> bool:
-        """Close descriptors and mapping until `find` needs them; False if keys may follow or are not on the disk."""
+        """Close descriptors and mapping until `find` needs them; False if keys may follow or are
+        not on disk."""
         if not self._lock.acquire(blocking=False):
             return False
         try:
@@ -286,7 +295,7 @@ class IndexFile:
 
     def _unmap(self) -> None:
         if self._fd >= 0:
-            with suppress(BufferError):  # a reader is in it: the mapping goes with the reader
+            with suppress(BufferError):  # a reader is using it and closes the mapping
                 self._map.close()
             del self._map
             os.close(self._fd)
@@ -295,10 +304,10 @@ class IndexFile:
     def find(self, key_hash: int, begin_ms: int, end_ms: int) -> Iterator[int]:
         """Yield the physical offsets of records that may have the key, newest first.
 
-        Entries hold hashes and whole seconds: what comes out may have another key, or lie outside of
-        `[begin_ms, end_ms]`. Nothing that belongs is left out.
+        Entries hold hashes and whole seconds, so results may have another key, or be outside of
+        `[begin_ms, end_ms]`. No match is omitted.
         """
-        # Held, so that the mapping stays though the file be closed.
+        # The view keeps the mapping open even if the file is closed.
         file = self._opened()
         if file is None:
             return
@@ -331,10 +340,10 @@ class IndexFile:
         return not self.is_empty and self._times.may_hold(begin_ms, end_ms)
 
     def flush(self) -> None:
-        """Bring the file to the disk. Blocks.
+        """Sync the file. Blocks.
 
         Raises:
-            FlushFailed: the system could not.
+            FlushFailed: the sync failed.
         """
         if self.is_full and self._is_on_disk:
             return
@@ -357,7 +366,7 @@ class IndexFile:
 
 
 def index_file_size(slots: int, entries: int) -> int:
-    """Return the bytes of an index file."""
+    """Return the size of an index file in bytes."""
     return HEADER_BYTES + SLOT_BYTES * slots + ENTRY_BYTES * entries
 
 

@@ -16,11 +16,11 @@ from reput_protocol.record.record import decode_record
 QUERY_MESSAGES_MAX = 64
 """(RocketMQ: maxMsgsNumBatch.)"""
 CANDIDATES_MAX = 10_000
-"""So many records are compared with a key at most."""
+"""Limit of the records compared with a key."""
 
 
 class QueryResult(NamedTuple):
-    """The records found, newest first, and what the index's newest file says of itself."""
+    """The records found, newest first, and the last record of the index's newest file."""
 
     records: tuple[bytes, ...]
     index_timestamp_ms: int
@@ -28,22 +28,22 @@ class QueryResult(NamedTuple):
     index_offset: int
     """Log offset of the last record indexed."""
     is_complete: bool
-    """Whether every record in the log had its chance: False while the index is behind, or the query was too broad."""
+    """False while the index is behind, or if the query was too broad: records in the log may be missing."""
 
 
 class Doubt(Enum):
     """Why a record may be in the log although a look-up did not find it."""
 
     BEHIND = "the index is being completed"
-    """That passes by itself."""
+    """Ends by itself."""
     GAP = "a part of the log that the index is made from cannot be read"
-    """That lasts until the store has been repaired."""
+    """Lasts until the store has been repaired."""
     TOO_MANY = f"more than {CANDIDATES_MAX} messages share the key, or its hash"
-    """That lasts until those have expired."""
+    """Lasts until those have expired."""
 
 
 class UniqueResult(NamedTuple):
-    """The first record with a unique id, None if there is none, and why there may be one all the same."""
+    """The first record with a unique id, or None, and why there may be one even then."""
 
     record: bytes | None
     doubt: Doubt | None = None
@@ -60,10 +60,11 @@ def query_message(
     end_ms: int,
     readable_end: int,
 ) -> QueryResult:
-    """Return up to `max_messages` records of `topic` with `key`, stored in `[begin_ms, end_ms]`, newest first.
+    """Return up to `max_messages` records of `topic` with `key`, stored in `[begin_ms, end_ms]`, newest
+    first.
 
-    The key is a message's unique id or one of its keys. The index knows hashes only; what merely shares one is left
-    out. May be called from any thread: records are read by position.
+    The key is a message's unique id or one of its keys. The index holds hashes only; records that
+    merely share one are left out. Thread-safe: records are read by positional reads.
     """
     wanted = min(max(1, max_messages), QUERY_MESSAGES_MAX)
     records: list[bytes] = []
@@ -97,8 +98,8 @@ def find_by_unique_key(
 ) -> UniqueResult:
     """Return the record of `topic` with this unique id that was stored first in `[begin_ms, end_ms]`.
 
-    As `query_message`, but messages that merely have the id among their keys do not count, nor those that `accept`
-    refuses.
+    As `query_message`, but messages that merely have the id among their keys do not count, nor
+    those that `accept` rejects.
     """
     first: bytes | None = None
     doubt = Doubt.BEHIND if index.is_behind else None
@@ -130,11 +131,12 @@ def _candidates(
     end_ms: int,
     readable_end: int,
 ) -> Iterator[bytes]:
-    """Yield records whose key has the hash of `key`, each once, newest first; `_TOO_MANY` last if there are more."""
+    """Yield records whose key has the hash of `key`, each once, newest first; then `_TOO_MANY` if
+    there are more."""
     seen: set[int] = set()
     for physical_offset in index.find(index_hash(f"{topic}#{key}"), begin_ms, end_ms):
         if physical_offset in seen:
-            continue  # two of its keys are this one, or it was indexed again after a crash
+            continue  # two of its keys have this hash, or it was indexed again after a crash
         if len(seen) == CANDIDATES_MAX:
             yield _TOO_MANY
             return

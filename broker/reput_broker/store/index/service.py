@@ -1,8 +1,9 @@
-"""The index over all its files: which file takes the next keys, which may stay after a crash (RocketMQ: IndexService).
+"""The index over all its files: creating, filling, keeping after a crash, deleting (RocketMQ: IndexService).
 
-The index is derived from the log. `position` says up to which log offset it is complete; what lies beyond is dispatched
-to it again, after a crash from the last file that is known to be whole. RocketMQ keeps only what its recovery happens
-to read again, and forgets the older keys of the file that was in use.
+The index is derived from the log. It is complete up to the log offset `position`; what follows is
+dispatched to it again, after a crash from the end of the last file that is known to be complete.
+RocketMQ keeps only what its recovery happens to read again, and loses the older keys of the file
+that was in use.
 """
 
 from __future__ import annotations
@@ -23,18 +24,18 @@ from reput_broker.store.log.open_mappings import OpenMappings
 from reput_protocol.kernel.records import crc32
 
 KEY_FIELDS: Final = 3
-"""Numbers a key: its index hash, physical offset and store time."""
+"""Numbers per key: its index hash, physical offset and store time."""
 KEYS_AT_ONCE: Final = 1024
-"""So many keys are worth inserting."""
+"""How many keys are collected before they are inserted."""
 
 
 class KeyBacklog:
-    """The keys of the records before the log offset `end_offset` that are not in a file yet."""
+    """The keys of records before the log offset `end_offset` that are not in a file yet."""
 
     def __init__(self) -> None:
         self.end_offset = 0
         self.keys: array[int] = array("q")
-        """`KEY_FIELDS` numbers a key, in the order in which they are to be inserted."""
+        """`KEY_FIELDS` numbers per key, in insertion order."""
 
     @property
     def is_due(self) -> bool:
@@ -42,12 +43,12 @@ class KeyBacklog:
         return len(self.keys) >= KEY_FIELDS * KEYS_AT_ONCE
 
     def start_at(self, offset: int) -> None:
-        """Forget everything; the keys of records from a log offset on are wanted."""
+        """Clear the backlog; the next keys are those of records from a log offset on."""
         self.end_offset = offset
         self.keys = array("q")
 
     def add(self, batch: DispatchBatch) -> None:
-        """Take the keys of the batch that were not taken before."""
+        """Add the keys of the batch that were not added before."""
         if batch.end_offset <= self.end_offset:
             return
         keys = batch.rows.keys()
@@ -58,7 +59,7 @@ class KeyBacklog:
         self.end_offset = batch.end_offset
 
     def drop(self, count: int) -> None:
-        """Forget the first `count` keys: they have been inserted."""
+        """Remove the first `count` keys: they have been inserted."""
         del self.keys[: KEY_FIELDS * count]
 
 
@@ -70,8 +71,8 @@ class IndexService:
     """The index files of one directory, oldest first, and the dispatcher that fills them.
 
     Args:
-        directory: made when the first key is inserted.
-        slots, entries: of every file; part of the format, as the sizes of other files are.
+        directory: created when the first key is inserted.
+        slots, entries: of every file; part of the format, like other file sizes.
         clock_ms: names new files.
         open_max: how many files stay mapped, besides those that are written.
     """
@@ -90,13 +91,13 @@ class IndexService:
         self.position = 0
         """Every record before this log offset has its keys in the index."""
         self.resume_from = 0
-        """Where a record starts from which on the log has to be read to bring the index up to date."""
+        """Start of the record from which the log has to be read to bring the index up to date."""
         self.on_file_wanted: Callable[[], None] = _nothing
-        """Called, while keys are inserted, when it is time to make the next file."""
+        """Called while keys are inserted, when the next file should be created."""
         self.is_behind = False
-        """Whether somebody brings the index up to date from `position` on; `dispatch` then leaves it alone."""
+        """Whether the index is being brought up to date from `position` on; `dispatch` then does nothing."""
         self.full_until_ms = 0
-        """Store time of the last key of the last full file that is on the disk (RocketMQ: indexMsgTimestamp)."""
+        """Store time of the last key of the last full file that is on disk (RocketMQ: indexMsgTimestamp)."""
         self._slots = slots
         self._entries = entries
         self._clock_ms = clock_ms
@@ -114,12 +115,12 @@ class IndexService:
 
     @property
     def last_header(self) -> IndexHeader | None:
-        """The header of the newest file, None if there is no index."""
+        """The header of the newest file, None if there is none."""
         return self._files[-1].header if self._files else None
 
     @property
     def digest(self) -> int:
-        """A checksum of every file's name and header: of what an orderly stop leaves."""
+        """A checksum of every file's name and header, as an orderly stop leaves them."""
         parts = [f"{file.path.name}:{tuple(file.header)}" for file in self._files]
         return crc32("\n".join(parts).encode())
 
@@ -130,13 +131,13 @@ class IndexService:
     # -- opening and closing ---------------------------------------------------------------------------------
 
     def load(self, *, after_crash: bool = False) -> None:
-        """Map what is there, in the order of the names (store format 5.8). Nothing is changed.
+        """Map the existing files, in the order of their names. Changes nothing.
 
-        After a crash a file that is shorter than it must be, with nothing but zeros in it, is no fault: a process
-        leaves it that was killed while it made the file. `keep_whole` removes it.
+        After a crash a file that is too short and holds only zeros is tolerated: a process was
+        killed while it created the file. `keep_whole` removes it.
 
         Raises:
-            ForeignFile: a name or a size that is not of an index file of this geometry.
+            ForeignFile: a name or a size is not that of an index file of this geometry.
         """
         if not self.directory.is_dir():
             return
@@ -164,15 +165,18 @@ class IndexService:
     def keep_whole(
         self, full_until_ms: int, log_end: int, before_removal: Callable[[], None] = lambda: None
     ) -> None:
-        """After a disorderly stop: delete every file that is not known to be whole and on the disk.
+        """After a disorderly stop: delete every file that is not known to be complete and on disk.
 
-        That leaves the full files that end before `full_until_ms`, and the first that ends then: others may have been
-        filled in the same millisecond. One whose records the log does not hold goes too. Where the names are not in the
-        order of the records, as after RocketMQ's clock was set back, nobody can say what lies before a file: all go.
-        Nor does a time say anything of a file in which, or before which, the clock was set back: it may end before
-        `full_until_ms` and have been filled after it. From then on `full_until_ms` is where the last kept file ends: a
-        file that is made anew is not taken for whole because of what was. `before_removal` may bring that to the disk:
-        a removal that is cut in the middle can leave later files and no earlier ones.
+        Kept are the full files that end before `full_until_ms`, and the first one that ends then,
+        since others may have been filled in the same millisecond. A file with records that the log
+        does not hold is deleted too. So is every file if the names are not in the order of the
+        records, as after RocketMQ's clock was set back: what precedes a file is then unknown. Times
+        are also meaningless for a file in which, or before which, the clock was set back: it may
+        end before `full_until_ms` and have been filled after it.
+
+        `full_until_ms` becomes the end of the last kept file, so that a rebuilt file is not
+        mistaken for a complete one. `before_removal` may make that durable: an interrupted removal
+        can leave later files without earlier ones.
         """
         kept = before_ms = 0
         for file in self._files if self._names_agree() else ():
@@ -192,16 +196,16 @@ class IndexService:
             before_removal()
         self._remove_unfinished()
         self._delete(removed)
-        # The last record of a full file may have more keys than fitted: it is dispatched again.
+        # The last record of a full file may have more keys than fit: it is dispatched again.
         self._go_on_from(self._end_offset)
 
     def _names_agree(self) -> bool:
-        """Whether the files, in the order of their names, hold one part of the log after the other."""
+        """Whether the files, ordered by name, hold consecutive parts of the log."""
         begins = [file.header.begin_physical_offset for file in self._files if not file.is_empty]
         return begins == sorted(begins)
 
     def keep_all(self, position: int | None, full_until_ms: int) -> None:
-        """After an orderly stop: go on with all files from `position`; None: after their last record."""
+        """After an orderly stop: continue with all files from `position`; None: after their last record."""
         self.full_until_ms = full_until_ms
         empty = [file for file in self._files if file.is_empty]
         self._files = [file for file in self._files if not file.is_empty]
@@ -212,7 +216,7 @@ class IndexService:
             self._go_on_from(self._end_offset, after_record=True)
 
     def drop_all(self, before_removal: Callable[[], None] = lambda: None) -> None:
-        """Delete every file: the index is to be made anew. As `keep_whole` if it were to keep none."""
+        """Delete every file: the index is to be rebuilt. Like `keep_whole` if it kept none."""
         removed, self._files = self._files, []
         self.full_until_ms = 0
         if removed:
@@ -227,22 +231,22 @@ class IndexService:
         self._backlog.start_at(self.position)
 
     def flush(self) -> None:
-        """Bring every file to the disk. Blocks.
+        """Sync every file. Blocks.
 
         Raises:
-            FlushFailed: the system could not.
+            FlushFailed: the sync failed.
         """
         for file in self._files:
             file.flush()
         self._unflushed.clear()
 
     def flush_full_files(self) -> bool:
-        """Bring files that have become full to the disk; return whether there were any. Blocks, in any thread.
+        """Sync files that have become full; return whether there were any. Blocks, in any thread.
 
-        (RocketMQ: IndexService.flush, which moves the checkpoint's index time.)
+        (RocketMQ: IndexService.flush, which advances the checkpoint's index time.)
 
         Raises:
-            FlushFailed: the system could not.
+            FlushFailed: the sync failed.
         """
         flushed = False
         while self._unflushed:
@@ -254,7 +258,7 @@ class IndexService:
         return flushed
 
     def close(self) -> None:
-        """Unmap all files; a file that was only made ahead of need goes."""
+        """Unmap all files and delete an unused prepared one."""
         if self._prepared is not None:
             self._delete([self._prepared])
             self._prepared = None
@@ -281,18 +285,19 @@ class IndexService:
     # -- filling ---------------------------------------------------------------------------------------------
 
     def dispatch(self, batch: DispatchBatch) -> None:
-        """Take a batch that follows what was taken before; while the index is behind, do nothing.
+        """Take a batch that follows the previous ones; while the index is behind, do nothing.
 
-        Keys are inserted once enough of them have gathered. Whoever looks something up calls `settle` first.
+        Keys are inserted once enough of them are collected; call `settle` before a look-up.
 
         Raises:
-            DiskFull: a new file is needed and there is no room; the same batch may be offered again.
+            DiskFull: a new file is needed and there is no room; the same batch may be offered
+                again.
         """
         if not self.is_behind:
             self.apply(batch)
 
     def apply(self, batch: DispatchBatch) -> None:
-        """Do what `dispatch` does, for whoever brings an index that is behind up to date.
+        """As `dispatch`, to bring an index up to date that is behind.
 
         Raises:
             DiskFull: as `dispatch`.
@@ -302,10 +307,10 @@ class IndexService:
         self._backlog.add(batch)
 
     def settle(self) -> None:
-        """Insert every key that was taken. In the thread that dispatches.
+        """Insert all collected keys. In the thread that dispatches.
 
         Raises:
-            DiskFull: as `dispatch`; keys that found no room wait.
+            DiskFull: as `dispatch`; keys without room stay collected.
         """
         backlog = self._backlog
         keys = backlog.keys
@@ -324,12 +329,12 @@ class IndexService:
             self.on_file_wanted()
 
     def _current(self) -> IndexFile:
-        """Return the file that takes the next key, made if need be."""
+        """Return the file that takes the next key, creating it if necessary."""
         last = self._files[-1] if self._files else None
         if last is not None and not last.is_full:
             self.set_last_aside()
             return last
-        # The file that a worker is just making is the next one: another would get a later name.
+        # A file that a worker is creating is the next one: another would get a later name.
         with self._make_lock:
             file, self._prepared = self._prepared, None
             if file is None:
@@ -341,24 +346,24 @@ class IndexService:
         return file
 
     def set_last_aside(self) -> None:
-        """Have the disk set aside what the next keys go into, if a start found it (`IndexFile.set_aside`). Blocks.
+        """Reserve disk space for the last file if a start found it and it is not full. Blocks.
 
         Raises:
-            DiskFull: there is no room; it may be tried again.
-            OSError: the system could not; the same.
+            DiskFull: there is no room; may be retried.
+            OSError: the system call failed; may be retried.
         """
         last = self._files[-1] if self._files else None
         if last is not None and not last.is_full and not last.is_set_aside:
             last.set_aside()
 
     def should_prepare_next_file(self) -> bool:
-        """Whether the file in use is at least half full and the next one has not been made."""
+        """Whether the file in use is at least half full and the next one has not been created."""
         if self._prepared is not None or not self._files:
             return False
         return self._files[-1].room < self._entries // 2
 
     def prepare_next_file(self) -> None:
-        """Make the next file ahead of need. Blocks; may run in a worker thread.
+        """Create the next file ahead of need. Blocks; may run in a worker thread.
 
         Raises:
             DiskFull: there is no room.
@@ -372,7 +377,7 @@ class IndexService:
         now = datetime.fromtimestamp(self._clock_ms() / 1000)
         name = now.strftime("%Y%m%d%H%M%S") + f"{now.microsecond // 1000:03d}"
         newest = max((file.path.name for file in self._files), default="")
-        if name <= newest:  # files are in the order of their names, whatever the clock says
+        if name <= newest:  # names must ascend, whatever the clock says
             name = f"{int(newest) + 1:0{_NAME_DIGITS}d}"
         return self._file(self.directory / name, create=True)
 
@@ -385,7 +390,8 @@ class IndexService:
     # -- looking up and cleaning -----------------------------------------------------------------------------
 
     def find(self, key_hash: int, begin_ms: int, end_ms: int) -> Iterator[int]:
-        """Yield the offsets of records that may have a key of this hash, newest first; see `IndexFile.find`."""
+        """Yield the offsets of records that may have a key with this hash, newest first; see
+        `IndexFile.find`."""
         for file in reversed(self.files):
             if file.holds_times(begin_ms, end_ms):
                 yield from file.find(key_hash, begin_ms, end_ms)
@@ -393,8 +399,8 @@ class IndexService:
     def delete_expired(self, min_physical_offset: int) -> int:
         """Delete the oldest files whose records have all left the log, never the last file; return how many.
 
-        Blocks; may run in a worker thread beside everything else. A file that is still to be synced stays for the next
-        time: somebody may just be doing that.
+        Blocks; may run in a worker thread during all other calls. A file that is still to be synced
+        is kept for the next call, because another thread may be syncing it.
         """
         expired: list[IndexFile] = []
         for file in self.files[:-1]:
@@ -407,4 +413,4 @@ class IndexService:
 
 
 def _nothing() -> None:
-    """Make no file ahead."""
+    """Create no file ahead."""

@@ -1,4 +1,5 @@
-"""The index as one store keeps it: completed after a crash, settled, flushed and asked (RocketMQ: queryMessage)."""
+"""The index of an open store: completion after a crash, dispatch, flush and queries (RocketMQ:
+queryMessage)."""
 
 from __future__ import annotations
 
@@ -19,9 +20,9 @@ from reput_broker.store.running_flags import RunningFlags
 from reput_broker.store.stats import StoreStats
 
 INDEX_AT_ONCE_BYTES = 64 << 20
-"""So much of the log is indexed again while the store opens; more is done beside the running broker."""
+"""How much of the log is indexed again while the store opens; more is done while the broker runs."""
 TIME_MAX_MS = (1 << 63) - 1
-"""A store time that no message can have passed."""
+"""A store time later than any message's."""
 
 
 def _every(_: bytes) -> bool:
@@ -29,16 +30,17 @@ def _every(_: bytes) -> bool:
 
 
 class StoreIndex:
-    """The index of one store, or the fact that it keeps none. Owned as the store is; queries may run in any thread.
+    """The index of one store, or its absence. Owned like the store; queries may run in any thread.
 
     Args:
-        index: None where no index is kept.
+        index: None if no index is kept.
         log: what is indexed.
         deleted: hides records from dispatch and queries.
-        checkpoint: says up to when index files are full and on the disk.
-        flags: say whether the store is open, and are told when a sync fails.
-        dispatched_offset: up to where the running dispatch leads the index, once that is complete up to there.
-        options: the levels of delay, and who is told of events.
+        checkpoint: records up to which time index files are full and on disk.
+        flags: say whether the store is open; notified when a sync fails.
+        dispatched_offset: end of the running dispatch, which continues the index once it is
+            complete up to there.
+        options: delay levels and event handler.
     """
 
     def __init__(
@@ -64,7 +66,7 @@ class StoreIndex:
         self._is_failing = False
 
     def complete(self, end_offset: int) -> None:
-        """Index again what the index lacks: now if that is little, otherwise in steps beside everything else."""
+        """Index what the index lacks: now if that is little, otherwise in steps while the broker runs."""
         index = self._index
         if index is None:
             return
@@ -73,7 +75,7 @@ class StoreIndex:
             return
         self._read_from(start, index)
         if end_offset - start <= INDEX_AT_ONCE_BYTES:
-            with suppress(DiskFull, FlushFailed, OSError):  # the steps beside everything else come across it
+            with suppress(DiskFull, FlushFailed, OSError):  # later steps retry
                 while self.index_step():
                     pass
         else:
@@ -93,14 +95,14 @@ class StoreIndex:
         )
 
     def dispatch(self, batch: DispatchBatch) -> None:
-        """Take a batch that follows what was taken before.
+        """Take a batch that follows the previous ones.
 
-        Where the index cannot be written, for want of neither space nor descriptors, it falls behind: it can be made
-        from the log at any time, so nobody else waits for it.
+        If the index cannot be written for another reason than lack of space or descriptors, it
+        falls behind: it can be rebuilt from the log at any time, so dispatch does not wait for it.
 
         Raises:
             DiskFull: there is no room for a new index file; the same batch may be offered again.
-            OSError: no descriptor was to be had; the same.
+            OSError: no descriptor was free; the same batch may be offered again.
         """
         index = self._index
         if index is None:
@@ -117,7 +119,8 @@ class StoreIndex:
         self._note_failure(error, index)
 
     def _note_failure(self, error: FlushFailed | OSError, index: IndexService) -> None:
-        """Say that the index cannot be written (event `index_not_written`, once until `index_complete`)."""
+        """Report that the index cannot be written (event `index_not_written`, once until
+        `index_complete`)."""
         if not self._is_failing:
             self._is_failing = True
             path = getattr(error, "filename", None) or (
@@ -126,14 +129,16 @@ class StoreIndex:
             self._options.on_event("index_not_written", {"reason": str(FileNotMade(path, error))})
 
     def index_step(self, max_bytes: int = STEP_BYTES_MAX) -> int:
-        """Index about `max_bytes` of what the index lacks after a crash; return how many records. 0: it lacks nothing.
+        """Index about `max_bytes` of what the index lacks; return how many records. 0: it lacks nothing.
 
-        Where the log cannot be read, which a start need not have noticed so far back, nobody can say what follows: the
-        index then goes on with new messages, and every query says that messages may be missing.
+        If the log cannot be read there, which the start need not have noticed so far back, what
+        follows is unknown: the index then continues with new messages, and every query reports that
+        messages may be missing.
 
         Raises:
             DiskFull: there is no room for a new index file; the step may be repeated.
-            FlushFailed, OSError: one cannot be made for another reason; the same.
+            FlushFailed, OSError: one cannot be created for another reason; the step may be
+                repeated.
         """
         reader, index = self._reader, self._index
         if reader is None or index is None:
@@ -152,7 +157,7 @@ class StoreIndex:
             self._options.on_event("index_incomplete", {"reason": str(damage)})
             return 0
         if not count:
-            # From here on every batch that is dispatched is indexed as well.
+            # From here on every dispatched batch is indexed too.
             self._reader = None
             self._is_failing = index.is_behind = False
             self._options.on_event("index_complete", {"offset": index.position})
@@ -160,16 +165,16 @@ class StoreIndex:
 
     @property
     def index_behind_bytes(self) -> int:
-        """Bytes of the log whose keys are not in the index yet although they are in the queues."""
+        """Bytes of the log whose entries are in the queues but whose keys are not in the index yet."""
         return 0 if self._reader is None else self._reader.behind_bytes
 
     def settle_index(self) -> None:
-        """Have everything that was dispatched found by key from now on. In the thread that dispatches.
+        """Make everything that was dispatched findable by key. In the thread that dispatches.
 
-        Where the index cannot be written, it falls behind as in `dispatch`, and queries say so.
+        If the index cannot be written, it falls behind as in `dispatch`, and queries report that.
 
         Raises:
-            DiskFull: there is no room for a new index file; it may be tried again.
+            DiskFull: there is no room for a new index file; may be retried.
         """
         index = self._index
         if index is None or self._is_failing:
@@ -182,11 +187,11 @@ class StoreIndex:
             self._note_failure(error, index)
 
     def flush_index(self) -> None:
-        """Bring index files that have become full to the disk, and say so in the checkpoint. Blocks.
+        """Sync index files that have become full, and record that in the checkpoint. Blocks.
 
         Raises:
-            StoreReadOnly: the sync failed. The index can be made again, but this process must not go on.
-            OSError: no descriptor was to be had; the next call of whoever flushes the checkpoint does it.
+            StoreReadOnly: the sync failed. The index can be rebuilt, but not by this process.
+            OSError: no descriptor was free; the next call does it.
         """
         if self._index is None:
             return
@@ -200,25 +205,25 @@ class StoreIndex:
             raise self._flags.final(error) from error
 
     def finish(self, mark: FlushMark) -> FlushMark:
-        """Bring the whole index to the disk before an orderly stop; return the mark, which then says how it ends.
+        """Sync the whole index before an orderly stop; return the mark with the index's final state.
 
-        The checkpoint's index time has moved, in memory. Blocks.
+        The checkpoint's index time advances, in memory. Blocks.
 
         Raises:
-            DiskFull, FlushFailed: there is no room for a new index file, or the system could not.
+            DiskFull, FlushFailed: there is no room for a new index file, or the sync failed.
         """
         index = self._index
         if index is None:
             return mark
         try:
             index.settle()
-        except (FlushFailed, OSError) as error:  # the next start makes it anew
+        except (FlushFailed, OSError) as error:  # the next start rebuilds it
             self._note_failure(error, index)
             return mark
         index.flush_full_files()
         index.flush()
         self._checkpoint.index_msg_timestamp_ms = index.full_until_ms
-        if self._has_gap:  # it is tried anew at the next start
+        if self._has_gap:  # the next start tries again
             return mark
         return mark._replace(index_offset=index.position, index_digest=index.digest)
 
@@ -227,8 +232,8 @@ class StoreIndex:
     ) -> QueryResult:
         """Find messages by unique id or key, newest first (RocketMQ: DefaultMessageStore.queryMessage).
 
-        Reads the disk where it has to: call it in a worker thread. What was dispatched a moment ago may be put off:
-        `settle_index` first, in the thread that dispatches.
+        May read the disk: call it in a worker thread. Call `settle_index` first, in the thread that
+        dispatches, to find messages that were dispatched a moment ago.
 
         Raises:
             StoreClosed: the store is not open.
@@ -254,7 +259,7 @@ class StoreIndex:
     ) -> UniqueResult:
         """Find the message with a unique id that was stored first; otherwise as `query_message`.
 
-        `accept` is given the record of each and says whether it counts.
+        `accept` receives the record of each candidate and decides whether it counts.
 
         Raises:
             StoreClosed: the store is not open.
@@ -273,7 +278,7 @@ class StoreIndex:
 
 
 class _IndexAlone:
-    """Feeds the index what it lacks, which its own `dispatch` leaves to this."""
+    """Feeds the index what it lacks, while its own `dispatch` does nothing."""
 
     def __init__(self, index: IndexService) -> None:
         self._index = index

@@ -1,1 +1,6 @@
-"""The CommitLog: its files, how they are made, mapped, walked and deleted."""
+"""The CommitLog.
+
+commit_log: append and read. mapped_file, mapped_file_queue, paths: its files. allocate, file_maker:
+creation of files. pool: buffers for appends. walk: verification by recovery. clean: deletion.
+memory_pages, open_mappings: limits of memory and descriptors.
+"""

@@ -1,20 +1,22 @@
-"""Make the log's files before they are needed (RocketMQ: AllocateMappedFileService).
+"""Create the log's files before they are needed (RocketMQ: AllocateMappedFileService).
 
-A file takes its whole size from the disk when it is made, so none is made long before its first byte:
+A file takes its whole size from the disk when it is created, so files are created late:
 
-    the file in use is     less than half full     at least half full
-    at ease                nothing is ready        the next file is ready
-    in a hurry             the next is ready       the next and the one after it are ready
+    file in use      less than half full    at least half full
+    normally         none prepared          the next file is prepared
+    in a hurry       the next is prepared   the next two are prepared
 
-At ease the next file is in time as long as making it takes less than filling half a file. Whether that is so, the end
-of each file tells: if its second half filled in less than `HURRY_FACTOR` times what it took to make a file, the log is
-in a hurry until a file shows otherwise, and everything happens one half to one whole file earlier. (RocketMQ makes the
-next file as soon as the one before it is begun, hurry or not.)
+Normally the next file is ready in time if creating one takes less than filling half a file. This is
+measured at the end of each file: if its second half filled in less than `HURRY_FACTOR` times the
+time that creating a file took, the log is in a hurry until a file shows otherwise, and everything
+happens half a file to a whole file earlier. (RocketMQ always creates the next file as soon as the
+previous one is begun.)
 
-The file that a start finds last is one that somebody else made, perhaps with holes where nothing was written yet. It is
-set aside in full before the first append to it, as if it were made then.
+The last file that a start finds may come from another broker and have holes. Its disk space is
+reserved before the first append, as for a new file.
 
-With warm-up, pages are fetched and locked into memory after the file is made, so that no put waits for that either.
+With warm-up, a new file's pages are faulted in and locked into memory, so that no put waits for
+them.
 """
 
 from __future__ import annotations
@@ -33,19 +35,19 @@ from reput_broker.store.log.memory_pages import lock_pages, populate_pages, unlo
 from reput_broker.store.options import StoreOptions
 
 STEP_PAGES = 4096
-"""So many pages are made ready with one call (RocketMQ: flushLeastPagesWhenWarmMapedFile)."""
+"""Number of pages populated with one call (RocketMQ: flushLeastPagesWhenWarmMapedFile)."""
 
 
 def warm_up(file: MappedFile, *, sync: bool) -> OSError | None:
-    """Fetch every page of a file and keep it in memory. Blocks: 1 GiB takes a second, and longer if it is synced.
+    """Fault in every page of a file and lock it. Blocks: 1 GiB takes a second, longer if synced.
 
     Args:
-        file: which; nothing happens if it is shut down.
-        sync: sync after every step, since pages that were made ready have to be written some time; otherwise the system
-            does that when it likes.
+        file: nothing happens if it is shut down.
+        sync: sync after every step, instead of leaving the write-back of populated pages to the
+            system.
 
     Returns:
-        Why the pages cannot be kept in memory, None if they are.
+        Why the pages cannot be locked; None if they are.
     """
     with file.mapping() as lent:
         if lent is None:
@@ -62,24 +64,25 @@ def warm_up(file: MappedFile, *, sync: bool) -> OSError | None:
 
 
 def unlock(file: MappedFile) -> None:
-    """Let the system drop the pages of a warmed file again."""
+    """Allow the system to evict the pages of a warmed file."""
     with file.mapping() as lent:
         if lent is not None:
             unlock_pages(lent[1])
 
 
 CREATE_RETRY_MS = 1000
-"""How long nobody tries again to make a file after that has failed."""
+"""How long creating a file is not retried after it has failed."""
 HURRY_FACTOR = 4
 HURRY_MS_MIN = 500
-"""A second half filled in less than this is a hurry however quickly files were made so far."""
+"""A second half that fills in less than this is always a hurry."""
 NEVER = 1 << 63
 
 
 class AllocateMappedFile:
-    """Decides when log files are made, and makes them.
+    """Decides when log files are created, and creates them.
 
-    The thread that appends calls `entered` and `reached`; `prepare` and `unlock_full` may run in a worker thread.
+    The thread that appends calls `entered` and `reached`; `prepare` and `unlock_full` may run in a
+    worker thread.
     """
 
     def __init__(self, files: MappedFileQueue, options: StoreOptions, clock_ms: Callable[[], int]) -> None:
@@ -100,7 +103,7 @@ class AllocateMappedFile:
         self._locked: deque[MappedFile] = deque()
         self._may_lock = options.warm_mapped_file
 
-    # -- when ------------------------------------------------------------------------------------------------
+    # -- when ------------------------------------------------------------------------------------------
 
     def entered(self, file: MappedFile) -> None:
         """Note that appends go to this file from now on."""
@@ -109,7 +112,7 @@ class AllocateMappedFile:
         if self._mark is not None:
             filled, took_ms = offset - self._mark[0], now_ms - self._mark[1]
             limit_ms = max(HURRY_MS_MIN, HURRY_FACTOR * self._making_ms)
-            # Extrapolated to half a file. A clock that was set back says nothing.
+            # Extrapolated to half a file; nothing can be concluded if the clock was set back.
             self.is_in_hurry = 0 <= took_ms * (file.size // 2) < filled * limit_ms
         self._mark = (offset, now_ms)
         self._file = file
@@ -128,7 +131,7 @@ class AllocateMappedFile:
 
     @property
     def wanted(self) -> int:
-        """How many files should lie ready behind the one in use."""
+        """How many files should be prepared behind the one in use."""
         file = self._file
         if file is None:
             return 0
@@ -136,31 +139,32 @@ class AllocateMappedFile:
 
     @property
     def should_prepare(self) -> bool:
-        """Whether fewer files lie ready than should, or the one that a start found is not set aside yet.
+        """Whether too few files are prepared, or the file that a start found is not reserved on disk yet.
 
-        Also when a put could not have the file that it needed: it is made before the next put asks.
+        Also after a put could not get the file that it needed: it is created before the next put
+        asks.
         """
         return self._found is not None or self.refusal is not None or self.wanted > self._files.prepared_count
 
     @property
     def refusal(self) -> DiskFull | FileNotMade | None:
-        """Why the next append that needs a file cannot have one, as far as the last attempt to make one could tell."""
+        """Why the next append that needs a file cannot have one, as far as the last attempt shows."""
         return None if self._files.prepared_count else self._refusal
 
-    # -- how -------------------------------------------------------------------------------------------------
+    # -- how -------------------------------------------------------------------------------------------
 
     def found(self, file: MappedFile) -> None:
-        """Note the file that a start found last: nothing may be appended to it before `set_found_aside`."""
+        """Note the last file that a start found: nothing may be appended to it before `set_found_aside`."""
         self._found = file
 
     @property
     def has_found(self) -> bool:
-        """Whether that file is still to be set aside."""
+        """Whether the disk space of that file is still to be reserved."""
         return self._found is not None
 
     def set_found_aside(self) -> None:
-        """Set that file aside, if that is still to be done. Blocks. Raises as `prepare` does."""
-        with self._found_lock:  # not a second time: somebody may be writing to it
+        """Reserve the disk space of that file, if still needed. Blocks. Raises as `prepare` does."""
+        with self._found_lock:  # never twice: another thread may already write to the file
             file = self._found
             if file is None:
                 return
@@ -173,13 +177,14 @@ class AllocateMappedFile:
             self._refusal = None
 
     def prepare(self) -> bool:
-        """Make one more file if fewer than wanted, or none at all, lie ready; False if none was made. Blocks.
+        """Create a file if fewer than needed are prepared; return False if none was created. Blocks.
 
-        The file that a start found comes first: set aside, it is the one that the next append needs. An empty log gets
-        its first file here only after a put could not have it.
+        The disk space of the file that a start found is reserved first, because the next append
+        needs it. An empty log gets its first file here only after a put could not have it.
 
         Raises:
-            DiskFull, FileNotMade: there is no room, or it cannot be made for another reason; or so it was a moment ago.
+            DiskFull, FileNotMade: there is no room, or it cannot be created for another reason, now
+                or in the last second.
         """
         if self._found is not None:
             self.set_found_aside()
@@ -199,25 +204,23 @@ class AllocateMappedFile:
         return True
 
     def make_first(self) -> None:
-        """Make the first file of an empty log. Raises as `prepare` does."""
-        with (
-            self._first_lock,
-            self._unless_just_refused(),
-        ):  # a worker may be making it for whoever asked before
+        """Create the first file of an empty log. Raises as `prepare` does."""
+        # A worker may be creating it for an earlier put.
+        with self._first_lock, self._unless_just_refused():
             self._files.last_file_for(create=True)
         self._refusal = None
 
     def make_needed(self) -> None:
-        """Make the file that a put needs at this moment, if none lies ready. Raises as `prepare` does."""
+        """Create the file that a put needs now, unless one is prepared. Raises as `prepare` does."""
         with self._unless_just_refused():
             self._files.prepare_next()
         self._refusal = None
 
     @contextmanager
     def _unless_just_refused(self) -> Iterator[None]:
-        """Do not try to make a file when that failed a moment ago: trying costs time that every put would pay.
+        """Skip an attempt to create a file shortly after one failed, because every put would pay for it.
 
-        That no descriptor is to be had shows at once, and may be over at once.
+        A lack of descriptors shows immediately and may end immediately, so it is not waited for.
         """
         now, refusal = self._clock_ms(), self._refusal
         is_dear = isinstance(refusal, DiskFull) or (refusal is not None and not refusal.is_out_of_descriptors)
@@ -237,7 +240,7 @@ class AllocateMappedFile:
         if refusal is None:
             self._locked.append(file)
         elif self._may_lock:
-            self._may_lock = False  # said once; the limit will be the same for the next file
+            self._may_lock = False  # reported once; the limit is the same for the next file
             facts = {"what": str(file.path), "size_b": file.size, "reason": refusal.strerror}
             self._options.on_event("memory_not_locked", facts)
 
@@ -247,6 +250,6 @@ class AllocateMappedFile:
         return bool(self._locked) and self._locked[0].is_full
 
     def unlock_full(self) -> None:
-        """Let the system drop the pages of files that are full (RocketMQ: unlockMappedFile)."""
+        """Allow the system to evict the pages of files that are full (RocketMQ: unlockMappedFile)."""
         while self.has_full_to_unlock:
             unlock(self._locked.popleft())

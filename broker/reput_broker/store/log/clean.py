@@ -1,18 +1,18 @@
 """Delete the oldest files of the log, one at a time (RocketMQ: CleanCommitLogService, MappedFileQueue).
 
-A round begins with `look`, which decides whether anything may be deleted now, and goes on with `delete_next` until that
-finds no more to do; whoever drives it pauses in between. Which file goes:
+A round begins with `look`, which decides whether anything may be deleted now, and continues with
+`delete_next` until that finds nothing more; the caller pauses in between. Rules:
 
-- only ever the oldest, and never the last one;
-- one that has not been changed for `file_reserved_ms` and holds no message that waits for its time, or any while the
-  disk is too full. RocketMQ deletes a whole
-  batch then; here the disk is looked at again before each file that has not expired, so that no more goes than has to;
-- only if its records have been dispatched and their queue entries synced. RocketMQ deletes them all the same; but a
-  message that no queue knows was never delivered, and a queue that lost its last entries to a power cut would give
-  their offsets to other messages;
-- only once nobody holds it. A file that is held lets no new reader in, and counts no longer as part of the log. It is
-  tried again in each round and every `redelete_hanged_ms`, and given up after `destroy_forcibly_ms`: its name goes, its
-  bytes stay for the holder.
+- Only the oldest file, and never the last one.
+- A file that was not changed for `file_reserved_ms` and holds no scheduled message, or any file
+  while the disk is too full. RocketMQ then deletes a whole batch; here the disk is checked again
+  before each file that has not expired, so that no more is deleted than necessary.
+- Only if its records have been dispatched and their queue entries synced. RocketMQ deletes it
+  anyway; but a message without a queue entry was never delivered, and a queue that loses its last
+  entries in a power failure would give their offsets to other messages.
+- Only once no reader holds it. A held file accepts no new readers and no longer counts as part of
+  the log. It is retried in each round and every `redelete_hanged_ms`. After `destroy_forcibly_ms`
+  its name is removed; the bytes stay for the holder.
 """
 
 from __future__ import annotations
@@ -28,26 +28,27 @@ Reason = Literal["time", "disk"]
 
 
 class DeletedFile(NamedTuple):
-    """A log file that is gone."""
+    """A log file that has been deleted."""
 
     base_offset: int
     size: int
     reason: Reason
-    """`time`: it had expired. `disk`: it had not, but the disk was too full."""
+    """`time`: it had expired. `disk`: the disk was too full."""
 
 
 class CleanCommitLog:
-    """The rounds of deletion over one log. All of it may run in a worker thread, one call at a time.
+    """Deletes files of one log in rounds. May run in a worker thread, one call at a time.
 
     Args:
-        files: the log's files.
-        rules: asked anew by each call, so that they may change.
-        disk: judges the disk; its level and refusal are as of the last look. The files hear which directories are full.
-        deletable_end: files that end at or before this log offset may go.
-        clock_ms: wall clock, by which files age.
+        files: the log's files; they receive which directories are full.
+        rules: called each time, so that they may change.
+        disk: its level and refusal are as of the last look.
+        deletable_end: files that end at or before this log offset may be deleted.
+        clock_ms: wall clock that determines the age of files.
         monotonic_ms: clock for intervals.
-        local_hour: the hour of the day, 0 to 23, where the operator lives.
-        waiting_from: records from this log offset on may be messages that wait for their time; None if none do.
+        local_hour: the local hour of the day, 0 to 23.
+        waiting_from: records from this log offset on may be scheduled messages; None if there are
+            none.
     """
 
     def __init__(
@@ -76,11 +77,12 @@ class CleanCommitLog:
         self._redeleted_ms = monotonic_ms()
 
     def delete_manually(self) -> None:
-        """Let the next rounds delete expired files whatever the hour (RocketMQ: executeDeleteFilesManually)."""
+        """Delete expired files in the next rounds whatever the hour (RocketMQ:
+        executeDeleteFilesManually)."""
         self._manual_rounds = MANUAL_ROUNDS
 
     def look(self) -> bool:
-        """Look at the clock and the disk; True begins a round. Blocks."""
+        """Check the clock and the disk; True begins a round. Blocks."""
         rules = self._rules()
         level = self.disk.look(rules)
         self._files.note_full(self.disk.full_directories)
@@ -93,21 +95,22 @@ class CleanCommitLog:
 
     @property
     def hanged(self) -> MappedFile | None:
-        """The oldest file if it is being deleted and somebody still holds it."""
+        """The oldest file if it is being deleted and still held."""
         first = self._files.first_file
         return None if first is None or first.is_available else first
 
     @property
     def is_unwritable(self) -> bool:
-        """Whether the oldest file lies where nothing can be deleted."""
+        """Whether the oldest file is in a directory in which nothing can be deleted."""
         first = self._files.first_file
         return first is not None and not first.is_writable
 
     @property
     def is_held_back(self) -> bool:
-        """Whether the oldest file could not go even if it had expired.
+        """Whether the oldest file could not be deleted even if it had expired.
 
-        It is the last one, not dispatched and synced, or lies where nothing can be deleted.
+        It is the last one, is not dispatched and synced, or is in a directory in which nothing can
+        be deleted.
         """
         files = self._files.files
         return len(files) < 2 or files[0].end_offset > self._deletable_end() or self.is_unwritable
@@ -116,8 +119,8 @@ class CleanCommitLog:
         """Delete the oldest file if the round may; None ends the round. Blocks.
 
         Raises:
-            FlushFailed: the file is gone, but the disk did not confirm it.
-            OSError: the file could not be removed; the next round tries again.
+            FlushFailed: the file is deleted, but the sync of the directory failed.
+            OSError: the file could not be removed; the next round retries.
         """
         if self._left <= 0 or self.is_held_back:
             return None
@@ -133,9 +136,9 @@ class CleanCommitLog:
         return deleted
 
     def retry_hanged(self) -> DeletedFile | None:
-        """Delete the oldest file if it was held when its time came and is not any more; None otherwise. Blocks.
+        """Delete the oldest file if it was held when it was due and no longer is; None otherwise. Blocks.
 
-        Does nothing more often than every `redelete_hanged_ms`. Raises what `delete_next` does.
+        Acts at most every `redelete_hanged_ms`. Raises what `delete_next` does.
         """
         rules = self._rules()
         now_ms = self._monotonic_ms()
@@ -148,7 +151,7 @@ class CleanCommitLog:
     def _reason_to_delete(self, file: MappedFile, rules: RetentionRules) -> Reason | None:
         try:
             changed_ms = file.last_modified_ms
-        except FileNotFoundError:  # somebody removed it by hand: let go of it
+        except FileNotFoundError:  # removed by hand: release it
             changed_ms = 0
         waiting_from = self._waiting_from
         if self._clock_ms() >= changed_ms + rules.file_reserved_ms and (

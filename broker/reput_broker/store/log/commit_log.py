@@ -1,14 +1,16 @@
 """The log of all messages: append at the end, read anywhere (RocketMQ: CommitLog).
 
-Records never span files. When the next block of L bytes does not satisfy `L + 8 <= remaining`, the file is closed with
-a blank record, 8 bytes that name what is left, and the block goes to the start of the next file. So every finished
-file ends with a blank record, and a batch always lies in one file.
+Records never span files. If the next block of L bytes does not satisfy `L + 8 <= remaining`, the
+file is ended with a blank record, 8 bytes that hold the remaining size, and the block goes to the
+start of the next file. So every finished file ends with a blank record, and a block is always in
+one file.
 
-Commit point of an append: the first 8 bytes of the block, copied last. A process killed before that leaves zeros where
-the block's size and magic belong, and recovery ends the log there; killed after it, the whole block is there. A block
-of many records is published as one, since every later record lies behind the first one's head.
+The commit point of an append is the first 8 bytes of the block, copied last. A process killed
+before that leaves zeros in place of the block's size and magic, and recovery ends the log there; if
+it is killed after it, the whole block is there. All records of a block become visible together,
+since the later ones follow the first one's head.
 
-Store timestamps are the broker's clock at the append. They do not decrease as long as that clock does not.
+Store timestamps are the broker's clock at the append. They do not decrease unless the clock does.
 """
 
 from __future__ import annotations
@@ -43,16 +45,17 @@ from reput_protocol.record.layout import (
 from reput_protocol.record.scan import ScanStatus, scan_record
 
 _HEAD_BYTES = 76
-"""A record's fields up to the store timestamp, whatever kind of address its producer has; no record is shorter."""
+"""Bytes of a record up to the store timestamp with the longest host address; no record is shorter."""
 _SCRATCH_BYTES = 64 * 1024
 
 
 class CommitLog:
     """The files under `commitlog/`, or in several directories, and the table of next queue offsets.
 
-    Invariant: `min_offset <= flushed_offset <= max_offset <= wrote_offset`; bytes in `[min_offset, max_offset)` are
-    whole records and blanks, and never change. One thread appends; reads, `commit` and `flush` need no lock, since
-    bytes below `max_offset` stay. Without a pool of buffers `max_offset` and `wrote_offset` are the same.
+    Invariant: `min_offset <= flushed_offset <= max_offset <= wrote_offset`; bytes in `[min_offset,
+    max_offset)` are whole records and blanks, and never change. One thread appends; reads, `commit`
+    and `flush` need no lock, since bytes below `max_offset` stay. Without a pool of buffers
+    `max_offset` and `wrote_offset` are equal.
 
     Args:
         options: geometry and directories.
@@ -60,8 +63,8 @@ class CommitLog:
 
     Attributes:
         files: the files.
-        supply: makes them.
-        pool: the buffers that appends go through; None without.
+        supply: creates them.
+        pool: the buffers that appends go to; None without a pool.
     """
 
     def __init__(
@@ -83,11 +86,11 @@ class CommitLog:
         if options.transient_store_pool:
             self.pool = TransientStorePool(size, options.transient_store_pool_size)
         self.on_file_wanted: Callable[[], None] = _nothing
-        """Called, by an append, when it is time to `supply.prepare` a file, or to `supply.unlock_full` one."""
+        """Called by an append when `supply.prepare` or `supply.unlock_full` should be called."""
         self.file_waits = 0
-        """Puts that waited for a file because none lay ready; the first of an empty log is not counted."""
+        """Puts that waited for a file because none was prepared; the first of an empty log is not counted."""
         self.next_queue_offsets: dict[tuple[str, int], int] = {}
-        """The queue offset that the next message of a queue gets (RocketMQ: topicQueueTable)."""
+        """The queue offset of the next message of each queue (RocketMQ: topicQueueTable)."""
         self._file_size = options.commit_log_file_size
         self._scratch = bytearray(_SCRATCH_BYTES)
         self._flush_sync = options.flush_sync
@@ -98,15 +101,15 @@ class CommitLog:
         self._options = options
         self._file: MappedFile | None = None
         self._limit = size
-        """Up to here the file in use may be filled: 0 until the disk has set it aside."""
+        """Up to here the file in use may be filled: 0 until its disk space is reserved."""
 
-    # -- where the log begins and ends -----------------------------------------------------------------------
+    # -- begin and end ---------------------------------------------------------------------------------
 
     @property
     def min_offset(self) -> int:
-        """Where the first file that can be read starts, in bytes; 0 in an empty log.
+        """Start of the first readable file, in bytes; 0 in an empty log.
 
-        A file that is being deleted and is still held by somebody does not count any more.
+        A file that is being deleted and still held does not count.
         """
         first = self.files.first_file
         if first is None:
@@ -115,7 +118,7 @@ class CommitLog:
 
     @property
     def max_offset(self) -> int:
-        """Up to here the log may be read: what is committed if there is a pool, else all that is written."""
+        """End of the readable log: what is committed if there is a pool, else all that is written."""
         return self.wrote_offset if self.pool is None else self.files.committed_where
 
     @property
@@ -130,16 +133,17 @@ class CommitLog:
         return self.files.flushed_where
 
     def readable_end(self) -> int:
-        """Up to where records may be seen. Under SYNC_FLUSH nobody sees what a power cut could take back."""
+        """End of what consumers may see. Under SYNC_FLUSH that excludes what a power failure could
+        take back."""
         if self._flush_sync:
             return self.flushed_offset
         file = self._file
         if self.pool is not None or file is None:
             return self.max_offset
-        return file.base_offset + file.wrote_position  # the same, for who asks several times a message
+        return file.base_offset + file.wrote_position  # `max_offset`, inlined for frequent calls
 
     def is_able_to_flush(self, least_pages: int) -> bool:
-        """Whether a file is full and unsynced, or has so many unsynced pages; anything at all if that is 0."""
+        """Whether a file is full and unsynced, or has at least so many unsynced pages; with 0, any byte."""
         return is_able_to_flush(self.flushed_offset, self.max_offset, self._file_size, least_pages)
 
     def is_able_to_commit(self, least_pages: int) -> bool:
@@ -147,13 +151,14 @@ class CommitLog:
         return is_able_to_flush(self.max_offset, self.wrote_offset, self._file_size, least_pages)
 
     def next_file_offset(self, offset: int) -> int:
-        """Where the file after the one that contains `offset` starts."""
+        """Start of the file after the one that contains `offset`."""
         return offset - offset % self._file_size + self._file_size
 
     def adopt_last_file(self) -> None:
-        """Go on appending to the last file; called once recovery has set where it ends.
+        """Continue appending to the last file, once recovery has set where it ends.
 
-        Where the disk cannot set the rest of it aside, nothing is appended until it can: `file_refusal` says why.
+        If its disk space cannot be reserved, nothing is appended until it can be: see
+        `file_refusal`.
         """
         file = self.files.last_file
         if file is None:
@@ -166,14 +171,15 @@ class CommitLog:
                 self._lift_limit()
 
     def _lift_limit(self) -> None:
-        """Let the file in use be filled that a start found, once it is set aside. Raises as `supply.prepare` does."""
+        """Allow the last file that a start found to be filled, once it is reserved. Raises as
+        `supply.prepare` does."""
         self.supply.set_found_aside()
         self._limit = self._file_size
 
     # -- open and close --------------------------------------------------------------------------------------
 
     def open_pool(self) -> None:
-        """Make the buffers of the pool, if there is one (event `memory_not_locked`). Blocks."""
+        """Create the buffers of the pool, if there is one (event `memory_not_locked`). Blocks."""
         if self.pool is None:
             return
         refusal = self.pool.open()
@@ -190,13 +196,13 @@ class CommitLog:
     # -- append ----------------------------------------------------------------------------------------------
 
     def fits(self, size: int) -> bool:
-        """Whether a block of `size` bytes fits into an empty file at all."""
+        """Whether a block of `size` bytes fits into an empty file."""
         return size + BLANK_BYTES <= self._file_size
 
     def needs_new_file(self, size: int) -> bool:
-        """Whether appending `size` bytes would have to create a file, because the next one is not ready yet.
+        """Whether appending `size` bytes would have to create a file because none is prepared.
 
-        Or to set the one in use aside, which takes as long.
+        Or to reserve the space of the one in use, which takes as long.
         """
         if self.has_room(size):
             return False
@@ -204,7 +210,7 @@ class CommitLog:
             return True
         if self._limit:
             return not self.files.prepared_count
-        self._limit = self._file_size  # a worker has set it aside meanwhile
+        self._limit = self._file_size  # a worker has reserved it meanwhile
         return self.needs_new_file(size)
 
     def note_file_wait(self) -> None:
@@ -212,32 +218,18 @@ class CommitLog:
         if self._file is not None:
             self.file_waits += 1
 
-    def should_prepare_next_file(self) -> bool:
-        """Whether fewer files lie ready behind the one in use than should: `AllocateMappedFile` tells the rule."""
-        return self.supply.should_prepare
-
-    def prepare_next_file(self) -> bool:
-        """Make one more file ahead if none, or too few, lie ready; False if not. Blocks; may run in a worker thread.
-
-        Raises:
-            DiskFull, FileNotMade: as `AllocateMappedFile.prepare`.
-        """
-        return self.supply.prepare()
-
-    @property
-    def file_refusal(self) -> DiskFull | FileNotMade | None:
-        """Why no file could be made when that was last tried; None if it could, or while one lies ready."""
-        return self.supply.refusal
-
     def append(self, blocks: Sequence[Block]) -> list[PutResult]:
-        """Append the first of these blocks and those after it that the same file has room for, with one write.
+        """Append the first of these blocks, and those after it for which the same file has room, with one
+        write.
 
-        Each must fit into a file (`fits`). A killed process leaves all of them or none. They are readable at once, and
-        durable once `flush` has passed their end.
+        Each must fit into a file (`fits`). A killed process leaves all of them or none. They are
+        readable at once, and durable once `flush` has passed their end.
 
         Raises:
-            DiskFull, FileNotMade: a new file was needed and could not be made; nothing has changed.
-            StorePoolExhausted: a new file was needed and no buffer is free for it; the same.
+            DiskFull, FileNotMade: a new file was needed and could not be created; nothing has
+                changed.
+            StorePoolExhausted: a new file was needed and no buffer is free for it; nothing has
+                changed.
         """
         if not self.has_room(len(blocks[0].data)):
             self._roll(len(blocks[0].data))
@@ -271,8 +263,8 @@ class CommitLog:
                 result.physical_offset,
                 now,
                 block.born_host and block.born_host + self._store_host,
-                block.check is None
-                or block.check.sealed > 0,  # whether one may end with a checksum of it all
+                # Whether a record may end with a checksum of the whole record.
+                block.check is None or block.check.sealed > 0,
             )
         file.write_published(data)
         known.update(taken)
@@ -291,9 +283,10 @@ class CommitLog:
         self.on_file_wanted()
 
     def _roll(self, size: int) -> None:
-        """Close the file in use with a blank record and go on in the next one, which is made first if it has to be.
+        """End the file in use with a blank record and continue in the next one, creating it if necessary.
 
-        If nothing could be appended to the file in use so far, `size` bytes may go into it from now on.
+        If nothing could be appended to the file in use so far, `size` bytes may go into it from now
+        on.
         """
         if not self._limit:
             self._lift_limit()
@@ -333,7 +326,7 @@ class CommitLog:
     # -- read ------------------------------------------------------------------------------------------------
 
     def read(self, physical_offset: int, size: int) -> bytes:
-        """Copy `size` bytes out of the map. They must lie in one file and below `max_offset`.
+        """Copy `size` bytes out of the mapping. They must be in one file and below `max_offset`.
 
         Raises:
             FileMissing: that file has been deleted, or is being deleted.
@@ -345,9 +338,10 @@ class CommitLog:
             file.release()
 
     def is_resident(self, physical_offset: int, size: int) -> bool:
-        """Tell, without waiting, whether memory holds these bytes, so that `read` need not wait for the disk.
+        """Whether these bytes of one file are in memory, without waiting, so that `read` need not wait for
+        the disk.
 
-        They must lie in one file. True where that has been deleted: then there is nothing to wait for. For the owner.
+        True if the file has been deleted: then there is nothing to wait for. For the owner.
         """
         try:
             file = self.hold_file_at(physical_offset)
@@ -359,7 +353,7 @@ class CommitLog:
             file.release()
 
     def hold_file_at(self, physical_offset: int) -> MappedFile:
-        """The file that contains an offset, held: it stays until its `release`, whatever is deleted meanwhile.
+        """Return the file that contains an offset, held: it stays until its `release`, whatever is deleted.
 
         Raises:
             FileMissing: it has been deleted, or is being deleted.
@@ -372,11 +366,12 @@ class CommitLog:
         return file
 
     def message_at(self, physical_offset: int, limit: int, *, cold: bool = False) -> bytes | None:
-        """The whole record that starts at `physical_offset` and ends at or before `limit`; None if none does.
+        """Return the whole record that starts at `physical_offset` and ends at or before `limit`; None if
+        none does.
 
-        The offset may come from anywhere: nothing but a sound record that names this very place is returned. With
-        `cold` it is read by position, which no other thread waits for, from whatever thread. A file that is deleted
-        meanwhile, or is being deleted, has no record.
+        Any offset may be passed: only a valid record that names this very offset is returned. With
+        `cold` it is read by a positional read, which blocks no other thread, in any thread. A file
+        that is being deleted has no records.
         """
         if physical_offset + _HEAD_BYTES > limit:
             return None
@@ -404,7 +399,8 @@ class CommitLog:
         return record
 
     def store_timestamp_at(self, physical_offset: int, *, cold: bool = False) -> int:
-        """The store time of the record that starts there, -1 if the place is not in the log; `cold` as `message_at`."""
+        """The store time of the record that starts there, -1 if it is not in the log; `cold` as in
+        `message_at`."""
         if physical_offset + _HEAD_BYTES > self.max_offset:
             return -1
         try:
@@ -430,11 +426,12 @@ def _read_held(file: MappedFile, position: int, size: int, cold: bool) -> bytes:
 
 
 def _in_one(parts: list[Buffer]) -> bytearray | memoryview:
-    """Return what can be written to in place: one buffer if it can be, else a copy of all, back to back."""
+    """Return a buffer that can be patched in place: the only part if it is writable, else a copy of
+    all, joined."""
     if len(parts) == 1 and not (only := memoryview(parts[0])).readonly:
         return only
     return bytearray().join(parts)
 
 
 def _nothing() -> None:
-    """Nobody makes files ahead."""
+    """Create no files ahead."""

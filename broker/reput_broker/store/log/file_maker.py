@@ -1,11 +1,12 @@
-"""Make the files of a log, each in the first of its directories that lets it be made.
+"""Create the files of a log, each in the first of its directories that allows it.
 
-Only the attempt shows that a disk is full, mounted for reading only, out of reach or broken. Then the next directory is
-tried; which one failed is said once, and it is tried again whenever a file is due there.
+Only an attempt shows that a disk is full, mounted read-only, unreachable or broken. Then the next
+directory is tried. A failing directory is reported once and tried again whenever a file is due
+there.
 
-What is left of a file that could not be made must not come to stand beside the one that was made elsewhere. It is
-removed durably, if need be before the next file is made in that directory. Until then the next start knows it by its
-holding nothing (`file_names.list_files_of`).
+What is left of a file that could not be created must not remain next to the one that was created
+elsewhere. It is removed durably, at the latest before the next file is created in that directory.
+Until then the next start recognises it because it holds only zeros (`file_names.list_files_of`).
 """
 
 from __future__ import annotations
@@ -23,14 +24,14 @@ from reput_broker.store.options import EventHandler
 
 
 class FileMaker:
-    """Makes files of `file_size` bytes; one at a time, in any thread.
+    """Creates files of `file_size` bytes; one at a time, in any thread.
 
     Args:
         file_size: bytes of each file.
-        on_event: told which directory fails.
+        on_event: notified of failing directories.
 
-    Events: `commit_log_dir_failed` when a directory begins to fail for other reasons than want of space,
-    `commit_log_dir_works_again` when a file has been made in it after that.
+    Events: `commit_log_dir_failed` when a directory begins to fail for another reason than a full
+    disk, `commit_log_dir_works_again` when a file has been created in it after that.
     """
 
     def __init__(
@@ -44,11 +45,13 @@ class FileMaker:
         self._leftovers: set[Path] = set()
 
     def make(self, base_offset: int, directories: Iterable[Path]) -> MappedFile:
-        """Make the file whose first byte is byte `base_offset` of the log, in the first directory that lets it.
+        """Create the file whose first byte is byte `base_offset` of the log, in the first directory that
+        allows it.
 
         Raises:
-            DiskFull: none did, at least one of them for want of space.
-            FileNotMade: none did, or no descriptor or memory was to be had, which no other directory would change.
+            DiskFull: none did, at least one of them for lack of space.
+            FileNotMade: none did, or no descriptor or memory was free, which no other directory
+                would change.
         """
         full: DiskFull | None = None
         failed: FileNotMade | None = None
@@ -82,7 +85,7 @@ class FileMaker:
         raise refused
 
     def remove_leftover(self, path: Path) -> None:
-        """Remove what is left of a file that could not be made, now or before the next one is made beside it."""
+        """Remove what is left of a file, now or before the next one is created in that directory."""
         self._leftovers.add(path)
         with suppress(FlushFailed, OSError):
             self._sweep(path.parent)
@@ -94,13 +97,13 @@ class FileMaker:
                 sync_directory(path.parent)
                 return
         except FileNotFoundError:
-            return  # nor is its directory there
+            return  # its directory does not exist either
         except (FlushFailed, OSError):
             pass
         self._leftovers.add(path)
 
     def _sweep(self, directory: Path) -> None:
-        """Remove what is left of files that could not be made there; while that fails, no other is made there."""
+        """Remove leftovers from a directory; while that fails, no file is created there."""
         for path in [path for path in self._leftovers if path.parent == directory]:
             path.unlink(missing_ok=True)
             sync_directory(directory)

@@ -1,21 +1,22 @@
-"""One preallocated, fixed-size file, written and read through a shared mapping.
+"""A preallocated, fixed-size file, written and read through a shared mapping.
 
-Three positions, relative to the start of the file, run behind one another:
+Its three positions are relative to the start of the file:
 
     0 <= flushed_position <= committed_position <= wrote_position <= size
 
-`wrote`: appended. `committed`: handed to the operating system, which survives the process but not the machine.
-`flushed`: known to be on the disk. Without more, appends go into the shared mapping and so are handed over as they are
-made: `committed` only follows. With a buffer of a `TransientStorePool` (`write_through`) they go into that, and
-`commit` writes them to the file. Readers see what is committed then, otherwise what is written: `read_position`. On
-loading, a file is taken as completely written; recovery finds out how far that is true.
+`wrote`: appended. `committed`: written to the operating system, so that it survives the process but
+not the machine. `flushed`: on disk. Without a buffer, appends go to the shared mapping and are
+committed immediately; `committed` only follows. With a buffer of a `TransientStorePool`
+(`write_through`) they go to the buffer, and `commit` writes them to the file. Readers see what is
+committed in that case, otherwise what is written: `read_position`. When loaded, a file counts as
+completely written until recovery determines its end.
 
-Bytes below `read_position` never change, so readers need no lock. What they need is that the mapping stays:
-every view that leaves the file is taken under `hold` and given back with `release`; the mapping is closed when
-the last holder has left (RocketMQ: DefaultMappedFile, ReferenceResource).
+Bytes below `read_position` never change, so readers need no lock, only the mapping: every view that
+leaves the file is taken under `hold` and given back with `release`. The mapping is closed when the
+last holder has released it (RocketMQ: DefaultMappedFile, ReferenceResource).
 
-A file takes two descriptors, its own and one that Python keeps with a mapping. One that is full and on the disk may be
-put to `rest`: it takes none until `hold` opens it again.
+A file takes two descriptors, its own and one that Python keeps with a mapping. A file that is full
+and on disk may be closed by `rest`; `hold` opens it again.
 """
 
 from __future__ import annotations
@@ -37,8 +38,8 @@ from reput_protocol.buffers import Buffer
 
 _RWF_NOWAIT = getattr(os, "RWF_NOWAIT", 0)
 _PUBLISH_BYTES = 8  # TOTALSIZE and MAGIC: without them a record is not there
-# From this size on a write is cheaper than a copy into the mapping, in which every page is a fault: the system reads
-# ahead of it, and fills with zeros what is about to be written.
+# From this size a write is cheaper than a copy into the mapping, where every page faults: the
+# system reads ahead, and fills pages with zeros that are about to be written.
 _WRITTEN_FROM_BYTES = 32 * 1024
 _READ_FROM_BYTES = 32 * 1024
 
@@ -50,7 +51,8 @@ def _monotonic_ms() -> int:
 class MappedFile:
     """A file of `size` bytes whose first byte is byte `base_offset` of its stream.
 
-    One thread appends and changes positions; `flush`, `read_at`, `hold` and `release` are safe from any thread.
+    One thread appends and changes positions; `flush`, `read_at`, `hold` and `release` are
+    thread-safe.
     """
 
     __slots__ = (
@@ -62,15 +64,16 @@ class MappedFile:
     def __init__(
         self, path: Path, size: int, base_offset: int, *, create: bool, may_be_read_only: bool = False
     ) -> None:
-        """Create the file, or map one that exists.
+        """Create the file, or map an existing one.
 
-        A created file is preallocated in full before it is mapped, and its bytes and its name are synced, so
-        that nothing in it can be acknowledged before the file itself is certain. One that exists and cannot be opened
-        for writing is mapped for reading only, with `may_be_read_only`; `is_writable` tells.
+        A new file is fully allocated before it is mapped, and its bytes and its name are synced, so
+        that nothing in it can be acknowledged before the file itself is durable. With
+        `may_be_read_only`, an existing file that cannot be opened for writing is mapped for
+        reading; see `is_writable`.
 
         Raises:
             DiskFull: there is no room for `size` bytes; no file is left behind.
-            FlushFailed, OSError: it cannot be made; the same, as `create_file` says.
+            FlushFailed, OSError: it cannot be created; no file is left behind (`create_file`).
             ForeignFile: the existing file has another length.
             FileExistsError, FileNotFoundError: as `create` implies.
         """
@@ -94,7 +97,7 @@ class MappedFile:
         self._sink = self._view
         self._identity: tuple[int, int] | None = None
         self.mappings: OpenMappings | None = None
-        """Bounds how many files are open with this one; `hold` notifies it after opening the file again."""
+        """Limits how many files are open; `hold` notifies it after opening the file again."""
         self._buffer: WriteBuffer | None = None
         self._data_end = size
         written = 0 if create else size
@@ -124,13 +127,8 @@ class MappedFile:
         return self.base_offset + self.size
 
     @property
-    def left_bytes(self) -> int:
-        """Room that is left for appends."""
-        return self.size - self.wrote_position
-
-    @property
     def read_position(self) -> int:
-        """Up to here the file may be read: what is committed if a buffer is written through, else what is written."""
+        """Up to here the file may be read: what is committed if there is a buffer, else what is written."""
         return self.wrote_position if self._buffer is None else self.committed_position
 
     @property
@@ -140,30 +138,26 @@ class MappedFile:
 
     @property
     def is_available(self) -> bool:
-        """Whether new holders are still let in; false once the file is being shut down."""
+        """Whether new holders are accepted; false once the file is being shut down."""
         return self._available
 
     @property
-    def is_cleaned_up(self) -> bool:
-        """Whether the mapping is closed for good."""
-        return self._map is None and self._references <= 0
-
-    @property
     def last_modified_ms(self) -> int:
-        """The file system's modification time, in milliseconds since the epoch."""
+        """The file's modification time, in milliseconds since the epoch."""
         return self.path.stat().st_mtime_ns // 1_000_000
 
     # -- writing -------------------------------------------------------------------------------------------
 
     def set_aside(self) -> None:
-        """Have the disk set all of a file aside that existed, as it does for one that is created.
+        """Reserve disk space for all of an existing file, as for a new one.
 
-        Before the first append to it: the mapping over a hole dies of SIGBUS when the disk is full. Blocks, and not
-        beside anything that writes to the file. What it holds stays as it is.
+        Call it before the first append: writing to a mapping over a hole kills the process with
+        SIGBUS when the disk is full. Blocks; nothing else may write to the file meanwhile. The
+        contents stay the same.
 
         Raises:
             DiskFull: there is no room.
-            OSError: the system could not.
+            OSError: the system call failed.
             StoreClosed: the file is shut down.
         """
         if not self.hold():
@@ -176,8 +170,8 @@ class MappedFile:
     def append(self, data: Buffer) -> int:
         """Copy bytes to the end of the file and return the offset in the stream where they start.
 
-        Durable only once `flush` has returned a position past them. A process killed meanwhile may leave any
-        part; where a reader must find all or nothing, use `write_published`.
+        Durable only once `flush` has returned a position past them. A process killed meanwhile may
+        leave any part; for all or nothing use `write_published`.
 
         Raises:
             FileFull: fewer than len(data) bytes are left; nothing was written.
@@ -189,11 +183,12 @@ class MappedFile:
         return self.base_offset + start
 
     def write_published(self, data: Buffer) -> int:
-        """Append like `append`, but let the first 8 bytes appear last.
+        """Append like `append`, but write the first 8 bytes last.
 
-        Those bytes are the length and the magic of the first record. While they are zero nobody takes what
-        follows for a record, so that a killed process leaves either none of `data` or all of it. (After a
-        power cut pages may be missing in any order; the body checksum decides then.)
+        Those bytes are the length and magic of the first record. While they are zero, readers do
+        not take what follows for a record, so a killed process leaves either none of `data` or all
+        of it. (After a power failure pages may be missing in any order; the body checksum decides
+        then.)
         """
         start, end = self._reserve(data)
         view = self._sink
@@ -201,7 +196,8 @@ class MappedFile:
             source = memoryview(data)
             copied = _PUBLISH_BYTES
             if end - start >= _WRITTEN_FROM_BYTES and self._buffer is None:
-                # What it has not taken, for whatever reason, the mapping gets; where that fails too, the sync tells.
+                # The mapping gets whatever was not written here; if that fails too, the sync
+                # reports it.
                 with contextlib.suppress(OSError):
                     copied += os.pwrite(self._fd, source[copied:], start + copied)
             view[start + copied : end] = source[copied:]
@@ -216,19 +212,19 @@ class MappedFile:
         end = start + len(data)
         if end > self.size:
             raise FileFull(self.path, self.size - start, len(data))
-        if self._map is None:  # recovery has set back the end of a file that rested
+        if self._map is None:  # recovery has moved back the end of a file that was at rest
             with self._in_use():
                 pass
         return start, end
 
     def seal(self, data: Buffer) -> None:
-        """Append `data`, which ends the file: what is left behind it stays zero and counts as written."""
+        """Append `data`, which ends the file: the rest stays zero and counts as written."""
         self._data_end = self.wrote_position + len(data)
         self.write_published(data)
         self.wrote_position = self.size
 
     def write_through(self, buffer: WriteBuffer) -> None:
-        """Let appends go into `buffer` from now on, and into the file with `commit`.
+        """Send appends to `buffer` from now on, and to the file with `commit`.
 
         The buffer is given back when the file is full and committed, or closed.
         """
@@ -238,15 +234,15 @@ class MappedFile:
         self._sink = buffer.view
 
     def commit(self) -> int:
-        """Hand everything written so far to the operating system; return the committed position.
+        """Write everything appended so far to the operating system; return the committed position.
 
-        With a buffer that is a write to the file, whose first 8 bytes come last, as in `write_published`; without,
-        only the mark moves. Blocks; one thread at a time, and safe against appends meanwhile.
+        With a buffer this writes to the file, the first 8 bytes last as in `write_published`;
+        without one only the position moves. Blocks; one thread at a time, and safe during appends.
 
         Raises:
-            DiskFull: no room, which can only be where the file system did not really set the file aside; what is not
+            DiskFull: no room, because the file system did not really allocate the file; what is not
                 committed stays in the buffer, and the call may be repeated.
-            OSError: the file cannot be written; the same.
+            OSError: the file cannot be written; what is not committed stays in the buffer.
             StoreClosed: the file is shut down.
         """
         wrote = self.wrote_position
@@ -261,7 +257,7 @@ class MappedFile:
             finally:
                 self.release()
         with self._lock:
-            # Positions may have been set back meanwhile, as for `flush`.
+            # Positions may have been moved back meanwhile, as for `flush`.
             if self.committed_position < wrote <= self.wrote_position:
                 self.committed_position = wrote
             if buffer is not None and self.committed_position == self.size:
@@ -275,11 +271,11 @@ class MappedFile:
             buffer.give_back()
 
     def flush(self) -> int:
-        """Bring everything up to `read_position` to the disk; return the position up to which that is certain.
+        """Sync everything up to `read_position`; return the position up to which that is certain.
 
-        Blocks; meant for a worker thread, and safe against appends and `destroy` meanwhile: bytes appended
-        after the call began are not promised, and the file is held so that it cannot be closed under the sync. With a
-        buffer, only what is committed can be brought there.
+        Blocks; meant for a worker thread, and safe during appends and `destroy`: bytes appended
+        after the call began are not covered, and the file is held so that it is not closed during
+        the sync. With a buffer, only what is committed is synced.
 
         Raises:
             FlushFailed: now or in an earlier call; a failed sync is final for the file.
@@ -301,7 +297,7 @@ class MappedFile:
         finally:
             self.release()
         with self._lock:
-            # Positions may have been set back meanwhile; a mark beyond the written bytes would be a lie.
+            # Positions may have been moved back meanwhile; never advance beyond what is written.
             if self.flushed_position < readable <= self.wrote_position:
                 self.committed_position = max(self.committed_position, readable)
                 self.flushed_position = readable
@@ -318,16 +314,16 @@ class MappedFile:
             self._data_end = self.size
 
     def zero_tail(self, position: int) -> int:
-        """Make every byte from `position` on zero, touching only what is not; return the bytes rewritten.
+        """Set every byte from `position` on to zero, writing only where needed; return the bytes rewritten.
 
-        Old bytes after a cut could otherwise come back to life once later appends end exactly where an old
-        record starts. Durable with the next `flush` that has something to do.
+        After a truncation, old bytes could become valid again if later appends end exactly where an
+        old record starts. Durable with the next `flush` that has something to do.
         """
         with self._in_use():
             return zero_range(self._fd, position, self.size, self.path)
 
     def end_of_data(self, position: int) -> int:
-        """Return the position after the last byte from `position` on that is not zero; `position` if all are."""
+        """Return the position after the last non-zero byte from `position` on; `position` if all are zero."""
         with self._in_use():
             return end_of_data(self._fd, position, self.size)
 
@@ -336,7 +332,7 @@ class MappedFile:
     def slice(self, position: int, size: int) -> memoryview:
         """Return a view of `size` bytes at `position`, without copying.
 
-        The caller must be under `hold` and keep that hold until it has dropped the view.
+        The caller must be under `hold` until it has dropped the view.
 
         Raises:
             ValueError: the range is not within the readable bytes.
@@ -351,11 +347,10 @@ class MappedFile:
         return self._view[position : position + size]
 
     def copy_of(self, position: int, size: int) -> bytes:
-        """Return a copy of `size` bytes at `position`. For the caller, and with the errors, of `slice`."""
+        """Return a copy of `size` bytes at `position`. Conditions and errors as for `slice`."""
         found = self.slice(position, size)
-        if (
-            size >= _READ_FROM_BYTES
-        ):  # what was written is not in the mapping yet, and each page of it would be a fault
+        # Bytes of a write are not in the mapping yet, and each of their pages would fault.
+        if size >= _READ_FROM_BYTES:
             read = os.pread(self._fd, size, position)
             if len(read) == size:
                 return read
@@ -364,7 +359,8 @@ class MappedFile:
     def read_at(self, position: int, size: int) -> bytes:
         """Return a copy of up to `size` readable bytes at `position`; safe in any thread.
 
-        A read through the mapping stops every thread while the disk fetches a page; this one only its own.
+        A read through the mapping blocks every thread while the disk fetches a page; this one only
+        its own.
 
         Raises:
             StoreClosed: the file is shut down.
@@ -377,23 +373,23 @@ class MappedFile:
             self.release()
 
     def read_held(self, position: int, size: int) -> bytes:
-        """The same for a caller under `hold`: it works until that is released, also in a file that was shut down."""
+        """As `read_at`, for a caller under `hold`: it also works after the file was shut down."""
         size = min(size, self.read_position - position)
         if size <= 0 or position < 0:
             return b""
         return os.pread(self._fd, size, position)
 
     def is_resident(self, position: int, size: int, scratch: bytearray) -> bool:
-        """Tell, without waiting, whether memory holds these readable bytes, for a caller under `hold`.
+        """Whether these readable bytes are in memory, without waiting. For a caller under `hold`.
 
-        They are read into `scratch`, piece by piece, and the system is asked not to go to the disk for it. True where
-        it cannot be asked that: not on Linux, a file system that does not know how, a sandbox that forbids it.
+        They are read into `scratch`, piece by piece, with RWF_NOWAIT. True if the system does not
+        support that: not Linux, some file systems, a sandbox.
         """
         if not _RWF_NOWAIT:
             return True
         end = position + size
         if end > self.read_position:
-            return True  # it cannot be read, which is found out without the disk
+            return True  # the read fails without waiting for the disk
         try:
             while position < end:
                 wanted = min(len(scratch), end - position)
@@ -409,7 +405,7 @@ class MappedFile:
 
     @property
     def is_deleted(self) -> bool:
-        """Whether the file has no name any more although it is open: its bytes go when it is closed."""
+        """Whether the open file no longer has a name: its bytes are lost when it is closed."""
         if self._map is None or not self.hold():
             return False
         try:
@@ -423,7 +419,8 @@ class MappedFile:
         """Keep the mapping open until `release`; False (and nothing held) once the file is shut down.
 
         Raises:
-            OSError: the file was at rest and could not be opened, for want of descriptors for example.
+            OSError: the file was at rest and could not be opened, for example for lack of
+                descriptors.
             ForeignFile: it was at rest, and another file has its name now.
         """
         with self._lock:
@@ -449,7 +446,8 @@ class MappedFile:
             self.release()
 
     def rest(self) -> bool:
-        """Close descriptors and mapping until the file is held again; False if it is in use or not on the disk."""
+        """Close descriptors and mapping until the file is held again; False if it is in use or not
+        on disk."""
         if not self._lock.acquire(blocking=False):
             return False
         try:
@@ -487,7 +485,7 @@ class MappedFile:
         self._view = self._sink = memoryview(self._map)
 
     def release(self) -> None:
-        """Give back one `hold`; the last one to leave a file that was shut down closes it."""
+        """Give back one `hold`; the last holder of a file that was shut down closes it."""
         with self._lock:
             self._references -= 1
             if self._references > 0:
@@ -496,7 +494,8 @@ class MappedFile:
 
     @contextlib.contextmanager
     def mapping(self) -> Iterator[tuple[int, mmap.mmap] | None]:
-        """Lend descriptor and mapping for the block, for advice to the system; None once the file is shut down."""
+        """Lend descriptor and mapping for the block, for advice to the system; None once the file
+        is shut down."""
         if not self.hold():
             yield None
             return
@@ -507,15 +506,15 @@ class MappedFile:
             self.release()
 
     def shutdown(self, interval_ms: int = 0, *, now_ms: int | None = None) -> None:
-        """Let no new holder in and close the mapping once the last one has left.
+        """Accept no new holders and close the mapping once the last one has released it.
 
-        Called again `interval_ms` or more after the first call, the file counts as given up even if somebody
-        still holds it, so that `destroy` goes on. The mapping itself stays for that holder: pulling it away
-        would hand it other bytes, or a signal.
+        If called again `interval_ms` or more after the first call, `destroy` no longer waits for
+        holders. The mapping stays for them: without it they would read other bytes, or get a
+        signal.
 
         Args:
-            interval_ms: how long holders are waited for.
-            now_ms: a monotonic clock's reading; taken from the system if it is not given.
+            interval_ms: how long to wait for holders.
+            now_ms: a monotonic clock's reading; taken from the system by default.
         """
         now_ms = _monotonic_ms() if now_ms is None else now_ms
         with self._lock:
@@ -531,8 +530,8 @@ class MappedFile:
     def destroy(self, interval_ms: int = 0, *, now_ms: int | None = None) -> bool:
         """Shut down and delete the file; True once it is gone from the directory.
 
-        False means that somebody still holds it: the file is left and the call is to be repeated.
-        The removal of the name is not synced here.
+        False means that it is still held: the file is left and the call is to be repeated. The
+        removal of the name is not synced here.
         """
         self.shutdown(interval_ms, now_ms=now_ms)
         if self._map is not None and not self._forced:

@@ -1,10 +1,10 @@
-"""The files of one stream in order: roll to the next, find by offset, cut, expire (RocketMQ: MappedFileQueue).
+"""The files of one stream in order: roll, find by offset, truncate, delete (RocketMQ: MappedFileQueue).
 
-One thread owns the list. It is an immutable tuple that is replaced whole, so that the flush thread and readers in
-workers see a consistent list without a lock. Three things may run in workers beside the owner: creating the next files
-ahead (`prepare_next`), which have their final names but belong to the list only once `last_file_for` has adopted them;
-writing what lies in buffers to the files (`commit`); and deleting the oldest file (`delete_first`). A reader holds the
-file that it reads.
+One thread owns the list. It is an immutable tuple that is replaced as a whole, so that the flush
+thread and readers in workers see a consistent list without a lock. Workers may concurrently create
+the next files (`prepare_next`), which have their final names but join the list only when
+`last_file_for` adopts them; write buffers to the files (`commit`); and delete the oldest file
+(`delete_first`). A reader holds the file that it reads.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ OPEN_MAX = 256
 
 
 class MappedFileQueue:
-    """A stream of bytes kept in consecutive files of `file_size` bytes each.
+    """A stream of bytes in consecutive files of `file_size` bytes each.
 
-    Two marks run over the whole stream: `flushed_where <= committed_where <= max_wrote_position`.
+    Invariant over the whole stream: `flushed_where <= committed_where <= max_wrote_position`.
 
     Args:
-        directory: where the files lie.
+        directory: where the files are.
         file_size: bytes of each file.
         on_event: see `FileMaker`.
         open_max: how many files stay mapped, besides those that are written.
@@ -61,7 +61,7 @@ class MappedFileQueue:
         self._removed_in: Path | None = None
         self._closed = False
 
-    # -- where files lie -----------------------------------------------------------------------------------
+    # -- directories -----------------------------------------------------------------------------------
 
     @property
     def directories(self) -> Sequence[Path]:
@@ -69,7 +69,7 @@ class MappedFileQueue:
         return (self.directory,)
 
     def directories_for(self, base_offset: int) -> Sequence[Path]:
-        """Where the file that starts there may be made, the best directory first."""
+        """Directories for the file that starts there, the preferred one first."""
         del base_offset
         return (self.directory,)
 
@@ -82,10 +82,10 @@ class MappedFileQueue:
     # -- the list ------------------------------------------------------------------------------------------
 
     def load(self, *, after_crash: bool = False) -> None:
-        """Map every file of the directory; each counts as completely written until recovery knows better.
+        """Map every file of the directory; each counts as completely written until recovery sets its end.
 
-        Nothing is changed: what a killed owner left of a file that it was creating is for `drop_unfinished` to remove,
-        before anything is appended.
+        Changes nothing: files that a killed process did not finish are removed by
+        `drop_unfinished`, before anything is appended.
 
         Args:
             after_crash: whether the last owner may have been killed while it created a file.
@@ -114,10 +114,10 @@ class MappedFileQueue:
         self._open.opened(file)
 
     def drop_unfinished(self) -> None:
-        """Remove what `load` found of files that were never finished.
+        """Remove the unfinished files that `load` found.
 
-        One whose file was made elsewhere, or can be, is in nobody's way: if its disk does not let it go, that is tried
-        again before another file is made there.
+        One that was, or can be, created in another directory blocks nothing: if removing it fails,
+        that is retried before another file is created there.
         """
         unfinished, self._unfinished = self._unfinished, []
         made = {file.path.name for file in self._files}
@@ -149,15 +149,16 @@ class MappedFileQueue:
     def last_file_for(self, start_offset: int = 0, create: bool = True) -> MappedFile | None:
         """Return the file that the next append goes to.
 
-        An empty stream begins with the file that contains `start_offset`; a full last file is followed by the
-        next, made here or adopted from `prepare_next`.
+        An empty stream begins with the file that contains `start_offset`; a full last file is
+        followed by the next, created here or adopted from `prepare_next`.
 
         Args:
-            start_offset: offset in the stream that an empty stream shall begin at.
-            create: make the file if it is missing; otherwise answer None (empty) or the full last file.
+            start_offset: offset at which an empty stream begins.
+            create: create the file if it is missing; otherwise return None (empty) or the full last
+                file.
 
         Raises:
-            DiskFull, FileNotMade: the file cannot be made; the stream is as it was.
+            DiskFull, FileNotMade: the file cannot be created; the stream is unchanged.
         """
         last = self.last_file
         if last is not None and not last.is_full:
@@ -165,8 +166,8 @@ class MappedFileQueue:
         if not create:
             return last
         base_offset = start_offset - start_offset % self.file_size if last is None else last.end_offset
-        if not self._adopt():  # which waits for nothing, also while a worker makes the one after
-            with self._create_lock:  # waits for a worker that is just making this very file
+        if not self._adopt():  # without waiting, even while a worker creates the file after it
+            with self._create_lock:  # waits for a worker that is creating this very file
                 if not self._adopt():
                     file = self._create(base_offset)
                     if last is None:
@@ -187,24 +188,25 @@ class MappedFileQueue:
             return True
 
     def prepare_next(self, ahead: int = 1) -> MappedFile | None:
-        """Create one more file after the last one ahead of its need; safe in a worker thread.
+        """Create one more file after the last one ahead of need; safe in a worker thread.
 
         Args:
-            ahead: do so only if fewer than this many lie ready.
+            ahead: only if fewer than this many are prepared.
 
         Returns:
-            The file, which is adopted as soon as it is needed; None if none was to be made, or if there is no last
-            file to follow.
+            The file, which is adopted when it is needed; None if none was created, or if there is
+            no last file to follow.
 
         Raises:
-            DiskFull, FileNotMade: it cannot be made; nothing is left behind, appends go on in the last file.
+            DiskFull, FileNotMade: it cannot be created; nothing is left behind, appends continue in
+                the last file.
         """
         with self._create_lock:
             with self._list_lock:
                 newest = self._prepared[-1] if self._prepared else self.last_file
                 if newest is None or self._closed or len(self._prepared) >= ahead:
                     return None
-            # An adoption meanwhile changes nothing: the file that is being made still follows that one.
+            # An adoption meanwhile changes nothing: the file being created still follows that one.
             file = self._create(newest.end_offset)
             with self._list_lock:
                 self._prepared.append(file)
@@ -212,7 +214,7 @@ class MappedFileQueue:
 
     @property
     def prepared_count(self) -> int:
-        """How many files lie ready behind the last one."""
+        """How many files are prepared behind the last one."""
         return len(self._prepared)
 
     def _create(self, base_offset: int) -> MappedFile:
@@ -244,21 +246,21 @@ class MappedFileQueue:
 
     @property
     def bytes_to_commit(self) -> int:
-        """Bytes appended and not yet handed to the operating system."""
+        """Bytes appended and not yet written to the operating system."""
         return max(0, self.max_wrote_position - self.committed_where)
 
     @property
     def bytes_to_flush(self) -> int:
-        """Bytes appended and not yet known to be on the disk."""
+        """Bytes appended and not yet known to be on disk."""
         return max(0, self.max_wrote_position - self.flushed_where)
 
     def commit(self) -> int:
-        """Hand everything appended before the call to the operating system; return the offset up to which that is so.
+        """Write everything appended before the call to the operating system; return the offset of its end.
 
-        Blocks where buffers are written through; safe in any thread. The mark moves file by file.
+        Blocks if there are buffers; safe in any thread. `committed_where` advances file by file.
 
         Raises:
-            DiskFull, OSError: as `MappedFile.commit`; what was committed until then is.
+            DiskFull, OSError: as `MappedFile.commit`; earlier files stay committed.
         """
         with self._commit_lock:
             for file in self._files:
@@ -271,9 +273,10 @@ class MappedFileQueue:
             return self.committed_where
 
     def flush(self) -> int:
-        """Bring everything appended before the call to the disk; return the offset up to which that is certain.
+        """Sync everything appended before the call; return the offset up to which that is certain.
 
-        Blocks; meant for one worker thread. The mark moves file by file, never past one that failed.
+        Blocks; meant for one worker thread. `flushed_where` advances file by file, never past one
+        that failed.
 
         Raises:
             FlushFailed: a sync failed, now or earlier; final.
@@ -287,7 +290,7 @@ class MappedFileQueue:
                 self.committed_where = max(self.committed_where, flushed)
                 self.flushed_where = flushed
             if flushed < file.end_offset:
-                break  # what follows in the next file is not reached yet
+                break
         return self.flushed_where
 
     # -- finding -------------------------------------------------------------------------------------------
@@ -297,7 +300,7 @@ class MappedFileQueue:
 
         Args:
             offset: offset in the stream, in bytes.
-            first_if_missing: answer the oldest file (if any) where no file contains the offset.
+            first_if_missing: return the oldest file (if any) if no file contains the offset.
         """
         files = self._files
         if not files:
@@ -318,19 +321,19 @@ class MappedFileQueue:
                 return file
         return files[-1] if files else None
 
-    # -- cutting and expiring ------------------------------------------------------------------------------
+    # -- truncating and deleting -----------------------------------------------------------------------
 
     def reset_offset(self, offset: int) -> bool:
-        """Let the stream go on at an earlier offset.
+        """Continue the stream at an earlier offset.
 
-        Walks from the newest file to the oldest: files that start after the offset are deleted, the file that
-        contains it continues there and is zero from there on. (RocketMQ 4.3.1 walked from the wrong end, reset
-        nothing and reported success; its successors leave the later files lying on the disk, where the next
-        start finds their old bytes.)
+        Files that start after the offset are deleted, the newest first; the file that contains it
+        is zeroed from there on. (RocketMQ 4.3.1 iterated from the wrong end, reset nothing and
+        reported success; later versions leave the later files on disk, where the next start finds
+        their old bytes.)
 
         Returns:
-            False, with nothing changed, if the offset lies more than two files before the end, before the
-            oldest file or after the last byte written.
+            False, with nothing changed, if the offset is more than two files before the end, before
+            the oldest file or after the last byte written.
         """
         files = self._files
         if not files:
@@ -342,13 +345,16 @@ class MappedFileQueue:
         return True
 
     def truncate_dirty_files(self, offset: int) -> int:
-        """Cut the stream off at an offset: later files are deleted, the rest of the one containing it zeroed.
+        """Truncate the stream at an offset: later files are deleted, the rest of the one containing it
+        zeroed.
 
         Returns:
-            How many bytes had to be overwritten with zeros (whole chunks; deleted files not counted).
+            How many bytes had to be overwritten with zeros (whole chunks; deleted files not
+            counted).
         """
         self._drop_prepared()
-        # From the newest on, each removal durable before the next: a crash in between must not leave a gap.
+        # From the newest on, each removal durable before the next: a crash in between must not
+        # leave a gap.
         while self._files and self._files[-1].base_offset > offset:
             last = self._files[-1]
             _delete_now(last)
@@ -367,21 +373,22 @@ class MappedFileQueue:
     def delete_first(self, interval_ms: int = DESTROY_INTERVAL_MS, *, now_ms: int | None = None) -> bool:
         """Delete the oldest file, never the last one. Blocks; one worker thread at a time.
 
-        Durable on return, before the next one can be deleted: were two removals to reach the disk in the wrong order,
-        a power cut would leave a gap between the files.
+        Durable on return, before the next one can be deleted: if two removals reached the disk in
+        the wrong order, a power failure would leave a gap between the files.
 
         Args:
-            interval_ms: how long holders of the file are waited for before it is given up.
-            now_ms: a monotonic clock's reading; taken from the system if it is not given.
+            interval_ms: how long to wait for holders of the file.
+            now_ms: a monotonic clock's reading; taken from the system by default.
 
         Returns:
-            False if there is none to delete, or if somebody still holds it: then it lets no new reader in and stays
-            listed until the same call, repeated, finds it released or its time up (RocketMQ: retryDeleteFirstFile).
+            False if there is none to delete, or if it is still held: then it accepts no new readers
+                and stays listed until a later call finds it released or its time up (RocketMQ:
+                retryDeleteFirstFile).
 
         Raises:
-            FlushFailed: the file is gone, but the removal of its name is not certain.
-            OSError: its name could not be removed, and it stays listed; or it is gone, and no descriptor was to be had
-                to make that durable, which the next call does first.
+            FlushFailed: the file is deleted, but the removal of its name is not certain.
+            OSError: its name could not be removed, and it stays listed; or it is deleted, and no
+                descriptor was free to sync that, which the next call does first.
         """
         self._sync_removal()
         files = self._files
@@ -412,7 +419,7 @@ class MappedFileQueue:
         return True
 
     def _drop_prepared(self) -> None:
-        """Delete the files that were made ahead, the newest first and each durably: there must be no gap."""
+        """Delete the prepared files, the newest first and each durably: there must be no gap."""
         with self._create_lock:
             while self._prepared:
                 file = self._prepared[-1]
@@ -425,21 +432,23 @@ class MappedFileQueue:
         self.committed_where = max(flushed, committed)
 
     def set_marks(self, offset: int) -> None:
-        """Declare everything before an offset flushed and committed, as recovery does once it has checked it."""
+        """Declare everything before an offset flushed and committed, once recovery has verified it."""
         self._set_marks(offset, offset)
 
     # -- lifetime ------------------------------------------------------------------------------------------
 
     def close(self) -> None:
-        """Close every file; prepared files that were never needed are deleted. Commits and flushes nothing."""
+        """Close every file and delete unused prepared ones. Commits and flushes nothing."""
         self._closed = True
-        with contextlib.suppress(OSError, StoreError):  # what stays is all zero, and the next load knows it
+        with contextlib.suppress(
+            OSError, StoreError
+        ):  # a file that stays is all zero: the next load drops it
             self._drop_prepared()
         for file in (*self._files, *self._prepared):
             file.close()
 
     def destroy(self) -> None:
-        """Delete every file and, if it is empty then, the directory; the stream can begin anew afterwards."""
+        """Delete every file and the directory if it is then empty; the stream can begin again afterwards."""
         self._drop_prepared()
         for file in self._files:
             _delete_now(file)
@@ -452,6 +461,6 @@ class MappedFileQueue:
 
 
 def _delete_now(file: MappedFile) -> None:
-    """Delete a file whoever still holds it; a holder keeps its mapping until it lets go."""
+    """Delete a file even if it is held; a holder keeps its mapping until it releases it."""
     if not file.destroy():
         file.destroy(0)

@@ -1,4 +1,4 @@
-"""At most so many mapped files open at once: the others rest, without descriptors, until they are used again."""
+"""Limit the number of mapped files: the least recently opened are closed until they are used again."""
 
 from __future__ import annotations
 
@@ -11,16 +11,17 @@ from reput_broker.store.file_io import is_out_of_descriptors
 
 
 class Restable(Protocol):
-    """A file that can be closed and opens itself when it is used."""
+    """A file that can be closed and reopens itself when it is used."""
 
     def rest(self) -> bool:
-        """Close it until it is used again; False if it is in use, or not on the disk. Waits for no lock."""
+        """Close it until it is used again; False if it is in use, or not on disk. Waits for no lock."""
 
 
 class OpenMappings:
-    """The mapped files of a log or an index that are open, in the order in which they were opened.
+    """The open mapped files of a log or an index, in the order in which they were opened.
 
-    Files that cannot rest, such as the one that is written, stay open beyond `open_max`. Safe from any thread.
+    Files that cannot be closed, such as the one that is written, stay open beyond `open_max`.
+    Thread-safe.
     """
 
     def __init__(self, open_max: int) -> None:
@@ -29,7 +30,7 @@ class OpenMappings:
         self._lock = threading.Lock()
 
     def opened(self, file: Restable) -> None:
-        """Note that a file is open, and let those that were opened longest ago rest if there are too many."""
+        """Note that a file is open, and close the least recently opened ones if there are too many."""
         with self._lock:
             self._files.append(file)
             for _ in range(len(self._files) - 1):
@@ -38,7 +39,7 @@ class OpenMappings:
                 self._let_oldest_rest()
 
     def open_again(self, open_file: Callable[[], None]) -> None:
-        """Call `open_file`; where no descriptor is free for it, other files rest first.
+        """Call `open_file`; if no descriptor is free for it, close other files first.
 
         Raises:
             OSError: as `open_file`.

@@ -1,9 +1,9 @@
-"""A log in several directories, each perhaps on a disk of its own (RocketMQ: MultiPathMappedFileQueue).
+"""A log in several directories, for example on several disks (RocketMQ: MultiPathMappedFileQueue).
 
-File number k, its start offset divided by the file size, is made in the k mod n-th of the directories that may have new
-files: those that are not read-only and not nearly full, sorted by their names. Were all nearly full, fullness would not
-count. Where a file really lies is not computed but seen: all directories together hold one stream, so that directories
-may be added, become full or become read-only at any time.
+File number k (start offset / file size) is created in directory k mod n of the n directories that
+accept new files: not read-only and not nearly full, sorted by name. If all are nearly full, that
+does not count. Where an existing file is, is found by listing: all directories together hold one
+stream, so directories may be added, become full or become read-only at any time.
 """
 
 from __future__ import annotations
@@ -20,8 +20,9 @@ class MultiPathMappedFileQueue(MappedFileQueue):
     """A `MappedFileQueue` over several directories.
 
     Args:
-        directories: where new files are made, at least one that is not read-only too.
-        read_only: where no new file is made. What lies there is read, and written only if the log ends in it.
+        directories: where new files are created; at least one must not be read-only.
+        read_only: where no new file is created. Files there are read, and written only if the log
+            ends in one.
         file_size: bytes of each file.
         on_event, open_max: see `MappedFileQueue`.
     """
@@ -47,10 +48,9 @@ class MultiPathMappedFileQueue(MappedFileQueue):
         return self._all
 
     def directories_for(self, base_offset: int) -> Sequence[Path]:
-        """Where the file that starts there may be made, the best directory first.
+        """Directories for the file that starts there, the preferred one first.
 
-        The others follow for the case that a disk turns out to be full, or to take no file, although nobody has noticed
-        yet.
+        The others follow in case that a disk turns out to be full or broken.
         """
         full = self._full
         roomy = [path for path in self._writable if path not in full] or self._writable
@@ -71,5 +71,5 @@ class MultiPathMappedFileQueue(MappedFileQueue):
 
 
 def _java_order(path: Path) -> bytes:
-    """Sort key that puts paths in the order of Java's strings, so that RocketMQ chooses the same directory."""
+    """Sort key that orders paths like Java's strings, so that RocketMQ chooses the same directory."""
     return str(path).encode("utf-16-be", "surrogatepass")

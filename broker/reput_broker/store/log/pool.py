@@ -1,12 +1,12 @@
-"""Buffers that appends go to instead of into a file's mapping (RocketMQ: TransientStorePool).
+"""Buffers for appends instead of a file's mapping (RocketMQ: TransientStorePool).
 
-The page cache can be slow for a moment: a page that is just being written back, or a system that holds writers up
-because too much is dirty, lets a copy into a mapping wait, and with it everybody. A buffer of ordinary memory never
-does. What is appended to it is copied into the file by `commit`, which may wait, in a thread of its own.
+A copy into the page cache can stall: the page is being written back, or the system throttles
+writers because too much is dirty. The event loop would wait with it. A buffer of ordinary memory
+does not stall; `commit` copies it into the file, which may block, in a separate thread.
 
-A buffer has the size of a log file and belongs to one file at a time: from when the file is the one in use until all of
-it has been committed. The most recently used one is lent again first, so that no more become real memory than are
-needed at once, unless they are locked, which makes all of them so.
+A buffer has the size of a log file and belongs to one file from its first append until it is
+completely committed. The most recently used buffer is lent first, so that no more become resident
+than are needed at once (unless they are locked, which makes all of them resident).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _HEAD_BYTES = 8
 
 
 class WriteBuffer:
-    """Memory that stands for one file between append and commit. Positions are the file's own."""
+    """Memory that holds one file's appends until they are committed. Positions are those of the file."""
 
     __slots__ = ("_map", "_pool", "view")
 
@@ -32,17 +32,19 @@ class WriteBuffer:
         self.view = memoryview(self._map)
 
     def lock(self) -> OSError | None:
-        """Keep it in memory; None if that was done, else why not."""
+        """Lock it in memory; return why that failed, None on success."""
         return lock_pages(self._map)
 
     def copy_to(self, fd: int, start: int, end: int, path: Path) -> None:
         """Write `[start, end)` to the same place of a file, its first 8 bytes last.
 
-        Those are the length and magic of the first record: without them nobody takes what follows for a record, so
-        that a process killed meanwhile has written either nothing or all. Blocks.
+        Those are the length and magic of the first record: without them readers do not take what
+        follows for a record, so a process killed meanwhile has written either nothing or all.
+        Blocks.
 
         Raises:
-            DiskFull, OSError: any part but the first 8 bytes may be there; the call may be repeated.
+            DiskFull, OSError: any part but the first 8 bytes may be there; the call may be
+                repeated.
         """
         head_end = min(start + _HEAD_BYTES, end)
         if head_end < end:
@@ -50,7 +52,7 @@ class WriteBuffer:
         write_all(fd, self.view[start:head_end], start, path)
 
     def give_back(self) -> None:
-        """Lend it to the next file from now on."""
+        """Return it to the pool."""
         self._pool.take_back(self)
 
     def close(self) -> None:
@@ -60,11 +62,11 @@ class WriteBuffer:
 
 
 class TransientStorePool:
-    """A fixed number of buffers. One thread borrows; they may be given back from any.
+    """A fixed number of buffers. One thread borrows; any thread may give them back.
 
     Args:
         size: bytes of each buffer, those of a log file.
-        count: how many there are.
+        count: number of buffers.
     """
 
     def __init__(self, size: int, count: int) -> None:
@@ -74,22 +76,22 @@ class TransientStorePool:
         self._is_closed = False
 
     def open(self) -> OSError | None:
-        """Make the buffers and lock them into memory as far as the system allows; return why not, None if it did.
+        """Create the buffers and lock them in memory; return why locking failed, None on success.
 
-        Blocks: locked memory is fetched and zeroed now.
+        Blocks: locked memory is faulted in and zeroed now.
         """
         self._is_closed = False
         refusal: OSError | None = None
         while len(self._available) < self.count:
             buffer = WriteBuffer(self, self.size)
             self._available.append(buffer)
-            if refusal is None:  # a limit that stops one stops the others
+            if refusal is None:  # a limit that applies to one applies to the others
                 refusal = buffer.lock()
         return refusal
 
     @property
     def available(self) -> int:
-        """Buffers that no file has at the moment (RocketMQ: availableBufferNums)."""
+        """Free buffers (RocketMQ: availableBufferNums)."""
         return len(self._available)
 
     def borrow(self) -> WriteBuffer | None:
@@ -97,14 +99,14 @@ class TransientStorePool:
         return self._available.popleft() if self._available else None
 
     def take_back(self, buffer: WriteBuffer) -> None:
-        """Have a buffer again; once the pool is closed it is freed instead."""
+        """Accept a buffer back; once the pool is closed it is freed instead."""
         if self._is_closed:
             buffer.close()
         else:
             self._available.appendleft(buffer)
 
     def close(self) -> None:
-        """Free every buffer: those that are lent when they come back."""
+        """Free every buffer; those that are lent are freed when they are given back."""
         self._is_closed = True
         while self._available:
             self._available.popleft().close()

@@ -1,14 +1,15 @@
-"""Walk the records of the log and find out where sound ones end: the reading half of recovery.
+"""Walk the records of the log and find where valid ones end: the reading half of recovery.
 
-A record is sound if its own checks hold (RocketMQ: CommitLog.checkMessageAndReturnSize), the log offset it names is
-the place where it lies, and its topic can be one. RocketMQ does not compare the place, so that bytes left over from
-before a cut can come back to life there.
+A record is valid if its own checks pass (RocketMQ: CommitLog.checkMessageAndReturnSize), its log
+offset field matches its place, and its topic is possible. RocketMQ does not compare the place, so
+bytes left over from before a truncation can become valid again.
 
-The body's checksum does not cover what follows the body. So of a record that is not known to be flushed more is asked:
-a power cut leaves zeros where a page was lost, and topic and properties must not look like that.
+The body's checksum does not cover what follows the body. So records that may not have been flushed
+are checked further: a power failure leaves zeros where a page was lost, and topic and properties
+must not look like that.
 
-Which message of which queue every record says it is goes to a `RecordSink` on the way, so that one reading answers both
-questions that a start has.
+The walk passes the queue and queue offset of every record to a `RecordSink`, so that a start reads
+the log only once for both checks.
 """
 
 from __future__ import annotations
@@ -36,49 +37,49 @@ from reput_protocol.record.scan import ScanStatus, locate, scan_record
 _TOPIC_BYTES_MAX = 255
 SECTOR_BYTES = 512
 _ZERO_SECTOR = bytes(SECTOR_BYTES)
-_UNTRUSTED: Final = "its properties hold zeros where a lost page would leave them"
+LOST_PAGE: Final = "its properties hold zeros where a lost page would leave them"
 _BYTES_AT_ONCE = 1 << 20
-"""So much is followed before other threads get their turn."""
+"""How many bytes are scanned before other threads may run."""
 _BYTES_TOLD = 64 << 20
 _MAGIC_PATTERN = re.compile(rb"\xda\xa3\x20[\xa7\xab]")
 
 
 QueuedRecords: TypeAlias = "Mapping[tuple[bytes, int], array[int]]"
-"""Records by topic and queue id, in log order: of each its queue offset, physical offset and size. Records that get no
-queue entry are left out."""
+"""Records by topic and queue id, in log order: queue offset, physical offset and size of each.
+Records that get no queue entry are omitted."""
 
 
 class RecordSink(Protocol):
-    """Told what a walk found."""
+    """Receives what a walk found."""
 
     def saw(self, records: QueuedRecords) -> None:
-        """Sound records that follow those of the call before.
+        """Take valid records that follow those of the previous call.
 
         Raises:
-            StoreDamaged: they cannot be what they say; that ends the walk.
+            StoreDamaged: they contradict each other or the queues; that ends the walk.
         """
 
 
 class FileWalk(NamedTuple):
-    """The sound records at the start of one file."""
+    """The valid records at the start of one file."""
 
     records: int
     end_position: int
-    """Where in the file they end."""
+    """End of these records in the file."""
     last_record_position: int
-    """Where the last of them starts, -1 if there is none."""
+    """Start of the last of them, -1 if there is none."""
     ends_with_blank: bool
-    """Whether a blank record at `end_position` says that the log goes on in the next file."""
+    """Whether a blank record at `end_position` says that the log continues in the next file."""
     reason: str
     """What is wrong at `end_position`; empty if a blank record or the end of the file is there."""
 
 
 def walk_file(file: MappedFile, sink: RecordSink, *, check_crc: bool, flushed_offset: int) -> FileWalk:
-    """Check record after record from the start of a file; `wrote_position` must cover the whole file.
+    """Check records from the start of a file; `wrote_position` must cover the whole file.
 
     Args:
         file: the file, which only recovery uses now.
-        sink: told about the sound ones.
+        sink: receives the valid records.
         check_crc: verify checksums.
         flushed_offset: records that end after this log offset may have lost pages.
 
@@ -102,11 +103,12 @@ class _Walk:
         self._base_offset = base_offset
         self._sink = sink
         self._found: dict[tuple[bytes, int], array[int]] = {}
-        """Of queues met so far: the records that the sink has not been told of."""
+        """Of each queue met so far: the records that the sink has not received."""
         self._records = 0
 
     def run(self, check_crc: bool, trusted: int) -> FileWalk:
-        """Walk; what is not another sound record of a queue that was met before is looked at by itself."""
+        """Walk. The kernel handles valid records of queues already met; all others are examined one
+        by one."""
         view, base_offset = self._view, self._base_offset
         size = len(view)
         position, last = 0, -1
@@ -136,7 +138,7 @@ class _Walk:
             elif not can_be_topic(topic):
                 reason = f"the record there has topic {topic[:80]!r}"
             elif end > trusted and has_lost_sector(view, parts.properties, end):
-                reason = _UNTRUSTED
+                reason = LOST_PAGE
             if reason:
                 self._tell()
                 return FileWalk(self._records, position, last, False, reason)
@@ -152,7 +154,7 @@ class _Walk:
         return FileWalk(self._records, position, last, ends_with_blank, reason)
 
     def _judge_end(self, position: int, check_crc: bool) -> tuple[bool, str]:
-        """Whether a blank record lies where the records end, and what is wrong there."""
+        """Whether there is a blank record where the records end, and what is wrong there."""
         size = len(self._view)
         if position == size:
             return False, ""
@@ -167,7 +169,7 @@ class _Walk:
         )
 
     def _tell(self) -> None:
-        """Hand over what was found since the last time."""
+        """Pass on what was found since the last call."""
         told = {queue: rows[:] for queue, rows in self._found.items() if rows}
         for queue, rows in told.items():
             self._records += len(rows) // 3
@@ -190,7 +192,8 @@ def can_be_topic(topic: bytes) -> bool:
 def has_lost_sector(view: memoryview, start: int, end: int) -> bool:
     """Whether properties look as if a sector of theirs had not reached the disk.
 
-    Properties end with 0x02, or with text from a client that leaves that out. Files begin on a sector boundary.
+    Properties end with 0x02, or with text if the client omits that. Files begin on a sector
+    boundary.
     """
     if end > start and view[end - 1] == 0:
         return True
@@ -202,10 +205,10 @@ def has_lost_sector(view: memoryview, start: int, end: int) -> bool:
 
 
 def find_sound_record_after(file: MappedFile, position: int, *, stored_by_ms: int | None = None) -> int:
-    """Find a sound record behind an unsound place of a file: where in the file the first one starts, -1 if none does.
+    """Return the position of the first valid record after an invalid place of a file, -1 if there is none.
 
-    Looks for the magic numbers and checks what they belong to, body checksum and place included, so that it does not
-    matter what lies between. With `stored_by_ms` only records stored by that time count.
+    Searches for magic numbers and checks the records there, body checksum and place included,
+    whatever is in between. With `stored_by_ms`, only records stored by that time count.
     """
     held = file.hold()
     assert held, "recovery owns the files"
@@ -227,7 +230,7 @@ def find_sound_record_after(file: MappedFile, position: int, *, stored_by_ms: in
 
 
 def first_record_timestamp(file: MappedFile, *, check_crc: bool) -> int:
-    """The store time of the sound record at the start of a file, 0 if there is none."""
+    """The store time of the valid record at the start of a file, 0 if there is none."""
     held = file.hold()
     assert held, "recovery owns the files"
     try:

@@ -1,1 +1,7 @@
-"""Opening a store directory: its lock, what is checked first, and recovery."""
+"""Opening a store directory.
+
+start: the sequence of steps. judgement: decides whether and how to start. recovery: finds the end of
+the log. identity: compares records with queue entries. foreign_files: refuses what is not
+supported. lock, log_locks, abort_marker: ownership of the directory. directory_swap: replacement of
+a derived directory.
+"""

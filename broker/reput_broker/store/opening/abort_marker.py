@@ -1,7 +1,7 @@
-"""The file `abort`: there while a broker runs, so that the next start knows how the last one ended.
+"""The file `abort`: exists while a broker runs, and tells the next start how the last run ended.
 
-It holds the process id as decimal text, without a newline (RocketMQ: DefaultMessageStore). It is removed only by
-an exit that left nothing to do; found at a start, it means that the queues and the log may not agree.
+It holds the process id as decimal text, without a newline (RocketMQ: DefaultMessageStore). Only a
+complete, orderly stop removes it; if a start finds it, the queues and the log may not agree.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ class AbortMarker:
 
     @property
     def exists(self) -> bool:
-        """Whether the last owner is still running, or ended without cleaning up."""
+        """Whether the last owner is still running, or ended without an orderly stop."""
         return self.path.exists()
 
     @property
     def pid(self) -> int | None:
-        """Process id of that owner, None if the file is missing or says nothing."""
+        """Process id of that owner, None if the file is missing or holds none."""
         try:
             text = self.path.read_text("ascii", "replace").strip()
         except OSError:
@@ -34,11 +34,11 @@ class AbortMarker:
         return int(text) if text.isdecimal() else None
 
     def create(self, pid: int | None = None) -> None:
-        """Write the marker and make it durable: before anything is appended.
+        """Write the marker durably, before anything is appended.
 
         Raises:
             DiskFull: there is no room.
-            FlushFailed: the disk did not take it.
+            FlushFailed: the sync failed.
         """
         fd = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
         try:
@@ -51,6 +51,6 @@ class AbortMarker:
         sync_directory(self.path.parent)
 
     def remove(self) -> None:
-        """Delete the marker and make that durable: after everything else is."""
+        """Delete the marker durably, after everything else is durable."""
         self.path.unlink(missing_ok=True)
         sync_directory(self.path.parent)

@@ -1,11 +1,12 @@
-"""One directory takes the place of another at once: being killed leaves the old one there, or the new one.
+"""Replace a directory by another one in one step: a kill leaves the old one or the new one.
 
-Linux exchanges two names in one step (renameat2 with RENAME_EXCHANGE). Where the system, or the file system, cannot do
-that, there are two renames, and between them nothing is called NAME, and the old directory `NAME.replaced`. Whoever
-opens a store to write calls `put_back` first, which ends that; who only reads takes what `standing_for` says.
+Linux exchanges two names atomically (renameat2 with RENAME_EXCHANGE). If the system or the file
+system does not support that, two renames are used; between them the name is missing and the old
+directory is called `NAME.replaced`. Opening a store for writing first calls `put_back`, which
+undoes that state; readers use the path that `standing_for` returns.
 
-It matters for the queues: a queue whose messages have all left the log cannot be made anew from it, and without its
-files it would begin again at queue offset 0.
+This matters for the queues: a queue whose messages have all left the log cannot be rebuilt from it,
+and without its files it would begin again at queue offset 0.
 """
 
 from __future__ import annotations
@@ -21,22 +22,22 @@ from reput_broker.store.errors import ForeignFile
 from reput_broker.store.file_io import sync_directory
 
 SWAPPED = ("consumequeue", "index")
-"""Directories of a store whose place another may take."""
+"""Directories of a store that may be replaced."""
 
 _AT_FDCWD = -100
 _RENAME_EXCHANGE = 2
-# EPERM: a sandbox that does not know the call; a rename says whether it is meant.
+# EPERM: a sandbox that does not know the call; a plain rename then shows a real refusal.
 _UNSUPPORTED = (errno.ENOSYS, errno.EINVAL, errno.EOPNOTSUPP, errno.EPERM)
 
 
 def exchange(first: Path, second: Path) -> bool:
-    """Let two names in one file system change places in one step; durable once their directory is synced.
+    """Exchange two names in one file system atomically; durable once their directory is synced.
 
     Returns:
-        False, with nothing done, where this cannot be had.
+        False, with nothing done, if that is not supported.
 
     Raises:
-        OSError: the names stay as they are.
+        OSError: the names are unchanged.
     """
     renameat2 = getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None)
     if renameat2 is None:
@@ -50,13 +51,13 @@ def exchange(first: Path, second: Path) -> bool:
 
 
 def swap(new: Path, place: Path) -> None:
-    """Let a directory take the place of another, which gets its name. Durable on return.
+    """Move a directory to the place of another, which gets its name. Durable on return.
 
-    What is in the new one must be on the disk, and both names must lie in the same directory.
+    The contents of the new one must be on disk, and both must have the same parent.
 
     Raises:
         OSError: the old directory is in its place.
-        FlushFailed: it is not known which of them is there on the disk: remove neither.
+        FlushFailed: it is unknown which of them is there on disk: remove neither.
     """
     if not place.is_dir():
         os.rename(new, place)
@@ -72,18 +73,18 @@ def swap(new: Path, place: Path) -> None:
             os.rename(old, place)
             raise
         sync_directory(place.parent)
-        with contextlib.suppress(OSError):  # it would only be left lying
+        with contextlib.suppress(OSError):  # otherwise it stays under the other name
             os.rename(old, new)
     sync_directory(place.parent)
 
 
 def replaced(place: Path) -> Path:
-    """What a directory is called between the two renames."""
+    """Name of a directory between the two renames."""
     return place.with_name(place.name + ".replaced")
 
 
 def standing_for(place: Path) -> Path:
-    """Where a directory is found: at its place, or, after a kill between the two renames, under its other name."""
+    """Path of a directory: its place, or, after a kill between the two renames, its other name."""
     old = replaced(place)
     return old if old.is_dir() and not place.exists() else place
 
@@ -94,7 +95,7 @@ def is_out_of_place(root: Path) -> bool:
 
 
 def put_back(root: Path) -> list[Path]:
-    """Give directories of a store their names again that a kill left between the two renames. Durable on return.
+    """Rename directories back that a kill left between the two renames. Durable on return.
 
     Returns:
         The places that were empty.

@@ -1,10 +1,10 @@
-"""What RocketMQ may keep in a store directory and this broker does not: refused, or left alone.
+"""Files of RocketMQ that this broker does not support: refused, or left alone.
 
-Refused by name is whatever this broker's own work would make wrong: queues, tables or copies of messages that would
-lack what is appended here, or lose what recovery cuts. Nothing has been changed when that is noticed. Everything else
-that is not ours (tables of features that are not there, position files) lies as it lay; nobody here reads, writes or
-deletes it. What waits for its time is not the store's either, but the broker's (`delay/schedule.py`).
-docs/formats.md has the whole table.
+Files are refused if this broker's work would invalidate them: queues, tables or copies of messages
+that would miss what is appended here, or keep what recovery removes. Nothing has been changed at
+that point. All other unknown files (tables of unsupported features, position files) are left alone.
+Scheduled messages are checked by the broker (`delay/schedule.py`). docs/formats.md has the whole
+table.
 """
 
 from __future__ import annotations
@@ -30,21 +30,21 @@ from reput_protocol.record.scan import Extent as RecordParts
 from reput_protocol.record.scan import locate
 
 LMQ_PREFIX = "%LMQ%"
-"""Topics of light message queues begin with it (RocketMQ: MixAll.LMQ_PREFIX)."""
+"""Prefix of topics of light message queues (RocketMQ: MixAll.LMQ_PREFIX)."""
 
 _ROCKS_DB = ("consumequeue", "consumequeue_rocksdb", "rocksdbstore")
 _FOREIGN_PROPERTY = re.compile(f"(?:{INNER_MULTI_QUEUE_OFFSET}|{INNER_NUM})\x01".encode())
 
 
 def refuse_foreign_files(data_dir: Path, *, keeps_ext: bool) -> None:
-    """Refuse a directory that holds what this broker would not keep up.
+    """Refuse a directory with files that this broker would not maintain.
 
     Args:
         data_dir: root of the store directory.
-        keeps_ext: whether extended queue entries are kept up (`consume_queue_ext`).
+        keeps_ext: whether extended queue entries are maintained (`consume_queue_ext`).
 
     Raises:
-        ForeignFile: naming the file and what to do. Nothing was changed.
+        ForeignFile: names the file and what to do. Nothing was changed.
     """
     for directory, reason in _foreign_directories(data_dir, keeps_ext):
         for path in files_below(directory):
@@ -75,10 +75,10 @@ def refuse_foreign_files(data_dir: Path, *, keeps_ext: bool) -> None:
 
 
 def refuse_unlisted_log(options: StoreOptions) -> None:
-    """Refuse a root with a log of its own that the options leave out: its messages would seem to be gone.
+    """Refuse a directory with a `commitlog` that the options leave out: its messages would seem lost.
 
     Raises:
-        ForeignFile: naming a file of it. Nothing was changed.
+        ForeignFile: names one of its files. Nothing was changed.
     """
     listed = {path.resolve() for path in (*options.log_dirs, *options.read_only_commit_log_dirs)}
     own = options.commit_log_dir
@@ -92,10 +92,10 @@ def refuse_unlisted_log(options: StoreOptions) -> None:
 
 
 def refuse_unwritable_end(files: Sequence[MappedFile], end_offset: int) -> None:
-    """Refuse a log that ends, or has to be cut, in a file that cannot be written.
+    """Refuse a log that ends, or has to be truncated, in a file that cannot be written.
 
     Raises:
-        ForeignFile: naming the file. Nothing was changed.
+        ForeignFile: names the file. Nothing was changed.
     """
     for file in files:
         if not file.is_writable and file.end_offset > end_offset:
@@ -107,7 +107,7 @@ def refuse_unwritable_end(files: Sequence[MappedFile], end_offset: int) -> None:
 
 
 def _foreign_directories(root: Path, keeps_ext: bool) -> Iterator[tuple[Path, str]]:
-    """Directories in which no file may lie, and why."""
+    """Directories that may not contain files, and why."""
     drain = "drain those topics with RocketMQ and remove"
     for directory in sorted(root.glob("dledger-*")):
         yield (
@@ -138,7 +138,7 @@ def _foreign_directories(root: Path, keeps_ext: bool) -> Iterator[tuple[Path, st
 
 
 def files_below(directory: Path) -> list[Path]:
-    """Return every file under a directory; none if there is no such directory."""
+    """Return every file under a directory; none if it does not exist."""
     return [path for path in sorted(directory.rglob("*")) if path.is_file()] if directory.is_dir() else []
 
 
@@ -147,7 +147,7 @@ def _directories_in(directory: Path) -> list[Path]:
 
 
 def _holds_offsets(path: Path) -> bool:
-    """Whether a table of offsets has an entry; one that cannot be read may have any."""
+    """Whether a table of offsets has an entry; one that cannot be read counts as having one."""
     data = path.read_bytes()
     if not data.strip():
         return False
@@ -159,19 +159,19 @@ def _holds_offsets(path: Path) -> bool:
 
 
 def refuse_foreign_records(files: Sequence[MappedFile], first: int, end_offset: int) -> None:
-    """Refuse a log with records that belong into queues which this broker does not keep.
+    """Refuse a log with records that belong to queues which this broker does not maintain.
 
-    Only a log on which RocketMQ has worked can have them: a producer cannot write the properties that mark them, which
-    carry the queue offsets that the broker gave. They stand out by the text, so what costs is one search through bytes
-    that recovery reads anyway.
+    Only RocketMQ can have written them: producers cannot set the properties that mark them, which
+    hold queue offsets assigned by the broker. They are found by their text, so the cost is one
+    search through bytes that recovery reads anyway.
 
     Args:
         files: the files of the log.
         first: index of the file to begin with.
-        end_offset: where the sound records end.
+        end_offset: end of the valid records.
 
     Raises:
-        ForeignFile: naming the file and the record. Nothing was changed.
+        ForeignFile: names the file and the record. Nothing was changed.
     """
     for file in files[first:]:
         held = file.hold()
@@ -192,7 +192,7 @@ def refuse_foreign_records(files: Sequence[MappedFile], first: int, end_offset: 
 
 
 def _foreign_record(view: memoryview, size: int) -> tuple[int, str] | None:
-    """Where the first record lies that belongs elsewhere, and to what kind of queue; bodies may hold the text too."""
+    """Position of the first such record, and its kind of queue; bodies may contain the text too."""
     position = 0
     parts: RecordParts | None = None
     for match in _FOREIGN_PROPERTY.finditer(view, 0, size):

@@ -1,12 +1,12 @@
-"""Does every record belong where it says that it belongs? Asked at a start, before anything is changed.
+"""Check at a start that every record belongs to the queue and queue offset that it names. Changes nothing.
 
-No checksum of RocketMQ's records covers topic, queue id and queue offset (unless the whole-record one is there). But
-they are not alone: the offsets of one queue follow each other in the log, and the queue's entry points at the record.
-A record that leaves a gap in its queue, or that another queue entry claims, has had its identity changed, and the start
-is refused. Where records and entries disagree and nothing speaks against the records, it is the entries that are wrong:
-they are derived, and made anew.
+No checksum of RocketMQ's records covers topic, queue id and queue offset (except the optional
+whole-record one). But the offsets of one queue are consecutive in the log, and the queue's entry
+points at the record. If a record leaves a gap in its queue, or another queue's entry points at it,
+its identity was changed, and the start is refused. If records and entries disagree and nothing
+contradicts the records, the entries are wrong: they are derived, and rebuilt.
 
-The walk over the log (`log_walk`) tells what it finds, so that this costs no second reading.
+The walk over the log (`log/walk.py`) passes on what it finds, so this needs no second reading.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ Queue = tuple[str, int]
 
 
 class _Run(NamedTuple):
-    """Records of one queue whose queue offsets follow each other."""
+    """Records of one queue with consecutive queue offsets."""
 
     queue: Queue
     records: array[int]
-    """Of each its queue offset, which place it has in the log, and its size."""
+    """Queue offset, log offset and size of each."""
 
     def __len__(self) -> int:
         return len(self.records) // 3
@@ -52,7 +52,7 @@ class _Run(NamedTuple):
         return self.records[1]
 
     def before(self, log_offset: int) -> int:
-        """How many of the records lie before a place in the log."""
+        """How many of the records are before a log offset."""
         return bisect_left(self.records[1::3], log_offset)
 
 
@@ -61,10 +61,10 @@ class IdentityCheck:
 
     Args:
         log: just loaded.
-        queues: recovered, but not cut yet.
+        queues: recovered, but not truncated yet.
         deleted: records that do not count.
         from_offset: where the walk begins.
-        entries_until: every record before this log offset has its entry on the disk.
+        entries_until: every record before this log offset has its entry on disk.
     """
 
     def __init__(
@@ -76,11 +76,11 @@ class IdentityCheck:
         entries_until: int,
     ) -> None:
         self.agrees = True
-        """Whether every entry that is certain is right, as far as the walk has come."""
+        """Whether every entry before `entries_until` is right, as far as the walk has come."""
         self.first: dict[Queue, tuple[int, int]] = {}
         """Queue offset and log offset of the first record of each queue that the walk met."""
         self.ends_at_mark: dict[Queue, tuple[int, bool]] = {}
-        """Where each of these queues ends at `entries_until`, and whether it began anew on the way there."""
+        """End of each of these queues at `entries_until`, and whether it started again at 0 on the way."""
         self._log = log
         self._queues = queues
         self._deleted = deleted
@@ -89,13 +89,14 @@ class IdentityCheck:
         self._next: dict[Queue, int] = {}
 
     def saw(self, records: QueuedRecords) -> None:
-        """Compare what the walk found next.
+        """Compare the next records of the walk.
 
         Raises:
             StoreDamaged: a record is not the message that its queue has there.
         """
         runs = list(self._runs_of(records))
-        # Entries first: where a record claims to be in another queue, they name it, a gap names the one behind it.
+        # Entries first: if a record claims to be in another queue, they name it; a gap only names
+        # the record after it.
         self._compare([run for run in runs if run.place < self._entries_until])
         for run in runs:
             self._follow(run)
@@ -125,13 +126,13 @@ class IdentityCheck:
             for start, stop in pairwise([0, *breaks, len(numbers)]):
                 yield _Run((topic, queue_id), rows[3 * start : 3 * stop])
 
-    # -- with each other -------------------------------------------------------------------------------------
+    # -- records with each other -----------------------------------------------------------------------
 
     def _follow(self, run: _Run) -> None:
         queue, first, offset = run.queue, run.first, run.place
         self._check_order(queue, first, offset)
         self.first.setdefault(queue, (first, offset))
-        # A topic that was deleted counts from 0 again. Offsets that are taken are an old broker's fault.
+        # A topic that was deleted starts at 0 again. Offsets used twice are an old broker's fault.
         known = 0 if first == 0 else self._next.get(queue, 0)
         self._next[queue] = max(known, run.end)
         certain = run.before(self._entries_until)
@@ -141,14 +142,14 @@ class IdentityCheck:
             self.ends_at_mark[queue] = (max(end, first + certain), anew)
 
     def _check_order(self, queue: Queue, first: int, offset: int) -> None:
-        # Before the log's first byte nothing has been: every queue counts from 0 there.
+        # Nothing precedes the log's first byte: every queue starts at 0 there.
         expected = self._next.get(queue, 0 if self._from_offset == 0 else None)
         if expected is not None and first > expected:
             self._refuse(
                 queue, first, offset, f"but the record before it in that queue is message {expected - 1}"
             )
 
-    # -- with the entries ------------------------------------------------------------------------------------
+    # -- records with entries --------------------------------------------------------------------------
 
     def _compare(self, runs: list[_Run]) -> None:
         missed: list[tuple[_Run, int]] = []
@@ -172,7 +173,7 @@ class IdentityCheck:
                 )
 
     def _without_entries(self, run: _Run) -> list[int]:
-        """Which records of a run their queue's entries do not point at."""
+        """Indexes of the records of a run that their queue's entries do not point at."""
         wrong: list[int] = []
         queue = self._queues.get(*run.queue)
         done = 0
@@ -192,7 +193,8 @@ class IdentityCheck:
         return wrong
 
     def _claims(self, low: int, high: int) -> dict[tuple[int, int], tuple[Queue, int]]:
-        """Which queue entries point into `[low, high]` of the log: log offset and size to queue and queue offset."""
+        """Queue entries that point into `[low, high]` of the log: (log offset, size) to (queue,
+        queue offset)."""
         claims: dict[tuple[int, int], tuple[Queue, int]] = {}
         for queue in self._queues:
             for number, units in _entries_between(queue, low, high):
@@ -215,7 +217,7 @@ class IdentityCheck:
 
 
 def _entries_between(queue: ConsumeQueue, low: int, high: int) -> Iterator[tuple[int, bytes]]:
-    """The entries of a queue from the first at or after one log offset to the last at or before another, in pieces."""
+    """Yield the entries of a queue whose log offsets are from `low` to `high`, in chunks."""
     position = max(queue.queue_offset_of(low), queue.min_queue_offset)
     end = min(queue.queue_offset_of(high + 1), queue.max_queue_offset)
     while position < end and (units := queue.read_units(position, end - position)):

@@ -1,16 +1,17 @@
 """One owner per store directory: a lock on byte 0 of the file `lock` (RocketMQ: DefaultMessageStore).
 
-It is an open-file-description lock. A classic record lock, which Java takes, belongs to the process: a second broker
-in the same process would get it too, and closing any other descriptor of the file would drop it. Both kinds collide
-with each other, so that Apache's broker and this one keep out of each other's directory.
+It is an open-file-description lock. A classic record lock, as Java takes, belongs to the process: a
+second broker in the same process would get it too, and closing any other descriptor of the file
+would drop it. Both kinds conflict with each other, so Apache's broker and this one exclude each
+other.
 
-With it the directories of the log are locked (`log_locks.py`). While it is held, `check` says whether all of them,
-and the lock file itself, are still at their paths.
+The directories of the log are locked with it (`log_locks.py`). While it is held, `check` verifies
+that all of them, and the lock file, are still at their paths.
 
-Locking has two steps, so that a start that is refused leaves a directory as it was found. `reserve` locks what is
-there. `acquire` makes what is missing, the lock file and directories for new files of the log, and locks that too; it
-comes when nothing else can refuse the start any more. A lock file is never removed, and whoever changes anything in a
-directory has made one before: if there is none when `acquire` makes it, nobody has changed anything since `reserve`.
+Locking has two steps, so that a refused start leaves the directory unchanged. `reserve` locks what
+exists. `acquire` creates and locks what is missing, the lock file and directories for new log
+files, once nothing else can refuse the start. A lock file is never removed, and every change to a
+directory is preceded by one: if `acquire` has to create it, nothing has changed since `reserve`.
 """
 
 from __future__ import annotations
@@ -23,9 +24,9 @@ import struct
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
+from reput_broker.store.checked_path import check_identity
 from reput_broker.store.errors import DirectoryLost, StoreLocked
 from reput_broker.store.file_io import write_all
-from reput_broker.store.held_path import check_identity
 from reput_broker.store.opening.abort_marker import AbortMarker
 from reput_broker.store.opening.log_locks import LogDirectoryLocks, make_noting, remove_empty
 from reput_broker.store.options import EventHandler, ignore_event
@@ -34,20 +35,20 @@ from reput_broker.store.options import EventHandler, ignore_event
 _FLOCK = struct.Struct("@hhqqi4x")
 _SET_LOCK: int | None = getattr(fcntl, "F_OFD_SETLK", None)
 
-# Where the kernel has no such locks, brokers in this process are told apart by (device, inode).
+# If the kernel has no such locks, brokers in this process are told apart by (device, inode).
 _held_here: set[tuple[int, int]] = set()
 
 
 class DirectoryLock:
-    """The lock of one store directory. The file stays; only the lock comes and goes.
+    """The lock of one store directory. The file stays; only the lock is taken and released.
 
     Args:
         path: the lock file.
         abort: the marker in which an owner leaves its process id.
-        log_dirs: where the owner's log lies.
-        new_file_dirs: those of them in which new files are made: `acquire` makes them where they are missing.
+        log_dirs: directories of the owner's log.
+        new_file_dirs: those of them in which new files are created; `acquire` creates missing ones.
         on_event: see `LogDirectoryLocks`.
-        on_lost: called once, in the thread that notices, when something is not at its path any more.
+        on_lost: called once, in the thread that notices, when something is no longer at its path.
     """
 
     def __init__(
@@ -71,17 +72,12 @@ class DirectoryLock:
         self._is_reserved = False
         self._is_acquired = False
 
-    @property
-    def is_held(self) -> bool:
-        """Whether this object holds the lock file's lock; not while there is no lock file."""
-        return self._fd is not None
-
     def reserve(self) -> None:
-        """Lock what there is of the directory, without waiting, and change nothing.
+        """Lock what exists of the directory, without waiting, and change nothing.
 
         Raises:
-            StoreLocked: somebody else has it, or a directory of the log; nothing is locked.
-            LogDirectoryUnusable: one of the log cannot be locked; nothing is.
+            StoreLocked: another store has it, or a directory of the log; nothing is locked.
+            LogDirectoryUnusable: a directory of the log cannot be locked; nothing is locked.
         """
         assert not self._is_reserved
         try:
@@ -93,16 +89,17 @@ class DirectoryLock:
         self._is_reserved = True
 
     def acquire(self) -> None:
-        """Take the lock as a whole, without waiting: make what is missing, and write `lock` into the file.
+        """Take the whole lock, without waiting: create what is missing, and write `lock` into the file.
 
-        Reserves first if that has not been done; does nothing if the lock is held as a whole.
+        Reserves first if that has not been done; does nothing if the whole lock is held.
 
         Raises:
-            StoreLocked: somebody else has it, or a directory of the log, or was faster; nothing is locked, and what was
-                made is gone.
-            LogDirectoryUnusable: the same for a directory of the log that cannot be made or locked.
-            DiskFull, FlushFailed, OSError: something could not be made; nothing is locked, and at most an empty lock
-                file is left.
+            StoreLocked: another store has it, or a directory of the log; nothing is locked, and
+                what was created is removed.
+            LogDirectoryUnusable: the same for a directory of the log that cannot be created or
+                locked.
+            DiskFull, FlushFailed, OSError: something could not be created; nothing is locked, and
+                at most an empty lock file is left.
         """
         if self._is_acquired:
             return
@@ -130,8 +127,8 @@ class DirectoryLock:
     def check(self) -> None:
         """Check that the directory, its lock file and the directories of the log are still at their paths.
 
-        In any thread. Does nothing before `acquire`. What was lost once stays lost until `release`: what happened at
-        the path meanwhile is unknown.
+        In any thread. Does nothing before `acquire`. A loss is permanent until `release`, because
+        what happened at the path meanwhile is unknown.
 
         Raises:
             DirectoryLost: one is not.
@@ -153,33 +150,33 @@ class DirectoryLock:
             raise
 
     def remove_made(self) -> None:
-        """Remove the directories that `acquire` has made, as far as they are empty; before `release`."""
+        """Remove the directories that `acquire` created, if they are empty; before `release`."""
         self._log_dirs.remove_made()
         remove_empty(self._made)
 
     def _open_lock_file(self) -> None:
-        """Lock the file if it is there."""
+        """Lock the file if it exists."""
         with contextlib.suppress(FileNotFoundError):
             self._fd = os.open(self.path, os.O_RDWR | os.O_CLOEXEC)
             self._lock_or_say_who(self._fd)
 
     def _make_lock_file(self) -> int:
-        """Make the file and lock it; whoever was faster, in either, is the owner."""
+        """Create the file and lock it; another process that does either first is the owner."""
         try:
             self._fd = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
         except FileExistsError:
             raise StoreLocked(self.path, self._owner_pid()) from None
         self._lock_or_say_who(self._fd)
         if os.fstat(self._fd).st_size:
-            # An owner has come and gone meanwhile: what was read of the directory may not hold any more.
+            # An owner has come and gone meanwhile: what was read of the directory may be outdated.
             raise StoreLocked(self.path, None)
         return self._fd
 
     def acquire_shared(self) -> bool:
-        """Keep every owner out while others may look too, and change nothing on the disk.
+        """Exclude every owner, but not other readers, and change nothing on disk.
 
         Returns:
-            False if there is no lock file to hold: no broker has ever opened the directory.
+            False if there is no lock file: no broker has ever opened the directory.
 
         Raises:
             StoreLocked: an owner has the directory.
@@ -219,7 +216,7 @@ class DirectoryLock:
             raise
 
     def _owner_pid(self) -> int | None:
-        """Ask the system who holds a record lock, else the marker that a broker leaves while it runs."""
+        """Ask the system which process holds a record lock, else read the abort marker."""
         with contextlib.suppress(OSError), open(self.path, "rb") as file:
             question = _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, 0, 1, 0)
             kind, _, _, _, pid = _FLOCK.unpack(fcntl.fcntl(file.fileno(), fcntl.F_GETLK, question))
@@ -228,7 +225,7 @@ class DirectoryLock:
         return self._abort.pid
 
     def release(self) -> None:
-        """Give the lock back; does nothing if it is not held."""
+        """Release the lock; does nothing if it is not held."""
         self._is_reserved = self._is_acquired = False
         self._lost = None
         self._made.clear()

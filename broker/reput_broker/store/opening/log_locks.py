@@ -1,11 +1,11 @@
-"""Locks on the directories of a log themselves, so that two stores cannot be given one log.
+"""Locks on the directories of a log, so that two stores cannot share one log.
 
-A log may lie outside of the store directory, where the lock file says nothing about it; and no file of another kind
-may be put into a directory of the log. So each directory is locked (`flock`). A directory that is missing cannot be:
-those in which new files will be made are made first. RocketMQ does not know these locks.
+A log may be outside of the store directory, where the lock file has no effect; and no other files
+may be put into a log directory. So each directory is locked (`flock`). Missing directories for new
+files are created first. RocketMQ does not know these locks.
 
-A lock is on the directory, not on its name. While the store runs, a directory may be moved or removed, and a disk may
-be mounted over it: `check` finds that out (held_path.py).
+The lock is on the directory, not on its name. While the store runs, a directory may be moved or
+removed, or covered by a mount: `check` detects that (checked_path.py).
 """
 
 from __future__ import annotations
@@ -17,26 +17,26 @@ import os
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
+from reput_broker.store.checked_path import check_identity
 from reput_broker.store.errors import DiskFull, LogDirectoryLocked, LogDirectoryUnusable
 from reput_broker.store.file_io import PAGE_BYTES, is_no_space, make_directories
-from reput_broker.store.held_path import check_identity
 from reput_broker.store.options import EventHandler, ignore_event
 
-# How the system says that something else than a directory is in the way.
+# Errors that mean that something other than a directory is at the path.
 _NO_DIRECTORY = frozenset({errno.ENOTDIR, errno.ELOOP, errno.EEXIST})
-# What file systems say that have no such locks; EBADF: NFS, which wants a descriptor open for writing.
+# Errors of file systems without such locks; EBADF: NFS, which needs a descriptor open for writing.
 _NO_LOCKS = frozenset({errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL, errno.EBADF})
 
 
 class LogDirectoryLocks:
     """The locks of one store on the directories of its log.
 
-    Event: `commit_log_dir_not_locked` when the file system of a directory has no such locks.
+    Event: `commit_log_dir_not_locked` if the file system of a directory has no such locks.
 
     Args:
-        directories: where the log lies.
-        new_file_dirs: those of them in which new files are made.
-        on_event: see above.
+        directories: where the log is.
+        new_file_dirs: those of them in which new files are created.
+        on_event: receives the event.
     """
 
     def __init__(
@@ -52,37 +52,39 @@ class LogDirectoryLocks:
         self._made: list[Path] = []
 
     def lock_existing(self) -> None:
-        """Lock every directory that is there, without waiting. Changes nothing.
+        """Lock every existing directory, without waiting. Changes nothing.
 
         Raises:
             LogDirectoryLocked: another store has one of them.
-            LogDirectoryUnusable: one is no directory, cannot be locked, or is another one under a second name.
+            LogDirectoryUnusable: one is not a directory, cannot be locked, or is another one under
+                a second name.
         """
         for directory in self._directories:
             self._lock(directory)
 
     def lock_new(self) -> None:
-        """Make the directories for new files that are missing, and lock them.
+        """Create the missing directories for new files, and lock them.
 
         Raises:
             LogDirectoryLocked: another store was faster.
             LogDirectoryUnusable: as `lock_existing`.
-            DiskFull, FlushFailed, OSError: one could not be made.
+            DiskFull, FlushFailed, OSError: one could not be created.
         """
         for directory in self._new_file_dirs:
             if directory not in self._fds:
-                # Made by a start that is refused, it may be gone again before it is locked.
+                # A refused start that created it may remove it before it is locked.
                 try:
                     while not self._lock(directory):
                         with _naming(directory):
                             make_noting(directory, self._made)
                 except LogDirectoryUnusable:
-                    if directory in self._made:  # nobody else can have locked it either
+                    if directory in self._made:  # no other store can have locked it either
                         with contextlib.suppress(OSError):
                             directory.rmdir()
                     raise
                 if _holds_files(directory):
-                    # Another store has come and gone meanwhile, and nobody has judged what it left.
+                    # Another store has come and gone meanwhile, and what it left has not been
+                    # judged.
                     raise LogDirectoryLocked(directory)
 
     def check(self) -> None:
@@ -91,18 +93,18 @@ class LogDirectoryLocks:
             check_identity(directory, fd)
 
     def remove_made(self) -> None:
-        """Remove what `lock_new` has made, as far as nobody else has taken it; before the locks are given back."""
+        """Remove what `lock_new` created and no other store has taken; before the locks are released."""
         taken = [path for path in self._new_file_dirs if path not in self._fds]
         remove_empty(self._made, but=taken)
 
     def release(self) -> None:
-        """Give all locks back."""
+        """Release all locks."""
         self._made.clear()
         while self._fds:
             os.close(self._fds.popitem()[1])
 
     def _lock(self, directory: Path) -> bool:
-        """Lock a directory; False if it is not there."""
+        """Lock a directory; False if it does not exist."""
         while True:
             try:
                 with _naming(directory):
@@ -121,7 +123,7 @@ class LogDirectoryLocks:
             if is_locked:
                 self._fds[directory] = fd
                 return True
-            # A start that was refused had made it, and has just removed it.
+            # A refused start had created it, and has just removed it.
 
     def _refuse_second_name(self, directory: Path, fd: int) -> None:
         status = os.fstat(fd)
@@ -130,7 +132,7 @@ class LogDirectoryLocks:
                 raise LogDirectoryUnusable(directory, f"it is the same directory as {other}; name it once")
 
     def _flock(self, fd: int, directory: Path) -> None:
-        """Lock an open directory; file systems without such locks go without."""
+        """Lock an open directory, unless its file system has no such locks."""
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -153,7 +155,7 @@ def _holds_files(directory: Path) -> bool:
 
 @contextlib.contextmanager
 def _naming(directory: Path) -> Iterator[None]:
-    """Say which entry of the configuration it is that leads to no directory."""
+    """Name the configuration entry that does not lead to a directory."""
     try:
         yield
     except OSError as error:
@@ -167,11 +169,11 @@ def _naming(directory: Path) -> Iterator[None]:
 
 
 def make_noting(directory: Path, made: list[Path]) -> None:
-    """Make a directory with its parents, durably, and add those that were missing to `made`, the outermost first.
+    """Create a directory with its parents, durably, and add the created ones to `made`, outermost first.
 
     Raises:
         DiskFull: there is no room for it.
-        FlushFailed, OSError: it could not be made.
+        FlushFailed, OSError: it could not be created.
     """
     missing = [path for path in (directory, *directory.parents) if not os.path.exists(path)]
     try:
@@ -185,7 +187,7 @@ def make_noting(directory: Path, made: list[Path]) -> None:
 
 
 def remove_empty(made: list[Path], *, but: Iterable[Path] = ()) -> None:
-    """Remove directories that were made and are not used, the last one first; the list is empty then."""
+    """Remove unused directories of a list, the last one first, and clear the list."""
     kept = set(but)
     while made:
         path = made.pop()

@@ -1,19 +1,20 @@
-"""Find out where the log ends after a stop of any kind, and refuse to guess where it cannot be told.
+"""Find where the log ends after any kind of stop, and refuse to guess if that cannot be determined.
 
-What may be discarded: bytes that were never confirmed by a sync. A process that was killed leaves its last append
-unpublished; a power cut leaves any of the pages written since the last sync, in any order. Both are a torn tail: it is
-cut off and overwritten with zeros. What may not be discarded: anything that had been flushed. An unsound record below
-the flushed offset is damage, and so is one that is followed by records which are known to have been flushed; then the
-start is refused, the place is named, and not a byte is changed.
+Bytes that were never confirmed by a sync may be discarded. A killed process leaves its last append
+unpublished; a power failure leaves any of the pages written since the last sync, in any order. Both
+are a torn tail, which is truncated and overwritten with zeros. Nothing that had been flushed may be
+discarded. An invalid record below the flushed offset is damage, and so is one that is followed by
+records which are known to have been flushed; then the start is refused, the place is named, and
+nothing is changed.
 
-How far the log had been flushed is known from the mark that the store keeps in `checkpoint` (see `checkpoint.py`). A
-directory that RocketMQ has worked on since has no valid mark. There a record counts as flushed if it lies in a later
-file than the unsound place, if it was stored by the checkpoint's `physicMsgTimestamp`, or, after an orderly stop, if a
-queue entry points to it.
+The flushed offset is known from the mark in `checkpoint` (see `checkpoint.py`). If RocketMQ has
+worked in the directory since, the mark is not valid. Then a record counts as flushed if it is in a
+later file than the invalid place, if it was stored by the checkpoint's `physicMsgTimestamp`, or,
+after an orderly stop, if a queue entry points to it.
 
-Which file the walk begins with follows RocketMQ (CommitLog.isMappedFileMatchedRecover): the newest whose first record
-was certainly flushed and dispatched. Everything here can be repeated: being killed at any moment of a recovery changes
-nothing for the next one.
+The walk begins with the newest file whose first record was certainly flushed and dispatched, as in
+RocketMQ (CommitLog.isMappedFileMatchedRecover). Everything here is idempotent: a kill at any moment
+of a recovery does not affect the next one.
 """
 
 from __future__ import annotations
@@ -32,28 +33,28 @@ from reput_broker.store.log.walk import (
 
 
 class FlushEvidence(NamedTuple):
-    """What is known about how far the log had been flushed when the last broker stopped."""
+    """What is known to have been flushed when the last broker stopped."""
 
     flushed_offset: int | None
-    """Everything below was on disk; None if no mark of ours is valid."""
+    """Everything below was on disk; None if there is no valid mark."""
     flushed_ms: int
-    """Without a mark: records stored by then had been flushed; 0 if even that is unknown."""
+    """Without a mark: records stored by then had been flushed; 0 if that is unknown too."""
 
 
 class LogEnd(NamedTuple):
-    """Where the sound records of the log end."""
+    """Where the valid records of the log end."""
 
     end_offset: int
     checked_from: int
     records: int
     last_record_offset: int
-    """Where the last sound record starts, -1 if none was met."""
+    """Start of the last valid record, -1 if none was met."""
     tail_from: int
-    """From here on in its file there must be zeros: the end, or after the blank record that lies there."""
+    """From here on the file must be zero: the end, or after the blank record there."""
 
 
 def start_by_offset(files: Sequence[MappedFile], offset: int, *, check_crc: bool) -> int:
-    """Index of the newest file that begins at or before `offset` with a sound record; 0 if there is none."""
+    """Index of the newest file that begins at or before `offset` with a valid record; 0 if there is none."""
     for index in range(len(files) - 1, 0, -1):
         if (
             files[index].base_offset <= offset
@@ -64,7 +65,8 @@ def start_by_offset(files: Sequence[MappedFile], offset: int, *, check_crc: bool
 
 
 def start_by_timestamp(files: Sequence[MappedFile], timestamp_ms: int, *, check_crc: bool) -> int:
-    """Index of the newest file whose first record is sound and was stored by `timestamp_ms`; 0 if there is none."""
+    """Index of the newest file whose first record is valid and was stored by `timestamp_ms`; 0
+    without one."""
     for index in range(len(files) - 1, 0, -1):
         if 0 < first_record_timestamp(files[index], check_crc=check_crc) <= timestamp_ms:
             return index
@@ -84,8 +86,8 @@ def find_log_end(
     Args:
         files: the files of the log.
         start_index: number of the file to begin with.
-        evidence: what is known of how far the log had been flushed.
-        sink: told about every sound record.
+        evidence: what is known to have been flushed.
+        sink: receives every valid record.
         check_crc: verify checksums.
 
     Raises:
@@ -118,7 +120,8 @@ def find_log_end(
 
 
 def check_files_before(files: Sequence[MappedFile], sink: RecordSink) -> None:
-    """Walk over files that lie before what `find_log_end` has checked, without reading bodies. Changes nothing.
+    """Walk over the files before those that `find_log_end` has checked, without reading bodies. Changes
+    nothing.
 
     Raises:
         StoreDamaged: the records of one do not reach its end; or raised by the sink.
@@ -138,7 +141,7 @@ def check_files_before(files: Sequence[MappedFile], sink: RecordSink) -> None:
 def _refuse_if_flushed(
     files: Sequence[MappedFile], index: int, position: int, reason: str, evidence: FlushEvidence
 ) -> None:
-    """Raise StoreDamaged unless the unsound place can be the torn end of the log."""
+    """Raise StoreDamaged unless the invalid place can be the torn end of the log."""
     file = files[index]
     offset = file.base_offset + position
     if evidence.flushed_offset is not None:

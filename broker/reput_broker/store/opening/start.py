@@ -1,29 +1,30 @@
-"""Open a store directory: load what is there, find the end of the log, complete the queues.
+"""Open a store directory: load its files, find the end of the log, complete the queues.
 
-    1  load files, queues, checkpoint and marks; refuse what is not ours
-    2  find where the sound records of the log end (recovery.py) and whether they are the messages that their queues
-       say (identity.py); refuse damage; find out which entries the queues lack (judging.py)
-       -- up to here nothing has been changed; from here on nothing refuses the start but another that was faster --
-    3  make and lock what is not there yet (lock.py), leave `abort`, cut the torn tail off, sync what is not known
-       to be synced
-    4  dispatch the records whose queue entries are missing or not certain
+    1  load files, queues, checkpoint and marks; refuse files that are not supported
+    2  find where the valid records of the log end (recovery.py), compare them with their queues
+       (identity.py), refuse damage, find missing queue entries (judgement.py); changes nothing
+    3  create and lock what is missing (lock.py; refused if another store was faster), create
+       `abort`, truncate the torn tail, sync what may not be synced
+    4  dispatch the records whose queue entries are missing or uncertain
     5  write the checkpoint
 
-The index is settled in step 3: files that are not known to be whole are deleted. What is then missing in it is indexed
-again from the log once the store is open, at once if it is little, otherwise beside the running broker.
+Step 3 also deletes index files that may be incomplete. Records that are then missing in the index
+are indexed again once the store is open: immediately if they are few, otherwise while the broker
+runs.
 
-Being killed in 3 to 5 leaves `abort` and a checkpoint that claims no more than before, so that the next start does the
-same again. If there was nothing to do, it finds the checkpoint of the orderly stop and that it still holds, and has
-nothing to do either.
+A kill in steps 3 to 5 leaves `abort` and a checkpoint that claims no more than before, so the next
+start does the same again. If there was nothing to do, the next start finds that the checkpoint of
+the orderly stop still holds, and has nothing to do either.
 
-An orderly stop of this broker left a digest of where every queue ends. If it still holds, only the last file is
-checked and step 4 has nothing to do. If it does not, or if RocketMQ made the stop, the whole log is checked and the
-queues are compared with all of it, once. (RocketMQ dispatches after an orderly stop only what lies beyond the furthest
-entry of any queue, and so loses messages of a queue that lagged behind.)
+An orderly stop of this broker leaves a digest of where every queue ends. If it still holds, only
+the last file is checked and step 4 has nothing to do. If it does not, or if RocketMQ made the stop,
+the whole log is checked and the queues are compared with all of it, once. (After an orderly stop
+RocketMQ dispatches only what is beyond the furthest entry of any queue, and so loses messages of a
+queue that lagged behind.)
 
-After a disorderly stop the entries of everything that is read again are dropped first: they may be left over from
-records that are gone. If queues turn out to lack even older entries, or their extended entries, all are completed from
-the oldest file.
+After a disorderly stop the entries of everything that is read again are dropped first, because they
+may be left over from lost records. If queues turn out to lack even older entries, or their extended
+entries, all are completed from the oldest file.
 """
 
 from __future__ import annotations
@@ -39,7 +40,13 @@ from reput_broker.store.index.service import IndexService
 from reput_broker.store.log.commit_log import CommitLog
 from reput_broker.store.opening.directory_swap import is_out_of_place, put_back, take_out
 from reput_broker.store.opening.foreign_files import refuse_foreign_files, refuse_unlisted_log
-from reput_broker.store.opening.judging import Judgement, StoreParts, judge, refuse_lost_log, topics_to_delete
+from reput_broker.store.opening.judgement import (
+    Judgement,
+    StoreParts,
+    judge,
+    refuse_lost_log,
+    topics_to_delete,
+)
 from reput_broker.store.opening.recovery import LogEnd
 from reput_broker.store.options import StoreOptions
 from reput_broker.store.queue.builder import RecoveringQueueBuilder
@@ -51,12 +58,12 @@ _EFFECTIVE = os.access in os.supports_effective_ids
 
 
 def refuse_unwritable(options: StoreOptions) -> None:
-    """Refuse a directory of which the broker cannot write what it has to.
+    """Refuse a directory in which something that the broker has to write is not writable.
 
-    Of several directories of the log one is enough: files are made where they can be.
+    Of several directories of the log one writable one is enough: files are created where possible.
 
     Raises:
-        StoreNotWritable: naming what cannot be written. Nothing was changed.
+        StoreNotWritable: names what cannot be written. Nothing was changed.
     """
     root = options.data_dir
     names = ("checkpoint", "abort", "deletedTopics", "config")
@@ -68,7 +75,7 @@ def refuse_unwritable(options: StoreOptions) -> None:
 
 
 def is_writable(path: Path) -> bool:
-    """Whether a file or a directory may be written, or is not there."""
+    """Whether a file or directory may be written, or does not exist."""
     return not path.exists() or os.access(path, os.W_OK, effective_ids=_EFFECTIVE)
 
 
@@ -83,7 +90,7 @@ def open_parts(parts: StoreParts) -> RecoveryReport:
 
     Raises:
         ForeignFile, StoreDamaged, StoreLocked, StoreNotWritable: nothing has been changed.
-        DiskFull, FlushFailed: recovery could not be finished; the next start does it again.
+        DiskFull, FlushFailed: recovery could not be completed; the next start repeats it.
     """
     log, queues, deleted = parts.log, parts.queues, parts.deleted
     refuse_unwritable(parts.options)
@@ -107,9 +114,9 @@ def open_parts(parts: StoreParts) -> RecoveryReport:
 
 
 def _put_back(parts: StoreParts) -> list[Path]:
-    """Put back what a rebuild was about to replace when it was killed: that is to be judged.
+    """Put back a directory that a killed rebuild was replacing, so that it can be judged.
 
-    It needs the lock. If the start is refused, this is undone; a lock file that had been removed stays.
+    This needs the lock. If the start is refused, it is undone; a lock file that was created stays.
     """
     root = parts.options.data_dir
     if not is_out_of_place(root):
@@ -145,7 +152,7 @@ def _load_and_judge(parts: StoreParts) -> Judgement | None:
 
 
 def _report_missing_directories(parts: StoreParts) -> None:
-    """Say which of several log directories does not exist: it may be new, or its disk not mounted."""
+    """Report which of several log directories do not exist: new, or on a disk that is not mounted."""
     directories = parts.log.files.directories
     if len(directories) > 1 and parts.log.files.files:
         for directory in directories:
@@ -177,7 +184,7 @@ def _recover(parts: StoreParts, judgement: Judgement) -> RecoveryReport:
     if judgement.is_complete and not truncated:
         log.files.set_marks(end.end_offset)
     else:
-        # What a killed process wrote is there, but only in the page cache.
+        # What a killed process wrote is readable, but only in the page cache.
         for file in log.files.files[judgement.first :]:
             file.flushed_position = 0
         log.files.set_marks(end.checked_from)
@@ -191,7 +198,8 @@ def _recover(parts: StoreParts, judgement: Judgement) -> RecoveryReport:
     entries = queues.entries()
     if not judgement.is_complete:
         if mark is None or not judgement.abnormal:
-            # Nothing says how many entries there must be: a start that is killed now must begin where this one does.
+            # No count of entries to compare with: a start that is killed now must begin where this
+            # one does.
             _note_queues_uncertain(checkpoint, end, end.checked_from)
         _complete_queues(parts, judgement)
         queues.flush()
@@ -215,7 +223,7 @@ def _recover(parts: StoreParts, judgement: Judgement) -> RecoveryReport:
 
 
 def _settle_index(index: IndexService, checkpoint: StoreCheckpoint, end: LogEnd, *, abnormal: bool) -> None:
-    """Keep the index files that can be trusted; what they lack is indexed again once the store is open."""
+    """Keep the index files that can be trusted; missing records are indexed once the store is open."""
     mark, full_until_ms = checkpoint.mark, checkpoint.index_msg_timestamp_ms
 
     def note_kept() -> None:
@@ -224,19 +232,19 @@ def _settle_index(index: IndexService, checkpoint: StoreCheckpoint, end: LogEnd,
 
     if abnormal:
         index.keep_whole(full_until_ms, end.end_offset, note_kept)
-    elif mark is None:  # RocketMQ made the stop, with everything indexed
+    elif mark is None:  # RocketMQ stopped in order, with everything indexed
         index.keep_all(None, full_until_ms)
     elif mark.index_digest == index.digest:
         index.keep_all(mark.index_offset, full_until_ms)
     else:
         index.drop_all(note_kept)
     checkpoint.index_msg_timestamp_ms = index.full_until_ms
-    with suppress(DiskFull, OSError):  # dispatch comes across it when it has a key to insert
+    with suppress(DiskFull, OSError):  # dispatch retries when it has a key to insert
         index.set_last_aside()
 
 
 def _cut(log: CommitLog, end: LogEnd) -> int:
-    """End the log there, with zeros behind; return how many bytes of unfinished writes that cost."""
+    """Truncate the log, with zeros after its end; return how many bytes of unfinished writes were removed."""
     torn = 0
     for file in log.files.files:
         if end.end_offset < file.end_offset:
@@ -248,19 +256,20 @@ def _cut(log: CommitLog, end: LogEnd) -> int:
 
 
 def _note_queues_uncertain(checkpoint: StoreCheckpoint, end: LogEnd, from_offset: int) -> None:
-    """Say in the checkpoint that queue entries are not certain from an offset on: they are about to be made anew.
+    """Record in the checkpoint that queue entries from an offset on are uncertain: they are about to be
+    rebuilt.
 
-    A start that is killed while it does so would otherwise leave queues that lack entries without anybody knowing. The
-    log itself has just been synced up to its end.
+    Otherwise a kill meanwhile would leave incomplete queues undetected. The log has just been
+    synced up to its end.
     """
     checkpoint.mark = FlushMark(end.end_offset, from_offset)
     checkpoint.flush()
 
 
 def _complete_queues(parts: StoreParts, judgement: Judgement) -> None:
-    """Dispatch the checked part of the log, or all of it where that is not enough.
+    """Dispatch the checked part of the log, or all of it if that is not enough.
 
-    Units that are not there afterwards, because their records are not, are reported.
+    Entries that are missing afterwards, because their records are, are reported.
     """
     queues, end = parts.queues, judgement.end
     min_offset = parts.log.min_offset
@@ -275,7 +284,7 @@ def _complete_queues(parts: StoreParts, judgement: Judgement) -> None:
     queues.truncate_dirty(cut_at, min_offset)
     for queue in queues:
         if not queue.has_files:
-            # It has nothing, wherever it was cut: no record is a repetition.
+            # It is empty after any truncation: no record is a repetition.
             queue.max_physical_offset = -1
     _dispatch(parts, from_offset, end.end_offset)
     for queue in queues:

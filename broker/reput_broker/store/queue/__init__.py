@@ -1,1 +1,6 @@
-"""ConsumeQueues: the entries that say where the messages of each queue lie in the log."""
+"""The ConsumeQueues.
+
+table: all queues. consume_queue: one queue. unit: its entries. extension: extended entries.
+files: the sparse files below both. builder: dispatch to the queues. offsets, search: look-ups by
+offset and time. recovery: valid end after a start. clean: deletion.
+"""

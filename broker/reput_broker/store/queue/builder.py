@@ -1,4 +1,4 @@
-"""The first dispatcher: what consumers may see gets its entry in its queue (RocketMQ: ConsumeQueueStore)."""
+"""The first dispatcher: writes an entry for each message to its queue (RocketMQ: ConsumeQueueStore)."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from reput_broker.store.queue.table import ConsumeQueueTable
 
 
 class QueueGap(StoreError):
-    """Records of a queue have no entries although later ones of that queue are to get theirs. Nothing was written.
+    """A queue lacks entries of earlier records than the one to be dispatched. Nothing was written.
 
     RocketMQ would write the entry in the wrong place and shift all that follow.
 
     Attributes:
         topic, queue_id: the queue.
         max_queue_offset: where it ends.
-        queue_offset: what the next record says it is.
-        physical_offset: where that record lies.
+        queue_offset: of the next record.
+        physical_offset: start of that record.
     """
 
     def __init__(
@@ -36,25 +36,25 @@ class QueueGap(StoreError):
 
 
 class ConsumeQueueBuilder:
-    """Puts entries into queues; what is there already is recognised by its place in the log and skipped.
+    """Writes entries to queues; entries that exist are recognised by their log offset and skipped.
 
     Args:
         queues: the queues.
-        bit_maps_of: makes the bit maps of extended entries; None leaves them out.
+        bit_maps_of: computes the bit maps of extended entries; None: no bit maps.
     """
 
     def __init__(self, queues: ConsumeQueueTable, bit_maps_of: FilterBitMaps | None = None) -> None:
         self._queues = queues
         self._bit_maps_of = bit_maps_of
         self.entries = 0
-        """How many entries the queues have in all, as far as the owner has said how many there were."""
+        """Number of entries of all queues, once the owner has set the initial number."""
 
     def dispatch(self, batch: DispatchBatch) -> None:
         """Write the entries of the batch, one write per queue.
 
         Raises:
             DiskFull: some queues may have their entries; the same batch may be offered again.
-            QueueGap: the batch does not follow what its queue holds.
+            QueueGap: the batch does not follow the last entry of its queue.
         """
         for rows in batch.queues:
             topic, queue_id, first, physical_offsets, sizes, tags_codes, stored_ms = rows
@@ -80,14 +80,14 @@ class ConsumeQueueBuilder:
 
 
 class RecoveringQueueBuilder(ConsumeQueueBuilder):
-    """The builder while a log is read again after a start, when a queue may hold anything that once was true.
+    """The builder for recovery, when a queue may hold outdated entries.
 
     Args:
         queues: the queues to complete.
-        bit_maps_of: makes the bit maps of extended entries.
-        from_beginning: whether the log is read from its first record; then a gap means that the records in it have
-            left the log, and the queue starts anew after it.
-        on_event: told where the log contradicts itself.
+        bit_maps_of: computes the bit maps of extended entries.
+        from_beginning: whether the log is read from its first record; then a gap means that records
+            have left the log, and the queue starts again after it.
+        on_event: notified if the log contradicts itself.
     """
 
     def __init__(
@@ -120,10 +120,10 @@ class RecoveringQueueBuilder(ConsumeQueueBuilder):
         queue.destroy()
 
     def _settle_conflict(self, queue: ConsumeQueue, rows: QueueRows) -> None:
-        """Later records claim queue offsets that are taken.
+        """Handle later records that claim queue offsets already in use.
 
-        Counting from 0 again means that the topic was deleted, by a broker that leaves no mark, and created anew.
-        Anything else is a broker's fault of the past: the entry that consumers have seen stays.
+        If they start at 0, the topic was deleted, by a broker that leaves no mark, and created
+        again. Otherwise it is an earlier broker's fault: the entry that consumers have seen stays.
         """
         starts_anew = rows.first_queue_offset == 0
         self._on_event(

@@ -1,15 +1,16 @@
-"""Delete what is derived from log files that are gone: queue files, index files (RocketMQ: CleanConsumeQueueService).
+"""Delete queue and index files of deleted log files (RocketMQ: CleanConsumeQueueService).
 
-These files have no age of their own. Once the log begins later than before, every queue's minimum moves to its first
-message that is still there, and files whose messages have all left the log go, except each queue's last one, and any
-that nothing durable follows: it says which queue offset comes next. Then everything else that follows the log has its
-turn.
+These files do not expire by age. When the log begins later than before, every queue's minimum
+advances to its first message that is still in the log. Files whose messages have all left the log
+are deleted, except each queue's last one, and any that is not followed by durable entries: it
+determines the next queue offset. Then follow the other files that are derived from the log.
 
-A log file that is being deleted while somebody still holds it counts no longer for readers, but is on the disk: after a
-kill it would be part of the log again. So what is derived from it stays until it is gone. (RocketMQ does not wait.)
+A log file that is being deleted while it is held no longer counts for readers, but is still on
+disk: after a kill it would be part of the log again. So what is derived from it stays until it is
+gone. (RocketMQ does not wait.)
 
-Nothing has to be remembered over a restart: opening a store corrects every queue's minimum, and the first round goes
-over all files again.
+No state is kept across restarts: opening a store corrects every queue's minimum, and the first
+round examines all files.
 """
 
 from __future__ import annotations
@@ -21,21 +22,22 @@ from reput_broker.store.queue.consume_queue import ConsumeQueue
 from reput_broker.store.queue.table import ConsumeQueueTable
 
 QUEUES_PER_STEP = 64
-"""So many queues are looked at before whoever drives the steps gets a word in."""
+"""Number of queues examined per step."""
 
 
 class ExpiringFiles(Protocol):
-    """Files whose contents are derived from the log, like the index's."""
+    """Files whose contents are derived from the log, such as the index."""
 
     def delete_expired(self, min_physical_offset: int) -> int:
-        """Delete the oldest files that speak only of records before a log offset; return how many. May block."""
+        """Delete the oldest files that only refer to records before a log offset; return how many.
+        May block."""
 
 
 class Follower(NamedTuple):
-    """Files beside the queues that have their turn after them."""
+    """Files that are cleaned after the queues."""
 
     part: str
-    """What they are called in metrics and logs: `index`."""
+    """Their name in metrics and logs: `index`."""
     files: ExpiringFiles
     file_size: int
     """Bytes of one file."""
@@ -45,22 +47,22 @@ class CleanedFiles(NamedTuple):
     """What one step deleted."""
 
     part: str
-    """`consumequeue`, or a follower's."""
+    """`consumequeue`, or the part of a follower."""
     deleted: int
     size: int
-    """Bytes of the files as they are long; queue files are sparse and may have taken less."""
+    """Nominal bytes of the files; queue files are sparse and may have taken less."""
 
 
 class CleanConsumeQueue:
-    """The rounds over everything that follows the log. Runs in a worker thread, one call at a time.
+    """Deletes files that follow the log, in rounds. Runs in a worker thread, one call at a time.
 
     Args:
         queues: the queues.
         min_physical_offset: where the log begins for readers.
-        kept_offset: where its oldest file on the disk begins.
-        durable_offset: records before this log offset are on the disk, and so are their queue entries.
+        kept_offset: where its oldest file on disk begins.
+        durable_offset: records before this log offset are on disk, and so are their queue entries.
         queue_file_size: bytes of one queue file.
-        followers: whose turn is after the queues'.
+        followers: cleaned after the queues.
     """
 
     def __init__(
@@ -84,7 +86,7 @@ class CleanConsumeQueue:
         self._waiting: list[ConsumeQueue | Follower] = []
 
     def look(self) -> bool:
-        """Whether the log begins later than at the end of the last round; True begins a round, or goes on with one."""
+        """Whether the log begins later than in the last round; True begins a round, or continues one."""
         self._begin = (self._min_physical_offset(), self._kept_offset())
         if self._begin <= self._cleaned:
             return False
@@ -92,11 +94,12 @@ class CleanConsumeQueue:
         return True
 
     def step(self) -> CleanedFiles | None:
-        """Do the next piece of the round; None ends it. Blocks. A pause is due after a step that deleted something.
+        """Execute the next part of the round; None ends it. Blocks. Pause after a step that deleted
+        something.
 
         Raises:
-            FlushFailed: a file is gone, but the disk did not confirm it.
-            OSError: a file could not be read or removed; the next round begins from the front.
+            FlushFailed: a file is deleted, but the sync of the directory failed.
+            OSError: a file could not be read or removed; the next round starts from the beginning.
         """
         min_offset, kept_offset = self._begin
         for _ in range(QUEUES_PER_STEP):

@@ -1,7 +1,7 @@
 """One topic queue: which record of the log is message number k (RocketMQ: ConsumeQueue).
 
-Unit k lies at logic position 20k. The queue is derived from the log: it may be lost and rebuilt, so it is written
-without waiting for the disk, and recovery checks it against what it can read (`consume_queue_recovery`).
+Unit k is at logic position 20k. The queue is derived from the log and can be rebuilt, so it is
+written without waiting for the disk, and recovery verifies it (`recovery.py`).
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from reput_broker.store.file_names import file_name
 from reput_broker.store.options import EventHandler, ignore_event
 from reput_broker.store.queue import recovery, search
 from reput_broker.store.queue.extension import BitMaps, ConsumeQueueExt, QueueExtEntries
-from reput_broker.store.queue.extension_unit import ConsumeQueueExtUnit
 from reput_broker.store.queue.files import QueueFileCache, SparseFileQueue
 from reput_broker.store.queue.unit import (
     PRE_BLANK,
     UNIT_BYTES,
+    ConsumeQueueExtUnit,
     ConsumeQueueUnit,
     unpack_unit,
 )
@@ -32,7 +32,7 @@ Column: TypeAlias = "array[int]"
 
 
 class QueueRest(NamedTuple):
-    """What a queue would be after a cut; all zero if nothing would be left."""
+    """What a queue would be after a truncation; all zero if nothing would be left."""
 
     first_queue_offset: int
     max_queue_offset: int
@@ -45,9 +45,9 @@ _TAGS_CODE = Struct(">q")
 class ConsumeQueue:
     """The units of one topic queue, in files of `entries_per_file` units.
 
-    One thread owns it; only `flush` and `delete_expired` may each run in another. Positions are logic positions
-    (queue offset x 20): `min_logic_offset` is the first unit that points to live data, `max_physical_offset` the end
-    of the last indexed record in the log, -1 if nothing is known.
+    One thread owns it; only `flush` and `delete_expired` may each run in another. Positions are
+    logic positions (queue offset x 20): `min_logic_offset` is the first unit that points to live
+    data, `max_physical_offset` the end of the last indexed record in the log, -1 if unknown.
     """
 
     __slots__ = (
@@ -73,7 +73,7 @@ class ConsumeQueue:
         self.duplicates = 0
         """Units that were offered again and skipped."""
         self.order_errors = 0
-        """Units whose queue offset did not follow the one before."""
+        """Units whose queue offset did not follow the previous one."""
         self._files = SparseFileQueue(directory, entries_per_file * UNIT_BYTES, cache)
         self._on_event = on_event
         self._ext = QueueExtEntries(self._files, ext)
@@ -85,7 +85,7 @@ class ConsumeQueue:
         )
 
     def load(self, *, after_crash: bool = False) -> None:
-        """Find the queue's files; `recover` must follow before the queue is used.
+        """List the queue's files; `recover` must follow before the queue is used.
 
         Raises:
             ForeignFile, StoreDamaged: as `SparseFileQueue.load`.
@@ -98,7 +98,7 @@ class ConsumeQueue:
 
     @property
     def directory(self) -> Path:
-        """Where the queue's files lie (or will lie: a queue without messages has none)."""
+        """Directory of the queue's files; it does not exist for a queue without messages."""
         return self._files.directory
 
     @property
@@ -113,22 +113,22 @@ class ConsumeQueue:
 
     @property
     def min_queue_offset(self) -> int:
-        """Number of the first message that is still there."""
+        """Queue offset of the first message that is still in the log."""
         return self.min_logic_offset // UNIT_BYTES
 
     @property
     def max_queue_offset(self) -> int:
-        """Number that follows the last unit; 0 without files."""
+        """Queue offset after the last unit; 0 without files."""
         return self._files.end // UNIT_BYTES
 
     @property
     def bytes_to_flush(self) -> int:
-        """Bytes put and not yet known to be on the disk."""
+        """Bytes put and not yet known to be on disk."""
         return self._files.bytes_to_flush + self._ext.bytes_to_flush
 
     @property
     def ext_is_lost(self) -> bool:
-        """Whether the queue holds an address whose extended entry is gone although its message is not."""
+        """Whether a unit's extended entry is gone although its message is not."""
         return self._ext.is_lost
 
     def roll_next_file(self, queue_offset: int) -> int:
@@ -148,13 +148,13 @@ class ConsumeQueue:
     ) -> bool:
         """Put the unit of one message; True if it is in the queue now, or was already.
 
-        A record at or before `max_physical_offset`, or a queue offset that is already built, is skipped. A queue
-        offset beyond the end is reported (event `consume_queue_order_error`) and the unit goes to the end all the
-        same, as in RocketMQ. The first unit of an empty queue decides where its first file begins; the file is
-        filled with pre-blank units up to it.
+        A record at or before `max_physical_offset`, or a queue offset that is already built, is
+        skipped. A queue offset beyond the end is reported (event `consume_queue_order_error`) and
+        the unit still goes to the end, as in RocketMQ. The first unit of an empty queue determines
+        where its first file begins; the file is filled with pre-blank units up to it.
 
-        With extended entries the tags code goes into one of those, together with the store time and the bit map, and
-        the unit holds its address. Without them the last two arguments are not looked at.
+        With extended entries, the tags code, the store time and the bit map go into one of those,
+        and the unit holds its address. Otherwise the last two arguments are ignored.
 
         Raises:
             DiskFull: nothing was applied; the same call may be repeated.
@@ -180,8 +180,8 @@ class ConsumeQueue:
     ) -> None:
         """Put the units of messages with consecutive queue offsets, in log order: one write per file touched.
 
-        The rules are those of `put_message_position_info`, message by message. A queue with extended entries needs
-        the store times.
+        Follows the rules of `put_message_position_info` for each message. A queue with extended
+        entries needs the store times.
 
         Raises:
             DiskFull: nothing was applied; the same call may be repeated.
@@ -243,7 +243,7 @@ class ConsumeQueue:
         return unpack_unit(data) if data else None
 
     def read_units(self, queue_offset: int, count: int) -> bytes:
-        """Return up to `count` units from a queue offset on, at most to the end of the file that holds it.
+        """Return up to `count` units from a queue offset on, at most to the end of the file that contains it.
 
         Empty before the minimum and from the end on.
         """
@@ -257,7 +257,7 @@ class ConsumeQueue:
         return self._read_unless_expired(position, stop - position)
 
     def _read_unless_expired(self, position: int, size: int) -> bytes:
-        """Read from a file that may be deleted at this very moment: then there is nothing."""
+        """Read from a file; empty if it was deleted meanwhile."""
         try:
             return self._files.read(position, size)
         except FileMissing:
@@ -266,9 +266,9 @@ class ConsumeQueue:
             return b""
 
     def with_tags_codes(self, units: bytes) -> bytes:
-        """Return the units with tags codes where they hold addresses of extended entries.
+        """Return the units with addresses of extended entries replaced by their tags codes.
 
-        An address whose entry cannot be read stays: no filter may keep that message back.
+        An address whose entry cannot be read stays: no filter may reject that message.
         """
         return self._ext.with_tags_codes(units)
 
@@ -283,7 +283,7 @@ class ConsumeQueue:
         store_time_of: search.StoreTimeOf,
         min_physical_offset: int = 0,
     ) -> int:
-        """Return the queue offset at a store time; see `consume_queue_search.offset_by_timestamp`."""
+        """Return the queue offset for a store time; see `search.offset_by_timestamp`."""
         while True:
             first_start = self._files.first_start
             try:
@@ -299,12 +299,12 @@ class ConsumeQueue:
             except FileMissing:
                 if first_start == self._files.first_start:
                     raise
-                # The oldest file expired meanwhile: look again at what is left.
+                # The oldest file expired meanwhile: search the rest.
 
     def nearest_offset_by_timestamp(
         self, timestamp_ms: int, store_time_of: search.StoreTimeOf, min_physical_offset: int = 0
     ) -> int:
-        """Return the queue offset nearest to a store time; see `consume_queue_search.nearest_offset_by_timestamp`."""
+        """Return the queue offset nearest to a store time; see `search.nearest_offset_by_timestamp`."""
         return search.nearest_offset_by_timestamp(
             self._files,
             timestamp_ms,
@@ -314,7 +314,7 @@ class ConsumeQueue:
         )
 
     def damaged(self, queue_offset: int) -> StoreDamaged:
-        """Return the error to raise for an entry that cannot be one."""
+        """Return the error to raise for an invalid entry."""
         start = queue_offset - queue_offset % self.entries_per_file
         return StoreDamaged(
             self.directory / file_name(start * UNIT_BYTES),
@@ -323,15 +323,17 @@ class ConsumeQueue:
             f"stop the broker and move {self.directory} away; the next start makes the queue anew from the log",
         )
 
-    # -- cutting and expiring ------------------------------------------------------------------------------
+    # -- truncating and deleting -----------------------------------------------------------------------
 
     def recover(self, *, min_physical_offset: int = 0) -> None:
-        """Find the end of the valid units after a start. Changes nothing; `settle` must follow, and `settle_ext`.
+        """Find the end of the valid units after a start. Changes nothing; `settle` and `settle_ext` must
+        follow.
 
-        Extended entries of `ext_is_lost` need the queue to be cut off at `min_physical_offset` and built anew.
+        If `ext_is_lost`, the queue must be truncated at `min_physical_offset` and rebuilt.
 
         Args:
-            min_physical_offset: where the log begins; extended entries of older messages may be gone.
+            min_physical_offset: where the log begins; extended entries of older messages may be
+                gone.
         """
         end, last = recovery.find_end(self._files)
         self._files.end_at(end)
@@ -341,7 +343,7 @@ class ConsumeQueue:
         self._ext.look(min_physical_offset)
 
     def settle(self) -> None:
-        """Cut off what follows the end that `recover` found, and files that do not count."""
+        """Truncate what follows the end that `recover` found, and delete files that do not count."""
         strays = self._files.drop_strays() + self._ext.drop_strays()
         if strays:
             facts = {"topic": self.topic, "queue_id": self.queue_id, "files": strays}
@@ -352,7 +354,7 @@ class ConsumeQueue:
             self._report_cut(end + rewritten, end)
 
     def rest_before(self, physical_offset: int, min_physical_offset: int = 0) -> QueueRest:
-        """What `truncate_dirty` with the same arguments would leave. Changes nothing."""
+        """Return what `truncate_dirty` with the same arguments would leave. Changes nothing."""
         files = self._files
         end, last = recovery.find_end_before(files, physical_offset)
         if last is None:
@@ -363,10 +365,11 @@ class ConsumeQueue:
     def truncate_dirty(
         self, physical_offset: int, *, quiet: bool = False, min_physical_offset: int = 0
     ) -> None:
-        """Remove the units of records at or after a physical offset; what followed them on the disk becomes zero.
+        """Remove the units of records at or after a physical offset; what follows on disk becomes zero.
 
-        `max_physical_offset` is then the end of the last unit left, or `physical_offset` if none is. `quiet` is for
-        who puts the units back. Extended entries go with their units; see `recover` for `ext_is_lost`.
+        `max_physical_offset` is then the end of the last unit left, or `physical_offset` if there
+        is none. With `quiet` nothing is reported, because the units will be put back. Extended
+        entries are removed with their units; see `recover` for `ext_is_lost`.
         """
         old_end = self._files.end
         end, last = recovery.find_end_before(self._files, physical_offset)
@@ -379,7 +382,7 @@ class ConsumeQueue:
         self._ext.settle()
 
     def settle_ext(self) -> None:
-        """Cut extended entries off behind the last that the queue knows of; nothing is done if that one is lost."""
+        """Truncate extended entries after the last one that the queue refers to, unless that one is lost."""
         self._ext.settle()
 
     def _report_cut(self, old_end: int, new_end: int) -> None:
@@ -394,10 +397,10 @@ class ConsumeQueue:
         )
 
     def correct_min_offset(self, min_physical_offset: int) -> None:
-        """Move the minimum to the first unit whose record is still in the log; it never moves back.
+        """Advance the minimum to the first unit whose record is still in the log; it never moves back.
 
-        Pre-blank units are never live (RocketMQ counts them as live over a log that begins at 0). While the log has
-        lost nothing no other unit is passed over, so that a damaged one is met, and noticed.
+        Pre-blank units are never live (RocketMQ counts them as live if the log begins at 0). While
+        the log has lost nothing, no other unit is skipped, so that a damaged one is noticed.
         """
         if self._files.is_empty or (min_physical_offset <= 0 and not self._begins_with_pre_blank()):
             return
@@ -413,21 +416,22 @@ class ConsumeQueue:
         return not files.is_empty and unpack_unit(files.read(files.first_start, UNIT_BYTES)).is_pre_blank
 
     def queue_offset_of(self, physical_offset: int) -> int:
-        """Return the number of the first message whose record is at or after a physical offset; the end without one."""
+        """Return the offset of the first message at or after a physical offset; the end if there is none."""
         if self._files.is_empty:
             return 0
         return search.first_live_position(self._files, self._files.first_start, physical_offset) // UNIT_BYTES
 
     def delete_expired(self, min_physical_offset: int, durable_offset: int) -> int:
-        """Correct the minimum, then delete the oldest files whose last record has left the log, never the last file.
+        """Correct the minimum, then delete the oldest files whose last record has left the log, never the
+        last.
 
-        Nor one that nothing durable follows: a power cut would leave a queue that has forgotten how far it had come,
-        and gives its offsets again. Blocks; may run in a worker thread beside everything else. Every removal is durable
-        before the next.
+        A file that is not followed by durable entries is kept too: after a power failure the queue
+        would not know its end and would assign its offsets again. Blocks; may run in a worker
+        thread during all other calls. Every removal is durable before the next.
 
         Args:
             min_physical_offset: where the log begins.
-            durable_offset: records before this log offset are on the disk, and so are their units.
+            durable_offset: records before this log offset are on disk, and so are their units.
 
         Returns:
             How many files were deleted.
@@ -454,11 +458,11 @@ class ConsumeQueue:
         except FileMissing:
             if not files.is_empty:
                 raise
-            # Its topic was deleted meanwhile.
+            # The topic was deleted meanwhile.
         return deleted
 
     def destroy(self) -> None:
-        """Delete all files and the queue's directory; the queue is then as if nothing was ever put."""
+        """Delete all files and the queue's directory; the queue is then empty."""
         self._files.destroy()
         self._ext.destroy()
         self.max_physical_offset = -1
@@ -466,13 +470,13 @@ class ConsumeQueue:
         self._time_cache.clear()
 
     def is_able_to_flush(self, least_pages: int) -> bool:
-        """Whether a file is full and unsynced, or has so many unsynced pages; anything at all if that is 0."""
+        """Whether a file is full and unsynced, or has at least so many unsynced pages; with 0, any byte."""
         return self._files.is_able_to_flush(least_pages) or self._ext.is_able_to_flush(least_pages)
 
     def flush(self) -> int:
-        """Bring all units put before the call to the disk; return the logic position up to which that is certain.
+        """Sync all units put before the call; return the logic position up to which that is certain.
 
-        Blocks; may run in a worker thread beside everything else.
+        Blocks; may run in a worker thread during all other calls.
 
         Raises:
             FlushFailed: a sync failed, now or earlier; final.

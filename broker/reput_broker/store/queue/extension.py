@@ -1,9 +1,10 @@
-"""The extended entries of one queue, in files beside it: `consumequeue_ext/TOPIC/QUEUEID/` (RocketMQ: ConsumeQueueExt).
+"""The extended entries of one queue: `consumequeue_ext/TOPIC/QUEUEID/` (RocketMQ: ConsumeQueueExt).
 
-They are derived from the log like the queue itself, and only the queue says which of them count: it knows the address
-of its last entry, and whatever lies behind that one is cut off (`consume_queue`). An entry that cannot be read filters
-nothing out. What must never happen is that an address which the queue still holds comes to mean another message's
-entry; so the stream goes on behind the last address, and a queue whose last entry is gone is built anew.
+They are derived from the log like the queue, and the queue determines which of them count: it holds
+the address of the last one, and everything after that is truncated. An entry that cannot be read
+filters nothing out. An address that the queue still holds must never refer to another message's
+entry; so the stream continues after the last address, and a queue whose last entry is gone is
+rebuilt.
 """
 
 from __future__ import annotations
@@ -14,21 +15,23 @@ from pathlib import Path
 
 from reput_broker.store.errors import FileMissing
 from reput_broker.store.queue import recovery
-from reput_broker.store.queue.extension_unit import (
+from reput_broker.store.queue.files import QueueFileCache, SparseFileQueue
+from reput_broker.store.queue.unit import (
     END_BLANK_BYTES,
     END_OF_FILE,
     EXT_UNIT,
     EXT_UNIT_BYTES_MIN,
+    UNIT,
+    UNIT_BYTES,
     ConsumeQueueExtUnit,
+    ConsumeQueueUnit,
     address_of,
     is_address,
     position_of,
 )
-from reput_broker.store.queue.files import QueueFileCache, SparseFileQueue
-from reput_broker.store.queue.unit import UNIT, UNIT_BYTES, ConsumeQueueUnit
 
 BitMaps = Sequence[bytes | None]
-"""For each message the bit map of the consumers whose filters let it through, or None."""
+"""For each message the bit map of the consumers whose filters accept it, or None."""
 
 _BLOCK_BYTES = 16 * 1024
 
@@ -39,9 +42,10 @@ class ConsumeQueueExt:
     One thread owns it; only `flush` may run in another.
 
     Args:
-        directory: where the files lie.
+        directory: where the files are.
         file_size: bytes per file (RocketMQ: mappedFileSizeConsumeQueueExt).
-        bit_map_bytes: length of every bit map that is put; entries with bit maps of any length can be read.
+        bit_map_bytes: length of the bit maps that are put; entries with bit maps of any length can
+            be read.
         cache: open files, shared with the queues.
     """
 
@@ -53,9 +57,10 @@ class ConsumeQueueExt:
         self._bit_map_bytes = bit_map_bytes
 
     def load(self, *, after_crash: bool = False) -> None:
-        """Find the files; `cut` must follow before anything is put.
+        """List the files; `cut` must follow before anything is put.
 
-        After a crash the files behind a gap do not count: `drop_strays` removes them, as `SparseFileQueue.load` says.
+        After a crash, files after a gap do not count; `drop_strays` removes them
+        (`SparseFileQueue.load`).
 
         Raises:
             ForeignFile, StoreDamaged: as `SparseFileQueue.load`.
@@ -63,18 +68,8 @@ class ConsumeQueueExt:
         self._files.load(after_crash=after_crash)
 
     def drop_strays(self) -> int:
-        """Delete the files that `load` found behind a gap, durably; return how many there were."""
+        """Durably delete the files that `load` found after a gap; return how many there were."""
         return self._files.drop_strays()
-
-    @property
-    def directory(self) -> Path:
-        """Where the files lie."""
-        return self._files.directory
-
-    @property
-    def has_files(self) -> bool:
-        """Whether there is anything on the disk."""
-        return not self._files.is_empty
 
     @property
     def end(self) -> int:
@@ -83,7 +78,7 @@ class ConsumeQueueExt:
 
     @property
     def bytes_to_flush(self) -> int:
-        """Bytes put and not yet known to be on the disk."""
+        """Bytes put and not yet known to be on disk."""
         return self._files.bytes_to_flush
 
     # -- putting -------------------------------------------------------------------------------------------
@@ -123,7 +118,7 @@ class ConsumeQueueExt:
     # -- getting -------------------------------------------------------------------------------------------
 
     def get(self, address: int) -> ConsumeQueueExtUnit | None:
-        """Return the entry at an address; None if there is no sound one, or its file is gone."""
+        """Return the entry at an address; None if there is no valid one, or its file is gone."""
         files = self._files
         position = position_of(address)
         if not is_address(address) or files.is_empty or position < files.first_start:
@@ -143,7 +138,7 @@ class ConsumeQueueExt:
         return ConsumeQueueExtUnit(tags_code, stored_ms, bit_map)
 
     def tags_codes_at(self, codes: Sequence[int]) -> list[int]:
-        """Return `codes` with each address replaced by the tags code of its entry; what cannot be read stays."""
+        """Return `codes` with each address replaced by its entry's tags code; unreadable ones stay."""
         found = list(codes)
         block, block_start = b"", 0
         for row, address in enumerate(codes):
@@ -161,7 +156,7 @@ class ConsumeQueueExt:
         return found
 
     def _block_at(self, position: int) -> bytes:
-        """Read from a position what lies there and, as it is likely to be wanted next, behind it."""
+        """Read at a position, and ahead, because the following entries are likely to be needed next."""
         files = self._files
         if files.is_empty or not files.first_start <= position < files.end:
             return b""
@@ -171,19 +166,19 @@ class ConsumeQueueExt:
         except FileMissing:
             return b""
 
-    # -- cutting and expiring ------------------------------------------------------------------------------
+    # -- truncating and deleting -----------------------------------------------------------------------
 
     def end_of(self, address: int) -> int | None:
-        """Return the position after the sound entry at an address; None if there is none."""
+        """Return the position after the valid entry at an address; None if there is none."""
         unit = self.get(address)
         if unit is None:
             return None
         return position_of(address) + EXT_UNIT_BYTES_MIN + len(unit.bit_map)
 
     def cut(self, end: int) -> None:
-        """End the stream at a position: what lies behind becomes zero, or is deleted (RocketMQ: truncateByMaxAddress).
+        """End the stream at a position; what follows is zeroed or deleted (RocketMQ: truncateByMaxAddress).
 
-        At the position where the first file begins, or before, nothing is left.
+        At or before the position where the first file begins, nothing is left.
         """
         self._files.cut(end)
 
@@ -205,11 +200,11 @@ class ConsumeQueueExt:
         self._files.destroy()
 
     def is_able_to_flush(self, least_pages: int) -> bool:
-        """Whether a file is full and unsynced, or has so many unsynced pages; anything at all if that is 0."""
+        """Whether a file is full and unsynced, or has at least so many unsynced pages; with 0, any byte."""
         return self._files.is_able_to_flush(least_pages)
 
     def flush(self) -> int:
-        """Bring all entries put before the call to the disk; return the position up to which that is certain. Blocks.
+        """Sync all entries put before the call; return the position up to which that is certain. Blocks.
 
         Raises:
             FlushFailed: a sync failed, now or earlier; final.
@@ -218,7 +213,7 @@ class ConsumeQueueExt:
 
 
 class QueueExtEntries:
-    """The extended entries of one queue, owned as the queue is: they come and go with the units that address them.
+    """The extended entries of one queue, maintained together with the units that refer to them.
 
     Args:
         units: the queue's units.
@@ -231,13 +226,13 @@ class QueueExtEntries:
         self.are_kept = ext is not None
         """Whether units hold addresses of extended entries instead of tags codes."""
         self.is_lost = False
-        """Whether the queue holds an address whose entry is gone although its message is not."""
+        """Whether a unit's entry is gone although its message is not."""
         self._units = units
         self._ext = ext
         self._end = 0
 
     def load(self, *, after_crash: bool = False) -> None:
-        """Find their files; raises as `ConsumeQueueExt.load` does."""
+        """List the files; raises as `ConsumeQueueExt.load` does."""
         if self._ext is not None:
             self._ext.load(after_crash=after_crash)
 
@@ -247,20 +242,15 @@ class QueueExtEntries:
     def put(
         self, tags_codes: Sequence[int], store_timestamps_ms: Sequence[int], bit_maps: BitMaps | None
     ) -> Iterator[list[int]]:
-        """Put an entry for each message; the block writes the units that hold their addresses.
+        """Put an entry for each message; the block then writes the units that hold their addresses.
 
-        Should it not be able to, the entries are taken back. Raises as `ConsumeQueueExt.put` does.
+        If the block raises, the entries are removed. Raises as `ConsumeQueueExt.put` does.
         """
-        with self._undoing() as ext:
-            yield ext.put(tags_codes, store_timestamps_ms, bit_maps)
-
-    @contextmanager
-    def _undoing(self) -> Iterator[ConsumeQueueExt]:
         ext = self._ext
         assert ext is not None, "the queue keeps extended entries"
         end = ext.end
         try:
-            yield ext
+            yield ext.put(tags_codes, store_timestamps_ms, bit_maps)
         except BaseException:
             ext.cut(end)
             raise
@@ -272,7 +262,7 @@ class QueueExtEntries:
         return None if unit is None or self._ext is None else self._ext.get(unit.tags_code)
 
     def with_tags_codes(self, units: bytes) -> bytes:
-        """Return units with tags codes where they hold addresses; an address whose entry cannot be read stays."""
+        """Return units with addresses replaced by tags codes; the address of an unreadable entry stays."""
         if self._ext is None or not units:
             return units
         places, sizes, codes = zip(*UNIT.iter_unpack(units), strict=True)
@@ -281,23 +271,25 @@ class QueueExtEntries:
             UNIT.pack_into(resolved, number * UNIT_BYTES, *unit)
         return bytes(resolved)
 
-    # -- cutting and expiring ------------------------------------------------------------------------------
+    # -- truncating and deleting -----------------------------------------------------------------------
 
     def look(self, min_physical_offset: int) -> None:
-        """Find out which entries belong to the units that there are, and whether any of those is lost.
+        """Determine which entries belong to the present units, and whether any of those is lost.
 
-        Changes nothing; `settle` must follow. Of messages before `min_physical_offset` entries may be gone.
+        Changes nothing; `settle` must follow. Entries of messages before `min_physical_offset` may
+        be gone.
         """
         self._end, self.is_lost = self._end_at(self._units.end, min_physical_offset)
 
     def would_be_lost(self, units_end: int, min_physical_offset: int) -> bool:
-        """Whether any would be lost if the units ended at a position."""
+        """Whether any entry would be lost if the units ended at a position."""
         return self._end_at(units_end, min_physical_offset)[1]
 
     def _end_at(self, units_end: int, min_physical_offset: int) -> tuple[int, bool]:
-        """Where the entries end whose addresses lie before a position, and whether any of them is lost.
+        """End of the entries whose addresses are before a position, and whether any of them is lost.
 
-        Their files have no gap, so it is enough to look at the first and the last that a message in the log needs.
+        Their files have no gap, so only the first and the last entry of messages in the log are
+        checked.
         """
         ext = self._ext
         if ext is None:
@@ -312,11 +304,11 @@ class QueueExtEntries:
         return found or 0, found is None or (first is not None and ext.end_of(first.tags_code) is None)
 
     def drop_strays(self) -> int:
-        """Delete the files that `load` found behind a gap, durably; return how many there were."""
+        """Durably delete the files that `load` found after a gap; return how many there were."""
         return 0 if self._ext is None else self._ext.drop_strays()
 
     def settle(self) -> None:
-        """Cut off what lies behind the last entry that belongs to a unit; nothing is done if that one is lost."""
+        """Truncate after the last entry that belongs to a unit, unless that one is lost."""
         ext = self._ext
         if ext is None or self.is_lost:
             return
@@ -326,12 +318,12 @@ class QueueExtEntries:
             ext.destroy()
 
     def delete_before(self, unit: ConsumeQueueUnit | None) -> None:
-        """Delete the files of entries that come before a unit's."""
+        """Delete the files of entries before a unit's."""
         if self._ext is not None and unit is not None and is_address(unit.tags_code):
             self._ext.delete_before(unit.tags_code)
 
     def destroy(self) -> None:
-        """Delete all of them."""
+        """Delete all entries."""
         if self._ext is not None:
             self._ext.destroy()
             self._end = 0
@@ -341,14 +333,14 @@ class QueueExtEntries:
 
     @property
     def bytes_to_flush(self) -> int:
-        """Bytes put and not yet known to be on the disk."""
+        """Bytes put and not yet known to be on disk."""
         return 0 if self._ext is None else self._ext.bytes_to_flush
 
     def is_able_to_flush(self, least_pages: int) -> bool:
-        """Whether a file is full and unsynced, or has so many unsynced pages."""
+        """Whether a file is full and unsynced, or has at least so many unsynced pages."""
         return self._ext is not None and self._ext.is_able_to_flush(least_pages)
 
     def flush(self) -> None:
-        """Bring all that were put before the call to the disk. Blocks; raises FlushFailed, which is final."""
+        """Sync all entries put before the call. Blocks; raises FlushFailed, which is final."""
         if self._ext is not None:
             self._ext.flush()

@@ -1,12 +1,12 @@
-"""A stream of bytes in consecutive sparse files, written and read by position: what ConsumeQueues lie in.
+"""A stream of bytes in consecutive sparse files, written and read by position; used by ConsumeQueues.
 
-The files have the names and sizes of mapped files (`file_names`), but are neither preallocated nor mapped: a
-thousand young queues would else hold gigabytes of zeros. Writing by position makes a full disk an error number
-instead of a signal.
+The files have the names and sizes of mapped files (`file_names`), but are neither preallocated nor
+mapped: otherwise a thousand small queues would hold gigabytes of zeros. Positional writes report a
+full disk as an error number instead of a signal.
 
-What a crash leaves: a killed process loses nothing that `write` returned for. After a power cut any page written
-after the last `flush` may be zero, but only in the last three files: before a fourth would hold unsynced bytes, the
-oldest is synced. Recovery therefore reads the last three files and no more.
+Crash safety: a killed process loses nothing for which `write` returned. After a power failure any
+page written after the last `flush` may be zero, but only in the last three files: before a fourth
+would hold unsynced bytes, the oldest is synced. So recovery reads the last three files only.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from reput_protocol.buffers import Buffer
 
 
 class QueueFile:
-    """A leased open file; `fd` is good until the lease is released."""
+    """A leased open file; `fd` is valid until the lease is released."""
 
     __slots__ = ("fd", "leases", "listed", "path")
 
@@ -42,10 +42,11 @@ class QueueFile:
 
 
 class QueueFileCache:
-    """Least-recently-used cache of open files, shared by all queues; safe from any thread.
+    """Least-recently-used cache of open files, shared by all queues; thread-safe.
 
-    Ten thousand queues with a mapped file each would exceed any limit of open files. A file that is evicted while the
-    flush thread syncs it is closed when that lease ends: its descriptor's number may name another file afterwards.
+    Mapping a file for each of ten thousand queues would exceed any limit of open files. A file that
+    is evicted while the flush thread syncs it is closed when that lease ends, since its descriptor
+    number could be reused.
     """
 
     def __init__(self, open_max: int) -> None:
@@ -58,10 +59,10 @@ class QueueFileCache:
         return len(self._files)
 
     def lease(self, path: Path) -> QueueFile:
-        """Return the open file, opening it if need be; give it back with `release`.
+        """Return the open file, opening it if necessary; give it back with `release`.
 
         Raises:
-            FileNotFoundError: there is no such file.
+            FileNotFoundError: the file does not exist.
         """
         with self._lock:
             file = self._files.get(path)
@@ -76,7 +77,7 @@ class QueueFileCache:
         """Create a sparse file of `size` zero bytes and lease it.
 
         Raises:
-            OSError: it could not be made; no file is left behind.
+            OSError: it could not be created; no file is left behind.
         """
         fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
         try:
@@ -98,14 +99,14 @@ class QueueFileCache:
                 os.close(file.fd)
 
     def forget(self, path: Path) -> None:
-        """Drop a file that is about to be deleted; its leases stay good until they end."""
+        """Drop a file that is about to be deleted; its leases stay valid until they end."""
         with self._lock:
             file = self._files.pop(path, None)
             if file is not None:
                 self._unlist(file)
 
     def close(self) -> None:
-        """Close every file that nobody has leased; the others close when their lease ends."""
+        """Close every file that is not leased; the others close when their lease ends."""
         with self._lock:
             while self._files:
                 self._unlist(self._files.popitem()[1])
@@ -128,11 +129,12 @@ RECOVERED_FILES = 3
 class SparseFileQueue:
     """Bytes `[first_start, end)` of a stream, in files of `file_size` bytes.
 
-    `flushed <= end`; both are positions in the stream. Without files, `is_empty` and both are 0. One thread
-    writes, cuts and destroys; `flush` and `drop_first` may each run in another meanwhile.
+    `flushed <= end`; both are positions in the stream. Without files, `is_empty` is true and both
+    are 0. One thread writes, truncates and destroys; `flush` and `drop_first` may each run in
+    another meanwhile.
 
-    After `load` the end can be moved back (`end_at`) without anything being changed on the disk, so that a start can
-    judge what it would be left with. `settle` makes the disk agree; nothing may be written before.
+    After `load` the end can be moved back (`end_at`) without changes on disk, so that a start can
+    judge the result. `settle` then changes the disk accordingly; nothing may be written before.
     """
 
     __slots__ = (
@@ -161,11 +163,12 @@ class SparseFileQueue:
         self._last_path = self.directory
 
     def load(self, *, after_crash: bool = False) -> None:
-        """Find the files; each counts as completely written and flushed until recovery knows better.
+        """List the files; each counts as completely written and flushed until recovery sets its end.
 
-        Nothing is changed. Names and lengths of files are synced with the next `flush`, so that a power cut may take
-        those of one file and leave those of a later one. With `after_crash` the stream then ends there; `drop_strays`
-        removes the rest. `settle` removes a last file that was never written.
+        Changes nothing. Names and lengths of files are synced with the next `flush`, so a power
+        failure may remove those of one file and keep those of a later one. With `after_crash` the
+        stream then ends there, and `drop_strays` removes the rest. `settle` removes a last file
+        that was never written.
 
         Raises:
             ForeignFile: a file that this store with this file size did not write.
@@ -184,7 +187,7 @@ class SparseFileQueue:
             self.end = self.flushed = starts[-1] + self.file_size
 
     def drop_strays(self) -> int:
-        """Delete the files that `load` found behind a gap, durably; return how many there were."""
+        """Durably delete the files that `load` found after a gap; return how many there were."""
         strays, self._strays = self._strays, []
         for path in strays:
             path.unlink()
@@ -212,7 +215,7 @@ class SparseFileQueue:
         """Return the bytes at a position, all within one file.
 
         Raises:
-            FileMissing: the file has been deleted; `first_start` tells whether by `drop_first`.
+            FileMissing: the file has been deleted; if by `drop_first`, `first_start` has advanced.
         """
         start = position - position % self.file_size
         file = self._lease(start)
@@ -222,10 +225,10 @@ class SparseFileQueue:
             self._cache.release(file)
 
     def modified_ms(self, start: int) -> int:
-        """Return when the file that starts there was last modified, in milliseconds, as the file system says.
+        """Return the modification time of the file that starts there, in milliseconds.
 
         Raises:
-            FileMissing: somebody deleted the file.
+            FileMissing: the file was deleted.
         """
         file = self._lease(start)
         try:
@@ -234,7 +237,7 @@ class SparseFileQueue:
             self._cache.release(file)
 
     def write(self, position: int, data: Buffer) -> None:
-        """Append bytes, over as many files as it takes; in an empty stream `position` is where a file starts.
+        """Append bytes, creating files as needed; in an empty stream `position` is the start of a file.
 
         Raises:
             DiskFull: no file was added and `end` did not move; the same bytes may be written again.
@@ -283,10 +286,8 @@ class SparseFileQueue:
             if self.is_empty:
                 self.first_start = self.flushed = position
                 self.is_empty = False
-            self.last_start, self._last_path = (
-                last,
-                file.path,
-            )  # the key of the cache itself: it compares fast
+            # The path is the cache's own key object, which compares fast.
+            self.last_start, self._last_path = last, file.path
         self.end = position + total
 
     def _create(self, start: int) -> QueueFile:
@@ -306,7 +307,7 @@ class SparseFileQueue:
             path.unlink(missing_ok=True)
 
     def _sync_before(self, limit: int, written: int) -> None:
-        """Keep the promise that only the last three files hold unsynced bytes."""
+        """Ensure that only the last three files hold unsynced bytes."""
         if self.is_empty or limit <= max(self.flushed, self.first_start):
             return
         position = self.flushed
@@ -321,17 +322,17 @@ class SparseFileQueue:
 
     @property
     def bytes_to_flush(self) -> int:
-        """Bytes written and not yet known to be on the disk."""
+        """Bytes written and not yet known to be on disk."""
         return self.end - self.flushed
 
     def is_able_to_flush(self, least_pages: int) -> bool:
-        """Whether a file is full and unsynced, or has so many unsynced pages; anything at all if that is 0."""
+        """Whether a file is full and unsynced, or has at least so many unsynced pages; with 0, any byte."""
         return is_able_to_flush(self.flushed, self.end, self.file_size, least_pages)
 
     def flush(self) -> int:
-        """Bring everything written before the call to the disk, names included; return the flushed position.
+        """Sync everything written before the call, names included; return the flushed position.
 
-        Blocks, and may run beside writes, cuts and `destroy`.
+        Blocks, and may run during writes, truncation and `destroy`.
 
         Raises:
             FlushFailed: a sync failed, now or earlier; final.
@@ -372,7 +373,7 @@ class SparseFileQueue:
             self._cache.release(file)
 
     def _sync_names(self, generation: int) -> None:
-        # The queue's directory may be new, and its topic's, and `consumequeue` itself: each name lies in the one above.
+        # Besides files, the directories of the queue, its topic and `consumequeue` may be new.
         for directory in (self.directory, *self.directory.parents[:3]):
             try:
                 sync_directory(directory)
@@ -383,12 +384,12 @@ class SparseFileQueue:
                 self._flush_error = error
                 raise
 
-    # -- cutting and deleting ------------------------------------------------------------------------------
+    # -- truncating and deleting -----------------------------------------------------------------------
 
     def end_at(self, end: int) -> None:
-        """Let the stream end at a position, without changing the disk; `settle` must follow before anything else does.
+        """Set the end of the stream without changing the disk; call `settle` before anything else.
 
-        At the position where the first file begins, or before, nothing is left of it.
+        At or before the position where the first file begins, nothing of the stream is left.
         """
         if self.is_empty:
             return
@@ -407,10 +408,11 @@ class SparseFileQueue:
                 self.flushed = min(self.flushed, end)
 
     def settle(self) -> int:
-        """Make the disk agree with the stream's end: delete the files behind it, make the rest of the last one zero.
+        """Delete the files after the stream's end and zero the rest of the last one.
 
         Returns:
-            How many bytes had to be overwritten with zeros (whole chunks; deleted files not counted).
+            How many bytes had to be overwritten with zeros (whole chunks; deleted files not
+            counted).
         """
         if self._delete_surplus():
             sync_directory(self.directory)
@@ -424,12 +426,12 @@ class SparseFileQueue:
             self._cache.release(file)
 
     def cut(self, end: int) -> int:
-        """End the stream at a position: delete the files from there on, make the rest of the last one zero.
+        """Truncate the stream at a position: delete later files, zero the rest of the last one.
 
-        A file that would be left without a byte is deleted too. Used while recovering; not beside `write`.
+        A file that would be left without a byte is deleted too. For recovery; not during `write`.
 
         Returns:
-            What `settle` does.
+            As `settle`.
         """
         self.end_at(end)
         return self.settle()
@@ -437,11 +439,12 @@ class SparseFileQueue:
     def drop_first(self) -> bool:
         """Delete the oldest file; False, and nothing done, if it is the only one or there is none. Blocks.
 
-        Durable on return: were two removals to reach the disk in the wrong order, a power cut would leave a gap.
+        Durable on return: if two removals reached the disk in the wrong order, a power failure
+        would leave a gap.
 
         Raises:
-            FlushFailed: the file is gone, but the disk did not confirm it; final.
-            OSError: the same for want of a descriptor; the next call sees to it first.
+            FlushFailed: the file is deleted, but the sync of the directory failed; final.
+            OSError: the same for lack of a descriptor; the next call syncs first.
         """
         if self._unsynced_removal:
             self._sync_removal(self._generation)
@@ -469,7 +472,7 @@ class SparseFileQueue:
         self._unsynced_removal = False
 
     def destroy(self) -> None:
-        """Delete all files and, if it is empty then, the directory. The stream can begin anew afterwards."""
+        """Delete all files and the directory if it is then empty. The stream can begin again afterwards."""
         with self._lock:
             self._generation += 1
             if not self.is_empty:
@@ -484,7 +487,7 @@ class SparseFileQueue:
             sync_directory(self.directory.parent)
 
     def _delete_surplus(self) -> bool:
-        """Delete what lies on the disk and is no part of the stream, from the newest on; whether there was anything."""
+        """Delete files that are not part of the stream, the newest first; return whether there were any."""
         found = bool(self._surplus or self._unfinished)
         while self._unfinished:
             self._unfinished[-1].unlink(missing_ok=True)

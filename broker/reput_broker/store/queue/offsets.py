@@ -1,4 +1,5 @@
-"""Where the queues begin and end, and which offset a store time leads to (RocketMQ: getOffsetInQueueByTime and kin)."""
+"""Where queues begin and end, and which offset belongs to a store time (RocketMQ:
+getOffsetInQueueByTime and others)."""
 
 from __future__ import annotations
 
@@ -11,12 +12,13 @@ _NEAR_END_UNITS = 1024
 
 
 class QueueOffsets:
-    """Answers about queue offsets, for the owner of the store.
+    """Looks up queue offsets, for the owner of the store.
 
     Args:
-        log: where messages have their store times.
-        queues: asked.
-        memory_bytes: messages this near to the end of the log are presumed to be in the page cache.
+        log: holds the store times.
+        queues: the queues.
+        memory_bytes: messages this close to the end of the log are presumed to be in the page
+            cache.
     """
 
     def __init__(self, log: CommitLog, queues: ConsumeQueueTable, memory_bytes: int) -> None:
@@ -25,19 +27,20 @@ class QueueOffsets:
         self._memory_bytes = memory_bytes
 
     def min_offset_in_queue(self, topic: str, queue_id: int) -> int:
-        """The queue offset of the first message that is still there, 0 for an unknown queue."""
+        """The queue offset of the first message that is still in the log, 0 for an unknown queue."""
         queue = self._queues.get(topic, queue_id)
         return 0 if queue is None else queue.min_queue_offset
 
     def max_offset_in_queue(self, topic: str, queue_id: int) -> int:
-        """The queue offset that the next readable message gets, 0 for an unknown queue."""
+        """The queue offset of the next readable message, 0 for an unknown queue."""
         queue = self._queues.get(topic, queue_id)
         return 0 if queue is None else queue.max_queue_offset
 
     def durable_max_offset_in_queue(self, topic: str, queue_id: int) -> int:
-        """The queue offset after the last message that is on the disk, 0 for an unknown queue.
+        """The queue offset after the last message that is on disk, 0 for an unknown queue.
 
-        Under SYNC_FLUSH readers see nothing else; otherwise the end of a queue may be taken back by a power cut.
+        Under SYNC_FLUSH readers see nothing else; otherwise a power failure may take back the end
+        of a queue.
         """
         queue = self._queues.get(topic, queue_id)
         if queue is None:
@@ -46,7 +49,7 @@ class QueueOffsets:
         flushed = self._log.flushed_offset
         if flushed >= self._log.max_offset:
             return high
-        # The boundary is near the end; units far before it may have to come from the disk.
+        # The boundary is near the end; reading units far before it may need the disk.
         step = _NEAR_END_UNITS
         while high - step > low:
             unit = queue.get_unit(high - step)
@@ -66,10 +69,10 @@ class QueueOffsets:
     def offset_by_timestamp(
         self, topic: str, queue_id: int, timestamp_ms: int, boundary: BoundaryType = BoundaryType.LOWER
     ) -> int:
-        """The queue offset that a store time leads to (RocketMQ: getOffsetInQueueByTime).
+        """The queue offset for a store time (RocketMQ: getOffsetInQueueByTime).
 
-        LOWER: the first message stored at or after the time, the end of the queue if there is none. UPPER: the last
-        one stored at or before it. 0 for an unknown queue.
+        LOWER: the first message stored at or after the time, the end of the queue if there is none.
+        UPPER: the last one stored at or before it. 0 for an unknown queue.
         """
         queue = self._queues.get(topic, queue_id)
         if queue is None:
@@ -84,9 +87,9 @@ class QueueOffsets:
     def nearest_offset_by_timestamp(self, topic: str, queue_id: int, timestamp_ms: int) -> int:
         """The queue offset of the message stored nearest to a time (RocketMQ 4.x: getOffsetInQueueByTime).
 
-        No request asks for it: `SEARCH_OFFSET_BY_TIMESTAMP` means `offset_by_timestamp`. It is for those who compare
-        with what an old broker answered. `consume_queue_search.nearest_offset_by_timestamp` tells the rule. 0 for an
-        unknown queue.
+        No request uses it: `SEARCH_OFFSET_BY_TIMESTAMP` means `offset_by_timestamp`. It serves to
+        compare with results of old brokers. See `search.nearest_offset_by_timestamp` for the rule.
+        0 for an unknown queue.
         """
         queue = self._queues.get(topic, queue_id)
         if queue is None:
@@ -94,7 +97,8 @@ class QueueOffsets:
         return queue.nearest_offset_by_timestamp(timestamp_ms, self._store_time_of, self._log.min_offset)
 
     def earliest_message_time(self, topic: str, queue_id: int) -> int:
-        """The store time of the first message that is still there, in milliseconds; -1 if there is none."""
+        """The store time of the first message that is still in the log, in milliseconds; -1 if
+        there is none."""
         return self.store_timestamp(topic, queue_id, self.min_offset_in_queue(topic, queue_id))
 
     def store_timestamp(self, topic: str, queue_id: int, offset: int) -> int:
@@ -103,14 +107,15 @@ class QueueOffsets:
         return -1 if physical_offset is None else self._log.store_timestamp_at(physical_offset)
 
     def is_in_memory(self, topic: str, queue_id: int, offset: int) -> bool:
-        """Whether a message lies within 40 % of the machine's memory of the end of the log (RocketMQ's estimate)."""
+        """Whether a message is within 40 % of the machine's memory of the end of the log
+        (RocketMQ's estimate)."""
         physical_offset = self._physical_offset_of(topic, queue_id, offset)
         return physical_offset is not None and self._log.max_offset - physical_offset <= self._memory_bytes
 
     def queue_units(self, topic: str, queue_id: int, offset: int, count: int) -> list[ConsumeQueueUnit]:
-        """The entries of a queue from a queue offset on, at most `count` of them, with their tags codes.
+        """Return at most `count` entries of a queue from a queue offset on, with their tags codes.
 
-        None if there are none; fewer where a file of the queue ends. The offset must not lie below the minimum.
+        Fewer if a file of the queue ends; none below the queue's minimum.
         """
         queue = self._queues.get(topic, queue_id)
         if queue is None or offset < queue.min_queue_offset:

@@ -1,4 +1,5 @@
-"""Where the valid units of a queue end: after a start, and when the log was cut (RocketMQ: ConsumeQueue)."""
+"""Find where the valid units of a queue end: after a start, and after a truncation of the log
+(RocketMQ: ConsumeQueue)."""
 
 from __future__ import annotations
 
@@ -13,12 +14,12 @@ _LOWEST, _HIGHEST = -(1 << 63), (1 << 63) - 1
 
 
 class UnitsEnd(NamedTuple):
-    """Where the units of a queue end that are worth keeping."""
+    """Where the valid units of a queue end."""
 
     position: int
-    """Logic position; the start of the first file if none is."""
+    """Logic position; the start of the first file if there are no valid units."""
     last: ConsumeQueueUnit | None
-    """The last of them."""
+    """The last valid unit."""
 
 
 class _Valid(NamedTuple):
@@ -27,10 +28,10 @@ class _Valid(NamedTuple):
 
 
 def find_end(files: SparseFileQueue) -> UnitsEnd:
-    """Find where the valid units of a just loaded queue end.
+    """Find where the valid units of a loaded queue end.
 
-    Scans the last three files. A unit is valid with a physical offset >= 0 and a size > 0. A queue that holds nothing
-    but pre-blank units has none: in RocketMQ it would pass for one that has indexed 2 GiB.
+    Scans the last three files. A unit is valid with a physical offset >= 0 and a size > 0. A queue
+    that holds only pre-blank units has none; RocketMQ would take it for one that has indexed 2 GiB.
     """
     if files.is_empty:
         return UnitsEnd(0, None)
@@ -42,7 +43,7 @@ def find_end(files: SparseFileQueue) -> UnitsEnd:
 
 
 def find_end_before(files: SparseFileQueue, physical_offset: int) -> UnitsEnd:
-    """Find where the valid units of records before a physical offset end: the first other one ends the queue."""
+    """Find the end of the valid units of records before a physical offset: the first other unit ends them."""
     end, last = files.first_start, None
     start = files.last_start
     while not files.is_empty and start >= files.first_start:
@@ -61,9 +62,10 @@ def _without_blanks(files: SparseFileQueue, end: int, last: ConsumeQueueUnit | N
 
 
 def last_address(files: SparseFileQueue, end: int) -> ConsumeQueueUnit | None:
-    """Return the last unit before a position that holds the address of an extended entry; None if none does.
+    """Return the last unit before a position that holds the address of an extended entry, or None.
 
-    Looks at the last unit first. Where extended entries have only just been turned on it goes on to the first.
+    Examines the last unit first. If extended entries have only just been enabled, it reads on to
+    the first.
     """
     count = 1
     while end > files.first_start:
@@ -79,7 +81,8 @@ def last_address(files: SparseFileQueue, end: int) -> ConsumeQueueUnit | None:
 
 
 def first_address(files: SparseFileQueue, end: int, min_physical_offset: int) -> ConsumeQueueUnit | None:
-    """Return the first unit before a position that holds the address of an extended entry and whose record is there."""
+    """Return the first unit before a position with an address of an extended entry and a record in
+    the log."""
     position = files.first_start
     count = 1
     while position < end:

@@ -1,15 +1,15 @@
-"""Look-ups over the sorted units of a queue: by store time, and the first that is still in the log.
+"""Binary searches over the units of a queue: by store time, and for the first unit still in the log.
 
-Times are not in the units: they are read from the records in the log, so every step of a search may touch the
-disk, and the number of steps counts (RocketMQ: ConsumeQueue, ConsumeQueueStore).
+Store times are read from the records in the log, so every step of a search may need the disk, and
+the number of steps matters (RocketMQ: ConsumeQueue, ConsumeQueueStore).
 
-A search chooses the file first and then halves the units in it. Units below the minimum physical offset, whose records
-have left the log, and pre-blank units lie before everything that a search can find. Store times are taken to ascend, as
-they do while the broker's clock does; where that clock was set back, a search ends at one of the places where the time
-is passed.
+A search chooses the file first and then bisects its units. Units below the minimum physical offset,
+whose records have left the log, and pre-blank units precede everything that a search can find.
+Store times are assumed to ascend, as they do while the broker's clock does; if that clock was set
+back, a search ends at one of the places where the time is passed.
 
-There are two rules. `offset_by_timestamp` is RocketMQ 5's, with its two boundaries. `nearest_offset_by_timestamp` is
-the rule of the 4.x brokers, which looks for the message nearest in time; nothing on the wire asks for it any more.
+There are two rules. `offset_by_timestamp` is that of RocketMQ 5, with two boundaries.
+`nearest_offset_by_timestamp` is that of 4.x brokers; no request uses it.
 """
 
 from __future__ import annotations
@@ -54,20 +54,20 @@ def offset_by_timestamp(
     min_physical_offset: int,
     file_times: FileTimes,
 ) -> int:
-    """Return the queue offset that a store time leads to, within [min offset, max offset].
+    """Return the queue offset for a store time, within [min offset, max offset].
 
-    "lower": the first message stored at or after the time (the end of the queue if there is none). "upper": the
-    last message stored at or before it (the minimum if there is none). Of equal times, "lower" takes the first and
-    "upper" the last.
+    "lower": the first message stored at or after the time (the end of the queue if there is none).
+    "upper": the last message stored at or before it (the minimum if there is none). Of equal times,
+    "lower" takes the first and "upper" the last.
 
     Args:
         files: the queue's units.
         timestamp_ms: milliseconds since the epoch.
-        boundary: which side to take.
+        boundary: "lower" or "upper".
         store_time_of: reads a record's time from the log.
         min_logic_offset: position of the first live unit.
         min_physical_offset: where the log begins.
-        file_times: remembered times of full files; filled here.
+        file_times: cached times of full files; filled here.
     """
     if files.is_empty:
         return 0
@@ -84,15 +84,16 @@ def nearest_offset_by_timestamp(
     min_logic_offset: int,
     min_physical_offset: int,
 ) -> int:
-    """Return the queue offset of the message stored nearest to a time, as brokers before RocketMQ 5 looked it up.
+    """Return the queue offset of the message stored nearest to a time, by the rule of RocketMQ 4.x.
 
-    The file is the first that was last modified at or after the time, else the last one: not the file that holds the
-    nearest message, if the modification times say otherwise (a copied directory, for instance). In it any message of
-    exactly this time is taken, not the first or last of several; without one, the later neighbour if it is nearer in
-    time, otherwise the earlier one. The result lies within [min offset, max offset]; 4.x could leave that range.
+    Searches the first file that was last modified at or after the time, else the last one; that
+    need not be the file of the nearest message (in a copied directory, for example). Any message of
+    exactly this time is taken; without one, the later neighbour if it is nearer in time, otherwise
+    the earlier one. The result is within [min offset, max offset]; 4.x could leave that range.
 
     Args:
-        files, timestamp_ms, store_time_of, min_logic_offset, min_physical_offset: as for `offset_by_timestamp`.
+        files, timestamp_ms, store_time_of, min_logic_offset, min_physical_offset: as for
+            `offset_by_timestamp`.
     """
     if files.is_empty:
         return 0
@@ -102,7 +103,7 @@ def nearest_offset_by_timestamp(
 
 
 class _Found(NamedTuple):
-    """What a binary search ended with, as positions, each with its time; -1 for a time that was not met."""
+    """Result of a binary search: positions, each with its time; -1 for a time that was not met."""
 
     exact: int | None
     left: int
@@ -181,7 +182,7 @@ class _TimeLookUp:
         return min(max(start, self.min_logic_offset), ceiling), ceiling
 
     def _search(self, low: int, high: int, timestamp_ms: int) -> _Found:
-        """Halve the units from `low` to `high` until one has the time, or its neighbours before and after are known.
+        """Bisect the units from `low` to `high` for one with the time, or its neighbours before and after.
 
         A record that cannot be read ends the search at the start of the queue, as in RocketMQ.
         """
@@ -204,7 +205,8 @@ class _TimeLookUp:
                 right, right_ms, high = middle, time_ms, middle - UNIT_BYTES
         return _Found(None, left, left_ms, right, right_ms)
 
-    # RocketMQ walks over equal times one by one. A batch gives thousands of messages the same time, so halve here too.
+    # RocketMQ walks over equal times one by one. A batch gives thousands of messages one time, so
+    # bisect.
 
     def _first_of_equals(self, low: int, found: int, timestamp_ms: int) -> int:
         while low < found:

@@ -15,11 +15,11 @@ from reput_broker.store.queue.files import QueueFileCache
 from reput_protocol.kernel.records import crc32
 
 _FLUSHED_ALONE_MAX = 32
-_FLUSH_THREADS = 8  # 10,000 syncs one after another take half a minute, by eight at a time two seconds
+_FLUSH_THREADS = 8  # 10,000 syncs take half a minute in one thread, two seconds in eight
 
 
 class ConsumeQueueTable:
-    """The queues by topic and queue id, sharing one bounded cache of open files.
+    """The queues by topic and queue id, with one bounded cache of open files.
 
     One thread owns the table; `flush` may run in another.
     """
@@ -37,9 +37,9 @@ class ConsumeQueueTable:
         return len(self._queues)
 
     def load(self, *, after_crash: bool = False) -> None:
-        """Find every queue on the disk: a directory is a topic, a numeric directory in it a queue.
+        """Find every queue on disk: a directory is a topic, a numeric directory in it a queue.
 
-        Nothing is changed. After a crash files behind a gap do not count; `settle` removes them.
+        Changes nothing. After a crash, files after a gap do not count; `settle` removes them.
 
         Raises:
             ForeignFile, StoreDamaged: a queue's files do not fit the configured size or have a gap.
@@ -53,7 +53,7 @@ class ConsumeQueueTable:
                     self._orphans[-1].load(after_crash=after_crash)
 
     def find_or_create(self, topic: str, queue_id: int) -> ConsumeQueue:
-        """Return a queue, new and without files if there is none. Nothing is written for it yet."""
+        """Return a queue, creating it without files if necessary. Nothing is written yet."""
         queue = self._queues.get((topic, queue_id))
         if queue is None:
             assert topic not in ("", ".", "..")
@@ -63,7 +63,8 @@ class ConsumeQueueTable:
             queue = ConsumeQueue(
                 topic, queue_id, directory, self._entries_per_file, self._cache, self._on_event, ext
             )
-            # A new dict each time would cost too much; the flush thread takes its own list of the values.
+            # Copying the dict each time would be expensive; the flush thread copies the list of
+            # values.
             self._queues[topic, queue_id] = queue
         return queue
 
@@ -94,7 +95,7 @@ class ConsumeQueueTable:
     # -- over all queues -----------------------------------------------------------------------------------
 
     def recover(self, min_physical_offset: int = 0) -> None:
-        """Find where every queue ends; nothing is changed. See `ConsumeQueue.recover` for what must follow.
+        """Find where every queue ends; changes nothing. See `ConsumeQueue.recover` for what must follow.
 
         Args:
             min_physical_offset: where the log begins.
@@ -103,18 +104,18 @@ class ConsumeQueueTable:
             queue.recover(min_physical_offset=min_physical_offset)
 
     def settle(self) -> None:
-        """Cut off what follows the end of every queue, and the extended entries that belong to none."""
+        """Truncate what follows the end of every queue, and the extended entries that belong to none."""
         for queue in self.queues():
             queue.settle()
         self.settle_ext()
 
     @property
     def ext_is_lost(self) -> bool:
-        """Whether a queue must be built anew because extended entries of it are gone."""
+        """Whether a queue must be rebuilt because extended entries of it are gone."""
         return any(queue.ext_is_lost for queue in self._queues.values())
 
     def settle_ext(self) -> None:
-        """Cut every queue's extended entries off behind its last one, and delete those that no queue has."""
+        """Truncate every queue's extended entries after its last one, and delete those that no queue has."""
         for queue in self.queues():
             queue.settle_ext()
         orphans, self._orphans = self._orphans, []
@@ -123,43 +124,41 @@ class ConsumeQueueTable:
             ext.destroy()
 
     def truncate_dirty(self, physical_offset: int, min_physical_offset: int = 0) -> None:
-        """Remove the units of records at or after a physical offset from every queue; nobody is told."""
+        """Remove the units of records at or after a physical offset from every queue, without an event."""
         for queue in self.queues():
             queue.truncate_dirty(physical_offset, quiet=True, min_physical_offset=min_physical_offset)
 
     def max_physical_offset(self) -> int:
-        """Return the furthest end of an indexed record, -1 if no queue knows one."""
+        """Return the furthest end of an indexed record, -1 if unknown."""
         return max((queue.max_physical_offset for queue in self._queues.values()), default=-1)
 
     def entries(self) -> int:
-        """Return the sum of all maximum queue offsets: how many entries were ever made for the queues there are."""
+        """Return the sum of all maximum queue offsets: the number of entries ever written to the
+        present queues."""
         return sum(queue.max_queue_offset for queue in self.queues())
 
-    def entries_before(self, physical_offset: int) -> int:
-        """Return what `entries` was when the log had been dispatched up to an offset."""
-        return sum(queue.queue_offset_of(physical_offset) for queue in self.queues())
-
     def correct_min_offsets(self, min_physical_offset: int) -> None:
-        """Move every queue's minimum to the first message that is still in the log."""
+        """Advance every queue's minimum to the first message that is still in the log."""
         for queue in self.queues():
             queue.correct_min_offset(min_physical_offset)
 
     @property
     def bytes_to_flush(self) -> int:
-        """Bytes put and not yet known to be on the disk, over all queues."""
+        """Bytes put and not yet known to be on disk, over all queues."""
         return sum(queue.bytes_to_flush for queue in self.queues())
 
     def flush(self, least_pages: int = 0) -> bool:
-        """Bring the units of every queue that has enough of them to the disk. Blocks.
+        """Sync the units of every queue that has enough of them. Blocks.
 
-        Many queues are synced by some threads at once: a sync is mostly waiting, and the file system brings to the disk
-        together what is asked for together.
+        Many queues are synced by several threads at once: a sync is mostly waiting, and the file
+        system combines concurrent syncs.
 
         Args:
-            least_pages: leave out queues with fewer unsynced pages, and no full file, than this; 0 leaves out none.
+            least_pages: skip queues with fewer unsynced pages than this and no full file; 0 skips
+                none.
 
         Returns:
-            Whether none was left out: everything put before the call is on the disk.
+            Whether none was skipped: everything put before the call is on disk.
 
         Raises:
             FlushFailed: a sync failed, now or earlier; some of the other queues were not flushed.
@@ -195,11 +194,6 @@ class ConsumeQueueTable:
                 sync_directory(root)
         return len(queues)
 
-    def destroy(self) -> None:
-        """Empty every queue: what a store does whose log is gone. The queues stay in the table."""
-        for queue in self.queues():
-            queue.destroy()
-
     def close(self) -> None:
         """Close all files. Flushes nothing."""
         self._cache.close()
@@ -233,5 +227,6 @@ def queues_digest(queues: ConsumeQueueTable) -> int:
 
 
 def digest_of_ends(ends: Iterable[tuple[str, int, int, int, int]]) -> int:
-    """Return the checksum of queues: topic, queue id, first and next queue offset, end of the last record, of each."""
+    """Return the checksum of queues, each as topic, queue id, first and next queue offset, end of
+    the last record."""
     return crc32(repr(sorted(ends)).encode())

@@ -1,4 +1,6 @@
-"""The 20 bytes by which a queue names one message of the log (RocketMQ: ConsumeQueue).
+"""The entries of a queue: units, and extended units for fields that these have no room for.
+
+A unit refers to one message of the log (RocketMQ: ConsumeQueue):
 
     position  0        8       12        20
               +--------+--------+---------+
@@ -7,8 +9,22 @@
               physical  record    tags code
               offset    size
 
-All zero means unwritten (no record has size 0). A queue whose first message is not number 0 starts its first file
-with pre-blank units: offset 0, size 2147483647, code 0.
+All zero means unwritten (no record has size 0). A queue whose first message is not number 0 starts
+its first file with pre-blank units: offset 0, size 2147483647, code 0.
+
+An extended unit (RocketMQ: ConsumeQueueExt.CqExtUnit):
+
+    position  0      2           10             18       20
+              +------+-----------+--------------+--------+-----------+
+              | i16  | i64       | i64          | i16    | b bytes   |   big-endian
+              +------+-----------+--------------+--------+-----------+
+              20 + b tags code   store time     b        bit map of
+                                 of the message          consumers' filters
+
+Extended units are adjacent and never span files: if the next one would not leave 4 bytes free, the
+file ends with an i16 of -1. The queue's own entry then holds the unit's address in place of its
+tags code: its position in the stream minus 2^63. Tags codes are at least -2^31, or timestamps, so
+the two differ.
 """
 
 from __future__ import annotations
@@ -23,9 +39,20 @@ PRE_BLANK = UNIT.pack(0, PRE_BLANK_SIZE, 0)
 
 assert UNIT.size == UNIT_BYTES
 
+EXT_UNIT_BYTES_MIN = 20
+EXT_UNIT = struct.Struct(">hqqh")
+END_BLANK_BYTES = 4
+"""Bytes that a unit must leave free in its file (RocketMQ: END_BLANK_DATA_LENGTH)."""
+END_OF_FILE = struct.pack(">h", -1)
+MIN_ADDRESS = -(1 << 63)
+MAX_ADDRESS = -(1 << 31) - 1
+"""The highest value that is an address (RocketMQ: MAX_ADDR)."""
+
+assert EXT_UNIT.size == EXT_UNIT_BYTES_MIN
+
 
 class ConsumeQueueUnit(NamedTuple):
-    """One entry of a queue."""
+    """One unit."""
 
     physical_offset: int
     size: int
@@ -43,10 +70,38 @@ class ConsumeQueueUnit(NamedTuple):
 
 
 def unpack_unit(data: bytes, number: int = 0) -> ConsumeQueueUnit:
-    """Decode the unit that is number `number` in `data`."""
+    """Decode unit `number` of `data`."""
     return ConsumeQueueUnit._make(UNIT.unpack_from(data, number * UNIT_BYTES))
 
 
 def unpack_units(data: bytes | bytearray) -> list[ConsumeQueueUnit]:
-    """Decode units that lie behind each other."""
+    """Decode adjacent units."""
     return list(map(ConsumeQueueUnit._make, UNIT.iter_unpack(data)))
+
+
+class ConsumeQueueExtUnit(NamedTuple):
+    """One extended unit."""
+
+    tags_code: int
+    store_timestamp_ms: int
+    bit_map: bytes = b""
+
+    def encode(self) -> bytes:
+        """Return the unit's bytes."""
+        size = EXT_UNIT_BYTES_MIN + len(self.bit_map)
+        return EXT_UNIT.pack(size, self.tags_code, self.store_timestamp_ms, len(self.bit_map)) + self.bit_map
+
+
+def is_address(tags_code: int) -> bool:
+    """Whether the tags code of a unit is the address of an extended entry."""
+    return tags_code <= MAX_ADDRESS
+
+
+def address_of(position: int) -> int:
+    """The address of the unit at a position of the stream (RocketMQ: decorate)."""
+    return position + MIN_ADDRESS
+
+
+def position_of(address: int) -> int:
+    """The position in the stream of an address (RocketMQ: unDecorate)."""
+    return address - MIN_ADDRESS

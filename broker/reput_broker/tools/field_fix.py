@@ -1,8 +1,8 @@
-"""Damaged fields of a record whose right value is known from elsewhere.
+"""Fix damaged fields of a record whose right value follows from the rest.
 
-A record says some things twice: where it lies, how long it is (the sum of its parts), what its checksum covers. If one
-such field is wrong and everything else, checksums included, fits once it is put right, then that is what it was. Such a
-record is not lost.
+A record is partly redundant: its place, its size (the sum of its parts), what its checksum covers.
+If one such field is wrong and with another value everything fits, checksums included, that was its
+value. Such a record is not lost.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ _RECORD_BYTES_MAX = 16 << 20
 _PHYSICAL_OFFSET_AT = 28
 
 
-class Mend(NamedTuple):
-    """Bytes of a file that are known to be wrong, and what belongs there."""
+class FieldFix(NamedTuple):
+    """Wrong bytes of a file, and the right ones."""
 
     file: Path
     position: int
@@ -50,8 +50,8 @@ class Mend(NamedTuple):
         )
 
 
-def find_mend(damage: Damage) -> Mend | None:
-    """Find the one field that makes a damaged record sound; None if none does."""
+def find_fix(damage: Damage) -> FieldFix | None:
+    """Find the one field whose correction makes a damaged record valid; None if there is none."""
     if not damage.file.size:
         return None
     with damage.file.path.open("rb") as file:
@@ -63,17 +63,17 @@ def find_mend(damage: Damage) -> Mend | None:
     for at, right, field in _candidates(data, place):
         wrong = data[at : at + len(right)]
         fixed = data[:at] + right + data[at + len(right) :]
-        if wrong != right and _is_sound(fixed, place, damage):
-            return Mend(damage.file.path, damage.position + at, wrong, right, field)
+        if wrong != right and _is_valid(fixed, place, damage):
+            return FieldFix(damage.file.path, damage.position + at, wrong, right, field)
     return None
 
 
-def renumber(log: Stream, offset: int, number: int) -> Mend:
-    """Put a record's number in its queue right, which its unit tells."""
+def renumber(log: Stream, offset: int, number: int) -> FieldFix:
+    """Correct a record's queue offset, which its unit determines."""
     path, position = log.place(offset + QUEUE_OFFSET_AT)
     with path.open("rb") as file:
         file.seek(position)
-        return Mend(path, position, file.read(8), I64.pack(number), "QUEUEOFFSET")
+        return FieldFix(path, position, file.read(8), I64.pack(number), "QUEUEOFFSET")
 
 
 def _candidates(data: bytes, place: int) -> Iterator[tuple[int, bytes, str]]:
@@ -88,15 +88,15 @@ def _candidates(data: bytes, place: int) -> Iterator[tuple[int, bytes, str]]:
         return
     body = data[extent.body : extent.body + extent.body_size]
     actual, stored = crc31(body), I32.unpack_from(data, 8)[0]
-    # A wrong byte of the body changes about half of the checksum's bits; one changed bit is the checksum's own. With a
-    # checksum of the whole record it is certain anyway.
+    # A wrong byte of the body changes about half of the checksum's bits; a single changed bit is in
+    # the checksum itself. A checksum of the whole record makes this certain.
     text = data[extent.properties : scan.size]
     if (actual ^ stored).bit_count() == 1 or ends_with_crc_property(text[-CRC_PROPERTY_BYTES - 1 :]):
         yield 8, I32.pack(actual), "BODYCRC"
 
 
 def _sum_of_parts(data: bytes) -> int | None:
-    """The size that a record's inner lengths add up to."""
+    """Size of a record according to its inner lengths."""
     _, magic, *_, sys_flag, _ = FRONT.unpack_from(data)
     body = HEAD_BYTES + (12 if sys_flag & BORN_HOST_IPV6 else 0) + (12 if sys_flag & STORE_HOST_IPV6 else 0)
     if body > len(data):
@@ -112,8 +112,8 @@ def _sum_of_parts(data: bytes) -> int | None:
     return int(at + 2 + max(0, I16.unpack_from(data, at)[0])) if at + 2 <= len(data) else None
 
 
-def _is_sound(data: bytes, place: int, damage: Damage) -> bool:
-    """Whether `data` begins with a sound record of this place that ends just where something sound begins again."""
+def _is_valid(data: bytes, place: int, damage: Damage) -> bool:
+    """Whether `data` begins with a valid record of this place that ends where the damage ends."""
     scan, extent = locate(data, 0, len(data), check_crc=True)
     if extent is None or FRONT.unpack_from(data)[6] != place:
         return False

@@ -1,7 +1,7 @@
-"""Judge a loaded directory: where the log ends, whether its records are what they say, whether the queues have them.
+"""Judge a loaded directory: end of the log, identity of its records, completeness of the queues.
 
-Everything that can refuse a start is asked here, and nothing is changed here. What the start then does to the directory
-follows from the `Judgement` (`start.py`).
+Everything that can refuse a start is checked here, and nothing is changed. The `Judgement`
+determines what the start then does to the directory (`start.py`).
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ from reput_broker.store.queue.consume_queue import QueueRest
 from reput_broker.store.queue.table import ConsumeQueueTable, queues_digest
 
 CHECK_WORTH_SAYING_BYTES = 16 << 20
-"""A start that reads so much of the log says so before it does: it takes a noticeable time."""
+"""A start that reads at least this much of the log reports it first, because it takes noticeable time."""
 
 
 class StoreParts(NamedTuple):
-    """Everything that opening works on."""
+    """The parts of the store that opening works on."""
 
     options: StoreOptions
     lock: DirectoryLock
@@ -45,29 +45,29 @@ class StoreParts(NamedTuple):
     deleted: DeletedTopics
     abort: AbortMarker
     key_index: IndexService | None
-    """None where no index is kept: what lies in its directory is left alone."""
+    """None if no index is kept: files in its directory are left alone."""
 
 
 class Judgement(NamedTuple):
-    """What a start has found and what it is to do."""
+    """What a start found and what it has to do."""
 
     abnormal: bool
-    """Whether the last broker did not stop in order, or something has been changed since it did."""
+    """Whether the last broker did not stop in order, or something has changed since it did."""
     end: LogEnd
     first: int
-    """Number of the file that the check of the log began with."""
+    """Number of the first file whose records were checked."""
     is_complete: bool
-    """Whether the queues are known to hold every entry, and no other."""
+    """Whether the queues are known to hold exactly the right entries."""
     drops_entries: bool
-    """Whether the entries of everything that was checked are to be made anew: they may be left over from records that
-    are gone, or wrong."""
+    """Whether the entries of everything that was checked are rebuilt, because they may be left over
+    from lost records, or wrong."""
     lacking: dict[str, object]
-    """What shows that queues lack even older entries, so that all are made anew from the beginning of the log; empty
-    if nothing does."""
+    """Evidence that queues lack even older entries, so that all are rebuilt from the beginning of
+    the log; empty if there is none."""
 
 
 def judge(parts: StoreParts) -> Judgement:
-    """Judge a directory that has a log. Changes nothing on the disk; the queues end where they will end.
+    """Judge a directory that has a log. Nothing on disk is changed; the queues end where they will end.
 
     Raises:
         StoreDamaged, ForeignFile: the start is refused.
@@ -84,11 +84,12 @@ def judge(parts: StoreParts) -> Judgement:
     if mark is None:
         refuse_foreign_records(files, first, end.end_offset)
     if mark is not None and is_as_stopped and end.end_offset != mark.flushed_offset:
-        # Somebody appended who never wrote our checkpoint: RocketMQ, killed soon after its start.
+        # Records were appended by a broker that never wrote our checkpoint: RocketMQ, killed soon
+        # after its start.
         abnormal, is_complete = True, False
     agrees = check.agrees
     if not agrees:
-        # What else is wrong with them is not known, so that all of the log is needed to make them anew.
+        # The entries may be wrong elsewhere too, so all of the log is needed to rebuild them.
         is_complete = False
         if first:
             first = 0
@@ -108,10 +109,10 @@ def judge(parts: StoreParts) -> Judgement:
 
 
 def _is_as_stopped(queues: ConsumeQueueTable, mark: FlushMark | None) -> bool:
-    """Whether the checkpoint is that of an orderly stop, and the queues still are what they were then.
+    """Whether the checkpoint is that of an orderly stop, and the queues have not changed since.
 
-    A start leaves `abort` before it changes anything, and another checkpoint before it appends anything. Killed in
-    between it has changed nothing that counts.
+    A start creates `abort` before it changes anything, and writes another checkpoint before it
+    appends anything. If it is killed in between, nothing that matters has changed.
     """
     return (
         mark is not None
@@ -121,11 +122,11 @@ def _is_as_stopped(queues: ConsumeQueueTable, mark: FlushMark | None) -> bool:
 
 
 def _where_to_begin(parts: StoreParts, *, abnormal: bool, is_complete: bool) -> tuple[FlushEvidence, int]:
-    """What is known of how far the log had been flushed, and the number of the file from which on it is checked."""
+    """Return what is known to be flushed, and the number of the first file to check."""
     check_crc = parts.options.check_crc
     files, mark = parts.log.files.files, parts.checkpoint.mark
     if not abnormal:
-        # With a mark every byte before it is on the disk, and nothing else was ever appended.
+        # With a mark, every byte before it is on disk, and nothing else was appended.
         flushed = mark.flushed_offset if mark is not None else max(parts.queues.max_physical_offset(), 0)
         first = start_by_offset(files, flushed, check_crc=check_crc) if is_complete else 0
         return FlushEvidence(flushed, 0), first
@@ -146,9 +147,10 @@ def _walk(parts: StoreParts, first: int, evidence: FlushEvidence) -> tuple[Ident
 
 
 def _report_check(parts: StoreParts, first: int, evidence: FlushEvidence, *, abnormal: bool) -> None:
-    """Say what is about to be read if that is much: until it is done nothing else is heard of the start.
+    """Report what is about to be read if that is much, since the start reports nothing else until it is done.
 
-    Without a mark nobody knows where the log ends before it has been read; its files' end stands for that.
+    Without a mark the end of the log is unknown before it is read; the end of its files stands for
+    it.
     """
     files = parts.log.files.files
     from_offset = files[first].base_offset
@@ -175,11 +177,11 @@ def _identity_check(parts: StoreParts, first: int) -> IdentityCheck:
 def _lacking(
     parts: StoreParts, check: IdentityCheck, end: LogEnd, *, drops_entries: bool, mark: FlushMark | None
 ) -> dict[str, object]:
-    """Return what shows that the checked part of the log is not enough to complete the queues, as facts for the log.
+    """Return evidence that the checked part of the log is not enough to complete the queues, for the log.
 
-    It is not if extended entries are gone, if the next record of a queue does not follow its last entry, if a queue
-    lacks its first files although the log has not lost any, or if the queues have another number of entries than the
-    mark says.
+    Evidence: extended entries are gone; the next record of a queue does not follow its last entry;
+    a queue lacks its first files although the log has lost none; the queues have another number of
+    entries than the mark says.
     """
     min_offset = parts.log.min_offset
     gone = topics_to_delete(parts)
@@ -201,7 +203,7 @@ def _lacking(
             max_queue_offset = rests.get((topic, queue_id), nothing).max_queue_offset
             if message > max_queue_offset:
                 return {"topic": topic, "queue_id": queue_id, "max_queue_offset": max_queue_offset}
-    # What lay before the first file that is left needs no entries any more.
+    # Records before the first remaining file need no entries any more.
     if mark is not None and min_offset <= mark.queues_offset <= end.end_offset:
         ends = {queue: rest.max_queue_offset for queue, rest in rests.items()}
         for queue, (queue_end, anew) in check.ends_at_mark.items():
@@ -213,7 +215,7 @@ def _lacking(
 
 
 def topics_to_delete(parts: StoreParts) -> list[str]:
-    """Topics that were deleted and still have their queues: whoever deleted them did not get so far."""
+    """Topics whose deletion was interrupted: marked as deleted, with queues."""
     found = []
     for topic, end_offset in parts.deleted.items():
         queues = parts.queues.of_topic(topic)
@@ -223,10 +225,10 @@ def topics_to_delete(parts: StoreParts) -> list[str]:
 
 
 def refuse_lost_log(parts: StoreParts) -> None:
-    """Refuse a directory without a log that says that there was one.
+    """Refuse a directory without a log in which there must have been one.
 
     Raises:
-        StoreDamaged: naming what says so.
+        StoreDamaged: names the evidence.
     """
     mark = parts.checkpoint.mark
     filled = next((queue for queue in parts.queues if queue.has_files), None)
