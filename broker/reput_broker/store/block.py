@@ -21,7 +21,6 @@ class Block(Struct, gc=False):
     queue_id: int
     """Topic and queue of every record."""
     count: int
-    """Number of records."""
     born_host: bytes
     """Producer: 4 address bytes and a 4-byte port; empty if the records already name both hosts."""
     check: BlockCheck | None = None

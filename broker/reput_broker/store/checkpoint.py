@@ -53,7 +53,6 @@ class FlushMark(NamedTuple):
     """What Reput records beyond RocketMQ's fields; all of it is on disk when the mark is written."""
 
     flushed_offset: int
-    """The log is durable up to here."""
     queues_offset: int
     """Every record before this log offset has its queue entry on disk."""
     queues_digest: int = 0

@@ -85,7 +85,6 @@ class DeletedTopics:
             self._save()
 
     def _save(self) -> None:
-        """Replace the file: temporary name, sync, rename, sync of the directory."""
         temporary = self._path.with_name(self._path.name + ".tmp")
         with temporary.open("wb") as file:
             file.write(json.dumps(self._deleted_below, sort_keys=True).encode())

@@ -41,7 +41,6 @@ class QueueRows(NamedTuple):
     tags_codes: Column
     """Signed 64-bit tags codes as in a queue entry (RocketMQ: MessageExtBrokerInner)."""
     store_timestamps_ms: Column
-    """Store time of each record."""
 
     @property
     def store_timestamp_ms(self) -> int:
@@ -64,7 +63,6 @@ class DispatchBatch:
     rows: DispatchRows
     """Every record in log order; positions count from the start of `data`."""
     queues: list[QueueRows]
-    """The records that get queue entries, by queue."""
 
     def properties(self, rows: QueueRows) -> Iterator[bytes | None]:
         """Yield the properties text of each record; None if a record has none that is readable."""

@@ -125,7 +125,6 @@ def set_aside(fd: int, size: int, path: Path) -> None:
 
 
 def _fallocate(fd: int, size: int) -> bool:
-    """Reserve `size` bytes with the system call; False if it is not supported."""
     if hasattr(os, "posix_fallocate"):
         try:
             os.posix_fallocate(fd, 0, size)

@@ -48,9 +48,7 @@ class QueueEntries(NamedTuple):
     units: bytes
     offset: int
     min_offset: int
-    """The queue's lowest offset."""
     max_offset: int
-    """The queue's next offset."""
 
 
 class Selection(NamedTuple):

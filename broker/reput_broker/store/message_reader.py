@@ -141,8 +141,6 @@ class MessageReader:
                     raise
 
     def _entries(self, topic: str, queue_id: int, offset: int, count: int) -> QueueEntries | GetMessageResult:
-        """Return up to `count` entries of a queue from an offset on, or the result of the get if
-        there are none."""
         if not self._flags.is_open:
             raise self._flags.closed()
         self._stats.get_calls += 1

@@ -138,7 +138,6 @@ class MessageStore:
         self._combine_parts()
 
     def _hold_paths(self, options: StoreOptions) -> StoreOptions:
-        """Return the options with paths that are checked at each use while the store is open."""
 
         def held(path: Path) -> Path:
             return checked_path(path, lambda: self._lock.check())
@@ -157,7 +156,6 @@ class MessageStore:
             self._flags.become_read_only(str(error))
 
     def _combine_parts(self) -> None:
-        """Create what works on the log and on what is derived from it."""
         options, log, queues, flags, stats = self.options, self._log, self._queues, self._flags, self.stats
         memory_bytes = options.memory_bytes * ACCESS_IN_MEMORY_PERCENT // 100
         builder = ConsumeQueueBuilder(queues, options.filter_bit_maps)

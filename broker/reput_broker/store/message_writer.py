@@ -121,7 +121,6 @@ class MessageWriter:
         return None if self._log.fits(len(block.data)) else self._flags.refused(PutStatus.MESSAGE_ILLEGAL)
 
     def _append(self, blocks: Sequence[Block]) -> list[PutResult | ReputError]:
-        """Append valid blocks; a block for which there is no file is refused."""
         flags, stats = self._flags, self._stats
         results: list[PutResult | ReputError] = []
         while blocks:
@@ -167,7 +166,6 @@ class MessageWriter:
         return result
 
     def _refused(self, error: DiskFull | FileNotMade | StorePoolExhausted) -> PutResult:
-        """The result of a put for which there was no file or no buffer."""
         flags = self._flags
         if isinstance(error, StorePoolExhausted):
             return flags.refused(PutStatus.OS_PAGE_CACHE_BUSY)

@@ -54,7 +54,6 @@ class StoreOptions:
     data_dir: Path
     """Root of the store directory; created if it is missing."""
     commit_log_file_size: int = 1 << 30
-    """Bytes per CommitLog file."""
     commit_log_dirs: tuple[Path, ...] = ()
     """Where CommitLog files are created (RocketMQ: storePathCommitLog); empty for `commitlog` below
     `data_dir`."""

@@ -124,7 +124,6 @@ class Reput:
         return records
 
     def _scan(self, position: int, limit: int, max_bytes: int) -> tuple[bytes, DispatchRows]:
-        """Read and scan the bytes at `position`; the result holds a record or ends with a blank one."""
         available = min(limit, self._log.next_file_offset(position)) - position
         size = min(available, max_bytes)
         while True:

@@ -37,14 +37,12 @@ class PutStatus(Enum):
     """The store no longer writes: a flush failed or damage was found (`MessageStore.read_only_reason`)."""
 
     SERVICE_NOT_AVAILABLE = auto()
-    """The store is not open."""
 
 
 class GetStatus(Enum):
     """The outcome of a get; the result's `next_begin_offset` says where to continue."""
 
     FOUND = auto()
-    """At least one message is in the result."""
 
     NO_MATCHED_MESSAGE = auto()
     """Entries were scanned and the filter accepted none."""
@@ -65,7 +63,6 @@ class GetStatus(Enum):
     """The offset is before the first message that is still kept."""
 
     NO_MATCHED_LOGIC_QUEUE = auto()
-    """There is no such queue."""
 
     NO_MESSAGE_IN_QUEUE = auto()
     """The queue exists and has never held a message."""
@@ -140,7 +137,6 @@ class RecoveryReport(NamedTuple):
     kind: Literal["empty", "clean", "abnormal"]
     """No log; a log that was closed in order; a log whose broker was killed."""
     records: int
-    """Number of records checked."""
     checked_from: int
     """Log offset from which records were checked."""
     end_offset: int

@@ -45,6 +45,5 @@ class StoreStats:
     checkpoints: int = 0
 
     files_prepared: int = 0
-    """Log files created ahead of need."""
     disk_full: int = 0
     """Times a file or a queue entry could not be written for lack of space."""

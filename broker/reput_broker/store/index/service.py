@@ -92,7 +92,7 @@ class IndexService:
         """Every record before this log offset has its keys in the index."""
         self.resume_from = 0
         """Start of the record from which the log has to be read to bring the index up to date."""
-        self.on_file_wanted: Callable[[], None] = _nothing
+        self.on_file_wanted: Callable[[], None] = lambda: None
         """Called while keys are inserted, when the next file should be created."""
         self.is_behind = False
         """Whether the index is being brought up to date from `position` on; `dispatch` then does nothing."""
@@ -169,10 +169,9 @@ class IndexService:
 
         Kept are the full files that end before `full_until_ms`, and the first one that ends then,
         since others may have been filled in the same millisecond. A file with records that the log
-        does not hold is deleted too. So is every file if the names are not in the order of the
-        records, as after RocketMQ's clock was set back: what precedes a file is then unknown. Times
-        are also meaningless for a file in which, or before which, the clock was set back: it may
-        end before `full_until_ms` and have been filled after it.
+        does not hold is deleted too. If the clock was set back, names and times prove nothing: all
+        files whose names are not in the order of their records are deleted, and all from the first
+        file on whose times do not ascend.
 
         `full_until_ms` becomes the end of the last kept file, so that a rebuilt file is not
         mistaken for a complete one. `before_removal` may make that durable: an interrupted removal
@@ -200,7 +199,6 @@ class IndexService:
         self._go_on_from(self._end_offset)
 
     def _names_agree(self) -> bool:
-        """Whether the files, ordered by name, hold consecutive parts of the log."""
         begins = [file.header.begin_physical_offset for file in self._files if not file.is_empty]
         return begins == sorted(begins)
 
@@ -410,7 +408,3 @@ class IndexService:
         del self._files[: len(expired)]
         self._delete(expired)
         return len(expired)
-
-
-def _nothing() -> None:
-    """Create no file ahead."""

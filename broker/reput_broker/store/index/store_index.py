@@ -82,7 +82,6 @@ class StoreIndex:
             self._options.on_event("index_behind", {"from_offset": start, "to_offset": end_offset})
 
     def _read_from(self, offset: int, index: IndexService) -> None:
-        """Leave what follows this offset to `index_step`."""
         index.is_behind = True
         self._reader = Reput(
             self._log,

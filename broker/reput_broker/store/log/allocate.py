@@ -6,17 +6,12 @@ A file takes its whole size from the disk when it is created, so files are creat
     normally         none prepared          the next file is prepared
     in a hurry       the next is prepared   the next two are prepared
 
-Normally the next file is ready in time if creating one takes less than filling half a file. This is
-measured at the end of each file: if its second half filled in less than `HURRY_FACTOR` times the
-time that creating a file took, the log is in a hurry until a file shows otherwise, and everything
-happens half a file to a whole file earlier. (RocketMQ always creates the next file as soon as the
-previous one is begun.)
+The log is in a hurry if the second half of the last file filled in less than `HURRY_FACTOR` times
+the time that creating a file took. (RocketMQ always creates the next file as soon as the previous
+one is begun.)
 
 The last file that a start finds may come from another broker and have holes. Its disk space is
-reserved before the first append, as for a new file.
-
-With warm-up, a new file's pages are faulted in and locked into memory, so that no put waits for
-them.
+reserved before the first append.
 """
 
 from __future__ import annotations

@@ -1,12 +1,12 @@
 """Delete the oldest files of the log, one at a time (RocketMQ: CleanCommitLogService, MappedFileQueue).
 
 A round begins with `look`, which decides whether anything may be deleted now, and continues with
-`delete_next` until that finds nothing more; the caller pauses in between. Rules:
+`delete_next` until that finds nothing more. Rules:
 
 - Only the oldest file, and never the last one.
 - A file that was not changed for `file_reserved_ms` and holds no scheduled message, or any file
-  while the disk is too full. RocketMQ then deletes a whole batch; here the disk is checked again
-  before each file that has not expired, so that no more is deleted than necessary.
+  while the disk is too full. The disk is checked again before each file that has not expired;
+  RocketMQ deletes a whole batch.
 - Only if its records have been dispatched and their queue entries synced. RocketMQ deletes it
   anyway; but a message without a queue entry was never delivered, and a queue that loses its last
   entries in a power failure would give their offsets to other messages.

@@ -85,7 +85,7 @@ class CommitLog:
         self.pool: TransientStorePool | None = None
         if options.transient_store_pool:
             self.pool = TransientStorePool(size, options.transient_store_pool_size)
-        self.on_file_wanted: Callable[[], None] = _nothing
+        self.on_file_wanted: Callable[[], None] = lambda: None
         """Called by an append when `supply.prepare` or `supply.unlock_full` should be called."""
         self.file_waits = 0
         """Puts that waited for a file because none was prepared; the first of an empty log is not counted."""
@@ -419,7 +419,6 @@ class CommitLog:
 
 
 def _read_held(file: MappedFile, position: int, size: int, cold: bool) -> bytes:
-    """Read up to `size` readable bytes of a held file."""
     if cold:
         return file.read_held(position, size)
     return bytes(file.slice(position, max(0, min(size, file.read_position - position))))
@@ -431,7 +430,3 @@ def _in_one(parts: list[Buffer]) -> bytearray | memoryview:
     if len(parts) == 1 and not (only := memoryview(parts[0])).readonly:
         return only
     return bytearray().join(parts)
-
-
-def _nothing() -> None:
-    """Create no files ahead."""

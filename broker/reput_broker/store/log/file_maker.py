@@ -91,7 +91,6 @@ class FileMaker:
             self._sweep(path.parent)
 
     def _note_leftover(self, path: Path) -> None:
-        """Remember the file if its name is not certain to be gone."""
         try:
             if not os.path.lexists(path):
                 sync_directory(path.parent)

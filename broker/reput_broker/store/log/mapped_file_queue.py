@@ -180,7 +180,6 @@ class MappedFileQueue:
         return last
 
     def _adopt(self) -> bool:
-        """Add the next prepared file to the list; False if there is none."""
         with self._list_lock:
             if not self._prepared:
                 return False

@@ -1,12 +1,12 @@
 """Buffers for appends instead of a file's mapping (RocketMQ: TransientStorePool).
 
-A copy into the page cache can stall: the page is being written back, or the system throttles
-writers because too much is dirty. The event loop would wait with it. A buffer of ordinary memory
-does not stall; `commit` copies it into the file, which may block, in a separate thread.
+A copy into the page cache can stall, during write-back or when the system throttles writers, and
+the event loop with it. A buffer does not stall; `commit` copies it into the file in a separate
+thread.
 
 A buffer has the size of a log file and belongs to one file from its first append until it is
 completely committed. The most recently used buffer is lent first, so that no more become resident
-than are needed at once (unless they are locked, which makes all of them resident).
+than are needed.
 """
 
 from __future__ import annotations

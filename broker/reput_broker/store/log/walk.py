@@ -154,7 +154,6 @@ class _Walk:
         return FileWalk(self._records, position, last, ends_with_blank, reason)
 
     def _judge_end(self, position: int, check_crc: bool) -> tuple[bool, str]:
-        """Whether there is a blank record where the records end, and what is wrong there."""
         size = len(self._view)
         if position == size:
             return False, ""
@@ -169,7 +168,6 @@ class _Walk:
         )
 
     def _tell(self) -> None:
-        """Pass on what was found since the last call."""
         told = {queue: rows[:] for queue, rows in self._found.items() if rows}
         for queue, rows in told.items():
             self._records += len(rows) // 3

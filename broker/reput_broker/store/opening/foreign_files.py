@@ -1,10 +1,7 @@
-"""Files of RocketMQ that this broker does not support: refused, or left alone.
+"""Files of RocketMQ that this broker does not support: refused, or left alone (table in docs/formats.md).
 
 Files are refused if this broker's work would invalidate them: queues, tables or copies of messages
-that would miss what is appended here, or keep what recovery removes. Nothing has been changed at
-that point. All other unknown files (tables of unsupported features, position files) are left alone.
-Scheduled messages are checked by the broker (`delay/schedule.py`). docs/formats.md has the whole
-table.
+that would miss what is appended here, or keep what recovery removes. Nothing has been changed then.
 """
 
 from __future__ import annotations
@@ -107,7 +104,6 @@ def refuse_unwritable_end(files: Sequence[MappedFile], end_offset: int) -> None:
 
 
 def _foreign_directories(root: Path, keeps_ext: bool) -> Iterator[tuple[Path, str]]:
-    """Directories that may not contain files, and why."""
     drain = "drain those topics with RocketMQ and remove"
     for directory in sorted(root.glob("dledger-*")):
         yield (

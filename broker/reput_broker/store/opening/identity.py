@@ -3,10 +3,8 @@
 No checksum of RocketMQ's records covers topic, queue id and queue offset (except the optional
 whole-record one). But the offsets of one queue are consecutive in the log, and the queue's entry
 points at the record. If a record leaves a gap in its queue, or another queue's entry points at it,
-its identity was changed, and the start is refused. If records and entries disagree and nothing
-contradicts the records, the entries are wrong: they are derived, and rebuilt.
-
-The walk over the log (`log/walk.py`) passes on what it finds, so this needs no second reading.
+its identity was changed, and the start is refused. If records and entries disagree otherwise, the
+entries are wrong, and rebuilt.
 """
 
 from __future__ import annotations
@@ -173,7 +171,6 @@ class IdentityCheck:
                 )
 
     def _without_entries(self, run: _Run) -> list[int]:
-        """Indexes of the records of a run that their queue's entries do not point at."""
         wrong: list[int] = []
         queue = self._queues.get(*run.queue)
         done = 0

@@ -122,7 +122,6 @@ def _is_as_stopped(queues: ConsumeQueueTable, mark: FlushMark | None) -> bool:
 
 
 def _where_to_begin(parts: StoreParts, *, abnormal: bool, is_complete: bool) -> tuple[FlushEvidence, int]:
-    """Return what is known to be flushed, and the number of the first file to check."""
     check_crc = parts.options.check_crc
     files, mark = parts.log.files.files, parts.checkpoint.mark
     if not abnormal:

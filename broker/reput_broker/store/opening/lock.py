@@ -2,16 +2,12 @@
 
 It is an open-file-description lock. A classic record lock, as Java takes, belongs to the process: a
 second broker in the same process would get it too, and closing any other descriptor of the file
-would drop it. Both kinds conflict with each other, so Apache's broker and this one exclude each
-other.
-
-The directories of the log are locked with it (`log_locks.py`). While it is held, `check` verifies
-that all of them, and the lock file, are still at their paths.
+would drop it. Both kinds exclude each other.
 
 Locking has two steps, so that a refused start leaves the directory unchanged. `reserve` locks what
-exists. `acquire` creates and locks what is missing, the lock file and directories for new log
-files, once nothing else can refuse the start. A lock file is never removed, and every change to a
-directory is preceded by one: if `acquire` has to create it, nothing has changed since `reserve`.
+exists. `acquire` creates and locks what is missing, once nothing else can refuse the start. A lock
+file is never removed, and every change to a directory is preceded by one: if `acquire` has to
+create it, nothing has changed since `reserve`.
 """
 
 from __future__ import annotations
@@ -155,7 +151,6 @@ class DirectoryLock:
         remove_empty(self._made)
 
     def _open_lock_file(self) -> None:
-        """Lock the file if it exists."""
         with contextlib.suppress(FileNotFoundError):
             self._fd = os.open(self.path, os.O_RDWR | os.O_CLOEXEC)
             self._lock_or_say_who(self._fd)

@@ -1,11 +1,8 @@
-"""Locks on the directories of a log, so that two stores cannot share one log.
+"""Locks (`flock`) on the directories of a log, so that two stores cannot share one log.
 
-A log may be outside of the store directory, where the lock file has no effect; and no other files
-may be put into a log directory. So each directory is locked (`flock`). Missing directories for new
-files are created first. RocketMQ does not know these locks.
-
-The lock is on the directory, not on its name. While the store runs, a directory may be moved or
-removed, or covered by a mount: `check` detects that (checked_path.py).
+A log may be outside of the store directory, where the lock file has no effect, and no other files
+may be put into a log directory. RocketMQ does not know these locks. They are on the directory, not
+on its name: `check` detects that it was moved, removed or covered by a mount.
 """
 
 from __future__ import annotations
@@ -104,7 +101,6 @@ class LogDirectoryLocks:
             os.close(self._fds.popitem()[1])
 
     def _lock(self, directory: Path) -> bool:
-        """Lock a directory; False if it does not exist."""
         while True:
             try:
                 with _naming(directory):
@@ -132,7 +128,6 @@ class LogDirectoryLocks:
                 raise LogDirectoryUnusable(directory, f"it is the same directory as {other}; name it once")
 
     def _flock(self, fd: int, directory: Path) -> None:
-        """Lock an open directory, unless its file system has no such locks."""
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:

@@ -1,20 +1,17 @@
 """Find where the log ends after any kind of stop, and refuse to guess if that cannot be determined.
 
-Bytes that were never confirmed by a sync may be discarded. A killed process leaves its last append
-unpublished; a power failure leaves any of the pages written since the last sync, in any order. Both
-are a torn tail, which is truncated and overwritten with zeros. Nothing that had been flushed may be
-discarded. An invalid record below the flushed offset is damage, and so is one that is followed by
-records which are known to have been flushed; then the start is refused, the place is named, and
-nothing is changed.
+A killed process leaves its last append unpublished; a power failure leaves any of the pages written
+since the last sync, in any order. Both are a torn tail, which may be truncated. An invalid record
+below the flushed offset, or before records that are known to have been flushed, is damage: the
+start is refused, the place is named, and nothing is changed.
 
-The flushed offset is known from the mark in `checkpoint` (see `checkpoint.py`). If RocketMQ has
-worked in the directory since, the mark is not valid. Then a record counts as flushed if it is in a
-later file than the invalid place, if it was stored by the checkpoint's `physicMsgTimestamp`, or,
-after an orderly stop, if a queue entry points to it.
+The flushed offset is in the mark of `checkpoint`. If RocketMQ has worked in the directory since,
+the mark is not valid. Then a record counts as flushed if it is in a later file than the invalid
+place, if it was stored by the checkpoint's `physicMsgTimestamp`, or, after an orderly stop, if a
+queue entry points to it.
 
 The walk begins with the newest file whose first record was certainly flushed and dispatched, as in
-RocketMQ (CommitLog.isMappedFileMatchedRecover). Everything here is idempotent: a kill at any moment
-of a recovery does not affect the next one.
+RocketMQ (CommitLog.isMappedFileMatchedRecover).
 """
 
 from __future__ import annotations

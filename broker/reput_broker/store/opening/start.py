@@ -161,7 +161,6 @@ def _report_missing_directories(parts: StoreParts) -> None:
 
 
 def _begin(parts: StoreParts) -> RecoveryReport:
-    """Begin an empty store."""
     parts.lock.acquire()
     parts.abort.create()
     parts.log.files.drop_unfinished()
@@ -173,7 +172,6 @@ def _begin(parts: StoreParts) -> RecoveryReport:
 
 
 def _recover(parts: StoreParts, judgement: Judgement) -> RecoveryReport:
-    """Do what the judgement says."""
     _, lock, log, queues, checkpoint, _, abort, index = parts
     end, mark = judgement.end, checkpoint.mark
     lock.acquire()
@@ -244,7 +242,6 @@ def _settle_index(index: IndexService, checkpoint: StoreCheckpoint, end: LogEnd,
 
 
 def _cut(log: CommitLog, end: LogEnd) -> int:
-    """Truncate the log, with zeros after its end; return how many bytes of unfinished writes were removed."""
     torn = 0
     for file in log.files.files:
         if end.end_offset < file.end_offset:

@@ -40,7 +40,6 @@ class Follower(NamedTuple):
     """Their name in metrics and logs: `index`."""
     files: ExpiringFiles
     file_size: int
-    """Bytes of one file."""
 
 
 class CleanedFiles(NamedTuple):

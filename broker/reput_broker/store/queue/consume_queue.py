@@ -257,7 +257,6 @@ class ConsumeQueue:
         return self._read_unless_expired(position, stop - position)
 
     def _read_unless_expired(self, position: int, size: int) -> bytes:
-        """Read from a file; empty if it was deleted meanwhile."""
         try:
             return self._files.read(position, size)
         except FileMissing:
@@ -470,16 +469,14 @@ class ConsumeQueue:
         self._time_cache.clear()
 
     def is_able_to_flush(self, least_pages: int) -> bool:
-        """Whether a file is full and unsynced, or has at least so many unsynced pages; with 0, any byte."""
+        """Whether to flush; see `file_io.is_able_to_flush`."""
         return self._files.is_able_to_flush(least_pages) or self._ext.is_able_to_flush(least_pages)
 
     def flush(self) -> int:
         """Sync all units put before the call; return the logic position up to which that is certain.
 
-        Blocks; may run in a worker thread during all other calls.
-
-        Raises:
-            FlushFailed: a sync failed, now or earlier; final.
+        Blocks; may run in a worker thread during all other calls. Raises FlushFailed, which is
+        final.
         """
         self._ext.flush()
         return self._files.flush()

@@ -108,7 +108,6 @@ class ConsumeQueueExt:
         return addresses
 
     def _room_at(self, position: int) -> int:
-        """How many bytes a unit that starts there may have."""
         return self._files.file_size - position % self._files.file_size - END_BLANK_BYTES
 
     def _end_of_file(self, position: int) -> bytes:
@@ -156,7 +155,6 @@ class ConsumeQueueExt:
         return found
 
     def _block_at(self, position: int) -> bytes:
-        """Read at a position, and ahead, because the following entries are likely to be needed next."""
         files = self._files
         if files.is_empty or not files.first_start <= position < files.end:
             return b""
@@ -200,15 +198,11 @@ class ConsumeQueueExt:
         self._files.destroy()
 
     def is_able_to_flush(self, least_pages: int) -> bool:
-        """Whether a file is full and unsynced, or has at least so many unsynced pages; with 0, any byte."""
+        """Whether to flush; see `file_io.is_able_to_flush`."""
         return self._files.is_able_to_flush(least_pages)
 
     def flush(self) -> int:
-        """Sync all entries put before the call; return the position up to which that is certain. Blocks.
-
-        Raises:
-            FlushFailed: a sync failed, now or earlier; final.
-        """
+        """Sync all entries put before the call. Blocks; raises FlushFailed, which is final."""
         return self._files.flush()
 
 
@@ -337,7 +331,7 @@ class QueueExtEntries:
         return 0 if self._ext is None else self._ext.bytes_to_flush
 
     def is_able_to_flush(self, least_pages: int) -> bool:
-        """Whether a file is full and unsynced, or has at least so many unsynced pages."""
+        """Whether to flush; see `file_io.is_able_to_flush`."""
         return self._ext is not None and self._ext.is_able_to_flush(least_pages)
 
     def flush(self) -> None:

@@ -326,7 +326,7 @@ class SparseFileQueue:
         return self.end - self.flushed
 
     def is_able_to_flush(self, least_pages: int) -> bool:
-        """Whether a file is full and unsynced, or has at least so many unsynced pages; with 0, any byte."""
+        """Whether to flush; see `file_io.is_able_to_flush`."""
         return is_able_to_flush(self.flushed, self.end, self.file_size, least_pages)
 
     def flush(self) -> int:

@@ -19,7 +19,6 @@ class UnitsEnd(NamedTuple):
     position: int
     """Logic position; the start of the first file if there are no valid units."""
     last: ConsumeQueueUnit | None
-    """The last valid unit."""
 
 
 class _Valid(NamedTuple):
@@ -97,7 +96,6 @@ def first_address(files: SparseFileQueue, end: int, min_physical_offset: int) ->
 
 
 def _valid_until(files: SparseFileQueue, position: int, stop: int, physical_limit: int) -> _Valid:
-    """Walk over valid units below a physical offset; return where they end and the last of them."""
     last: ConsumeQueueUnit | None = None
     while position < stop:
         in_file = files.file_size - position % files.file_size

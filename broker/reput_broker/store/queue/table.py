@@ -200,7 +200,6 @@ class ConsumeQueueTable:
 
 
 def _queues_below(root: Path) -> list[tuple[str, int]]:
-    """Topic and queue id of every directory `TOPIC/QUEUEID`."""
     if not root.is_dir():
         return []
     return [
