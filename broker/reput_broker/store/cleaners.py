@@ -15,6 +15,7 @@ from reput_broker.store.log.commit_log import CommitLog
 from reput_broker.store.options import StoreOptions
 from reput_broker.store.queue.clean import CleanConsumeQueue, Follower
 from reput_broker.store.queue.table import ConsumeQueueTable
+from reput_broker.store.queue.unit import UNIT_BYTES
 from reput_broker.store.retention import DiskUsage, DiskWatch, RetentionRules
 
 
@@ -84,7 +85,7 @@ class StoreCleaners:
             min_physical_offset=lambda: self._log.min_offset,
             kept_offset=lambda: self._log.files.min_offset,
             durable_offset=self.deletable_end,
-            queue_file_size=options.consume_queue_file_size,
+            queue_file_size=options.consume_queue_entries * UNIT_BYTES,
             followers=followers,
         )
         return log_cleaner, queue_cleaner

@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from reput_broker.store.queue.unit import UNIT_BYTES
 from reput_protocol.record.host import Host
 
 if TYPE_CHECKING:
@@ -108,11 +107,6 @@ class StoreOptions:
     """Verify body checksums during recovery."""
     on_event: EventHandler = ignore_event
     """Receives events that an operator should know of; the store itself writes no log."""
-
-    @property
-    def consume_queue_file_size(self) -> int:
-        """Bytes per ConsumeQueue file."""
-        return self.consume_queue_entries * UNIT_BYTES
 
     @property
     def index_dir(self) -> Path:
