@@ -19,7 +19,7 @@ import trio
 from faults.workload import abandon
 from reput_broker.compose.delay import DelayParts
 from reput_broker.config.model import BrokerConfig
-from reput_broker.delay.cancel import Cancelling
+from reput_broker.delay.canceller import Canceller
 from reput_broker.put.put_lock import PutLock
 from reput_broker.store.message_store import MessageStore
 from reput_broker.store.options import StoreOptions
@@ -137,7 +137,7 @@ class DelayBench:
         """Send a message with these properties; return when it is due."""
         found = {"UNIQ_KEY": f"ID-{body.decode()}", **properties}
         record = Record(topic, body, queue_id=queue_id, properties=encode_properties(found))
-        parked = self.parts.parking.park(record, dict(found))
+        parked = self.parts.delay_hook.redirect(record, dict(found))
         assert parked is not None, "it is for later"
         result = self.store.put_record(parked)
         assert result.status is PutStatus.PUT_OK
@@ -171,9 +171,9 @@ class DelayBench:
 
     async def cancelled(self, key: str, topic: str = TOPIC) -> dict[bytes, str]:
         """Cancel by key; what it came to for each message, by its body."""
-        cancelling: Cancelling = self.processor._cancelling
+        cancelling: Canceller = self.processor._cancelling
         results = await cancelling.cancel(topic, key)
-        return {bytes(result.parked.record.body): str(result.outcome) for result in results}
+        return {bytes(result.delayed.record.body): str(result.outcome) for result in results}
 
     async def listed(self, count: int = 7) -> list[bytes]:
         """The bodies of all messages that wait, as pages of `count` give them."""

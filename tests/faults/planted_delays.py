@@ -4,41 +4,41 @@ from __future__ import annotations
 
 import pytest
 
-from reput_broker.delay import parked, timer_feed
-from reput_broker.delay.cancel import Cancelling
-from reput_broker.delay.parked import Parked
+from reput_broker.delay import delayed_record, timer_feed
+from reput_broker.delay.canceller import Canceller
+from reput_broker.delay.delayed_record import DelayedRecord
 from reput_broker.delay.timer_checkpoint import TimerProgress
 from reput_broker.delay.timer_log import TimerLog
-from reput_broker.delay.timers import Timers
+from reput_broker.delay.timer_message_store import TimerMessageStore
 from reput_broker.store.results import PutResult, PutStatus
 from reput_protocol.record.record import Record
 
 
 def copies_name_nobody(patch: pytest.MonkeyPatch) -> None:
-    """A delivered copy does not say which parked record it was made of."""
-    patch.setattr(parked, "origin_field", lambda _: 0)
+    """A delivered copy does not say which delayed record it was made of."""
+    patch.setattr(delayed_record, "origin_field", lambda _: 0)
 
 
 def progress_ahead(patch: pytest.MonkeyPatch) -> None:
     """The saved progress says that a message has its unit which has none yet."""
-    real = Timers.progress
+    real = TimerMessageStore.progress
 
-    def ahead(timers: Timers, log_end: int) -> TimerProgress:
+    def ahead(timers: TimerMessageStore, log_end: int) -> TimerProgress:
         progress = real(timers, log_end)
         return progress._replace(queue_offset=progress.queue_offset + 1)
 
-    patch.setattr(Timers, "progress", ahead)
+    patch.setattr(TimerMessageStore, "progress", ahead)
 
 
 def slots_passed_too_soon(patch: pytest.MonkeyPatch) -> None:
     """A slot counts as done with while messages of it wait."""
-    real = Timers.progress
+    real = TimerMessageStore.progress
 
-    def ahead(timers: Timers, log_end: int) -> TimerProgress:
+    def ahead(timers: TimerMessageStore, log_end: int) -> TimerProgress:
         progress = real(timers, log_end)
         return progress._replace(read_ms=progress.read_ms + 2000)
 
-    patch.setattr(Timers, "progress", ahead)
+    patch.setattr(TimerMessageStore, "progress", ahead)
 
 
 def units_not_synced(patch: pytest.MonkeyPatch) -> None:
@@ -50,16 +50,16 @@ def units_not_synced(patch: pytest.MonkeyPatch) -> None:
 
 
 def cancelled_in_memory(patch: pytest.MonkeyPatch) -> None:
-    """Cancelling is told and not written down."""
-    real = Cancelling._put
+    """Cancelling is answered and no record is written."""
+    real = Canceller._put
 
-    def put(cancelling: Cancelling, parked: Parked, record: Record) -> PutResult:
+    def put(cancelling: Canceller, delayed: DelayedRecord, record: Record) -> PutResult:
         with pytest.MonkeyPatch.context() as inner:
             done = PutResult(PutStatus.PUT_OK, 0, 0, cancelling._store.max_physical_offset)
             inner.setattr(cancelling._store, "put_record", lambda _: done)
-            return real(cancelling, parked, record)
+            return real(cancelling, delayed, record)
 
-    patch.setattr(Cancelling, "_put", put)
+    patch.setattr(Canceller, "_put", put)
 
 
 def fired_with_the_slot(patch: pytest.MonkeyPatch) -> None:

@@ -168,18 +168,18 @@ def dead_letter_twice() -> None:
 
 def delayed_early() -> None:
     """delayed messages fire a third of a second before their time"""
-    from reput_broker.delay.due_timers import DueTimers
+    from reput_broker.delay.active_slots import ActiveSlots
     from reput_broker.delay.levels import Level
 
-    due_ms, take = Level.due_ms, DueTimers.take
+    due_ms, take = Level.due_ms, ActiveSlots.take
 
     Level.due_ms = lambda self, *arguments: due_ms(self, *arguments) - 300  # type: ignore[method-assign]
-    DueTimers.take = lambda self, now_ms, count: take(self, now_ms + 300, count)  # type: ignore[method-assign]
+    ActiveSlots.take = lambda self, now_ms, count: take(self, now_ms + 300, count)  # type: ignore[method-assign]
 
 
 def delayed_twice() -> None:
     """after a kill the schedule does not look in the log for what it has delivered"""
-    from reput_broker.delay.schedule import DeliveredRecords
+    from reput_broker.delay.delivered_records import DeliveredRecords
 
     DeliveredRecords._note = lambda *_: None  # type: ignore[method-assign]
 

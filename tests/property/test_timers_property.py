@@ -11,10 +11,10 @@ from pathlib import Path
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from reput_broker.delay.offset_set import OffsetSet
+from reput_broker.delay.delivered_records import OffsetSet
 from reput_broker.delay.timer_log import NO_POSITION
+from reput_broker.delay.timer_message_store import Timed, TimerMessageStore
 from reput_broker.delay.timer_wheel import PRECISION_MS, slot_of
-from reput_broker.delay.timers import Timed, Timers
 from stores import T0
 
 SLOTS = 400
@@ -60,27 +60,29 @@ def directory() -> Iterator[Path]:
         shutil.rmtree(path)
 
 
-def opened(data_dir: Path, count: int) -> Timers:
-    timers = Timers(data_dir, log_file_size=FILE_BYTES, roll_window_ms=lambda: WINDOW_MS, slots=SLOTS)
+def opened(data_dir: Path, count: int) -> TimerMessageStore:
+    timers = TimerMessageStore(
+        data_dir, log_file_size=FILE_BYTES, roll_window_ms=lambda: WINDOW_MS, slots=SLOTS
+    )
     timers.open(0, count, NOW_MS, lambda _: None)
     timers.recover(NOW_MS, OffsetSet())
     return timers
 
 
-def feed(timers: Timers, entries: list[Timed]) -> None:
+def feed(timers: TimerMessageStore, entries: list[Timed]) -> None:
     while timers.queue_offset < len(entries):
         if timers.needs_files() or timers.log.should_prepare_file():
             timers.make_files()
         assert timers.add(entries[timers.queue_offset : timers.queue_offset + 7], NOW_MS)
 
 
-def save(timers: Timers) -> None:
+def save(timers: TimerMessageStore) -> None:
     progress = timers.progress(10**9)
     timers.flush()
     timers.checkpoint.save(progress, NOW_MS)
 
 
-def chains(timers: Timers) -> dict[int, list[tuple[int, bool, bool]]]:
+def chains(timers: TimerMessageStore) -> dict[int, list[tuple[int, bool, bool]]]:
     """Who waits in which slot, the oldest first, as the wheel and the log say."""
     found = {}
     start = timers.read_ms
@@ -141,7 +143,7 @@ def test_every_message_waits_in_its_slot_whatever_is_lost(
             assert again.queue_offset == saved_at
         elif lost in ("check", "flip") and saved_at:
             assert again.queue_offset == 0
-            assert again.is_made_anew
+            assert again.is_rebuilt
         feed(again, entries)
         assert chains(again) == expected
         again.close()

@@ -6,13 +6,13 @@ from collections.abc import Awaitable, Callable, Iterable
 from typing import Any
 
 from reput_broker.config.model import BrokerConfig
-from reput_broker.delay.cancel import Cancelling
+from reput_broker.delay.canceller import Canceller
+from reput_broker.delay.delay_hook import DelayHook
 from reput_broker.delay.deliverer import Deliverer
 from reput_broker.delay.level_counts import LevelCounts
-from reput_broker.delay.parking import Parking
 from reput_broker.delay.record_reader import RecordReader
 from reput_broker.delay.schedule import Schedule
-from reput_broker.delay.service import DelayService, ParkedArrivals
+from reput_broker.delay.service import DelayedArrivals, DelayService
 from reput_broker.delay.timer_feed import TimerFeed
 from reput_broker.delay.timer_wheel import SLOTS
 from reput_broker.delay.waiting_messages import WaitingMessages
@@ -39,8 +39,8 @@ class DelayParts:
     def __init__(
         self, config: BrokerConfig, clock_ms: Callable[[], int], *, wheel_slots: int = SLOTS
     ) -> None:
-        self.arrivals = ParkedArrivals()
-        self.parking = Parking(config.delay, clock_ms)
+        self.arrivals = DelayedArrivals()
+        self.delay_hook = DelayHook(config.delay, clock_ms)
         self._config = config
         self._clock_ms = clock_ms
         self._wheel_slots = wheel_slots
@@ -85,25 +85,11 @@ class DelayParts:
         schedule, clock_ms = self._schedule, self._clock_ms
         assert schedule is not None, "it is opened first"
         reader = RecordReader(store, warm_from)
-        cancelled, stats = schedule.cancelled, schedule.stats
-        counts = LevelCounts(schedule.levels, store, reader, cancelled, stats)
-        schedule.on_lost = counts.count_anew
+        counts = LevelCounts(schedule, store, reader)
+        schedule.on_lost = counts.recount
         puts = OwnPuts(store, lock, wrote)
-        deliverer = Deliverer(
-            store,
-            puts,
-            reader,
-            topics,
-            schedule.levels,
-            schedule.timers,
-            cancelled,
-            stats,
-            clock_ms=clock_ms,
-            waits_no_more=counts.waits_no_more,
-        )
-        feed = TimerFeed(
-            schedule.timers, store, reader, cancelled, schedule.consumed, stats, schedule.topic_names
-        )
+        deliverer = Deliverer(schedule, counts, store, puts, reader, topics, clock_ms=clock_ms)
+        feed = TimerFeed(schedule, store, reader)
         self._feed = feed
         self._service = DelayService(
             schedule,
@@ -117,9 +103,7 @@ class DelayParts:
         )
         self._deliverer = deliverer
         waiting = WaitingMessages(schedule, store, reader, clock_ms)
-        cancelling = Cancelling(
-            schedule, schedule.cancellations, counts, store, puts, waiting, clock_ms=clock_ms
-        )
+        cancelling = Canceller(schedule, counts, store, puts, waiting, clock_ms=clock_ms)
         return DelayProcessor(
             waiting, cancelling, flush, store.options.host, lambda: encode(schedule.offset_members())
         )

@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable
 
 from reput_broker.compose.puts import PutParts
 from reput_broker.config.model import BrokerConfig
-from reput_broker.delay.parking import Parking
+from reput_broker.delay.delay_hook import DelayHook
 from reput_broker.groups.producer_groups import ProducerGroups
 from reput_broker.groups.queue_locks import QueueLocks
 from reput_broker.observe.counters import RetryCounts
@@ -39,11 +39,11 @@ class RetryParts:
     """Retries, dead letters and transactions of one broker. `open` blocks, after the store has been opened."""
 
     def __init__(
-        self, config: BrokerConfig, counts: RetryCounts, parking: Parking, clock_ms: Callable[[], int]
+        self, config: BrokerConfig, counts: RetryCounts, delay_hook: DelayHook, clock_ms: Callable[[], int]
     ) -> None:
         self.counts = counts
         self._config = config
-        self._parking = parking
+        self._delay_hook = delay_hook
         self._clock_ms = clock_ms
         self._transactions: Transactions | None = None
         self._ops: OpQueue | None = None
@@ -77,7 +77,7 @@ class RetryParts:
     def redirects(self, groups: GroupAccess, locks: QueueLocks, access: TopicAccess) -> SendRedirects:
         """Return what decides about messages that are not stored as they are sent."""
         return SendRedirects(
-            self._parking,
+            self._delay_hook,
             groups,
             locks,
             access,
@@ -139,12 +139,12 @@ class RetryParts:
         )
         self._processors = (
             SendBackProcessor(
-                store, access, groups, self._parking, self.back_once, self.counts, ack=puts.default_ack
+                store, access, groups, self._delay_hook, self.back_once, self.counts, ack=puts.default_ack
             ),
             TransactionProcessor(
                 store,
                 access,
-                self._parking,
+                self._delay_hook,
                 transactions,
                 config.transactions,
                 self.counts,

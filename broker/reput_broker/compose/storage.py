@@ -47,7 +47,7 @@ class Storage:
         self.store = MessageStore(
             options, clock_ms=clock_ms, listener=self.hold, dispatchers=[self.delay.arrivals]
         )
-        self.retry = RetryParts(config, counters.retry, self.delay.parking, clock_ms)
+        self.retry = RetryParts(config, counters.retry, self.delay.delay_hook, clock_ms)
         self.warm_from = 0
         """Log offset from which on the recovery has read the log, so that it is in the page cache."""
         self._config = config

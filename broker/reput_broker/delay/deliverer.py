@@ -17,12 +17,10 @@ from typing import NamedTuple
 
 import structlog
 
-from reput_broker.delay.due import Due
-from reput_broker.delay.levels import Levels
-from reput_broker.delay.parked import Parked, delivered_copy, parked_of, rolled_copy
+from reput_broker.delay.delayed_record import DelayedRecord, Due, decode_delayed, delivered_copy, rolled_copy
+from reput_broker.delay.level_counts import LevelCounts
 from reput_broker.delay.record_reader import RecordReader
-from reput_broker.delay.timers import Timers
-from reput_broker.observe.delay_stats import DelayStats
+from reput_broker.delay.schedule import Schedule
 from reput_broker.put.own_puts import OwnPuts
 from reput_broker.store.errors import DiskFull, FileNotMade
 from reput_broker.store.message_store import MessageStore
@@ -42,7 +40,7 @@ class Copy(NamedTuple):
     """One message on its way into the log."""
 
     due: Due
-    parked: Parked
+    delayed: DelayedRecord
     topic: str
     queue_id: int
     data: bytes
@@ -69,28 +67,25 @@ class Deliverer:
 
     def __init__(
         self,
+        schedule: Schedule,
+        counts: LevelCounts,
         store: MessageStore,
         puts: OwnPuts,
         reader: RecordReader,
         topics: TopicConfigManager,
-        levels: Levels,
-        timers: Timers,
-        cancelled: set[int],
-        stats: DelayStats,
         *,
         clock_ms: Callable[[], int],
-        waits_no_more: Callable[[str, int, int], None],
     ) -> None:
         self._store = store
         self._puts = puts
         self._reader = reader
         self._topics = topics
-        self._levels = levels
-        self._timers = timers
-        self._cancelled = cancelled
-        self._stats = stats
+        self._levels = schedule.levels
+        self._timers = schedule.timers
+        self._cancelled = schedule.cancelled
+        self._stats = schedule.stats
+        self._counts = counts
         self._clock_ms = clock_ms
-        self._waits_no_more = waits_no_more
         self._store_host = store.options.host.packed()
         self._with_crc = store.options.record_crc
         self._put_bytes_max = min(_PUT_BYTES_MAX, store.options.commit_log_file_size // 4)
@@ -144,46 +139,46 @@ class Deliverer:
         if data is None:
             self._drop(due, None, "lost")
             return None
-        parked = parked_of(data)
-        if parked is None:
+        delayed = decode_delayed(data)
+        if delayed is None:
             self._drop(due, None, "unreadable")
             return None
-        if not due.level and self._is_deleted(due, parked):
+        if not due.level and self._is_deleted(due, delayed):
             self._done(due, None)
             return None
-        if due.rolls and parked.due_ms > now_ms:
-            return self._rolled(due, parked)
-        if not due.level and parked.cancels is not None:
+        if due.rolls and delayed.due_ms > now_ms:
+            return self._rolled(due, delayed)
+        if not due.level and delayed.cancels is not None:
             self._done(due, None)  # it has come to its own slot, too late to be heeded there
             return None
-        config = self._topics.get(parked.topic)
-        if config is None or parked.topic == TRANS_HALF_TOPIC:
-            self._drop(due, parked, "no_topic")
+        config = self._topics.get(delayed.topic)
+        if config is None or delayed.topic == TRANS_HALF_TOPIC:
+            self._drop(due, delayed, "no_topic")
             return None
-        queue_id = parked.queue_id
+        queue_id = delayed.queue_id
         if queue_id >= max(config.read_queue_nums, config.write_queue_nums):
             queue_id %= max(1, config.read_queue_nums)
         try:
-            data = delivered_copy(parked, queue_id, self._store_host, with_crc=self._with_crc)
+            data = delivered_copy(delayed, queue_id, self._store_host, with_crc=self._with_crc)
         except InvalidMessage:
-            self._drop(due, parked, "refused")
+            self._drop(due, delayed, "refused")
             return None
-        return Copy(due, parked, parked.topic, queue_id, data)
+        return Copy(due, delayed, delayed.topic, queue_id, data)
 
-    def _rolled(self, due: Due, parked: Parked) -> Copy | None:
+    def _rolled(self, due: Due, delayed: DelayedRecord) -> Copy | None:
         try:
-            data = rolled_copy(parked, self._store_host, with_crc=self._with_crc)
+            data = rolled_copy(delayed, self._store_host, with_crc=self._with_crc)
         except InvalidMessage:  # its properties take all the room that there is
-            self._drop(due, parked, "refused")
+            self._drop(due, delayed, "refused")
             return None
-        return Copy(due, parked, TIMER_TOPIC, 0, data)
+        return Copy(due, delayed, TIMER_TOPIC, 0, data)
 
-    def _is_deleted(self, due: Due, parked: Parked) -> bool:
+    def _is_deleted(self, due: Due, delayed: DelayedRecord) -> bool:
         """Whether a delete message in the same slot names this one."""
         deletes = self._timers.due.slots[due.place].deletes
         if not deletes:
             return False
-        for delete in parked.cancelled_by:
+        for delete in delayed.cancelled_by:
             if delete in deletes:
                 deletes[delete] = None
                 return True
@@ -208,7 +203,7 @@ class Deliverer:
         result = self._store.put_encoded(first.topic, first.queue_id, [copy.data for copy in copies])
         if result.status is PutStatus.MESSAGE_ILLEGAL:  # one that no file of the log has room for any more
             if len(copies) == 1:
-                self._drop(first.due, first.parked, "refused")
+                self._drop(first.due, first.delayed, "refused")
                 return
             for copy in copies:  # the others can be put
                 self._put_now([copy])
@@ -226,20 +221,20 @@ class Deliverer:
         if copy.topic == TIMER_TOPIC:
             stats.rolled += 1
         else:
-            stats.delivered[copy.parked.topic] += 1
+            stats.delivered[copy.delayed.topic] += 1
             stats.error_seconds.observe(max(0, stored_ms - copy.due.due_ms) / 1000)
-            self._waits_no_more(copy.parked.topic, copy.due.level, copy.due.place)
+            self._counts.finished(copy.delayed.topic, copy.due.level, copy.due.place)
         self._done(copy.due, before)
 
-    def _drop(self, due: Due, parked: Parked | None, reason: str) -> None:
+    def _drop(self, due: Due, delayed: DelayedRecord | None, reason: str) -> None:
         self._stats.note_dropped(reason, due.physical_offset)
-        if parked is not None:
-            self._waits_no_more(parked.topic, due.level, due.place)
+        if delayed is not None:
+            self._counts.finished(delayed.topic, due.level, due.place)
         self._done(due, None)
         log.warning(
             "delayed_message_dropped",
             reason=reason,
-            topic=None if parked is None else parked.topic,
+            topic=None if delayed is None else delayed.topic,
             physical_offset=due.physical_offset,
             hint="its record stays in the log until its file expires: reput store dump",
         )

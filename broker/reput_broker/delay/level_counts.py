@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from collections import Counter
 
-from reput_broker.delay.levels import Level, Levels
+from reput_broker.delay.levels import Level
 from reput_broker.delay.record_reader import RecordReader
-from reput_broker.observe.delay_stats import DelayStats
+from reput_broker.delay.schedule import Schedule
 from reput_broker.store.message_store import MessageStore
 from reput_protocol.names import SCHEDULE_TOPIC
 from reput_protocol.properties import find_property
@@ -24,21 +24,19 @@ class LevelCounts:
 
     def __init__(
         self,
-        levels: Levels,
+        schedule: Schedule,
         store: MessageStore,
         reader: RecordReader,
-        cancelled: set[int],
-        stats: DelayStats,
     ) -> None:
-        self._levels = levels
+        self._levels = schedule.levels
         self._store = store
         self._reader = reader
-        self._cancelled = cancelled
-        self._stats = stats
-        self._marks = dict.fromkeys((level.number for level in levels.levels), 0)
-        self._counted: dict[int, Counter[str]] = {level.number: Counter() for level in levels.levels}
+        self._cancelled = schedule.cancelled
+        self._stats = schedule.stats
+        self._marks = dict.fromkeys((level.number for level in self._levels.levels), 0)
+        self._counted: dict[int, Counter[str]] = {level.number: Counter() for level in self._levels.levels}
 
-    def waits_no_more(self, topic: str, level: int, place: int) -> None:
+    def finished(self, topic: str, level: int, place: int) -> None:
         """Take a message back that is done with, if it has been counted.
 
         Args:
@@ -52,7 +50,7 @@ class LevelCounts:
             self._counted[level][topic] -= 1
         self._stats.waiting[topic] -= 1
 
-    def count_anew(self, level: Level) -> None:
+    def recount(self, level: Level) -> None:
         """Count the messages of a level again: nobody knows any more for what those were that have been lost."""
         for topic, number in self._counted[level.number].items():
             self._stats.waiting[topic] -= number

@@ -4,7 +4,7 @@
 and how far it has been delivered is one number. What has been delivered further ahead is remembered until that number
 has come so far; the copies of it, and so of all that is beyond the number, lie behind a log offset.
 
-A clock that is set back makes messages wait that were parked before; never longer than the level's delay, counted from
+A clock that is set back makes messages wait that were delayed before; never longer than the level's delay, counted from
 when the clock was seen to lie behind.
 """
 
@@ -14,9 +14,8 @@ from collections import deque
 from collections.abc import Callable, Collection, Iterable
 from typing import NamedTuple
 
-from reput_broker.delay.due import Due
-from reput_broker.delay.offsets import LevelProgress
-from reput_broker.delay.parked import origin_of
+from reput_broker.delay.delayed_record import Due, origin_of
+from reput_broker.delay.level_offsets import LevelProgress
 from reput_broker.store.message_store import MessageStore
 from reput_broker.store.queue.unit import is_address
 from reput_protocol.names import DELAY_CANCEL_TOPIC, SCHEDULE_TOPIC
@@ -237,7 +236,7 @@ class _Cancellation(NamedTuple):
     queue_offset: int
 
 
-class Cancellations:
+class LevelCancellations:
     """Messages of delay levels that were cancelled and whose time has not come: each has a record in a topic of ours.
 
     The records are read again at every start. A message with a time of its own needs no such table: it is cancelled by
@@ -267,10 +266,10 @@ class Cancellations:
     def _recover_one(self, cancel_offset: int, physical_offset: int) -> None:
         data = self._store.message_at(physical_offset)
         target = None if data is None else origin_of(RecordView(data, 0))
-        parked = None if target is None else self._store.message_at(target)
-        if target is None or parked is None:
+        delayed = None if target is None else self._store.message_at(target)
+        if target is None or delayed is None:
             return
-        record = RecordView(parked, 0)
+        record = RecordView(delayed, 0)
         if (
             record.topic == SCHEDULE_TOPIC
             and record.queue_offset >= self._levels.of(record.queue_id + 1).next_offset

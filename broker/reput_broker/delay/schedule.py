@@ -8,7 +8,6 @@ is left out.
 
 from __future__ import annotations
 
-from array import array
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from pathlib import Path
@@ -16,70 +15,19 @@ from typing import Any, NamedTuple
 
 import structlog
 
-from reput_broker.delay.levels import Cancellations, Level, Levels
-from reput_broker.delay.offset_set import OffsetSet
-from reput_broker.delay.offsets import DelayOffsetFile, LevelProgress
-from reput_broker.delay.parked import origin_of, parked_of
+from reput_broker.delay.delayed_record import decode_delayed
+from reput_broker.delay.delivered_records import DeliveredRecords, OffsetSet
+from reput_broker.delay.level_offsets import DelayOffsetFile, LevelProgress
+from reput_broker.delay.levels import Level, LevelCancellations, Levels
 from reput_broker.delay.timer_checkpoint import TimerProgress
+from reput_broker.delay.timer_message_store import TimerMessageStore
 from reput_broker.delay.timer_wheel import SLOTS
-from reput_broker.delay.timers import Timers
 from reput_broker.observe.delay_stats import UNKNOWN_TOPIC, DelayStats
-from reput_broker.store.dispatch import DispatchBatch
 from reput_broker.store.errors import StoreDamaged
 from reput_broker.store.message_store import MessageStore
-from reput_protocol.names import SCHEDULE_TOPIC, TIMER_TOPIC, TRANS_OP_HALF_TOPIC
-from reput_protocol.properties import find_property
+from reput_protocol.names import SCHEDULE_TOPIC, TIMER_TOPIC
 from reput_protocol.record.hashing import java_hash
-from reput_protocol.record.layout import BACK, HEAD_BYTES
 from reput_protocol.record.view import RecordView
-
-_PREPARED_AT = HEAD_BYTES - BACK.size + 4
-"""Where PREPARED_TRANSACTION_OFFSET lies in a record with two 4-byte hosts."""
-
-
-class DeliveredRecords:
-    """A dispatcher that collects the parked records of which there is a copy in the log.
-
-    After a crash the saved progress is a little old, but each copy names its parked record. A copy lost in a power cut
-    counts as none: its message is delivered again, and with `flush = "sync"` no consumer had seen it.
-    """
-
-    def __init__(self, store: MessageStore) -> None:
-        self._store = store
-        self.timed = array("q")
-        """Log offsets of records in the timer's queue that were delivered or parked anew."""
-        self.levelled: set[tuple[int, int]] = set()
-        """Delay level and queue offset of records of the levels that were delivered or cancelled."""
-
-    def dispatch(self, batch: DispatchBatch) -> None:
-        """Look at every record of the batch."""
-        for position in _with_prepared_offset(batch):
-            record = RecordView(batch.data, position)
-            if record.topic == TRANS_OP_HALF_TOPIC:
-                continue  # it names a place in the log, where anything may lie, a message that waits too
-            if record.topic == TIMER_TOPIC and find_property(record.properties, b"TIMER_DEL_UNIQKEY"):
-                continue  # it lies in the slot of what it cancels
-            origin = origin_of(record)
-            if origin is not None:
-                self._note(origin)
-
-    def _note(self, physical_offset: int) -> None:
-        data = self._store.message_at(physical_offset)
-        if data is None:
-            return  # it has left the log, and waits no more
-        parked = RecordView(data, 0)
-        topic = parked.topic
-        if topic == TIMER_TOPIC:
-            self.timed.append(physical_offset)
-        elif topic == SCHEDULE_TOPIC:
-            self.levelled.add((parked.queue_id + 1, parked.queue_offset))
-
-
-def _with_prepared_offset(batch: DispatchBatch) -> list[int]:
-    """Return where the records of a batch begin that name another one."""
-    named = zip(batch.rows.column("position"), batch.rows.column("prepared_transaction_offset"), strict=True)
-    return [start for start, prepared_offset in named if prepared_offset]
-
 
 log = structlog.get_logger(__name__)
 
@@ -126,13 +74,13 @@ class Schedule:
         self.stats = DelayStats()
         self.topic_names: dict[int, str] = {}
         """Topics by their hashes in the units of the timer log."""
-        self.timers = Timers(
+        self.timers = TimerMessageStore(
             data_dir, log_file_size=timer_log_file_size, roll_window_ms=roll_window_ms, slots=wheel_slots
         )
         self.levels = Levels(store, self.cancelled, self._lost)
         self.on_lost: Callable[[Level], None] = _nothing
         """Called when messages of a level have been lost."""
-        self.cancellations = Cancellations(store, self.levels, self.cancelled)
+        self.cancellations = LevelCancellations(store, self.levels, self.cancelled)
         self._offsets = DelayOffsetFile(data_dir / "config" / "delayOffset.json")
         self._store = store
         self._clock_ms = clock_ms
@@ -155,7 +103,7 @@ class Schedule:
         low, high = store.min_offset_in_queue(TIMER_TOPIC, 0), store.max_offset_in_queue(TIMER_TOPIC, 0)
         saved = self._offsets.load()
         from_timers = self.timers.open(low, high, now_ms, self._queue_offset_at)
-        if self.timers.is_made_anew:
+        if self.timers.is_rebuilt:
             log.warning(
                 "timer_made_anew",
                 messages=high - low,
@@ -320,15 +268,15 @@ class Schedule:
     def _leave_for_rocketmq(self) -> None:
         """Let no slot be half delivered: RocketMQ knows of none. What is left of it goes into the next second."""
         timers, now_ms = self.timers, self._clock_ms()
-        for due, deletes in timers.take_begun(now_ms):
+        for due, deletes in timers.take_active(now_ms):
             data = self._store.message_at(due.physical_offset)
-            parked = None if data is None else parked_of(data)
+            delayed = None if data is None else decode_delayed(data)
             if (
-                parked is not None
-                and not any(delete in deletes for delete in parked.cancelled_by)
+                delayed is not None
+                and not any(delete in deletes for delete in delayed.cancelled_by)
                 and due.physical_offset not in self.cancelled
             ):
-                timers.move(due, parked.topic_hash, now_ms)
+                timers.move(due, delayed.topic_hash, now_ms)
         last = self._store.queue_units(TIMER_TOPIC, 0, timers.queue_offset - 1, 1)
         if last:
             physical_offset, size, _ = last[0]

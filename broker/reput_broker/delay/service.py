@@ -2,7 +2,7 @@
 ScheduleMessageService and TimerMessageStore).
 
 Each does a bounded step and lets everybody else run before the next. With nothing to do they sleep until the next
-message fires or another one is parked; a clock that was set is noticed within a second.
+message fires or another one is delayed; a clock that was set is noticed within a second.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _CLEAN_S = 30.0
 _COUNT_PAUSE_S = 0.001
 
 
-class ParkedArrivals:
+class DelayedArrivals:
     """A dispatcher that wakes the schedule when something was parked."""
 
     def __init__(self) -> None:
@@ -69,7 +69,7 @@ class DelayService:
         deliverer: Deliverer,
         feed: TimerFeed,
         counts: LevelCounts,
-        arrivals: ParkedArrivals,
+        arrivals: DelayedArrivals,
         *,
         clock_ms: Callable[[], int],
         flush_interval_s: Callable[[], float],
@@ -82,15 +82,15 @@ class DelayService:
         self._clock_ms = clock_ms
         self._flush_interval_s = flush_interval_s
         self._due = trio.Event()
-        self._parked = trio.Event()
-        self._begun = trio.Event()
+        self._arrived = trio.Event()
+        self._activated = trio.Event()
         self._uncounted = trio.Event()
         self._caught_up = trio.Event()
         arrivals.watch(TIMER_TOPIC, self._on_timer)
         arrivals.watch(SCHEDULE_TOPIC, self._on_level)
 
     def _on_timer(self) -> None:
-        self._parked.set()
+        self._arrived.set()
 
     def _on_level(self) -> None:
         self._due.set()
@@ -126,11 +126,11 @@ class DelayService:
         """Give every message of the timer's queue its place in the wheel."""
         said = self._schedule.timers.wheel_refusal or ""
         while True:
-            self._parked = trio.Event()
+            self._arrived = trio.Event()
             if not self._feed.is_behind:
                 self._caught_up.set()
                 self._due.set()
-                await self._parked.wait()
+                await self._arrived.wait()
                 continue
             try:
                 taken = await self._feed.take_from_queue(self._clock_ms())
@@ -148,7 +148,7 @@ class DelayService:
             said = ""
             self._due.set()
             if self._schedule.timers.chains:
-                self._begun.set()
+                self._activated.set()
             if taken:
                 await trio.lowlevel.checkpoint()
             else:
@@ -159,20 +159,20 @@ class DelayService:
         await self._caught_up.wait()
         timers = self._schedule.timers
         while True:
-            self._begun = trio.Event()
+            self._activated = trio.Event()
             self._feed.finish_slots(self._clock_ms())
-            before = timers.begun_until
-            timers.begin_slots(self._clock_ms())
+            before = timers.active_until
+            timers.activate_slots(self._clock_ms())
             while timers.chains:
-                while len(timers.due) > LOADED_MAX:  # noqa: ASYNC110 - an event would cost every delivery
+                while len(timers.active) > LOADED_MAX:  # noqa: ASYNC110 - an event would cost every delivery
                     await trio.sleep(_STUCK_S)
                 await self._feed.load(timers.chains.popleft())
                 self._due.set()
-            if timers.begun_until - before > 1000 * _LOOK_S:
+            if timers.active_until - before > 1000 * _LOOK_S:
                 await trio.lowlevel.checkpoint()  # there may be more to catch up with
                 continue
             with trio.move_on_after(_LOOK_S):
-                await self._begun.wait()
+                await self._activated.wait()
 
     async def count_levels(self) -> None:
         """Count the messages that wait in the levels' queues."""

@@ -12,15 +12,22 @@ from array import array
 import structlog
 import trio
 
-from reput_broker.delay.due import Due
-from reput_broker.delay.due_timers import BegunSlot
-from reput_broker.delay.offset_set import OffsetSet
-from reput_broker.delay.parked import DeleteId, Parked, number_of, origin_of, parked_of, timer_due_ms
+from reput_broker.delay.active_slots import ActiveSlot
+from reput_broker.delay.delayed_record import (
+    DelayedRecord,
+    DeleteId,
+    Due,
+    decode_delayed,
+    number_of,
+    origin_of,
+    timer_due_ms,
+)
 from reput_broker.delay.record_reader import Place, RecordReader
+from reput_broker.delay.schedule import Schedule
 from reput_broker.delay.timer_log import NO_POSITION, TimerUnit
+from reput_broker.delay.timer_message_store import Chain, Timed
 from reput_broker.delay.timer_wheel import PRECISION_MS, slot_of
-from reput_broker.delay.timers import Chain, Timed, Timers
-from reput_broker.observe.delay_stats import UNKNOWN_TOPIC, DelayStats
+from reput_broker.observe.delay_stats import UNKNOWN_TOPIC
 from reput_broker.store.message_store import MessageStore
 from reput_protocol.errors import ReputError
 from reput_protocol.names import TIMER_TOPIC
@@ -37,7 +44,7 @@ LOADED_MAX = 200_000
 
 
 class TimerFeed:
-    """Feeds one `Timers`.
+    """Feeds one `TimerMessageStore`.
 
     Args:
         timers: fed.
@@ -51,21 +58,17 @@ class TimerFeed:
 
     def __init__(
         self,
-        timers: Timers,
+        schedule: Schedule,
         store: MessageStore,
         reader: RecordReader,
-        cancelled: set[int],
-        consumed: OffsetSet,
-        stats: DelayStats,
-        names: dict[int, str],
     ) -> None:
-        self._timers = timers
+        self._timers = schedule.timers
         self._store = store
         self._reader = reader
-        self._cancelled = cancelled
-        self._consumed = consumed
-        self._stats = stats
-        self._names = names
+        self._cancelled = schedule.cancelled
+        self._consumed = schedule.consumed
+        self._stats = schedule.stats
+        self._names = schedule.topic_names
 
     # -- from the queue into slots -------------------------------------------------------------------------
 
@@ -92,62 +95,62 @@ class TimerFeed:
             timers.skip(low - timers.queue_offset)
         units = self._store.queue_units(TIMER_TOPIC, 0, timers.queue_offset, _RECORDS_A_STEP)
         places = [(physical_offset, size) for physical_offset, size, _ in units]
-        parked = [None if data is None else parked_of(data) for data in await self._reader.read(places)]
-        entries = [self._entry(*place, one) for place, one in zip(places, parked, strict=True)]
+        delayed = [None if data is None else decode_delayed(data) for data in await self._reader.read(places)]
+        entries = [self._entry(*place, one) for place, one in zip(places, delayed, strict=True)]
         if timers.needs_files() or timers.log.should_prepare_file():
             await trio.to_thread.run_sync(timers.make_files)
         if not entries:
             return 0
         slots = timers.add(entries, now_ms)
-        for entry, one, slot_ms in zip(entries, parked, slots, strict=False):
-            self._took(entry, one, timers.due.slots.get(slot_ms))
+        for entry, one, slot_ms in zip(entries, delayed, slots, strict=False):
+            self._took(entry, one, timers.active.slots.get(slot_ms))
         return len(slots)
 
-    def _entry(self, physical_offset: int, size: int, parked: Parked | None) -> Timed:
-        if parked is None:
+    def _entry(self, physical_offset: int, size: int, delayed: DelayedRecord | None) -> Timed:
+        if delayed is None:
             return Timed(physical_offset, size, 0, 0, 0, 0, cancels=False, is_done=True)
-        cancels = parked.cancels
+        cancels = delayed.cancels
         return Timed(
             physical_offset,
             size,
-            parked.record.store_timestamp_ms,
-            parked.out_ms,
-            parked.due_ms,
-            parked.topic_hash,
+            delayed.record.store_timestamp_ms,
+            delayed.out_ms,
+            delayed.due_ms,
+            delayed.topic_hash,
             cancels=cancels is not None,
             stays=cancels is not None and cancels.born_ms is not None,
             # Of one that was cancelled the delete message comes behind it.
             is_done=physical_offset in self._consumed or physical_offset in self._cancelled,
         )
 
-    def _took(self, entry: Timed, parked: Parked | None, slot: BegunSlot | None) -> None:
+    def _took(self, entry: Timed, delayed: DelayedRecord | None, slot: ActiveSlot | None) -> None:
         """Note what a message of the queue is, now that it has its unit."""
-        if parked is None:
+        if delayed is None:
             data = None if entry.size <= 0 else self._store.message_at(entry.physical_offset)
             self._stats.dropped["lost" if data is None else "unreadable"] += 1
         elif entry.is_done:
             pass
         elif entry.cancels:
-            cancels = parked.cancels
+            cancels = delayed.cancels
             assert cancels is not None
-            self._heed(parked, cancels, slot)
-        elif not parked.rolled:
-            self._stats.waiting[parked.topic] += 1
-            self._names[entry.topic_hash] = parked.topic
+            self._heed(delayed, cancels, slot)
+        elif not delayed.rolled:
+            self._stats.waiting[delayed.topic] += 1
+            self._names[entry.topic_hash] = delayed.topic
 
-    def _heed(self, parked: Parked, cancels: DeleteId, slot: BegunSlot | None) -> None:
+    def _heed(self, delayed: DelayedRecord, cancels: DeleteId, slot: ActiveSlot | None) -> None:
         """Heed a delete message. Ours name the record and were heeded when they were put; RocketMQ's only have a key.
 
         If the slot is not begun yet, the delete message is found in its chain when it is loaded.
         """
-        target = origin_of(parked.record)
+        target = origin_of(delayed.record)
         was_heeded = target in self._cancelled
         if target is not None:
             self._cancelled.discard(target)
         if slot is not None:
-            slot.deletes.setdefault(cancels, None if was_heeded else parked.topic)
-        if not was_heeded and not parked.rolled:
-            self._stats.waiting[parked.topic] -= 1
+            slot.deletes.setdefault(cancels, None if was_heeded else delayed.topic)
+        if not was_heeded and not delayed.rolled:
+            self._stats.waiting[delayed.topic] -= 1
 
     # -- from slots into memory ----------------------------------------------------------------------------
 
@@ -198,13 +201,13 @@ class TimerFeed:
                 log.error("timer_slot_not_loaded", detail=str(error), hint="it is tried again")
                 await trio.sleep(_RETRY_S)
 
-    async def _load_deletes(self, slot: BegunSlot, deletes: list[TimerUnit]) -> None:
+    async def _load_deletes(self, slot: ActiveSlot, deletes: list[TimerUnit]) -> None:
         for start in range(0, len(deletes), _RECORDS_A_STEP):
             places = [(u.physical_offset, u.record_size) for u in deletes[start : start + _RECORDS_A_STEP]]
             for data in await self._read(places):
-                parked = None if data is None else parked_of(data)
-                if parked is not None and parked.cancels is not None:
-                    slot.deletes.setdefault(parked.cancels, parked.topic)
+                delayed = None if data is None else decode_delayed(data)
+                if delayed is not None and delayed.cancels is not None:
+                    slot.deletes.setdefault(delayed.cancels, delayed.topic)
             await trio.lowlevel.checkpoint()
 
 

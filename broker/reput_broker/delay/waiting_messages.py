@@ -2,7 +2,7 @@
 
 Nothing is kept in memory for that: levels are read from their queues, slots from their chains. A cursor says how far
 each has been read, so that a walk can go on later although messages come and go meanwhile: it meets every message
-that waited all along once; one that was parked anew on its way meanwhile perhaps twice, the second time as such.
+that waited all along once; one that was delayed anew on its way meanwhile perhaps twice, the second time as such.
 """
 
 from __future__ import annotations
@@ -16,9 +16,8 @@ from operator import attrgetter
 
 import trio
 
-from reput_broker.delay.due import Due
+from reput_broker.delay.delayed_record import DelayedRecord, DeleteId, Due, decode_delayed
 from reput_broker.delay.levels import Level
-from reput_broker.delay.parked import DeleteId, Parked, parked_of
 from reput_broker.delay.record_reader import Place, RecordReader
 from reput_broker.delay.schedule import Schedule
 from reput_broker.delay.timer_log import NO_POSITION
@@ -101,7 +100,7 @@ class WaitingMessages:
         queue_end = store.max_offset_in_queue(TIMER_TOPIC, 0)
         await until(lambda: timers.queue_offset >= queue_end)
 
-    async def next(self, cursor: WalkCursor, count: int) -> list[Parked] | None:
+    async def next(self, cursor: WalkCursor, count: int) -> list[DelayedRecord] | None:
         """Return some of the next messages, at most `count` of them, and move the cursor behind them; None at the end.
 
         None of those that were looked at may wait any more: an empty list says that the walk goes on.
@@ -143,7 +142,9 @@ class WaitingMessages:
             for place, (physical_offset, size, code) in enumerate(units, offset)
         ]
 
-    async def _of_level(self, cursor: WalkCursor, number: int, until_ms: int, count: int) -> list[Parked]:
+    async def _of_level(
+        self, cursor: WalkCursor, number: int, until_ms: int, count: int
+    ) -> list[DelayedRecord]:
         level = self._schedule.levels.of(number)
         dues = self._dues(cursor, level, count)
         taken = [dues[0], *takewhile(lambda due: due.due_ms <= until_ms, dues[1:])]
@@ -158,20 +159,20 @@ class WaitingMessages:
         if cursor.slot_ms < timers.read_ms:
             cursor.slot_ms, cursor.physical_offset = timers.read_ms, -1
         start = cursor.slot_ms
-        begun = min((slot_ms for slot_ms in timers.due.slots if slot_ms >= start), default=None)
-        if begun is not None and begun < timers.begun_until:
+        begun = min((slot_ms for slot_ms in timers.active.slots if slot_ms >= start), default=None)
+        if begun is not None and begun < timers.active_until:
             return begun
         stop = max(timers.read_ms, self._clock_ms()) + timers.wheel.span_ms // 2
         filled = await trio.to_thread.run_sync(
-            timers.wheel.first_filled, max(start, timers.begun_until), slot_of(stop)
+            timers.wheel.first_filled, max(start, timers.active_until), slot_of(stop)
         )
         return min((slot_ms for slot_ms in (begun, filled) if slot_ms is not None), default=None)
 
-    async def _of_slot(self, cursor: WalkCursor, slot_ms: int, count: int) -> list[Parked]:
+    async def _of_slot(self, cursor: WalkCursor, slot_ms: int, count: int) -> list[DelayedRecord]:
         after = cursor.physical_offset if slot_ms == cursor.slot_ms else -1
-        begun = self._schedule.timers.due.slots.get(slot_ms)
+        begun = self._schedule.timers.active.slots.get(slot_ms)
         if begun is not None and begun.is_loaded:
-            dues = self._schedule.timers.due.waiting_in(slot_ms, after, count + 1)
+            dues = self._schedule.timers.active.waiting_in(slot_ms, after, count + 1)
             deleted: Collection[DeleteId] = begun.deletes.keys()
         else:
             dues, deleted = await self._in_chain(slot_ms, after, count + 1)
@@ -201,27 +202,27 @@ class WaitingMessages:
         deleted: set[DeleteId] = set()
         for start in range(0, len(deletes), _READ_AT_ONCE):
             for data in await self._reader.read(deletes[start : start + _READ_AT_ONCE]):
-                parked = None if data is None else parked_of(data)
-                if parked is not None and parked.cancels is not None:
-                    deleted.add(parked.cancels)
+                delayed = None if data is None else decode_delayed(data)
+                if delayed is not None and delayed.cancels is not None:
+                    deleted.add(delayed.cancels)
         return dues, deleted
 
     # -- records -------------------------------------------------------------------------------------------
 
-    async def _read(self, dues: Sequence[Due], deleted: Collection[DeleteId]) -> list[Parked]:
+    async def _read(self, dues: Sequence[Due], deleted: Collection[DeleteId]) -> list[DelayedRecord]:
         """Read the records of what still waits; leave out what has been cancelled, and what only cancels others."""
-        waiting: list[Parked] = []
+        waiting: list[DelayedRecord] = []
         for start in range(0, len(dues), _READ_AT_ONCE):
             part = dues[start : start + _READ_AT_ONCE]
             found = await self._reader.read([(due.physical_offset, due.size) for due in part])
             for due, data in zip(part, found, strict=True):
-                parked = None if data is None else parked_of(data)
-                if parked is None or parked.cancels is not None:
+                delayed = None if data is None else decode_delayed(data)
+                if delayed is None or delayed.cancels is not None:
                     continue
-                if deleted and any(delete in deleted for delete in parked.cancelled_by):
+                if deleted and any(delete in deleted for delete in delayed.cancelled_by):
                     continue
                 if self._still_waits(due):
-                    waiting.append(parked)
+                    waiting.append(delayed)
             await trio.lowlevel.checkpoint()
         return waiting
 
@@ -232,7 +233,7 @@ class WaitingMessages:
         if due.level:
             level = schedule.levels.of(due.level)
             return due.place >= level.next_offset and due.place not in level.done_ahead
-        begun = schedule.timers.due.slots.get(due.place)
+        begun = schedule.timers.active.slots.get(due.place)
         if begun is None or not begun.is_loaded:
             return due.place >= schedule.timers.read_ms
-        return schedule.timers.due.is_waiting(due.physical_offset)
+        return schedule.timers.active.is_waiting(due.physical_offset)

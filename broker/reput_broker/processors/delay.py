@@ -6,8 +6,8 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
-from reput_broker.delay.cancel import Cancelled, Cancelling, has_key
-from reput_broker.delay.parked import Parked
+from reput_broker.delay.canceller import Cancelled, Canceller, has_key
+from reput_broker.delay.delayed_record import DelayedRecord
 from reput_broker.delay.waiting_messages import WaitingMessages, WalkCursor
 from reput_broker.put.flush_service import FlushCommitLogService
 from reput_broker.request import Client, Handler, Refusal, Request, Response
@@ -43,7 +43,7 @@ class DelayProcessor:
     def __init__(
         self,
         waiting: WaitingMessages,
-        cancelling: Cancelling,
+        cancelling: Canceller,
         flush: FlushCommitLogService,
         host: Host,
         offsets_json: Callable[[], bytes],
@@ -93,17 +93,17 @@ class DelayProcessor:
             messages += [self._described(one) for one in some if _is_wanted(one, header)]
         return Response(0, body=DelayedMessageList(messages, str(cursor)).to_json())
 
-    def _described(self, parked: Parked) -> DelayedMessage:
-        record = parked.record
+    def _described(self, delayed: DelayedRecord) -> DelayedMessage:
+        record = delayed.record
         return DelayedMessage(
-            parked.topic,
-            parked.queue_id,
+            delayed.topic,
+            delayed.queue_id,
             offset_message_id(self._host, record.physical_offset),
-            parked.due_ms,
+            delayed.due_ms,
             record.store_timestamp_ms,
-            parked.level,
+            delayed.level,
             len(record.body_view),
-            parked.unique_key,
+            delayed.unique_key,
             record.tag,
             [*record.keys],
         )
@@ -132,9 +132,9 @@ class DelayProcessor:
         return None
 
     def _told(self, result: Cancelled) -> CancelledMessage:
-        parked = result.parked
-        message_id = offset_message_id(self._host, parked.physical_offset)
-        return CancelledMessage(message_id, result.outcome, parked.unique_key)
+        delayed = result.delayed
+        message_id = offset_message_id(self._host, delayed.physical_offset)
+        return CancelledMessage(message_id, result.outcome, delayed.unique_key)
 
 
 @dataclass(slots=True)
@@ -170,10 +170,10 @@ class _PendingCancel:
         self.client.answer(self.request, Refusal(ErrorCode.READ_ONLY, text).response())
 
 
-def _is_wanted(parked: Parked, header: ListDelayedHeader) -> bool:
-    if header.topic is not None and parked.topic != header.topic:
+def _is_wanted(delayed: DelayedRecord, header: ListDelayedHeader) -> bool:
+    if header.topic is not None and delayed.topic != header.topic:
         return False
-    return header.key is None or has_key(parked, header.key)
+    return header.key is None or has_key(delayed, header.key)
 
 
 async def _answering(request: Request, work: Callable[[], Awaitable[Response | None]]) -> None:

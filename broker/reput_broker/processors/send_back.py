@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Awaitable
 
-from reput_broker.delay.parking import Parking
+from reput_broker.delay.delay_hook import DelayHook
 from reput_broker.observe.counters import RetryCounts
 from reput_broker.processors.group_access import GroupAccess
 from reput_broker.processors.put_once import PutBackOnce, Work
@@ -33,7 +33,7 @@ class SendBackProcessor:
         store: MessageStore,
         access: TopicAccess,
         groups: GroupAccess,
-        parking: Parking,
+        delay_hook: DelayHook,
         once: PutBackOnce,
         counts: RetryCounts,
         *,
@@ -42,7 +42,7 @@ class SendBackProcessor:
         self._store = store
         self._access = access
         self._groups = groups
-        self._parking = parking
+        self._delay_hook = delay_hook
         self._once = once
         self._counts = counts
         self._ack = ack
@@ -101,7 +101,7 @@ class SendBackProcessor:
         )
         look = bool(header.is_repeated)
         if not returned.is_dead_letter:
-            parked = self._parking.park(returned.record, returned.properties)
+            parked = self._delay_hook.redirect(returned.record, returned.properties)
             assert parked is not None, "it has a delay level"
             return self._store_it(request, key, returned, parked, look)
         if self._access.known(dlq_topic(header.group)) is None:

@@ -12,8 +12,8 @@ from typing import NamedTuple
 import structlog
 
 from reput_broker.config.sections import TransactionsConfig
-from reput_broker.delay.parked import number_of
-from reput_broker.delay.parking import Parking
+from reput_broker.delay.delay_hook import DelayHook
+from reput_broker.delay.delayed_record import number_of
 from reput_broker.groups.queue_locks import QueueLocks
 from reput_broker.observe.counters import RetryCounts
 from reput_broker.observe.delay_stats import UNKNOWN_TOPIC
@@ -49,7 +49,7 @@ class SendRedirects:
 
     def __init__(
         self,
-        parking: Parking,
+        delay_hook: DelayHook,
         groups: GroupAccess,
         locks: QueueLocks,
         topics: TopicAccess,
@@ -57,7 +57,7 @@ class SendRedirects:
         options: TransactionsConfig,
         counts: RetryCounts,
     ) -> None:
-        self._parking = parking
+        self._delay_hook = delay_hook
         self._groups = groups
         self._locks = locks
         self._topics = topics
@@ -97,7 +97,7 @@ class SendRedirects:
         if _is_half(record, properties):
             return self._half(record, properties)
         topic = record.topic
-        parked = self._parking.park(record, properties)
+        parked = self._delay_hook.redirect(record, properties)
         return Redirected(record, topic) if parked is None else Redirected(parked, topic, "delayed")
 
     def _half(self, record: Record, properties: dict[str, str]) -> Redirected:
@@ -108,7 +108,7 @@ class SendRedirects:
             )
         topic = record.topic
         # Its delay counts from the commit; one that cannot be is refused now.
-        self._parking.park(record, dict(properties))
+        self._delay_hook.redirect(record, dict(properties))
         record = half_record(record, properties)
         if len(record.properties) > HALF_PROPERTIES_BYTES_MAX:
             raise Refusal(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from reput_broker.config.sections import TransactionsConfig
-from reput_broker.delay.parking import Parking
+from reput_broker.delay.delay_hook import DelayHook
 from reput_broker.observe.counters import RetryCounts
 from reput_broker.processors.topic_access import TopicAccess, no_topic
 from reput_broker.request import Handler, Put, Refusal, Request, Response, Result
@@ -37,7 +37,7 @@ class TransactionProcessor:
         self,
         store: MessageStore,
         access: TopicAccess,
-        parking: Parking,
+        delay_hook: DelayHook,
         transactions: Transactions,
         options: TransactionsConfig,
         counts: RetryCounts,
@@ -47,7 +47,7 @@ class TransactionProcessor:
     ) -> None:
         self._store = store
         self._access = access
-        self._parking = parking
+        self._delay_hook = delay_hook
         self._transactions = transactions
         self._options = options
         self._counts = counts
@@ -132,7 +132,7 @@ class TransactionProcessor:
         record, properties = committed_record(half)
         if record.queue_id >= max(config.read_queue_nums, config.write_queue_nums):
             record.queue_id %= max(1, config.read_queue_nums)  # the topic has been altered
-        record = self._parking.park(record, properties) or record
+        record = self._delay_hook.redirect(record, properties) or record
 
         def put() -> PutResult:
             copy = self._transactions.open_copy(half)

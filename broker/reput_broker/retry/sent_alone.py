@@ -10,13 +10,13 @@ from collections.abc import Iterable
 from typing import Final, NamedTuple
 from zlib import crc32
 
-from reput_broker.delay.parked import BROKER_PROPERTIES, number_of, parked_of
+from reput_broker.delay.delayed_record import BROKER_PROPERTIES, decode_delayed, number_of
 from reput_protocol import properties as names
 from reput_protocol.buffers import Buffer
 from reput_protocol.names import SCHEDULE_TOPIC, TIMER_TOPIC
 from reput_protocol.record.view import RecordView
 
-PARKING_TOPICS: Final = (SCHEDULE_TOPIC, TIMER_TOPIC)
+DELAY_TOPICS: Final = (SCHEDULE_TOPIC, TIMER_TOPIC)
 """Where messages wait for their time."""
 _ADDED: Final = tuple(
     name.encode() + b"\x01" for name in (*BROKER_PROPERTIES, names.MSG_REGION, names.TRACE_ON, names.CLUSTER)
@@ -57,11 +57,11 @@ class SentAlone(NamedTuple):
 def sent_alone_of(data: bytes) -> SentAlone | None:
     """Return what a record says; None if it is no message, but cancels one."""
     record = RecordView(data, 0)
-    if record.topic not in PARKING_TOPICS:
+    if record.topic not in DELAY_TOPICS:
         is_copy = record.prepared_transaction_offset != 0
         content = content_of(record.body, record.properties, is_copy=is_copy)
         return SentAlone(record, record.topic, record.queue_id, content)
-    parked = parked_of(data)
+    parked = decode_delayed(data)
     if parked is None or parked.cancels is not None:
         return None
     content = content_of(record.body, record.properties)
@@ -79,7 +79,7 @@ def content_of(body: Buffer, properties: bytes, *, is_copy: bool = False) -> Con
 
 
 def _delay_of(units: Iterable[bytes]) -> bytes:
-    """Return what a message asked for, in the order in which the broker looks for it (`parking.py`)."""
+    """Return what a message asked for, in the order in which the broker looks for it (`delay_hook.py`)."""
     found = dict(unit.split(b"\x01", 1) for unit in units if b"\x01" in unit)
     if (number_of(found.get(_DELAY)) or 0) > 0:
         return b"%s %s" % (_DELAY, found[_DELAY])

@@ -167,7 +167,7 @@ class OpWriter:
 
     Args:
         log_end: where the log ends and the next record goes, in a pool's buffer or not. An op message that names this
-            names no record before it (`parked.py`).
+            names no record before it (`delayed_record.py`).
         clock_ms: wall clock.
     """
 

@@ -10,7 +10,7 @@ import pytest
 import trio
 
 from delayed import TOPIC, DelayBench, bench_options
-from reput_broker.delay.parked import CANCELLED_BORN
+from reput_broker.delay.delayed_record import CANCELLED_BORN
 from reput_broker.request import Refusal
 from reput_protocol.names import DELAY_CANCEL_TOPIC, TIMER_TOPIC
 from reput_protocol.properties import encode_properties
@@ -112,7 +112,7 @@ async def test_the_same_unique_id_sent_once_more_is_another_message(tmp_path: Pa
         assert await bench.cancel("reminder") == ["CANCELLED"]
         record = Record(TOPIC, b"second", born_timestamp_ms=77)
         found = {"UNIQ_KEY": "reminder", "TIMER_DELIVER_MS": when}
-        parked = bench.parts.parking.park(record, found)
+        parked = bench.parts.delay_hook.redirect(record, found)
         assert parked is not None
         bench.store.put_record(parked)
         bench.wrote()

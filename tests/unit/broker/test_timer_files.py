@@ -8,11 +8,11 @@ from zlib import crc32
 
 import pytest
 
-from reput_broker.delay.offset_set import OffsetSet
+from reput_broker.delay.delivered_records import OffsetSet
 from reput_broker.delay.timer_checkpoint import TimerCheckDamaged, TimerCheckpoint, TimerProgress
 from reput_broker.delay.timer_log import UNIT, TimerLog, TimerUnit, unpack_timer_unit
+from reput_broker.delay.timer_message_store import image_of
 from reput_broker.delay.timer_wheel import EMPTY, SLOT_BYTES, SLOTS, Slot, TimerWheel
-from reput_broker.delay.timers import image_of
 from reput_broker.store.errors import ForeignFile
 from stores import T0, flip_bit
 

@@ -45,7 +45,7 @@ class Sender:
     ) -> PutResult:
         found = {"UNIQ_KEY": unique_id, "TAGS": "paid", "CLUSTER": "c", **delay}
         record = Record(topic, body, queue_id=queue_id, properties=encode_properties(found))
-        record = self.bench.parts.parking.park(record, found) or record
+        record = self.bench.parts.delay_hook.redirect(record, found) or record
         content = content_of(record.body, record.properties)
         known = None
         if check:

@@ -1,8 +1,8 @@
 """Messages with a deliver time of their own: which wait, where, and which are due (RocketMQ: TimerMessageStore).
 
-The queue of the topic `rmq_sys_wheel_timer` is the truth: the parked records, in the order in which they came. Each
+The queue of the topic `rmq_sys_wheel_timer` is the truth: the delayed records, in the order in which they came. Each
 gets a unit in the timer log, chained into the slot of its second in the wheel. Shortly before that second its chain
-is loaded into memory (`DueTimers`), where every message fires at its own millisecond. RocketMQ fires the whole slot
+is loaded into memory (`ActiveSlots`), where every message fires at its own millisecond. RocketMQ fires the whole slot
 at its end; its files are the same.
 
 Slots are done with one after the other: `read_ms` is the first that is not. A unit whose second is over already goes
@@ -17,10 +17,9 @@ from collections.abc import Callable, KeysView, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from reput_broker.delay.due import Due
-from reput_broker.delay.due_timers import DueTimers
-from reput_broker.delay.offset_set import OffsetSet
-from reput_broker.delay.parked import DeleteId
+from reput_broker.delay.active_slots import ActiveSlots
+from reput_broker.delay.delayed_record import DeleteId, Due
+from reput_broker.delay.delivered_records import OffsetSet
 from reput_broker.delay.timer_checkpoint import (
     FILES_MAX,
     TimerCheckDamaged,
@@ -81,7 +80,7 @@ LEAD_MS = 3000
 """A slot is loaded so long before its time, and longer the more messages it has."""
 _LOADED_A_MS = 30
 _LOOK_AHEAD_MS = 60_000
-_BEGUN_AT_ONCE = 1000
+_ACTIVATED_AT_ONCE = 1000
 _SEARCHED_AT_ONCE_MS = 65_536_000
 _DELAY_MAX_MS = 1_000_000_000
 
@@ -124,13 +123,13 @@ class _Placed(NamedTuple):
     unit: bytes
 
 
-class Timers:
+class TimerMessageStore:
     """The timer of one directory. One owner; `log.chain`, `make_files` and `flush` may run in worker threads.
 
     Args:
         data_dir: the store directory, which holds `timerwheel`, `timerlog/` and `config/timercheck`.
         log_file_size: bytes of one file of the timer log.
-        roll_window_ms: messages further ahead are parked anew on their way (RocketMQ: timerRollWindowSlot).
+        roll_window_ms: messages further ahead are delayed anew on their way (RocketMQ: timerRollWindowSlot).
         slots: of the wheel.
     """
 
@@ -145,7 +144,7 @@ class Timers:
         self.log = TimerLog(data_dir / "timerlog", log_file_size)
         self.wheel = TimerWheel(data_dir / "timerwheel", slots)
         self.checkpoint = TimerCheckpoint(data_dir / "config" / "timercheck")
-        self.due = DueTimers()
+        self.active = ActiveSlots()
         self.read_ms = 0
         """Every slot before this one is done with."""
         self.queue_offset = 0
@@ -153,14 +152,14 @@ class Timers:
         self.chains: deque[Chain] = deque()
         """Begun slots that are to be loaded, in order."""
         self._roll_window_ms = roll_window_ms
-        self._begun_until = 0
+        self._active_until = 0
         self._replay_from: int | None = None
         self._replay_until_ms = -1
         self._replay_until_offset = 0
         self._consumed = OffsetSet()
         self.wheel_refusal: str | None = None
         """Why the start could not make the wheel, until it is made."""
-        self.is_made_anew = False
+        self.is_rebuilt = False
         """Whether the start has found messages, but not the files that say how far they have come."""
 
     # -- opening -------------------------------------------------------------------------------------------
@@ -187,9 +186,9 @@ class Timers:
         try:
             progress = self.checkpoint.load()
         except TimerCheckDamaged:
-            return self._begin_anew(first_offset, end_offset, now_ms)
+            return self._start_over(first_offset, end_offset, now_ms)
         if progress is None or not self.log.holds(progress.log_position, progress.digests):
-            return self._begin_anew(first_offset, end_offset, now_ms)
+            return self._start_over(first_offset, end_offset, now_ms)
         if progress.replay_from is None:
             self.log.cut(self.log.end)
             self._continue_after_rocketmq(progress, first_offset, end_offset, queue_offset_at)
@@ -200,7 +199,7 @@ class Timers:
         self._replay_from = progress.replay_from
         return progress.replay_from
 
-    def _begin_anew(self, first_offset: int, end_offset: int, now_ms: int) -> int | None:
+    def _start_over(self, first_offset: int, end_offset: int, now_ms: int) -> int | None:
         """Read the whole queue again, and the whole log for what has been delivered of it.
 
         There was no timer here, or its files are lost or damaged.
@@ -209,7 +208,7 @@ class Timers:
         self.read_ms = slot_of(now_ms)
         self.queue_offset = first_offset
         if end_offset > first_offset:
-            self.is_made_anew = True
+            self.is_rebuilt = True
             self._replay_from = 0
         return self._replay_from
 
@@ -240,7 +239,7 @@ class Timers:
         self._consumed = consumed
         image = image_of(self.log, self.wheel.slots, self.read_ms, consumed)
         begin = slot_of(now_ms) if image.first_ms is None else min(image.first_ms, slot_of(now_ms))
-        self.read_ms = self._begun_until = max(self.read_ms, begin)
+        self.read_ms = self._active_until = max(self.read_ms, begin)
         if image.consumed_ms is not None:
             self._replay_until_ms = image.consumed_ms
         if self.log.end:
@@ -306,8 +305,8 @@ class Timers:
             self.wheel.put(one.slot_ms, one.after)
         for timed, one in zip(entries, placed, strict=False):
             if not timed.is_done and (
-                one.slot_ms < self._begun_until
-                or one.slot_ms in self.due.slots
+                one.slot_ms < self._active_until
+                or one.slot_ms in self.active.slots
                 or timed.out_ms < self.read_ms
             ):
                 self._let_wait(timed, one)
@@ -361,13 +360,13 @@ class Timers:
     def _let_wait(self, timed: Timed, one: _Placed) -> None:
         """Let a message wait in memory, whose slot is begun."""
         slot_ms = one.slot_ms
-        if slot_ms not in self.due.slots:
-            self.due.begin(slot_ms, is_loaded=one.before == EMPTY)
+        if slot_ms not in self.active.slots:
+            self.active.activate(slot_ms, is_loaded=one.before == EMPTY)
             if one.before != EMPTY:
                 self.chains.appendleft(Chain(slot_ms, one.before.last))
         if one.rolls or not timed.cancels:
             due_ms = slot_ms if one.rolls else timed.due_ms
-            self.due.push(Due(due_ms, timed.physical_offset, timed.size, 0, slot_ms, one.rolls))
+            self.active.push(Due(due_ms, timed.physical_offset, timed.size, 0, slot_ms, one.rolls))
 
     def _append(
         self, slot_ms: int, physical_offset: int, size: int, topic_hash: int, flags: int, now_ms: int
@@ -431,33 +430,33 @@ class Timers:
 
     # -- slots whose time comes ----------------------------------------------------------------------------
 
-    def begin_slots(self, now_ms: int) -> None:
+    def activate_slots(self, now_ms: int) -> None:
         """Begin the slots whose time is near: their chains are then to be loaded."""
-        until = min(slot_of(now_ms) + self._lead_ms(now_ms), self._begun_until + _SEARCHED_AT_ONCE_MS)
+        until = min(slot_of(now_ms) + self._lead_ms(now_ms), self._active_until + _SEARCHED_AT_ONCE_MS)
         # The first slot that is not done with may hold what was late already, whatever the clock says since then.
         until = max(until, self.read_ms + PRECISION_MS)
-        if until <= self._begun_until:
+        if until <= self._active_until:
             return
-        found = self.wheel.filled(self._begun_until, until)
-        if len(found) > _BEGUN_AT_ONCE:
-            until = found[_BEGUN_AT_ONCE][0]
-            del found[_BEGUN_AT_ONCE:]
+        found = self.wheel.filled(self._active_until, until)
+        if len(found) > _ACTIVATED_AT_ONCE:
+            until = found[_ACTIVATED_AT_ONCE][0]
+            del found[_ACTIVATED_AT_ONCE:]
         for slot_ms, slot in found:
-            if slot_ms not in self.due.slots and slot_ms >= self.read_ms:
-                self.due.begin(slot_ms, is_loaded=False)
+            if slot_ms not in self.active.slots and slot_ms >= self.read_ms:
+                self.active.activate(slot_ms, is_loaded=False)
                 self.chains.append(Chain(slot_ms, slot.last))
-        self._begun_until = until
+        self._active_until = until
 
     @property
-    def begun_until(self) -> int:
+    def active_until(self) -> int:
         """Every slot before this time that had messages has been begun."""
-        return self._begun_until
+        return self._active_until
 
     def _lead_ms(self, now_ms: int) -> int:
         """How far ahead slots are begun: so far that what lies between now and there is loaded in time."""
         lead = LEAD_MS
         messages = 0
-        start = max(self._begun_until, self.read_ms)
+        start = max(self._active_until, self.read_ms)
         for slot_ms, slot in self.wheel.filled(start, start + _LOOK_AHEAD_MS):
             messages += slot.number
             if slot_ms - now_ms <= LEAD_MS + messages // _LOADED_A_MS:
@@ -466,41 +465,41 @@ class Timers:
 
     def finish_slots(self, now_ms: int) -> list[str]:
         """Move `read_ms` over the slots that are done with; return the topics of delete messages that met nothing."""
-        stop = min(slot_of(now_ms), self._begun_until)
+        stop = min(slot_of(now_ms), self._active_until)
         if stop <= self.read_ms:
             return []
-        self.read_ms, finished = self.due.finish_before(stop)
+        self.read_ms, finished = self.active.finish_before(stop)
         return [topic for slot in finished for topic in slot.deletes.values() if topic is not None]
 
     # -- the end of a run ----------------------------------------------------------------------------------
 
-    def take_begun(self, now_ms: int) -> list[tuple[Due, KeysView[DeleteId]]]:
+    def take_active(self, now_ms: int) -> list[tuple[Due, KeysView[DeleteId]]]:
         """End with the slots of which a message has been delivered, and return what still waits in them.
 
         Each with what delete messages of its slot say; `move` puts it into the next one. Nothing happens while the
         chain of such a slot is still to be loaded: then who comes next finds it half delivered.
         """
         self.finish_slots(now_ms)
-        slots = self.due.slots
+        slots = self.active.slots
         begun = [slot_ms for slot_ms, slot in slots.items() if slot.began_at is not None]
         if self._replay_from is not None and self.read_ms <= self._replay_until_ms:
             begun.append(self._replay_until_ms)
         stop = max(begun, default=self.read_ms - PRECISION_MS) + PRECISION_MS
-        if stop > self._begun_until or any(
+        if stop > self._active_until or any(
             slot_ms < stop and not slot.is_loaded for slot_ms, slot in slots.items()
         ):
             return []
         moving: list[tuple[Due, KeysView[DeleteId]]] = [
-            (due, slots[due.place].deletes.keys()) for due in self.due.waiting() if due.place < stop
+            (due, slots[due.place].deletes.keys()) for due in self.active.waiting() if due.place < stop
         ]
-        self.due = DueTimers()
+        self.active = ActiveSlots()
         if self.queue_offset >= self._replay_until_offset:
             self._replay_from = None
         self.read_ms = stop
         return moving
 
     def move(self, due: Due, topic_hash: int, now_ms: int) -> None:
-        """Put a message that `take_begun` returned into the first slot that is not done with. May make a file.
+        """Put a message that `take_active` returned into the first slot that is not done with. May make a file.
 
         Raises:
             DiskFull, FlushFailed: it stays out of the wheel.
@@ -534,7 +533,7 @@ class Timers:
 
     def progress(self, log_end: int) -> TimerProgress:
         """Return what may be saved once everything is on the disk: the log up to `log_end`, the timer log as it is."""
-        replay_from = self.due.first_delivery(log_end)
+        replay_from = self.active.first_delivery(log_end)
         if self._replay_from is not None:
             # What an earlier run delivered of what is still not done with lies further back.
             replay_from = min(replay_from, self._replay_from)

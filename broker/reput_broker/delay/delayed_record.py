@@ -1,8 +1,8 @@
 """What a parked record says, and the records that the broker makes of it.
 
-A parked record is the message as it was sent, in a topic of the system, with REAL_TOPIC and REAL_QID for where it is
+A delayed record is the message as it was sent, in a topic of the system, with REAL_TOPIC and REAL_QID for where it is
 to go. Everything that is made of one carries its place in the log (`origin_field`): the copy that is delivered, the
-record that is parked anew, and the one that cancels it. So the log itself tells what has become of a parked record,
+record that is delayed anew, and the one that cancels it. So the log itself tells what has become of a delayed record,
 whatever else is lost. RocketMQ leaves the field at 0.
 
 Unlike RocketMQ's, a delivered copy has the properties that its sender gave it and no more: who passes a message on with
@@ -75,7 +75,7 @@ class DeleteId(NamedTuple):
     """None in RocketMQ's, which mean every message with that key in the same slot."""
 
 
-class Parked(NamedTuple):
+class DelayedRecord(NamedTuple):
     """A parked record, and what its properties say."""
 
     record: RecordView
@@ -147,7 +147,23 @@ class Parked(NamedTuple):
         return tags_code(self.topic)
 
 
-def parked_of(data: bytes) -> Parked | None:
+class Due(NamedTuple):
+    """A parked message and when it fires. The order is that of delivery: by time, then by age."""
+
+    due_ms: int
+    """The message's own deliver time; of one that rolls, its slot's."""
+    physical_offset: int
+    """Where the parked record lies in the log: what tells it from every other."""
+    size: int
+    level: int
+    """The delay level, 0 for a time of its own."""
+    place: int
+    """Queue offset in the queue of its level; or the time of its slot in the wheel."""
+    rolls: bool = False
+    """Whether it is parked anew instead of delivered: its own time is further ahead than the wheel looks."""
+
+
+def decode_delayed(data: bytes) -> DelayedRecord | None:
     """Return what a parked record says; None if it is none, or does not say where the message goes, or when."""
     record = RecordView(data, 0)
     marks: dict[bytes, bytes] = {}
@@ -162,15 +178,17 @@ def parked_of(data: bytes) -> Parked | None:
     topic, queue_id = marks.get(b"REAL_TOPIC"), number_of(marks.get(b"REAL_QID"))
     if not topic or queue_id is None or queue_id < 0:
         return None
-    out_ms, parked_in = 0, record.topic
-    if parked_in == TIMER_TOPIC:
+    out_ms, held_in = 0, record.topic
+    if held_in == TIMER_TOPIC:
         out_ms = number_of(marks.get(b"TIMER_OUT_MS")) or 0
         if out_ms <= 0:
             return None
-    elif parked_in != SCHEDULE_TOPIC:
+    elif held_in != SCHEDULE_TOPIC:
         return None
     kept.append(b"")
-    return Parked(record, topic.decode("utf-8", "replace"), queue_id, out_ms, marks, b"\x02".join(kept))
+    return DelayedRecord(
+        record, topic.decode("utf-8", "replace"), queue_id, out_ms, marks, b"\x02".join(kept)
+    )
 
 
 def timer_out_ms(deliver_ms: int) -> int:
@@ -191,66 +209,66 @@ def timer_due_ms(out_ms: int, deliver: bytes | None) -> int:
     return out_ms + TIMER_PRECISION_MS
 
 
-def delivered_copy(parked: Parked, queue_id: int, store_host: bytes, *, with_crc: bool) -> bytes:
+def delivered_copy(delayed: DelayedRecord, queue_id: int, store_host: bytes, *, with_crc: bool) -> bytes:
     """Return the message that consumers get of a parked record, as a record whose offsets are to be filled in.
 
     Raises:
         InvalidMessage: no record can hold its topic.
     """
     return redirect_record(
-        parked.record,
-        topic=parked.topic,
+        delayed.record,
+        topic=delayed.topic,
         queue_id=queue_id,
-        properties=parked.kept,
-        prepared_transaction_offset=origin_field(parked.physical_offset),
+        properties=delayed.kept,
+        prepared_transaction_offset=origin_field(delayed.physical_offset),
         store_host=store_host,
         with_crc=with_crc,
     )
 
 
-def rolled_copy(parked: Parked, store_host: bytes, *, with_crc: bool) -> bytes:
+def rolled_copy(delayed: DelayedRecord, store_host: bytes, *, with_crc: bool) -> bytes:
     """Return the record to be parked anew, on the way to a time that the wheel does not reach (RocketMQ: convert)."""
-    found = decode_properties(parked.record.properties)
-    found[names.TIMER_ROLL_TIMES] = str(parked.rolled + 1)
+    found = decode_properties(delayed.record.properties)
+    found[names.TIMER_ROLL_TIMES] = str(delayed.rolled + 1)
     found.pop(names.CRC32, None)
     return redirect_record(
-        parked.record,
+        delayed.record,
         topic=TIMER_TOPIC,
         queue_id=0,
         properties=encode_properties(found),
-        prepared_transaction_offset=origin_field(parked.physical_offset),
+        prepared_transaction_offset=origin_field(delayed.physical_offset),
         store_host=store_host,
         with_crc=with_crc,
     )
 
 
-def cancelling_record(parked: Parked, slot_ms: int, now_ms: int) -> Record:
+def cancel_record(delayed: DelayedRecord, slot_ms: int, now_ms: int) -> Record:
     """Return the record that cancels a parked one.
 
     For a message of the wheel it is RocketMQ's delete message, which goes into the slot where the message is and is
     heeded by either broker; for one of a delay level a record of our own topic.
     """
     found = {
-        names.REAL_TOPIC: parked.topic,
-        names.REAL_QUEUE_ID: str(parked.queue_id),
+        names.REAL_TOPIC: delayed.topic,
+        names.REAL_QUEUE_ID: str(delayed.queue_id),
     }
-    properties = decode_properties(parked.kept)
+    properties = decode_properties(delayed.kept)
     for name in (names.UNIQ_KEY, names.KEYS):  # whoever finds the message by them finds this too
         if name in properties:
             found[name] = properties[name]
     topic = DELAY_CANCEL_TOPIC
-    if not parked.level:
+    if not delayed.level:
         topic = TIMER_TOPIC
         found[names.TIMER_OUT_MS] = str(slot_ms)
         found[names.TIMER_DELIVER_MS] = str(slot_ms + TIMER_PRECISION_MS)
-        found[names.TIMER_DEL_UNIQKEY] = parked.key
-        found[CANCELLED_BORN] = str(parked.record.born_timestamp_ms)
+        found[names.TIMER_DEL_UNIQKEY] = delayed.key
+        found[CANCELLED_BORN] = str(delayed.record.born_timestamp_ms)
     return Record(
         topic,
         b"0",
         born_timestamp_ms=now_ms,
-        born_host=parked.record.born_host,
-        prepared_transaction_offset=origin_field(parked.physical_offset),
+        born_host=delayed.record.born_host,
+        prepared_transaction_offset=origin_field(delayed.physical_offset),
         properties=encode_properties(found),
     )
 

@@ -12,12 +12,11 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from reput_broker.delay.due import Due
-from reput_broker.delay.parked import DeleteId
+from reput_broker.delay.delayed_record import DeleteId, Due
 
 
 @dataclass(slots=True)
-class BegunSlot:
+class ActiveSlot:
     """A slot whose messages are here, or on their way."""
 
     is_loaded: bool
@@ -31,11 +30,11 @@ class BegunSlot:
     """What delete messages of this slot cancel: the topic that it is for, None once such a message has come up."""
 
 
-class DueTimers:
+class ActiveSlots:
     """What waits in memory. One owner."""
 
     def __init__(self) -> None:
-        self.slots: dict[int, BegunSlot] = {}
+        self.slots: dict[int, ActiveSlot] = {}
         """Every begun slot that is not done with, by its time."""
         self._heap: list[Due] = []
         self._waiting: dict[int, Due] = {}
@@ -48,11 +47,11 @@ class DueTimers:
         """Whether the messages of a begun slot are still on their way."""
         return any(not slot.is_loaded for slot in self.slots.values())
 
-    def begin(self, slot_ms: int, *, is_loaded: bool) -> BegunSlot:
+    def activate(self, slot_ms: int, *, is_loaded: bool) -> ActiveSlot:
         """Return a slot, begun if need be."""
         slot = self.slots.get(slot_ms)
         if slot is None:
-            slot = self.slots[slot_ms] = BegunSlot(is_loaded)
+            slot = self.slots[slot_ms] = ActiveSlot(is_loaded)
         return slot
 
     def push(self, due: Due) -> None:
@@ -127,13 +126,13 @@ class DueTimers:
                     break
         return found
 
-    def finish_before(self, stop_ms: int) -> tuple[int, list[BegunSlot]]:
+    def finish_before(self, stop_ms: int) -> tuple[int, list[ActiveSlot]]:
         """Forget the slots before a time that are done with, up to the first that is not.
 
         Returns:
             The time of that slot, or `stop_ms`; and the slots that were forgotten.
         """
-        finished: list[BegunSlot] = []
+        finished: list[ActiveSlot] = []
         for slot_ms in sorted(slot_ms for slot_ms in self.slots if slot_ms < stop_ms):
             slot = self.slots[slot_ms]
             if slot.waiting or not slot.is_loaded:

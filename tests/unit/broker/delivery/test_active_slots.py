@@ -5,8 +5,8 @@ from __future__ import annotations
 import random
 import time
 
-from reput_broker.delay.due import Due
-from reput_broker.delay.due_timers import DueTimers
+from reput_broker.delay.active_slots import ActiveSlots
+from reput_broker.delay.delayed_record import Due
 
 SLOT, OTHER = 5000, 6000
 
@@ -20,7 +20,7 @@ def offsets(dues: list[Due]) -> list[int]:
 
 
 def test_a_page_looks_at_its_own_slot_alone() -> None:
-    timers = DueTimers()
+    timers = ActiveSlots()
     for slot_ms in (SLOT, OTHER):
         timers.begin(slot_ms, is_loaded=True)
     for physical_offset in range(100_000):
@@ -37,7 +37,7 @@ def test_a_page_looks_at_its_own_slot_alone() -> None:
 
 
 def test_pages_hold_what_waits_while_messages_come_and_go() -> None:
-    timers = DueTimers()
+    timers = ActiveSlots()
     timers.begin(SLOT, is_loaded=True)
     there = random.Random(7).sample(range(1000), 300)
     for physical_offset in there:

@@ -13,9 +13,14 @@ from dataclasses import dataclass
 
 import trio
 
+from reput_broker.delay.delayed_record import (
+    DelayedRecord,
+    DeleteId,
+    cancel_record,
+    decode_delayed,
+    origin_of,
+)
 from reput_broker.delay.level_counts import LevelCounts
-from reput_broker.delay.levels import Cancellations
-from reput_broker.delay.parked import DeleteId, Parked, cancelling_record, origin_of, parked_of
 from reput_broker.delay.schedule import Schedule
 from reput_broker.delay.timer_wheel import slot_of
 from reput_broker.delay.waiting_messages import WaitingMessages, WalkCursor, until
@@ -40,7 +45,7 @@ _RECORD_BYTES = 512
 class Cancelled:
     """What cancelling one message came to."""
 
-    parked: Parked
+    delayed: DelayedRecord
     outcome: CancelOutcome
     end_offset: int = 0
     """It is certain once the log is on the disk up to here."""
@@ -50,21 +55,21 @@ class Cancelled:
 class _Found:
     """What the log says of a key."""
 
-    waiting: list[Parked]
-    """Parked records, each at the last place where it was parked."""
+    waiting: list[DelayedRecord]
+    """DelayedRecord records, each at the last place where it was parked."""
     cancelled: set[int]
     """Log offsets of parked records that a record of ours cancels."""
     deleted: set[tuple[DeleteId, int]]
     """What RocketMQ's delete messages cancel, and in which slot of the wheel."""
 
-    def cancels(self, parked: Parked) -> bool:
+    def cancels(self, delayed: DelayedRecord) -> bool:
         """Whether a message was cancelled before."""
-        return parked.physical_offset in self.cancelled or any(
-            (delete, parked.out_ms) in self.deleted for delete in parked.cancelled_by
+        return delayed.physical_offset in self.cancelled or any(
+            (delete, delayed.out_ms) in self.deleted for delete in delayed.cancelled_by
         )
 
 
-class Cancelling:
+class Canceller:
     """Cancels messages of one schedule.
 
     Args:
@@ -78,7 +83,6 @@ class Cancelling:
     def __init__(
         self,
         schedule: Schedule,
-        cancellations: Cancellations,
         counts: LevelCounts,
         store: MessageStore,
         puts: OwnPuts,
@@ -87,7 +91,6 @@ class Cancelling:
         clock_ms: Callable[[], int],
     ) -> None:
         self._schedule = schedule
-        self._cancellations = cancellations
         self._counts = counts
         self._store = store
         self._puts = puts
@@ -109,30 +112,30 @@ class Cancelling:
             await self._waiting.settle()
             found = await self._find(topic, key)
             has_moved = False
-            for parked in found.waiting:
-                place = parked.physical_offset
+            for delayed in found.waiting:
+                place = delayed.physical_offset
                 if place in results:
                     continue
-                if found.cancels(parked):
+                if found.cancels(delayed):
                     outcome = CancelOutcome.ALREADY_CANCELLED
-                    results[place] = Cancelled(parked, outcome, self._store.max_physical_offset)
+                    results[place] = Cancelled(delayed, outcome, self._store.max_physical_offset)
                     continue
-                cancelled = await self._cancel(parked)
+                cancelled = await self._cancel(delayed)
                 if (
                     cancelled.outcome is CancelOutcome.DELIVERED
-                    and self._is_far(parked)
+                    and self._is_far(delayed)
                     and place not in moved
                 ):
-                    moved.add(place)  # unless it has been parked anew meanwhile
+                    moved.add(place)  # unless it has been delayed anew meanwhile
                     has_moved = True
                     continue
                 results[place] = cancelled
             if not has_moved:
                 return [*results.values()]
 
-    def _is_far(self, parked: Parked) -> bool:
-        return not parked.level and self._schedule.timers.is_far(
-            parked.out_ms, parked.record.store_timestamp_ms
+    def _is_far(self, delayed: DelayedRecord) -> bool:
+        return not delayed.level and self._schedule.timers.is_far(
+            delayed.out_ms, delayed.record.store_timestamp_ms
         )
 
     # -- finding -------------------------------------------------------------------------------------------
@@ -145,90 +148,90 @@ class Cancelling:
         except DiskFull:
             is_settled = False
         records: list[bytes] = []
-        for parking_topic in (SCHEDULE_TOPIC, TIMER_TOPIC, DELAY_CANCEL_TOPIC):
+        for delay_topic in (SCHEDULE_TOPIC, TIMER_TOPIC, DELAY_CANCEL_TOPIC):
             found = await trio.to_thread.run_sync(
-                self._store.query_message, parking_topic, key, _FOUND_MAX, limiter=self._limiter
+                self._store.query_message, delay_topic, key, _FOUND_MAX, limiter=self._limiter
             )
             is_settled = is_settled and found.is_complete and len(found.records) < _FOUND_MAX
             records += found.records
-        parked_records = [parked for data in records if (parked := parked_of(data)) is not None]
+        delayed_records = [delayed for data in records if (delayed := decode_delayed(data)) is not None]
         if not is_settled:
             cursor = WalkCursor()
             while (some := await self._waiting.next(cursor, _WALKED_AT_ONCE)) is not None:
-                parked_records += [parked for parked in some if has_key(parked, key)]
-        by_place = {parked.physical_offset: parked for parked in parked_records if parked.topic == topic}
+                delayed_records += [delayed for delayed in some if has_key(delayed, key)]
+        by_place = {delayed.physical_offset: delayed for delayed in delayed_records if delayed.topic == topic}
         return _found([by_place[place] for place in sorted(by_place)], records)
 
     # -- deciding ------------------------------------------------------------------------------------------
 
-    async def _cancel(self, parked: Parked) -> Cancelled:
-        slot_ms: int | None = slot_of(parked.out_ms)
-        if self._is_far(parked):
+    async def _cancel(self, delayed: DelayedRecord) -> Cancelled:
+        slot_ms: int | None = slot_of(delayed.out_ms)
+        if self._is_far(delayed):
             slot_with = self._schedule.timers.slot_with
-            slot_ms = await trio.to_thread.run_sync(slot_with, parked.physical_offset, limiter=self._limiter)
-        record = cancelling_record(parked, slot_ms or slot_of(parked.out_ms), self._clock_ms())
+            slot_ms = await trio.to_thread.run_sync(slot_with, delayed.physical_offset, limiter=self._limiter)
+        record = cancel_record(delayed, slot_ms or slot_of(delayed.out_ms), self._clock_ms())
         size = len(record.properties) + _RECORD_BYTES
         while True:
             try:
-                cancelled = await self._puts.in_turn(size, lambda: self._cancel_now(parked, slot_ms, record))
+                cancelled = await self._puts.in_turn(size, lambda: self._cancel_now(delayed, slot_ms, record))
             except DiskFull as error:
                 raise Refusal(ErrorCode.DISK_FULL, str(error)) from error
             except (FileNotMade, StoreClosed) as error:
                 raise Refusal(ErrorCode.BUSY, str(error)) from error
             if cancelled is not None:
                 return cancelled
-            await until(lambda: not self._schedule.timers.due.is_loading)
+            await until(lambda: not self._schedule.timers.active.is_loading)
 
-    def _cancel_now(self, parked: Parked, slot_ms: int | None, record: Record) -> Cancelled | None:
+    def _cancel_now(self, delayed: DelayedRecord, slot_ms: int | None, record: Record) -> Cancelled | None:
         """Decide, and put the record; None if that cannot be told until slots that are near have been loaded."""
-        if parked.physical_offset in self._schedule.cancelled:
-            return Cancelled(parked, CancelOutcome.ALREADY_CANCELLED, self._store.max_physical_offset)
-        if self._is_waiting(parked, slot_ms):
-            return Cancelled(parked, CancelOutcome.CANCELLED, self._put(parked, record).end_offset)
-        if not parked.level and self._schedule.timers.due.is_loading:
+        if delayed.physical_offset in self._schedule.cancelled:
+            return Cancelled(delayed, CancelOutcome.ALREADY_CANCELLED, self._store.max_physical_offset)
+        if self._is_waiting(delayed, slot_ms):
+            return Cancelled(delayed, CancelOutcome.CANCELLED, self._put(delayed, record).end_offset)
+        if not delayed.level and self._schedule.timers.active.is_loading:
             return None
-        if parked.physical_offset in self._schedule.stats.dropped_places:
-            return Cancelled(parked, CancelOutcome.DROPPED)
-        return Cancelled(parked, CancelOutcome.DELIVERED)
+        if delayed.physical_offset in self._schedule.stats.dropped_places:
+            return Cancelled(delayed, CancelOutcome.DROPPED)
+        return Cancelled(delayed, CancelOutcome.DELIVERED)
 
-    def _is_waiting(self, parked: Parked, slot_ms: int | None) -> bool:
-        queue_offset, timers = parked.record.queue_offset, self._schedule.timers
-        if parked.level:
-            level = self._schedule.levels.of(parked.level)
+    def _is_waiting(self, delayed: DelayedRecord, slot_ms: int | None) -> bool:
+        queue_offset, timers = delayed.record.queue_offset, self._schedule.timers
+        if delayed.level:
+            level = self._schedule.levels.of(delayed.level)
             return queue_offset >= level.next_offset and queue_offset not in level.done_ahead
-        if parked.physical_offset in self._schedule.consumed:
+        if delayed.physical_offset in self._schedule.consumed:
             return False
-        if timers.due.is_waiting(parked.physical_offset):
+        if timers.active.is_waiting(delayed.physical_offset):
             return True
-        return slot_ms is not None and slot_ms >= timers.begun_until
+        return slot_ms is not None and slot_ms >= timers.active_until
 
-    def _put(self, parked: Parked, record: Record) -> PutResult:
+    def _put(self, delayed: DelayedRecord, record: Record) -> PutResult:
         """Put the record that cancels a message, and let it wait no more."""
         result = self._store.put_record(record)
         if result.status is not PutStatus.PUT_OK:
             code = ErrorCode.DISK_FULL if result.status is PutStatus.DISK_FULL else ErrorCode.READ_ONLY
             raise Refusal(code, f"it cannot be written down ({result.status}); the message still waits")
         self._puts.wrote()
-        schedule, queue_offset = self._schedule, parked.record.queue_offset
-        schedule.cancelled.add(parked.physical_offset)
-        if parked.level:
-            self._cancellations.add(result.queue_offset, parked.level, queue_offset)
+        schedule, queue_offset = self._schedule, delayed.record.queue_offset
+        schedule.cancelled.add(delayed.physical_offset)
+        if delayed.level:
+            self._schedule.cancellations.add(result.queue_offset, delayed.level, queue_offset)
         else:
-            schedule.timers.due.done(parked.physical_offset)
-        schedule.stats.cancelled[parked.topic] += 1
-        self._counts.waits_no_more(parked.topic, parked.level, queue_offset)
+            schedule.timers.active.done(delayed.physical_offset)
+        schedule.stats.cancelled[delayed.topic] += 1
+        self._counts.finished(delayed.topic, delayed.level, queue_offset)
         return result
 
 
-def has_key(parked: Parked, key: str) -> bool:
+def has_key(delayed: DelayedRecord, key: str) -> bool:
     """Whether a parked record has this unique id or key."""
-    return key == parked.unique_key or key in parked.record.keys
+    return key == delayed.unique_key or key in delayed.record.keys
 
 
-def _found(found: list[Parked], records: Iterable[bytes]) -> _Found:
-    messages = [parked for parked in found if parked.cancels is None]
+def _found(found: list[DelayedRecord], records: Iterable[bytes]) -> _Found:
+    messages = [delayed for delayed in found if delayed.cancels is None]
     # Of one of these another one was made on the way: the message is parked there now.
-    made_of = {origin_of(parked.record) for parked in messages if parked.rolled}
+    made_of = {origin_of(delayed.record) for delayed in messages if delayed.rolled}
     cancelled: set[int] = set()
     for data in records:
         record = RecordView(data, 0)
@@ -236,14 +239,14 @@ def _found(found: list[Parked], records: Iterable[bytes]) -> _Found:
         if origin is not None and record.topic == DELAY_CANCEL_TOPIC:
             cancelled.add(origin)
     deleted: set[tuple[DeleteId, int]] = set()
-    for parked in found:
-        origin = origin_of(parked.record)
-        if parked.cancels is None:
+    for delayed in found:
+        origin = origin_of(delayed.record)
+        if delayed.cancels is None:
             continue
-        if origin is not None and not parked.rolled:
+        if origin is not None and not delayed.rolled:
             cancelled.add(origin)
         else:
-            deleted.add((parked.cancels, parked.out_ms))
+            deleted.add((delayed.cancels, delayed.out_ms))
     return _Found(
-        [parked for parked in messages if parked.physical_offset not in made_of], cancelled, deleted
+        [delayed for delayed in messages if delayed.physical_offset not in made_of], cancelled, deleted
     )

@@ -1,7 +1,7 @@
 """The hook before an append: a message with a delay is parked in a topic of the system (RocketMQ: HookUtils).
 
 DELAY, one of the 18 levels, comes before the times (TIMER_DELAY_SEC, TIMER_DELAY_MS, TIMER_DELIVER_MS, in this
-order). A message whose time has come already is none for later. What cannot be parked is refused, and nothing is
+order). A message whose time has come already is none for later. What cannot be delayed is refused, and nothing is
 stored.
 """
 
@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from reput_broker.config.sections import DelayConfig
-from reput_broker.delay.parked import number_of, timer_out_ms
+from reput_broker.delay.delayed_record import number_of, timer_out_ms
 from reput_broker.request import Refusal
 from reput_protocol import properties as names
 from reput_protocol.codes import ResponseCode
@@ -26,7 +26,7 @@ _ROLL_BYTES = 64
 _TIMES = (names.TIMER_DELAY_SEC, names.TIMER_DELAY_MS, names.TIMER_DELIVER_MS)
 
 
-class Parking:
+class DelayHook:
     """Decides for each message whether it is for later, and rewrites those that are.
 
     Args:
@@ -38,7 +38,7 @@ class Parking:
         self._options = options
         self._clock_ms = clock_ms
 
-    def park(self, record: Record, properties: dict[str, str]) -> Record | None:
+    def redirect(self, record: Record, properties: dict[str, str]) -> Record | None:
         """Return the record to store in the place of `record` if its message is for later, else None.
 
         Args:
@@ -54,7 +54,7 @@ class Parking:
             for name in (*_TIMES, names.TIMER_OUT_MS):
                 properties.pop(name, None)
             properties[names.DELAY] = str(level)
-            return _parked(record, properties, SCHEDULE_TOPIC, level - 1)
+            return _redirected(record, properties, SCHEDULE_TOPIC, level - 1)
         if names.TIMER_OUT_MS in properties or properties.keys().isdisjoint(_TIMES):
             # TIMER_OUT_MS: it was delivered by the timer once and is passed on with its properties.
             return None
@@ -99,10 +99,10 @@ class Parking:
             )
         properties[names.TIMER_DELIVER_MS] = str(deliver_ms)
         properties[names.TIMER_OUT_MS] = str(timer_out_ms(deliver_ms))
-        return _parked(record, properties, TIMER_TOPIC, 0, spare_bytes=_ROLL_BYTES)
+        return _redirected(record, properties, TIMER_TOPIC, 0, spare_bytes=_ROLL_BYTES)
 
 
-def _parked(
+def _redirected(
     record: Record, properties: dict[str, str], topic: str, queue_id: int, *, spare_bytes: int = 0
 ) -> Record:
     properties[names.REAL_TOPIC] = record.topic

@@ -1,0 +1,90 @@
+"""The delayed records that were delivered before a restart, read from the log."""
+
+from __future__ import annotations
+
+from array import array
+from bisect import bisect_left
+from collections.abc import Iterable
+from itertools import groupby
+
+from reput_broker.delay.delayed_record import origin_of
+from reput_broker.store.dispatch import DispatchBatch
+from reput_broker.store.message_store import MessageStore
+from reput_protocol.names import SCHEDULE_TOPIC, TIMER_TOPIC, TRANS_OP_HALF_TOPIC
+from reput_protocol.properties import find_property
+from reput_protocol.record.view import RecordView
+
+
+class DeliveredRecords:
+    """A dispatcher that collects the parked records of which there is a copy in the log.
+
+    After a crash the saved progress is a little old, but each copy names its parked record. A copy lost in a power cut
+    counts as none: its message is delivered again, and with `flush = "sync"` no consumer had seen it.
+    """
+
+    def __init__(self, store: MessageStore) -> None:
+        self._store = store
+        self.timed = array("q")
+        """Log offsets of records in the timer's queue that were delivered or parked anew."""
+        self.levelled: set[tuple[int, int]] = set()
+        """Delay level and queue offset of records of the levels that were delivered or cancelled."""
+
+    def dispatch(self, batch: DispatchBatch) -> None:
+        """Look at every record of the batch."""
+        for position in _with_prepared_offset(batch):
+            record = RecordView(batch.data, position)
+            if record.topic == TRANS_OP_HALF_TOPIC:
+                continue  # it names a place in the log, where anything may lie, a message that waits too
+            if record.topic == TIMER_TOPIC and find_property(record.properties, b"TIMER_DEL_UNIQKEY"):
+                continue  # it lies in the slot of what it cancels
+            origin = origin_of(record)
+            if origin is not None:
+                self._note(origin)
+
+    def _note(self, physical_offset: int) -> None:
+        data = self._store.message_at(physical_offset)
+        if data is None:
+            return  # it has left the log, and waits no more
+        delayed = RecordView(data, 0)
+        topic = delayed.topic
+        if topic == TIMER_TOPIC:
+            self.timed.append(physical_offset)
+        elif topic == SCHEDULE_TOPIC:
+            self.levelled.add((delayed.queue_id + 1, delayed.queue_offset))
+
+
+def _with_prepared_offset(batch: DispatchBatch) -> list[int]:
+    """Return where the records of a batch begin that name another one."""
+    named = zip(batch.rows.column("position"), batch.rows.column("prepared_transaction_offset"), strict=True)
+    return [start for start, prepared_offset in named if prepared_offset]
+
+
+class OffsetSet:
+    """Offsets to be looked up."""
+
+    def __init__(self, offsets: Iterable[int] = ()) -> None:
+        self._offsets = array("q")
+        self.fill(array("q", offsets))
+
+    def fill(self, offsets: array[int]) -> None:
+        """Hold these instead, in whatever order and however often they come."""
+        self._offsets = array("q", (offset for offset, _ in groupby(sorted(offsets))))
+
+    def clear(self) -> None:
+        """Hold none."""
+        self._offsets = array("q")
+
+    def __contains__(self, offset: int) -> bool:
+        offsets = self._offsets
+        if not offsets:
+            return False
+        index = bisect_left(offsets, offset)
+        return index < len(offsets) and offsets[index] == offset
+
+    def __len__(self) -> int:
+        return len(self._offsets)
+
+    @property
+    def ascending(self) -> array[int]:
+        """All of them, in order."""
+        return self._offsets
