@@ -1,1 +1,8 @@
-"""Messages for later: delay levels, timers, cancellations (RocketMQ: ScheduleMessageService, TimerMessageStore)."""
+"""Delayed messages (RocketMQ: ScheduleMessageService, TimerMessageStore).
+
+`delay_hook` redirects delayed messages, `delayed_record` decodes them, `deliverer` puts them when
+due, `service` runs the tasks. Delay levels: `levels`, `level_offsets`, `level_counts`. Deliver
+times: `timer_message_store` with its files `timer_wheel`, `timer_log` and `timer_checkpoint`,
+`timer_feed` and `active_slots`. `schedule` recovers and saves both; `waiting_messages` lists and
+`canceller` cancels.
+"""

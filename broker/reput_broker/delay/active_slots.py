@@ -1,8 +1,10 @@
-"""The slots of the wheel whose time is near, in memory: their messages by the millisecond at which they fire.
+"""The slots of the wheel that are due soon, in memory: their messages by the millisecond at which they
+are due.
 
-A slot is begun when the loader has seen its chain; what is put into it later comes here directly. It is done with when
-its second is over, its chain is loaded and none of its messages waits any more. The log offset at which its first
-message was delivered is kept until then: the copies of all messages of slots that are not done with lie behind it.
+A slot is activated when the loader finds its chain; messages put into it later are added here
+directly. It is finished when its second is over, its chain is loaded and none of its messages
+waits. Until then it keeps the log offset at which its first message was delivered: the copies of
+all messages of unfinished slots are behind it.
 """
 
 from __future__ import annotations
@@ -17,25 +19,26 @@ from reput_broker.delay.delayed_record import DeleteId, Due
 
 @dataclass(slots=True)
 class ActiveSlot:
-    """A slot whose messages are here, or on their way."""
+    """A slot whose messages are in memory or being loaded."""
 
     is_loaded: bool
     waiting: set[int] = field(default_factory=set)
-    """Log offsets of messages that have not been delivered, cancelled or dropped yet."""
+    """Log offsets of messages that have not been delivered, cancelled or dropped."""
     order: list[int] | None = None
-    """Those in order, and some that wait no more, once somebody has asked for them so."""
+    """The same in order, perhaps with some that no longer wait; None until `waiting_in` is called."""
     began_at: int | None = None
     """Where the log ended when the first of its messages was delivered."""
     deletes: dict[DeleteId, str | None] = field(default_factory=dict)
-    """What delete messages of this slot cancel: the topic that it is for, None once such a message has come up."""
+    """What delete messages of this slot cancel, with the topic of the cancelled message; None once
+    one has been found."""
 
 
 class ActiveSlots:
-    """What waits in memory. One owner."""
+    """The messages in memory. One owner."""
 
     def __init__(self) -> None:
         self.slots: dict[int, ActiveSlot] = {}
-        """Every begun slot that is not done with, by its time."""
+        """Every unfinished active slot by its time."""
         self._heap: list[Due] = []
         self._waiting: dict[int, Due] = {}
 
@@ -44,18 +47,18 @@ class ActiveSlots:
 
     @property
     def is_loading(self) -> bool:
-        """Whether the messages of a begun slot are still on their way."""
+        """Whether the messages of an active slot are still being loaded."""
         return any(not slot.is_loaded for slot in self.slots.values())
 
     def activate(self, slot_ms: int, *, is_loaded: bool) -> ActiveSlot:
-        """Return a slot, begun if need be."""
+        """Return the slot of this time, activated if it was not."""
         slot = self.slots.get(slot_ms)
         if slot is None:
             slot = self.slots[slot_ms] = ActiveSlot(is_loaded)
         return slot
 
     def push(self, due: Due) -> None:
-        """Let a message of a begun slot wait for its time; nothing happens if it does already."""
+        """Add a message of an active slot; does nothing if it is already there."""
         if due.physical_offset in self._waiting:
             return
         self._waiting[due.physical_offset] = due
@@ -69,15 +72,15 @@ class ActiveSlots:
 
     @property
     def next_ms(self) -> int | None:
-        """When the next message fires; None if none waits."""
+        """When the next message is due; None if none waits."""
         heap = self._heap
         while heap and heap[0].physical_offset not in self._waiting:
             heapq.heappop(heap)  # cancelled
         return heap[0].due_ms if heap else None
 
     def take(self, now_ms: int, count: int) -> list[Due]:
-        """Return up to `count` messages whose time has come, in order; they still wait. `give_back` what was not
-        done."""
+        """Return up to `count` due messages in order. They still wait: `give_back` those that were
+        not delivered."""
         taken: list[Due] = []
         heap = self._heap
         while heap and len(taken) < count and heap[0].due_ms <= now_ms:
@@ -87,7 +90,7 @@ class ActiveSlots:
         return taken
 
     def give_back(self, dues: Iterable[Due]) -> None:
-        """Let messages that were taken fire again."""
+        """Make messages that were taken due again."""
         for due in dues:
             heapq.heappush(self._heap, due)
 
@@ -96,8 +99,12 @@ class ActiveSlots:
         return physical_offset in self._waiting
 
     def done(self, physical_offset: int, *, delivered_from: int | None = None) -> None:
-        """Forget a message: it was delivered, with the log ending at `delivered_from` before, or cancelled or
-        dropped."""
+        """Remove a message that was delivered, cancelled or dropped.
+
+        Args:
+            physical_offset: of its delayed record.
+            delivered_from: where the log ended before the delivery; None if it was not delivered.
+        """
         due = self._waiting.pop(physical_offset, None)
         if due is None:
             return
@@ -107,13 +114,13 @@ class ActiveSlots:
             slot.began_at = delivered_from
 
     def waiting(self) -> list[Due]:
-        """Return every message that waits, in order."""
+        """Return every waiting message in order."""
         return sorted(self._waiting.values())
 
     def waiting_in(self, slot_ms: int, after: int, count: int) -> list[Due]:
-        """Return up to `count` messages that wait in a begun slot, by their log offsets beyond `after`.
+        """Return up to `count` waiting messages of an active slot, by their log offsets beyond `after`.
 
-        Costs what the slot has the first time, and little more than what is returned afterwards.
+        The first call sorts the slot; later calls cost little more than what they return.
         """
         slot = self.slots[slot_ms]
         if slot.order is None:
@@ -127,10 +134,10 @@ class ActiveSlots:
         return found
 
     def finish_before(self, stop_ms: int) -> tuple[int, list[ActiveSlot]]:
-        """Forget the slots before a time that are done with, up to the first that is not.
+        """Remove the finished slots before a time, up to the first unfinished one.
 
         Returns:
-            The time of that slot, or `stop_ms`; and the slots that were forgotten.
+            The time of that slot, or `stop_ms`; and the slots that were removed.
         """
         finished: list[ActiveSlot] = []
         for slot_ms in sorted(slot_ms for slot_ms in self.slots if slot_ms < stop_ms):
@@ -141,5 +148,5 @@ class ActiveSlots:
         return stop_ms, finished
 
     def first_delivery(self, default: int) -> int:
-        """Return where the log ended before the first delivery of a slot that is not done with."""
+        """Return where the log ended before the first delivery of an unfinished slot."""
         return min((s.began_at for s in self.slots.values() if s.began_at is not None), default=default)

@@ -1,9 +1,9 @@
-"""Take parked messages back by their key, and say truthfully whether that was in time.
+"""Cancel delayed messages by key and report reliably whether that was in time.
 
-A message is cancelled when the record that says so is in the log: in the same step of the event loop it is still
-waiting, and from then on it is never delivered. Whoever asked hears of it once that record is on the disk, so that no
-crash can prove the answer wrong. One that waits no more is told to be delivered, unless the log says that it was
-cancelled.
+A message is cancelled when the record that says so is in the log: it still waits in the same step
+of the event loop, and is never delivered afterwards. The answer is sent after that record has been
+flushed, so that no crash can contradict it. A message that no longer waits is reported as delivered
+unless the log says that it was cancelled.
 """
 
 from __future__ import annotations
@@ -38,27 +38,27 @@ from reput_protocol.record.view import RecordView
 _FOUND_MAX = 64
 _WALKED_AT_ONCE = 256
 _RECORD_BYTES = 512
-"""More than a record has beside its properties."""
+"""More than the size of a record without its properties."""
 
 
 @dataclass(slots=True)
 class Cancelled:
-    """What cancelling one message came to."""
+    """The result of cancelling one message."""
 
     delayed: DelayedRecord
     outcome: CancelOutcome
     end_offset: int = 0
-    """It is certain once the log is on the disk up to here."""
+    """The result is durable once the log is flushed up to here."""
 
 
 @dataclass(slots=True)
 class _Found:
-    """What the log says of a key."""
+    """What the log contains about a key."""
 
     waiting: list[DelayedRecord]
-    """DelayedRecord records, each at the last place where it was parked."""
+    """Delayed records, each at the last place to which it was rescheduled."""
     cancelled: set[int]
-    """Log offsets of parked records that a record of ours cancels."""
+    """Log offsets of delayed records that one of our records cancels."""
     deleted: set[tuple[DeleteId, int]]
     """What RocketMQ's delete messages cancel, and in which slot of the wheel."""
 
@@ -73,10 +73,11 @@ class Canceller:
     """Cancels messages of one schedule.
 
     Args:
-        schedule, cancellations, counts: what waits, told what does not any more.
-        store: asked for keys.
-        puts: takes its turn with everybody else's puts.
-        waiting: walked over where the index cannot answer.
+        schedule: holds the waiting messages.
+        counts: notified of each cancelled message.
+        store: finds the records by key, and takes those that cancel.
+        puts: serialises them with other puts.
+        waiting: searched where the index cannot answer.
         clock_ms: wall clock.
     """
 
@@ -99,11 +100,11 @@ class Canceller:
         self._limiter = trio.CapacityLimiter(1)
 
     async def cancel(self, topic: str, key: str) -> list[Cancelled]:
-        """Cancel the messages for `topic` with this unique id or key; return what that came to for each.
+        """Cancel the messages for `topic` with this unique id or key; return the result for each.
 
         Raises:
-            Refusal: the store takes nothing now (nothing was cancelled that is not returned by asking again), or what
-                has just been put is not ready to be looked at yet.
+            Refusal: the store refuses writes (messages cancelled before that are reported when the
+                call is repeated), or the latest messages cannot be searched yet.
         """
         results: dict[int, Cancelled] = {}
         moved: set[int] = set()
@@ -126,7 +127,7 @@ class Canceller:
                     and self._is_far(delayed)
                     and place not in moved
                 ):
-                    moved.add(place)  # unless it has been delayed anew meanwhile
+                    moved.add(place)  # unless it has been rescheduled meanwhile
                     has_moved = True
                     continue
                 results[place] = cancelled
@@ -141,7 +142,8 @@ class Canceller:
     # -- finding -------------------------------------------------------------------------------------------
 
     async def _find(self, topic: str, key: str) -> _Found:
-        """Find records by the index; where it is off, or being made again, by looking at everything that waits."""
+        """Find records by the index; if that is disabled or being rebuilt, search everything that
+        waits."""
         is_settled = True
         try:
             self._store.settle_index()
@@ -183,7 +185,7 @@ class Canceller:
             await until(lambda: not self._schedule.timers.active.is_loading)
 
     def _cancel_now(self, delayed: DelayedRecord, slot_ms: int | None, record: Record) -> Cancelled | None:
-        """Decide, and put the record; None if that cannot be told until slots that are near have been loaded."""
+        """Decide, and put the record; None if that requires slots that are still being loaded."""
         if delayed.physical_offset in self._schedule.cancelled:
             return Cancelled(delayed, CancelOutcome.ALREADY_CANCELLED, self._store.max_physical_offset)
         if self._is_waiting(delayed, slot_ms):
@@ -206,11 +208,13 @@ class Canceller:
         return slot_ms is not None and slot_ms >= timers.active_until
 
     def _put(self, delayed: DelayedRecord, record: Record) -> PutResult:
-        """Put the record that cancels a message, and let it wait no more."""
+        """Put the record that cancels a message, and remove the message."""
         result = self._store.put_record(record)
         if result.status is not PutStatus.PUT_OK:
             code = ErrorCode.DISK_FULL if result.status is PutStatus.DISK_FULL else ErrorCode.READ_ONLY
-            raise Refusal(code, f"it cannot be written down ({result.status}); the message still waits")
+            raise Refusal(
+                code, f"the cancellation cannot be stored ({result.status}); the message still waits"
+            )
         self._puts.wrote()
         schedule, queue_offset = self._schedule, delayed.record.queue_offset
         schedule.cancelled.add(delayed.physical_offset)
@@ -224,13 +228,13 @@ class Canceller:
 
 
 def has_key(delayed: DelayedRecord, key: str) -> bool:
-    """Whether a parked record has this unique id or key."""
+    """Whether a delayed record has this unique id or key."""
     return key == delayed.unique_key or key in delayed.record.keys
 
 
 def _found(found: list[DelayedRecord], records: Iterable[bytes]) -> _Found:
     messages = [delayed for delayed in found if delayed.cancels is None]
-    # Of one of these another one was made on the way: the message is parked there now.
+    # These have been rescheduled: the message waits in the derived record now.
     made_of = {origin_of(delayed.record) for delayed in messages if delayed.rolled}
     cancelled: set[int] = set()
     for data in records:

@@ -1,8 +1,8 @@
-"""The hook before an append: a message with a delay is parked in a topic of the system (RocketMQ: HookUtils).
+"""The hook before an append that redirects a delayed message to a system topic (RocketMQ: HookUtils).
 
-DELAY, one of the 18 levels, comes before the times (TIMER_DELAY_SEC, TIMER_DELAY_MS, TIMER_DELIVER_MS, in this
-order). A message whose time has come already is none for later. What cannot be delayed is refused, and nothing is
-stored.
+The level (DELAY) takes precedence over the times (TIMER_DELAY_SEC, TIMER_DELAY_MS,
+TIMER_DELIVER_MS, in this order). A message whose time has passed is stored as it is. A message that
+cannot be delayed is refused, and nothing is stored.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ from reput_protocol.record.delays import DELAY_LEVELS_MS
 from reput_protocol.record.record import Record
 
 _ROLL_BYTES = 64
-"""Room for what is added when the message is parked anew on its way, and for a checksum."""
+"""Room for what rescheduling adds, and for a checksum."""
 _TIMES = (names.TIMER_DELAY_SEC, names.TIMER_DELAY_MS, names.TIMER_DELIVER_MS)
 
 
 class DelayHook:
-    """Decides for each message whether it is for later, and rewrites those that are.
+    """Redirects delayed messages.
 
     Args:
         options: read at every message.
-        clock_ms: wall clock, which the times count by.
+        clock_ms: wall clock, which the times refer to.
     """
 
     def __init__(self, options: DelayConfig, clock_ms: Callable[[], int]) -> None:
@@ -39,15 +39,15 @@ class DelayHook:
         self._clock_ms = clock_ms
 
     def redirect(self, record: Record, properties: dict[str, str]) -> Record | None:
-        """Return the record to store in the place of `record` if its message is for later, else None.
+        """Return the record to store instead of `record` if its message is delayed, else None.
 
         Args:
-            record: names the topic and the queue that the message is for.
-            properties: its properties; used up.
+            record: names the message's topic and queue.
+            properties: its properties; changed in place.
 
         Raises:
-            Refusal: a delay is no number, the time is too far ahead, messages with a time of their own are not taken,
-                or what is added does not fit.
+            Refusal: a delay is not a number, the time is too far ahead, messages with a deliver
+                time of their own are disabled, or the added properties do not fit.
         """
         level = self._level(properties)
         if level > 0:
@@ -56,7 +56,7 @@ class DelayHook:
             properties[names.DELAY] = str(level)
             return _redirected(record, properties, SCHEDULE_TOPIC, level - 1)
         if names.TIMER_OUT_MS in properties or properties.keys().isdisjoint(_TIMES):
-            # TIMER_OUT_MS: it was delivered by the timer once and is passed on with its properties.
+            # TIMER_OUT_MS: the timer delivered it before, and it is forwarded with its properties.
             return None
         return self._timed(record, properties)
 
@@ -67,7 +67,7 @@ class DelayHook:
         level = number_of(text)
         if level is None:
             raise _illegal(
-                f"the delay level {text[:40]!r} is no number; the levels are 1 to {len(DELAY_LEVELS_MS)}"
+                f"the delay level {text[:40]!r} is not a number; the levels are 1 to {len(DELAY_LEVELS_MS)}"
             )
         return min(level, len(DELAY_LEVELS_MS))
 
@@ -77,7 +77,7 @@ class DelayHook:
         if not options.timer_wheel:
             raise Refusal(
                 ErrorCode.UNSUPPORTED_REQUEST,
-                "messages with a deliver time of their own are not taken here (delay.timer_wheel is false); "
+                "messages with a deliver time of their own are disabled here (delay.timer_wheel is false); "
                 "use a delay level",
                 response_code=int(ResponseCode.SYSTEM_ERROR),
             )

@@ -1,12 +1,12 @@
-"""What a parked record says, and the records that the broker makes of it.
+"""Delayed records, and the records that the broker derives from them.
 
-A delayed record is the message as it was sent, in a topic of the system, with REAL_TOPIC and REAL_QID for where it is
-to go. Everything that is made of one carries its place in the log (`origin_field`): the copy that is delivered, the
-record that is delayed anew, and the one that cancels it. So the log itself tells what has become of a delayed record,
-whatever else is lost. RocketMQ leaves the field at 0.
+A delayed record is the message as it was sent, in a system topic, with REAL_TOPIC and REAL_QID
+naming its destination. Every record derived from it carries its log offset (`origin_field`): the
+delivered copy, the rescheduled record and the record that cancels it. So the log alone tells
+whether a delayed record is finished. RocketMQ leaves the field at 0.
 
-Unlike RocketMQ's, a delivered copy has the properties that its sender gave it and no more: who passes a message on with
-its properties does not delay it once more.
+Unlike RocketMQ's, a delivered copy has only the properties that its sender gave it, so that
+forwarding a message with its properties does not delay it again.
 """
 
 from __future__ import annotations
@@ -27,16 +27,16 @@ _AT_ZERO: Final = -1
 
 
 def origin_field(physical_offset: int) -> int:
-    """Return what PREPARED_TRANSACTION_OFFSET holds in records made of the one at this log offset.
+    """Return the PREPARED_TRANSACTION_OFFSET of records derived from the one at this log offset.
 
-    Committed transactions name a half message there; in all other records the field is 0, so that the very first record
-    of the log is named by -1.
+    Committed transactions name their half message there; in all other records the field is 0, so
+    the first record of the log is named by -1.
     """
     return physical_offset or _AT_ZERO
 
 
 def origin_of(record: RecordView) -> int | None:
-    """Return the log offset of the record that this one names; None if it names none that lies before it."""
+    """Return the log offset of the record that this one names; None if it names none that precedes it."""
     field = record.prepared_transaction_offset
     if field == 0:
         return None
@@ -61,47 +61,47 @@ BROKER_PROPERTIES: Final = (
 )
 """Properties that a delivered copy does not have."""
 CANCELLED_BORN: Final = "REPUT_CANCELLED_BORN"
-"""Says in a delete message of ours when the message was born that it cancels: another one with the same unique id, sent
-for the same second later, is not meant."""
+"""Property of Reput's delete messages: the born time of the cancelled message, so that a later
+message with the same unique id and second is not cancelled."""
 _MARKS: Final = tuple(name.encode() + b"\x01" for name in BROKER_PROPERTIES)
 _NUMBER: Final = re.compile(rb"[+-]?[0-9]{1,19}")
 
 
 class DeleteId(NamedTuple):
-    """What a delete message says of the message that it cancels."""
+    """How a delete message identifies the message that it cancels."""
 
     key: str
     born_ms: int | None
-    """None in RocketMQ's, which mean every message with that key in the same slot."""
+    """None in RocketMQ's, which cancel every message with that key in the same slot."""
 
 
 class DelayedRecord(NamedTuple):
-    """A parked record, and what its properties say."""
+    """A delayed record and its properties."""
 
     record: RecordView
     topic: str
-    """Where the message goes: REAL_TOPIC."""
+    """The destination: REAL_TOPIC."""
     queue_id: int
     out_ms: int
     """The slot of the wheel (TIMER_OUT_MS), 0 in a queue of the levels."""
     marks: dict[bytes, bytes]
     """Those of its properties that a delivered copy does not have."""
     kept: bytes
-    """The text of the others."""
+    """The text of the other properties."""
 
     @property
     def physical_offset(self) -> int:
-        """Where the record lies in the log: what tells it from every other."""
+        """Its log offset, which identifies it."""
         return int(self.record.physical_offset)
 
     @property
     def level(self) -> int:
-        """The delay level, 0 for a time of its own."""
+        """The delay level; 0 for a message with a deliver time of its own."""
         return 0 if self.out_ms else self.record.queue_id + 1
 
     @property
     def due_ms(self) -> int:
-        """When the message is to be delivered."""
+        """When the message is due."""
         if self.out_ms:
             return timer_due_ms(self.out_ms, self.marks.get(b"TIMER_DELIVER_MS"))
         stored_ms = self.record.store_timestamp_ms
@@ -115,7 +115,7 @@ class DelayedRecord(NamedTuple):
 
     @property
     def cancels(self) -> DeleteId | None:
-        """What the record cancels, if it is no message but a delete message (TIMER_DEL_UNIQKEY); else None."""
+        """What a delete message (TIMER_DEL_UNIQKEY) cancels; None for any other record."""
         key = find_property(self.kept, b"TIMER_DEL_UNIQKEY") if self.out_ms else None
         if key is None:
             return None
@@ -124,7 +124,8 @@ class DelayedRecord(NamedTuple):
 
     @property
     def cancelled_by(self) -> tuple[DeleteId, ...]:
-        """What a delete message says that cancels this message; before 5.3 RocketMQ's said no topic."""
+        """The ids by which delete messages cancel this message; before 5.3 RocketMQ's key had no
+        topic."""
         key = self.key
         ours = DeleteId(key, self.record.born_timestamp_ms)
         if self.unique_key is None:
@@ -133,12 +134,12 @@ class DelayedRecord(NamedTuple):
 
     @property
     def rolled(self) -> int:
-        """How often it has been parked anew."""
+        """How often it has been rescheduled."""
         return number_of(self.marks.get(b"TIMER_ROLL_TIMES")) or 0
 
     @property
     def key(self) -> str:
-        """The key under which RocketMQ's delete messages name it (RocketMQ: buildDeleteKey)."""
+        """The key by which RocketMQ's delete messages name it (RocketMQ: buildDeleteKey)."""
         return f"{self.topic}+{self.unique_key}"
 
     @property
@@ -148,23 +149,24 @@ class DelayedRecord(NamedTuple):
 
 
 class Due(NamedTuple):
-    """A parked message and when it fires. The order is that of delivery: by time, then by age."""
+    """A delayed message and when it is due. Sorts in the order of delivery: by time, then by age."""
 
     due_ms: int
-    """The message's own deliver time; of one that rolls, its slot's."""
+    """The message's own deliver time; for one that rolls, the time of its slot."""
     physical_offset: int
-    """Where the parked record lies in the log: what tells it from every other."""
+    """The log offset of the delayed record, which identifies it."""
     size: int
     level: int
-    """The delay level, 0 for a time of its own."""
+    """The delay level; 0 for a message with a deliver time of its own."""
     place: int
-    """Queue offset in the queue of its level; or the time of its slot in the wheel."""
+    """The queue offset in the queue of its level, or the time of its slot in the wheel."""
     rolls: bool = False
-    """Whether it is parked anew instead of delivered: its own time is further ahead than the wheel looks."""
+    """Whether it is rescheduled instead of delivered, because its time is further ahead than the
+    wheel reaches."""
 
 
 def decode_delayed(data: bytes) -> DelayedRecord | None:
-    """Return what a parked record says; None if it is none, or does not say where the message goes, or when."""
+    """Decode a delayed record; None if it is not one, or its destination or time is missing."""
     record = RecordView(data, 0)
     marks: dict[bytes, bytes] = {}
     kept: list[bytes] = []
@@ -192,16 +194,16 @@ def decode_delayed(data: bytes) -> DelayedRecord | None:
 
 
 def timer_out_ms(deliver_ms: int) -> int:
-    """Return the slot for a deliver time: the second before it, not the one that begins with it (RocketMQ:
-    HookUtils)."""
+    """Return the slot for a deliver time: the second before it, not the one that begins with it
+    (RocketMQ: HookUtils)."""
     return (deliver_ms - 1) // TIMER_PRECISION_MS * TIMER_PRECISION_MS
 
 
 def timer_due_ms(out_ms: int, deliver: bytes | None) -> int:
-    """Return when a message is due whose slot is `out_ms`: to the millisecond if the record says so.
+    """Return when a message in slot `out_ms` is due: to the millisecond if the record says so.
 
-    Reput writes TIMER_DELIVER_MS into every record. Of those that RocketMQ parked some have a delay only; they are due
-    when RocketMQ would deliver them, at the end of their slot's second.
+    Reput writes TIMER_DELIVER_MS into every record. Some of RocketMQ's have only a delay; they are
+    due when RocketMQ would deliver them, at the end of their slot's second.
     """
     deliver_ms = number_of(deliver)
     if deliver_ms is not None and timer_out_ms(deliver_ms) == out_ms:
@@ -210,10 +212,10 @@ def timer_due_ms(out_ms: int, deliver: bytes | None) -> int:
 
 
 def delivered_copy(delayed: DelayedRecord, queue_id: int, store_host: bytes, *, with_crc: bool) -> bytes:
-    """Return the message that consumers get of a parked record, as a record whose offsets are to be filled in.
+    """Return the message for consumers as an encoded record whose offsets are still to be filled in.
 
     Raises:
-        InvalidMessage: no record can hold its topic.
+        InvalidMessage: a record cannot hold its topic.
     """
     return redirect_record(
         delayed.record,
@@ -227,7 +229,11 @@ def delivered_copy(delayed: DelayedRecord, queue_id: int, store_host: bytes, *, 
 
 
 def rolled_copy(delayed: DelayedRecord, store_host: bytes, *, with_crc: bool) -> bytes:
-    """Return the record to be parked anew, on the way to a time that the wheel does not reach (RocketMQ: convert)."""
+    """Return the record that reschedules a message beyond the reach of the wheel (RocketMQ: convert).
+
+    Raises:
+        InvalidMessage: the properties have grown too long.
+    """
     found = decode_properties(delayed.record.properties)
     found[names.TIMER_ROLL_TIMES] = str(delayed.rolled + 1)
     found.pop(names.CRC32, None)
@@ -243,17 +249,17 @@ def rolled_copy(delayed: DelayedRecord, store_host: bytes, *, with_crc: bool) ->
 
 
 def cancel_record(delayed: DelayedRecord, slot_ms: int, now_ms: int) -> Record:
-    """Return the record that cancels a parked one.
+    """Return the record that cancels a delayed record.
 
-    For a message of the wheel it is RocketMQ's delete message, which goes into the slot where the message is and is
-    heeded by either broker; for one of a delay level a record of our own topic.
+    For a message in the wheel it is RocketMQ's delete message, which goes into the same slot and
+    which both brokers heed; for one of a delay level it is a record of a topic of our own.
     """
     found = {
         names.REAL_TOPIC: delayed.topic,
         names.REAL_QUEUE_ID: str(delayed.queue_id),
     }
     properties = decode_properties(delayed.kept)
-    for name in (names.UNIQ_KEY, names.KEYS):  # whoever finds the message by them finds this too
+    for name in (names.UNIQ_KEY, names.KEYS):  # a query that finds the message also finds this record
         if name in properties:
             found[name] = properties[name]
     topic = DELAY_CANCEL_TOPIC
@@ -274,7 +280,7 @@ def cancel_record(delayed: DelayedRecord, slot_ms: int, now_ms: int) -> Record:
 
 
 def number_of(text: bytes | str | None) -> int | None:
-    """Return a decimal number of at most 64 bits, None if it is none (RocketMQ: Long.parseLong)."""
+    """Parse a decimal number of at most 64 bits; None if it is not one (RocketMQ: Long.parseLong)."""
     if isinstance(text, str):
         text = text.encode()
     if text is None or _NUMBER.fullmatch(text) is None:

@@ -1,13 +1,14 @@
-"""Put the copies of messages whose time has come, many at a time (RocketMQ: deliverMessage,
+"""Put the copies of due messages, many at a time (RocketMQ: deliverMessage,
 TimerDequeuePutMessageService).
 
-Messages of one queue go into the log together, in the order of their times, and one sync covers whatever was put
-since the last. A message is delivered when its copy is in the log; that, and that it was not cancelled before, is
-decided in one step of the event loop, so that cancelling can be told truthfully.
+Messages of one queue are appended together in the order of their times, and one sync covers
+everything put since the last one. A message is delivered when its copy is in the log. That, and
+that it was not cancelled before, is decided in one step of the event loop, so that a cancellation
+gets a reliable answer.
 
-What cannot be delivered and never will is dropped and counted: a message whose topic has been deleted meanwhile,
-whose record has left the log or is damaged, or which the store does not take. A queue that is no more (a topic can be
-altered) is replaced by one that is there.
+Messages that can never be delivered are dropped and counted: their topic has been deleted, their
+record has left the log or is damaged, or the store refuses them. A queue that no longer exists (a
+topic can be altered) is replaced by one that does.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ _PUT_BYTES_MAX = 1 << 20
 
 
 class Copy(NamedTuple):
-    """One message on its way into the log."""
+    """One message to be appended."""
 
     due: Due
     delayed: DelayedRecord
@@ -47,22 +48,20 @@ class Copy(NamedTuple):
 
 
 class Stuck(Exception):
-    """The store takes nothing now; the same messages are to be tried again."""
+    """The store refuses writes now; the same messages must be tried again."""
 
 
 class Deliverer:
     """Moves messages from the schedule into their queues. One owner, one step at a time.
 
     Args:
-        store: put into.
-        puts: takes its turn with everybody else's puts.
-        reader: fetches the parked records.
-        topics: say where messages can still go.
-        levels, timers: say what is due, and are told what became of it.
-        cancelled: log offsets of parked records that must not be delivered.
-        stats: counted in.
+        schedule: its due messages are delivered.
+        counts: notified of each finished message.
+        store: the copies are put there.
+        puts: serialises them with other puts.
+        reader: reads the delayed records.
+        topics: tell which destinations exist.
         clock_ms: wall clock.
-        waits_no_more: told topic, delay level and place of each message that is done with.
     """
 
     def __init__(
@@ -91,10 +90,10 @@ class Deliverer:
         self._put_bytes_max = min(_PUT_BYTES_MAX, store.options.commit_log_file_size // 4)
 
     async def step(self, *, with_timers: bool = True) -> int:
-        """Deliver some of what is due; return how many messages were done with, 0 if none is due.
+        """Deliver some due messages; return how many were handled, 0 if none is due.
 
         Raises:
-            Stuck: the store takes nothing now; what was not done fires again.
+            Stuck: the store refuses writes now; unfinished messages stay due.
         """
         now_ms = self._clock_ms()
         timed = self._timers.due.take(now_ms, _TAKEN_MAX) if with_timers else []
@@ -111,14 +110,15 @@ class Deliverer:
 
     @property
     def next_ms(self) -> int | None:
-        """When the next message fires; None if none waits in memory or at the head of a level."""
+        """When the next message in memory or at the head of a level is due; None if none waits."""
         times = (self._timers.due.next_ms, self._levels.next_ms(self._clock_ms()))
         return min((time for time in times if time is not None), default=None)
 
     # -- what is put ---------------------------------------------------------------------------------------
 
     def _copies(self, dues: Sequence[Due], found: Sequence[bytes | None], now_ms: int) -> list[list[Copy]]:
-        """Return what is to be put, each list for one queue and small enough for one put; drop what cannot be."""
+        """Return the copies in lists, each for one queue and small enough for one put; drop what
+        cannot be delivered."""
         queues: dict[tuple[str, int], list[Copy]] = {}
         for due, data in zip(dues, found, strict=True):
             copy = self._copy_of(due, data, now_ms)
@@ -149,7 +149,7 @@ class Deliverer:
         if due.rolls and delayed.due_ms > now_ms:
             return self._rolled(due, delayed)
         if not due.level and delayed.cancels is not None:
-            self._done(due, None)  # it has come to its own slot, too late to be heeded there
+            self._done(due, None)  # it was loaded after the messages of its slot, too late to cancel one
             return None
         config = self._topics.get(delayed.topic)
         if config is None or delayed.topic == TRANS_HALF_TOPIC:
@@ -168,7 +168,7 @@ class Deliverer:
     def _rolled(self, due: Due, delayed: DelayedRecord) -> Copy | None:
         try:
             data = rolled_copy(delayed, self._store_host, with_crc=self._with_crc)
-        except InvalidMessage:  # its properties take all the room that there is
+        except InvalidMessage:  # its properties leave no room
             self._drop(due, delayed, "refused")
             return None
         return Copy(due, delayed, TIMER_TOPIC, 0, data)
@@ -194,14 +194,14 @@ class Deliverer:
             raise Stuck(str(error)) from error
 
     def _put_now(self, copies: list[Copy]) -> None:
-        """Put what has not been cancelled meanwhile, together."""
+        """Put the copies that have not been cancelled, together."""
         copies = [copy for copy in copies if self._is_open(copy.due)]
         if not copies:
             return
         before = self._store.max_physical_offset
         first = copies[0]
         result = self._store.put_encoded(first.topic, first.queue_id, [copy.data for copy in copies])
-        if result.status is PutStatus.MESSAGE_ILLEGAL:  # one that no file of the log has room for any more
+        if result.status is PutStatus.MESSAGE_ILLEGAL:  # one of them is too large for a file of the log
             if len(copies) == 1:
                 self._drop(first.due, first.delayed, "refused")
                 return
@@ -246,7 +246,7 @@ class Deliverer:
             self._timers.due.done(due.physical_offset, delivered_from=delivered_from)
 
     def _is_open(self, due: Due) -> bool:
-        """Whether the message is still to be delivered."""
+        """Whether the message still has to be delivered."""
         if due.level:
             return due.physical_offset not in self._cancelled
         return self._timers.due.is_waiting(due.physical_offset)

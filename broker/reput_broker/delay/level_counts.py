@@ -1,7 +1,8 @@
-"""How many messages of the delay levels wait, and for which topic: counted by reading them once, in the background.
+"""Count the waiting messages of the delay levels by topic, by reading each once in the background.
 
-For each level a mark runs along its queue, from where delivery is to the end and on with it. What lies before the mark
-has been counted and is taken back when it is done with; what is done with before the mark comes never was.
+For each level a mark moves along its queue, from the delivered offset to the end. Messages before
+the mark have been counted and are subtracted when they finish; messages that finish before the mark
+reaches them are never counted.
 """
 
 from __future__ import annotations
@@ -37,11 +38,11 @@ class LevelCounts:
         self._counted: dict[int, Counter[str]] = {level.number: Counter() for level in self._levels.levels}
 
     def finished(self, topic: str, level: int, place: int) -> None:
-        """Take a message back that is done with, if it has been counted.
+        """Subtract a finished message if it has been counted.
 
         Args:
-            topic: what it is for.
-            level: its delay level, 0 for a time of its own.
+            topic: its destination.
+            level: its delay level, 0 for a deliver time of its own.
             place: queue offset in the queue of its level.
         """
         if level:
@@ -51,14 +52,14 @@ class LevelCounts:
         self._stats.waiting[topic] -= 1
 
     def recount(self, level: Level) -> None:
-        """Count the messages of a level again: nobody knows any more for what those were that have been lost."""
+        """Count the messages of a level again, since the topics of lost messages are unknown."""
         for topic, number in self._counted[level.number].items():
             self._stats.waiting[topic] -= number
         self._counted[level.number].clear()
         self._marks[level.number] = 0
 
     async def step(self) -> int:
-        """Count some messages; return how many, 0 if all have been."""
+        """Count some messages; return how many, 0 if all have been counted."""
         counted = 0
         for level, _ in self._levels.waiting():
             counted += await self._count(level)

@@ -1,9 +1,10 @@
-"""How far each delay level has been delivered: `config/delayOffset.json` (RocketMQ: ScheduleMessageService).
+"""The saved progress of the delay levels: `config/delayOffset.json` (RocketMQ: ScheduleMessageService).
 
-`offsetTable` is RocketMQ's: for each level the next queue offset in its queue of `SCHEDULE_TOPIC_XXXX`. The member
-`reput` is ours: `replayFrom`, the log offset behind which every copy lies that was delivered of messages from those
-offsets on, and `cancelOffset`, the first record of our topic of cancelled messages that still matters. RocketMQ does
-not write it back; then its table holds alone, as it does for RocketMQ.
+`offsetTable` is RocketMQ's: for each level the next queue offset in its queue of
+`SCHEDULE_TOPIC_XXXX`. The member `reput` is ours: `replayFrom`, the log offset from which on the
+log holds every copy of messages at or beyond those offsets, and `cancelOffset`, the first relevant
+record of our topic of cancelled messages. RocketMQ does not write it back; then only its table is
+used, as RocketMQ does.
 """
 
 from __future__ import annotations
@@ -18,18 +19,18 @@ _OURS = "reput"
 
 
 class LevelProgress(NamedTuple):
-    """What the file says."""
+    """The content of the file."""
 
     offsets: Mapping[int, int]
-    """Next queue offset by level; a level that is missing begins at 0."""
+    """Next queue offset by level; a missing level begins at 0."""
     replay_from: int | None
-    """Copies of later messages lie in the log from here on; None if RocketMQ wrote the file."""
+    """Copies of later messages are in the log from here on; None if RocketMQ wrote the file."""
     cancel_offset: int = 0
-    """The first record in the queue of cancelled messages that matters."""
+    """The first relevant record in the queue of cancelled messages."""
 
 
 class DelayOffsetFile:
-    """The file. `save` may run in a worker thread, one at a time."""
+    """The file. `save` may run in a worker thread, one call at a time."""
 
     def __init__(self, path: Path) -> None:
         self.file = ConfigFile(path)
@@ -37,10 +38,10 @@ class DelayOffsetFile:
         self._written: LevelProgress | None = None
 
     def load(self) -> LevelProgress | None:
-        """Read the file; None if there is none.
+        """Read the file; None if it does not exist.
 
         Raises:
-            ConfigFileDamaged: neither the file nor its backup can be used; nothing was changed.
+            ConfigFileDamaged: neither the file nor its backup is usable; nothing was changed.
             OSError: a file cannot be read.
         """
         loaded = self.file.load()
@@ -53,10 +54,10 @@ class DelayOffsetFile:
         return LevelProgress(offsets, ours.get("replayFrom"), ours.get("cancelOffset", 0))
 
     def save(self, progress: LevelProgress, now_ms: int) -> None:
-        """Replace the file, durably; nothing is done if it says so already. Blocks.
+        """Replace the file durably unless its content is the same. Blocks.
 
         Raises:
-            OSError: it could not be written; the old file counts.
+            OSError: it could not be written; the old file remains.
         """
         if progress == self._written:
             return
@@ -74,7 +75,7 @@ class DelayOffsetFile:
 
 
 def _numbers(members: object) -> dict[str, int]:
-    """Return the members that are numbers from 0 on."""
+    """Return the members that are non-negative integers."""
     if not isinstance(members, Mapping):
         return {}
     return {str(name): value for name, value in members.items() if type(value) is int and value >= 0}

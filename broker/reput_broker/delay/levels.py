@@ -1,11 +1,11 @@
-"""The 18 delay levels: a queue each in `SCHEDULE_TOPIC_XXXX`, in which the entries say when messages are due.
+"""The 18 delay levels: a queue each in `SCHEDULE_TOPIC_XXXX`, whose entries hold the deliver times.
 
-(RocketMQ: ScheduleMessageService.) All messages of a level wait equally long, so a queue is in the order of delivery,
-and how far it has been delivered is one number. What has been delivered further ahead is remembered until that number
-has come so far; the copies of it, and so of all that is beyond the number, lie behind a log offset.
+(RocketMQ: ScheduleMessageService.) All messages of a level wait equally long, so its queue is in
+the order of delivery and its progress is one offset. Messages finished ahead of that offset are
+remembered until it reaches them; their copies are behind a known log offset.
 
-A clock that is set back makes messages wait that were delayed before; never longer than the level's delay, counted from
-when the clock was seen to lie behind.
+When the clock is set back, messages stored before wait longer, but never longer than the level's
+delay, counted from when the change was noticed.
 """
 
 from __future__ import annotations
@@ -28,25 +28,25 @@ _UNITS_A_READ = 128
 
 
 class Level:
-    """One level."""
+    """One delay level."""
 
     def __init__(self, number: int, delay_ms: int) -> None:
         self.number = number
         self.queue_id = number - 1
         self.delay_ms = delay_ms
         self.next_offset = 0
-        """Queue offset of the first message that is not done with."""
+        """Queue offset of the first unfinished message."""
         self.done_ahead: set[int] = set()
-        """Queue offsets of later messages that are."""
+        """Queue offsets of later messages that are finished."""
         self.ahead_from: int | None = None
-        """The copies of those lie in the log from here on."""
+        """The copies of those are in the log from here on."""
         self.head: tuple[int, int] | None = None
-        """The first message's queue offset and the deliver time that its entry holds, once that has been looked up."""
+        """Queue offset and stored deliver time of the first message, once they have been looked up."""
         self._held_back: tuple[int, int] | None = None
-        """Up to which queue offset messages wait no longer than until when, because the clock was set back."""
+        """After the clock was set back: messages up to this queue offset wait at most until this time."""
 
     def due_ms(self, queue_offset: int, deliver_ms: int, now_ms: int) -> int:
-        """Return when a message is due, with the clock as it is."""
+        """Return when a message is due by the present clock."""
         if deliver_ms <= now_ms + self.delay_ms:
             return deliver_ms
         if self._held_back is None or self._held_back[0] < queue_offset:
@@ -54,7 +54,7 @@ class Level:
         return self._held_back[1]
 
     def done(self, queue_offset: int, delivered_from: int | None) -> None:
-        """Note that a message is done with."""
+        """Record that a message is finished."""
         if queue_offset > self.next_offset:
             self.done_ahead.add(queue_offset)
             if delivered_from is not None and self.ahead_from is None:
@@ -64,7 +64,7 @@ class Level:
         self.advance()
 
     def advance(self) -> None:
-        """Move on over what is done with."""
+        """Move `next_offset` past finished messages."""
         while self.next_offset in self.done_ahead:
             self.done_ahead.discard(self.next_offset)
             self.next_offset += 1
@@ -76,9 +76,10 @@ class Levels:
     """All levels of one store. One owner.
 
     Args:
-        store: asked for the queues.
-        cancelled: log offsets of parked records that must not be delivered.
-        on_lost: told of a level how many of its messages had left the log before they were due.
+        store: holds the queues.
+        cancelled: log offsets of delayed records that must not be delivered.
+        on_lost: called with a level and the number of its messages that left the log before they
+            were due.
     """
 
     def __init__(
@@ -95,9 +96,12 @@ class Levels:
         return self.levels[number - 1]
 
     def open(self, progress: LevelProgress | None) -> int | None:
-        """Begin where the file says; return the log offset behind which copies of later messages may lie.
+        """Continue from saved progress.
 
-        None if none can. Offsets outside of their queue are brought to its nearer end (RocketMQ: correctDelayOffset).
+        Offsets outside of their queue move to its nearer end (RocketMQ: correctDelayOffset).
+
+        Returns:
+            The log offset behind which copies of later messages may be; None if there can be none.
         """
         has_messages = False
         for level in self.levels:
@@ -110,11 +114,11 @@ class Levels:
         return 0 if progress is None else progress.replay_from
 
     def recover(self, consumed: Collection[tuple[int, int]], replayed_from: int) -> None:
-        """Take note of what has been delivered of the messages that the file has not.
+        """Mark messages that were delivered after the progress was saved.
 
         Args:
             consumed: level and queue offset of each.
-            replayed_from: the copies lie in the log from here on.
+            replayed_from: their copies are in the log from here on.
         """
         for number, queue_offset in consumed:
             level = self.of(number)
@@ -125,7 +129,7 @@ class Levels:
             level.advance()
 
     def next_ms(self, now_ms: int) -> int | None:
-        """When the next message of any level fires; None if none waits."""
+        """When the next message of any level is due; None if none waits."""
         times = [due for level in self.levels if (due := self._head_ms(level, now_ms)) is not None]
         return min(times, default=None)
 
@@ -140,7 +144,8 @@ class Levels:
         return None if level.head is None else level.due_ms(*level.head, now_ms)
 
     def take(self, now_ms: int, count: int) -> list[Due]:
-        """Return up to `count` messages whose time has come; of each level in order, and beginning with another level.
+        """Return up to `count` due messages, in order within a level; each call starts with another
+        level.
 
         They are returned again until they are `done`.
         """
@@ -168,7 +173,7 @@ class Levels:
                 if due_ms > now_ms or len(taken) >= count:
                     return taken
                 if offset < level.next_offset or offset in level.done_ahead:
-                    pass  # one that was cancelled before it has let the level move on over it
+                    pass  # a cancelled message before it has moved the level past it
                 elif physical_offset in self._cancelled:
                     self._cancelled.discard(physical_offset)
                     level.done(offset, None)
@@ -178,11 +183,12 @@ class Levels:
         return taken
 
     def done(self, due: Due, *, delivered_from: int | None = None) -> None:
-        """Note that a message is done with: delivered, with the log ending at `delivered_from` before, or dropped."""
+        """Record that a message was delivered, with the log ending at `delivered_from` before, or
+        dropped."""
         self.of(due.level).done(due.place, delivered_from)
 
     def progress(self, log_end: int, cancel_offset: int) -> LevelProgress:
-        """Return what may be saved once the log is on the disk up to `log_end`."""
+        """Return what may be saved once the log has been flushed up to `log_end`."""
         replay_from = min(
             (level.ahead_from for level in self.levels if level.ahead_from is not None), default=log_end
         )
@@ -190,7 +196,7 @@ class Levels:
         return LevelProgress(offsets, min(replay_from, log_end), cancel_offset)
 
     def waiting(self) -> Iterable[tuple[Level, int]]:
-        """Return each level with the end of its queue, if any of its messages waits."""
+        """Yield each level in which a message waits, with the end of its queue."""
         for level in self.levels:
             end = self._bounds(level)[1]
             if level.next_offset < end:
@@ -207,7 +213,8 @@ class Levels:
             self._on_lost(level, gone)
 
     def deliver_ms(self, physical_offset: int, size: int, code: int) -> int:
-        """Return the deliver time that an entry holds; of one that only says where it stands, its record's."""
+        """Return the deliver time that a queue entry holds, or its record's if the entry holds an
+        extension address."""
         del size
         if not is_address(code):
             return code
@@ -237,15 +244,15 @@ class _Cancellation(NamedTuple):
 
 
 class LevelCancellations:
-    """Messages of delay levels that were cancelled and whose time has not come: each has a record in a topic of ours.
+    """Cancelled messages of delay levels that are not due yet; each has a record in a topic of our own.
 
-    The records are read again at every start. A message with a time of its own needs no such table: it is cancelled by
-    a delete message in its slot. One owner.
+    The records are read again at every start. Messages with a deliver time of their own need no
+    such table: a delete message in their slot cancels them. One owner.
 
     Args:
-        store: has the records.
-        levels: say how far each level has been delivered.
-        cancelled: log offsets of parked records that must not be delivered; filled here.
+        store: holds the records.
+        levels: tell how far each level has been delivered.
+        cancelled: log offsets of delayed records that must not be delivered; filled here.
     """
 
     def __init__(self, store: MessageStore, levels: Levels, cancelled: set[int]) -> None:
@@ -282,7 +289,7 @@ class LevelCancellations:
         self._waiting.append(_Cancellation(cancel_offset, level, queue_offset))
 
     def first_offset(self) -> int:
-        """Return the queue offset of the first record that still matters."""
+        """Return the queue offset of the first record that is still needed."""
         waiting = self._waiting
         while waiting and waiting[0].queue_offset < self._levels.of(waiting[0].level).next_offset:
             waiting.popleft()

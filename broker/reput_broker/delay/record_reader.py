@@ -1,6 +1,6 @@
-"""Read parked records from the log: at once where memory holds them, else in a worker thread.
+"""Read delayed records from the log: directly if they are in the page cache, else in a worker thread.
 
-Records wait for days; a page fault on one would stop the whole event loop.
+Records wait for days, and a page fault on one would stop the whole event loop.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from reput_protocol.record.scan import ScanStatus, scan_record
 from reput_protocol.record.view import RecordView
 
 Place = tuple[int, int]
-"""Where a record lies in the log, and its size."""
+"""Log offset and size of a record."""
 
 
 class RecordReader:
@@ -34,7 +34,7 @@ class RecordReader:
         self._limiter = trio.CapacityLimiter(1)
 
     async def read(self, places: Sequence[Place]) -> list[bytes | None]:
-        """Return the records at these places, checked; None where none is any more, or a damaged one."""
+        """Return the records at these places, checked; None where the record is missing or damaged."""
         warm_from = max(self._warm_from, self._store.max_physical_offset - self._memory_bytes)
         extents = [Extent(*place) for place in places]
         if all(physical_offset >= warm_from for physical_offset, _ in places) and self._store.is_resident(
@@ -44,7 +44,7 @@ class RecordReader:
         return await trio.to_thread.run_sync(self.read_cold, places, limiter=self._limiter)
 
     def read_cold(self, places: Sequence[Place]) -> list[bytes | None]:
-        """Do the same by position. Blocks; in whatever thread."""
+        """Do the same with positioned reads. Blocks; thread-safe."""
         return [self._read_one(*place, cold=True) for place in places]
 
     def _read_one(self, physical_offset: int, size: int, *, cold: bool) -> bytes | None:
@@ -53,7 +53,7 @@ class RecordReader:
         except (
             FileMissing,
             ValueError,
-        ):  # no file has, or all of these bytes: a place that a damaged file named
+        ):  # a file that holds the place was deleted, or a damaged file named it
             return None
         if scan_record(data, 0, len(data), check_crc=True).status is not ScanStatus.RECORD:
             return None

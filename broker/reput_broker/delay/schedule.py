@@ -1,9 +1,9 @@
-"""The schedule of one broker: its parts, how they begin after a stop or a crash, and what is saved of them.
+"""The delayed messages of one broker: parts, recovery and saved progress.
 
-What is saved says: messages up to here are done with, and the copies of later ones that are done with already lie in
-the log from there on. It is saved only once the log is on the disk up to where it was when that was true. A start
-reads the log from there and knows every message that has been delivered; so nothing is delivered twice, and nothing
-is left out.
+The saved progress means: messages up to these offsets are finished, and copies of later messages
+that are already finished are in the log from `replay_from` on. It is saved only after the log has
+been flushed up to where it ended when that held. A start reads the log from `replay_from` and so
+knows every delivered message: none is delivered twice, none is left out.
 """
 
 from __future__ import annotations
@@ -36,13 +36,13 @@ _READ_TIME_STEP_MS = 60_000
 
 
 class Progress(NamedTuple):
-    """What can be saved once the log is on the disk up to `log_end`."""
+    """What can be saved once the log has been flushed up to `log_end`."""
 
     timers: TimerProgress
     levels: LevelProgress
     log_end: int
     delivered: int
-    """Messages delivered or parked anew in this run."""
+    """Messages delivered or rescheduled in this run."""
 
 
 class Schedule:
@@ -52,9 +52,10 @@ class Schedule:
         data_dir: the store directory.
         store: open.
         timer_log_file_size: bytes of one file of the timer log.
-        roll_window_ms: messages further ahead are parked anew on their way.
+        roll_window_ms: messages further ahead are rescheduled on the way to their time.
         clock_ms: wall clock.
-        wheel_slots: seconds in one turn of the wheel; RocketMQ's number wherever RocketMQ may be handed the directory.
+        wheel_slots: seconds in one turn of the wheel; RocketMQ's number if RocketMQ is to open the
+            directory.
     """
 
     def __init__(
@@ -68,9 +69,10 @@ class Schedule:
         wheel_slots: int = SLOTS,
     ) -> None:
         self.cancelled: set[int] = set()
-        """Log offsets of parked records that must not be delivered, as far as nothing else says so."""
+        """Log offsets of delayed records that must not be delivered and whose cancellation is
+        recorded nowhere else yet."""
         self.consumed = OffsetSet()
-        """Log offsets of records in the timer's queue that an earlier run was done with."""
+        """Log offsets of records in the timer's queue that an earlier run finished."""
         self.stats = DelayStats()
         self.topic_names: dict[int, str] = {}
         """Topics by their hashes in the units of the timer log."""
@@ -90,14 +92,15 @@ class Schedule:
     # -- beginning -----------------------------------------------------------------------------------------
 
     def open(self, topics: Iterable[str]) -> None:
-        """Find out where an earlier run, of this broker or of RocketMQ, left off. Blocks.
+        """Recover the state that an earlier run, of this broker or of RocketMQ, left. Blocks.
 
         Args:
-            topics: names of topics, by whose hashes what waits in the wheel is counted.
+            topics: topic names; their hashes identify the topics of messages in the wheel.
 
         Raises:
-            ForeignFile, StoreDamaged, ConfigFileDamaged: a file is not what it must be; it says what to do.
-            DiskFull, FlushFailed, OSError: a file could not be made, read or cut.
+            ForeignFile, StoreDamaged, ConfigFileDamaged: a file has unexpected content; the error
+                names the remedy.
+            DiskFull, FlushFailed, OSError: a file could not be made, read or truncated.
         """
         store, now_ms = self._store, self._clock_ms()
         low, high = store.min_offset_in_queue(TIMER_TOPIC, 0), store.max_offset_in_queue(TIMER_TOPIC, 0)
@@ -105,9 +108,9 @@ class Schedule:
         from_timers = self.timers.open(low, high, now_ms, self._queue_offset_at)
         if self.timers.is_rebuilt:
             log.warning(
-                "timer_made_anew",
+                "timer_rebuilt",
                 messages=high - low,
-                hint="timerlog/ or config/timercheck was not there or damaged; it is made again from the log",
+                hint="timerlog/ or config/timercheck was missing or damaged and is rebuilt from the log",
             )
         from_levels = self.levels.open(saved)
         delivered = DeliveredRecords(store)
@@ -122,7 +125,8 @@ class Schedule:
             log.warning(
                 "timer_files_not_made",
                 detail=self.timers.wheel_refusal,
-                hint="free disk space or memory; it is tried again, and messages with a time of their own wait for it",
+                hint="free disk space or memory; the broker retries, and messages with a deliver time "
+                "wait until it succeeds",
             )
 
     def _replay(self, replay_from: int, delivered: DeliveredRecords) -> None:
@@ -170,12 +174,13 @@ class Schedule:
     # -- looking -------------------------------------------------------------------------------------------
 
     def offset_members(self) -> dict[str, Any]:
-        """Return how far each level has come, as the members of `config/delayOffset.json`."""
+        """Return the levels' progress as the members of `config/delayOffset.json`."""
         log_end = self._store.max_physical_offset
         return self._offsets.members(self.levels.progress(log_end, self.cancellations.first_offset()))
 
     def figures(self) -> dict[str, object]:
-        """Return what RocketMQ's tools show, under its names (RocketMQ: ScheduleMessageService.buildRunningStats)."""
+        """Return the figures that RocketMQ's tools show, under its names (RocketMQ:
+        ScheduleMessageService.buildRunningStats)."""
         timers, stats = self.timers, self.stats
         behind_ms = 0 if not timers.wheel.exists else max(0, self._clock_ms() - timers.read_ms)
         figures: dict[str, object] = {
@@ -192,7 +197,7 @@ class Schedule:
     # -- retention -----------------------------------------------------------------------------------------
 
     def note_queues(self) -> None:
-        """Note where in the log the first message lies that waits in a queue, for `waiting_from`."""
+        """Store the log offset of the first message that waits in a queue, for `waiting_from`."""
         store = self._store
         places = [(SCHEDULE_TOPIC, level.queue_id, level.next_offset) for level, _ in self.levels.waiting()]
         places.append((TIMER_TOPIC, 0, self.timers.queue_offset))
@@ -204,9 +209,10 @@ class Schedule:
         self._queues_from = first
 
     def waiting_from(self) -> int:
-        """Return a log offset before which no message waits: as of the last `note_queues`, so rather too small.
+        """Return a log offset before which no message waits: as of the last `note_queues`, so at most too
+        small.
 
-        Blocks; in whatever thread.
+        Blocks; thread-safe.
         """
         return 0 if self.timers.lacks_wheel else self.timers.first_waiting(self._queues_from)
 
@@ -214,11 +220,11 @@ class Schedule:
 
     @property
     def is_used(self) -> bool:
-        """Whether anything has ever been parked here."""
+        """Whether a delayed message has ever been stored here."""
         return self.timers.is_used or any(level.next_offset or level.head for level in self.levels.levels)
 
     def progress(self) -> Progress | None:
-        """Return what there is to be saved; None if it hardly differs from what was saved last."""
+        """Return what is to be saved; None if it hardly differs from the last save."""
         if not self.is_used or self.timers.lacks_wheel:
             return None
         if self.timers.outlives_recovery():
@@ -238,10 +244,10 @@ class Schedule:
         )
 
     def save(self, progress: Progress) -> None:
-        """Bring everything to the disk that `progress` relies on, but for the log, and then that. Blocks.
+        """Flush everything that `progress` relies on except the log, then save it. Blocks.
 
         Raises:
-            DiskFull, FlushFailed, OSError: what was saved before counts.
+            DiskFull, FlushFailed, OSError: the previous save remains valid.
         """
         now_ms = self._clock_ms()
         self._offsets.save(progress.levels, now_ms)
@@ -251,10 +257,12 @@ class Schedule:
         self._saved = progress
 
     def finish(self) -> None:
-        """Leave the directory so that either broker goes on without repeating anything, and close the files. Blocks.
+        """Leave the directory so that this broker or RocketMQ continues without duplicates, and close the
+        files. Blocks.
 
         Raises:
-            DiskFull, FlushFailed, OSError: what was saved before counts: the next start reads more of the log.
+            DiskFull, FlushFailed, OSError: the previous save remains valid; the next start reads
+                more of the log.
         """
         try:
             if self.is_used and not self.timers.lacks_wheel:
@@ -266,7 +274,8 @@ class Schedule:
             self.timers.close()
 
     def _leave_for_rocketmq(self) -> None:
-        """Let no slot be half delivered: RocketMQ knows of none. What is left of it goes into the next second."""
+        """Move what is left of partly delivered slots to the next second, since RocketMQ knows no
+        partly delivered slot."""
         timers, now_ms = self.timers, self._clock_ms()
         for due, deletes in timers.take_active(now_ms):
             data = self._store.message_at(due.physical_offset)
@@ -284,11 +293,11 @@ class Schedule:
 
 
 def _nothing(_: Level) -> None:
-    """Nobody counts yet."""
+    """Ignore lost messages until `LevelCounts` is connected."""
 
 
 def _is_alike(progress: Progress, saved: Progress) -> bool:
-    """Whether a crash would cost little more if only the older one were there."""
+    """Whether `saved` would cost little more recovery work than `progress` after a crash."""
     old, new = saved.timers, progress.timers
     return (
         progress.delivered == saved.delivered

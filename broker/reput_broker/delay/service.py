@@ -1,8 +1,8 @@
-"""The tasks that run the schedule: deliver, feed the wheel, load its slots, count, save (RocketMQ: the services of
-ScheduleMessageService and TimerMessageStore).
+"""Background tasks of the schedule: deliver, feed the wheel, load its slots, count, save, clean
+(RocketMQ: the services of ScheduleMessageService and TimerMessageStore).
 
-Each does a bounded step and lets everybody else run before the next. With nothing to do they sleep until the next
-message fires or another one is delayed; a clock that was set is noticed within a second.
+Each task does a bounded step and then yields to the event loop. A task without work sleeps until
+the next message is due or a message arrives; a changed wall clock is noticed within a second.
 """
 
 from __future__ import annotations
@@ -33,17 +33,17 @@ _COUNT_PAUSE_S = 0.001
 
 
 class DelayedArrivals:
-    """A dispatcher that wakes the schedule when something was parked."""
+    """A dispatcher that wakes the schedule when a delayed message has been stored."""
 
     def __init__(self) -> None:
         self._wake: dict[str, Callable[[], None]] = {}
 
     def watch(self, topic: str, wake: Callable[[], None]) -> None:
-        """Have `wake` called whenever messages have come into a topic."""
+        """Call `wake` whenever messages have been stored in a topic."""
         self._wake[topic] = wake
 
     def dispatch(self, batch: DispatchBatch) -> None:
-        """Look which queues the batch belongs to."""
+        """Call the watchers of the topics in the batch."""
         for rows in batch.queues:
             wake = self._wake.get(rows.topic)
             if wake is not None:
@@ -55,11 +55,11 @@ class DelayService:
 
     Args:
         schedule: opened.
-        store: followed.
-        deliverer, feed, counts: do the work.
-        arrivals: says when something was parked.
+        store: its log and queues are read.
+        deliverer, feed, counts: do the steps.
+        arrivals: notifies about new delayed messages.
         clock_ms: wall clock.
-        flush_interval_s: time between two looks whether progress should be saved.
+        flush_interval_s: seconds between two checks whether progress must be saved.
     """
 
     def __init__(
@@ -97,11 +97,11 @@ class DelayService:
         self._uncounted.set()
 
     def tasks(self) -> tuple[Callable[[], Awaitable[None]], ...]:
-        """Return what is to be run, beside each other, until cancelled."""
+        """Return the tasks, which run concurrently until cancelled."""
         return self.deliver, self.feed_wheel, self.load_slots, self.count_levels, self.save, self.clean
 
     async def deliver(self) -> None:
-        """Deliver messages as their time comes. What the store does not take is tried again until it does."""
+        """Deliver messages as they become due, and retry while the store refuses them."""
         while True:
             self._due = trio.Event()
             try:
@@ -110,7 +110,7 @@ class DelayService:
                 await trio.sleep(_STUCK_S)
                 continue
             except (ReputError, OSError) as error:
-                log.error("delayed_delivery_failed", detail=str(error), hint="it is tried again")
+                log.error("delayed_delivery_failed", detail=str(error), hint="the broker retries")
                 await trio.sleep(_RETRY_S)
                 continue
             if done:
@@ -140,8 +140,8 @@ class DelayService:
                     log.warning(
                         "timer_files_not_made",
                         detail=said,
-                        hint="free disk space or memory; it is tried again, and messages with a time of their own "
-                        "wait for it",
+                        hint="free disk space or memory; the broker retries, and messages with a deliver time wait "
+                        "until it succeeds",
                     )
                 await trio.sleep(_RETRY_S)
                 continue
@@ -155,7 +155,7 @@ class DelayService:
                 await trio.sleep(_STUCK_S)
 
     async def load_slots(self) -> None:
-        """Load the slots of the wheel whose time is near."""
+        """Load the slots of the wheel that are due soon."""
         await self._caught_up.wait()
         timers = self._schedule.timers
         while True:
@@ -169,7 +169,7 @@ class DelayService:
                 await self._feed.load(timers.chains.popleft())
                 self._due.set()
             if timers.active_until - before > 1000 * _LOOK_S:
-                await trio.lowlevel.checkpoint()  # there may be more to catch up with
+                await trio.lowlevel.checkpoint()  # more slots may be due
                 continue
             with trio.move_on_after(_LOOK_S):
                 await self._activated.wait()
@@ -181,7 +181,7 @@ class DelayService:
             try:
                 counted = await self._counts.step()
             except (ReputError, OSError) as error:
-                log.warning("delayed_messages_not_counted", detail=str(error), hint="it is tried again")
+                log.warning("delayed_messages_not_counted", detail=str(error), hint="the broker retries")
                 counted = 0
             if counted:
                 await trio.sleep(_COUNT_PAUSE_S)
@@ -189,7 +189,7 @@ class DelayService:
                 await self._uncounted.wait()
 
     async def save(self) -> None:
-        """Save how far the schedule has come, every so often and only if that has changed."""
+        """Save the schedule's progress at each interval in which it has changed."""
         while True:
             await trio.sleep(self._flush_interval_s())
             self._feed.finish_slots(self._clock_ms())
@@ -217,4 +217,4 @@ class DelayService:
             try:
                 await trio.to_thread.run_sync(timers.log.drop_first_before, timers.read_ms)
             except (ReputError, OSError) as error:
-                log.warning("timer_log_not_cleaned", detail=str(error), hint="it is tried again")
+                log.warning("timer_log_not_cleaned", detail=str(error), hint="the broker retries")

@@ -15,11 +15,12 @@
               RPUT    replay  the     n      start of a file of  CRC
               TIME    from    counter        the timer log, CRC
 
-Every slot before the read time is done with; every message of the timer's queue before the queue offset has its unit
-before the position up to which the timer log is flushed. Our mark adds the log offset behind which every copy lies that
-was delivered of what is not done with, checksums of the newest files of the timer log, and one over everything before
-it. RocketMQ leaves the mark as it is and never reads it: once it has worked in the directory, its counter is another
-one and the mark is void. If the counter is the same and the checksum does not fit, the file is damaged.
+Every slot before the read time is finished; every message of the timer's queue before the queue offset
+has its unit before the position up to which the timer log is flushed. Our mark adds the log offset
+behind which the delivered copies of unfinished slots are, checksums of the newest files of the timer
+log, and a checksum of everything before it. RocketMQ keeps the mark and never reads it: after RocketMQ
+has used the directory its counter differs and the mark is void. If the counter is the same and the
+checksum is wrong, the file is damaged.
 """
 
 from __future__ import annotations
@@ -42,34 +43,35 @@ _MARK_MAGIC = b"RPUTTIME"
 _FILES_AT = _FIELDS.size + _MARK.size
 _SECTOR_BYTES = 512
 FILES_MAX = (_SECTOR_BYTES - _FILES_AT - _CRC.size) // _FILE.size
-"""Of so many files of the timer log the checksum is kept: what counts fits into one sector, which no power cut
-tears."""
+"""The number of timer log files whose checksums are kept: the content must fit into one sector,
+which a power loss does not tear."""
 
 FileDigests = tuple[tuple[int, int], ...]
 """Of files of the timer log the position of the first unit, and a checksum of the units."""
 
 
 class TimerCheckDamaged(Exception):
-    """The file is ours and its checksum does not fit: the timer's files are to be made again from the log."""
+    """The file is ours and its checksum is wrong: the timer's files must be rebuilt from the log."""
 
 
 class TimerProgress(NamedTuple):
-    """What the file says."""
+    """The content of the file."""
 
     read_ms: int = 0
-    """Time of the first slot that is not done with."""
+    """Time of the first unfinished slot."""
     log_position: int = 0
-    """The timer log is on the disk up to here."""
+    """The timer log is flushed up to here."""
     queue_offset: int = 0
     """The first message of the timer's queue that has no unit before that position."""
     replay_from: int | None = None
-    """Copies of what is not done with lie in the log from here on; None if RocketMQ wrote the file."""
+    """Copies of messages in unfinished slots are in the log from here on; None if RocketMQ wrote
+    the file."""
     digests: FileDigests = ()
-    """What the newest files of the timer log hold up to that position."""
+    """Checksums of the newest files of the timer log up to that position."""
 
 
 class TimerCheckpoint:
-    """The file. `save` may run in a worker thread, one at a time."""
+    """The file. `save` may run in a worker thread, one call at a time."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -77,7 +79,7 @@ class TimerCheckpoint:
         self._written: TimerProgress | None = None
 
     def load(self) -> TimerProgress | None:
-        """Read the file; None if there is none (or a start was killed making it).
+        """Read the file; None if it does not exist or is empty (a start was killed while making it).
 
         Raises:
             ForeignFile: it has another length.
@@ -93,7 +95,7 @@ class TimerCheckpoint:
             raise ForeignFile(
                 self.path,
                 f"it has {len(data)} bytes and a timer's checkpoint has {TIMERCHECK_BYTES}; "
-                "move it away to have it made again from the log",
+                "move it away to have it rebuilt from the log",
             )
         read_ms, log_position, queue_offset, _, _, _, self._counter = _FIELDS.unpack_from(data)
         magic, replay_from, counter, count = _MARK.unpack_from(data, _FIELDS.size)
@@ -106,13 +108,14 @@ class TimerCheckpoint:
         return TimerProgress(read_ms, log_position, queue_offset, replay_from, digests)
 
     def save(self, progress: TimerProgress, now_ms: int) -> None:
-        """Write the file and bring it to the disk; nothing is done if it says so already. Blocks.
+        """Write and sync the file unless its content is the same. Blocks.
 
-        What the progress says must be on the disk before. The bytes that count lie in one sector.
+        Everything that the progress states must have been flushed before. The content fits into one
+        sector.
 
         Raises:
-            DiskFull: it could not be made or written.
-            FlushFailed: the system could not.
+            DiskFull: the file could not be made or written.
+            FlushFailed: the sync failed.
         """
         if progress == self._written:
             return

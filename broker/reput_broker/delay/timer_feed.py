@@ -1,8 +1,8 @@
-"""From the timer's queue to the wheel, and from the wheel's slots to memory (RocketMQ: TimerEnqueue...,
-TimerDequeueGet...).
+"""Move messages from the timer's queue into the wheel, and from the wheel's slots into memory (RocketMQ:
+TimerEnqueue..., TimerDequeueGet...).
 
-The queue is followed as it grows: each record gets its unit. Slots whose time is near are loaded: their chain is walked
-first, so that messages which cancel others are known before any of the others can fire.
+Each new record of the queue gets its unit. To load a slot, its whole chain is read first, so that
+delete messages are known before any other message of the slot becomes due.
 """
 
 from __future__ import annotations
@@ -40,20 +40,16 @@ _RECORDS_A_STEP = 64
 _UNITS_A_STEP = 1024
 _RETRY_S = 1.0
 LOADED_MAX = 200_000
-"""Beyond so many messages in memory no further slot is loaded: they are late anyway."""
+"""With more messages in memory no further slot is loaded; they are late anyway."""
 
 
 class TimerFeed:
-    """Feeds one `TimerMessageStore`.
+    """Feeds the schedule's timer.
 
     Args:
-        timers: fed.
+        schedule: its timer, its finished and cancelled records, its counts.
         store: has the timer's queue.
-        reader: fetches records.
-        cancelled: log offsets of parked records that must not be delivered.
-        consumed: those of records that an earlier run was done with.
-        stats: counted in.
-        names: topics by their hashes in units; added to here.
+        reader: reads records.
     """
 
     def __init__(
@@ -74,19 +70,21 @@ class TimerFeed:
 
     @property
     def is_behind(self) -> bool:
-        """Whether the queue holds messages without a unit, or the wheel is still to be made."""
+        """Whether the queue holds messages without a unit, or the wheel has not been made."""
         return self.behind > 0 or self._timers.lacks_wheel
 
     @property
     def behind(self) -> int:
-        """How many messages of the queue have no unit yet; what cancels others counts too."""
+        """How many messages of the queue have no unit yet, delete messages included."""
         return max(0, self._store.max_offset_in_queue(TIMER_TOPIC, 0) - self._timers.queue_offset)
 
     async def take_from_queue(self, now_ms: int) -> int:
-        """Give the next messages of the queue their units; return how many, 0 if there is nothing to do or no room.
+        """Give the next messages of the queue their units; return how many, 0 if there are none or no
+        room.
 
         Raises:
-            DiskFull, FlushFailed, OSError: a file could not be made; the messages stay where they are.
+            DiskFull, FlushFailed, OSError: a file could not be made; the messages keep their place
+                in the queue.
         """
         timers = self._timers
         low = self._store.min_offset_in_queue(TIMER_TOPIC, 0)
@@ -119,12 +117,12 @@ class TimerFeed:
             delayed.topic_hash,
             cancels=cancels is not None,
             stays=cancels is not None and cancels.born_ms is not None,
-            # Of one that was cancelled the delete message comes behind it.
+            # The delete message of a cancelled one follows it.
             is_done=physical_offset in self._consumed or physical_offset in self._cancelled,
         )
 
     def _took(self, entry: Timed, delayed: DelayedRecord | None, slot: ActiveSlot | None) -> None:
-        """Note what a message of the queue is, now that it has its unit."""
+        """Update counts and cancellations for a message that has got its unit."""
         if delayed is None:
             data = None if entry.size <= 0 else self._store.message_at(entry.physical_offset)
             self._stats.dropped["lost" if data is None else "unreadable"] += 1
@@ -139,9 +137,10 @@ class TimerFeed:
             self._names[entry.topic_hash] = delayed.topic
 
     def _heed(self, delayed: DelayedRecord, cancels: DeleteId, slot: ActiveSlot | None) -> None:
-        """Heed a delete message. Ours name the record and were heeded when they were put; RocketMQ's only have a key.
+        """Apply a delete message. Ours name the record and took effect when they were put; RocketMQ's
+        only have a key.
 
-        If the slot is not begun yet, the delete message is found in its chain when it is loaded.
+        If the slot is not active yet, the delete message is found when its chain is loaded.
         """
         target = origin_of(delayed.record)
         was_heeded = target in self._cancelled
@@ -155,12 +154,12 @@ class TimerFeed:
     # -- from slots into memory ----------------------------------------------------------------------------
 
     def finish_slots(self, now_ms: int) -> None:
-        """Move on over slots that are done with; delete messages that met nothing are taken back from the count."""
+        """Move past finished slots; correct the counts for delete messages that cancelled nothing."""
         for topic in self._timers.finish_slots(now_ms):
             self._stats.waiting[topic] += 1
 
     async def load(self, chain: Chain) -> None:
-        """Let the messages of a begun slot wait in memory."""
+        """Load the messages of an active slot into memory."""
         slot = self._timers.due.slots[chain.slot_ms]
         offsets, sizes, rolls, hashes = array("q"), array("l"), bytearray(), array("l")
         deletes: list[TimerUnit] = []
@@ -184,8 +183,8 @@ class TimerFeed:
                 places, found, reversed(rolls[part]), reversed(hashes[part]), strict=True
             ):
                 if physical_offset in self._cancelled:
-                    continue  # its delete message comes behind it
-                if data is None:  # it is lost: nobody knows better what it was for
+                    continue  # its delete message follows it
+                if data is None:  # lost: the hash is the only trace of its topic
                     self._stats.waiting[self._names.get(topic_hash, UNKNOWN_TOPIC)] -= 1
                 due_ms = chain.slot_ms if is_rolling else _due_ms(data, chain.slot_ms)
                 self._timers.due.push(Due(due_ms, physical_offset, size, 0, chain.slot_ms, bool(is_rolling)))
@@ -193,12 +192,12 @@ class TimerFeed:
         slot.is_loaded = True
 
     async def _read(self, places: list[Place]) -> list[bytes | None]:
-        """Read records until it succeeds: what has been loaded of a slot before must not be loaded twice."""
+        """Read records, retrying until it succeeds: a slot must not be loaded twice."""
         while True:
             try:
                 return await self._reader.read(places)
             except (ReputError, OSError) as error:
-                log.error("timer_slot_not_loaded", detail=str(error), hint="it is tried again")
+                log.error("timer_slot_not_loaded", detail=str(error), hint="the broker retries")
                 await trio.sleep(_RETRY_S)
 
     async def _load_deletes(self, slot: ActiveSlot, deletes: list[TimerUnit]) -> None:
@@ -212,7 +211,7 @@ class TimerFeed:
 
 
 def _due_ms(data: bytes | None, slot_ms: int) -> int:
-    """Return when a parked record is due; where there is none any more, at the end of its slot."""
+    """Return when a delayed record is due; the end of its slot if the record is missing."""
     if data is None:
         return slot_ms + PRECISION_MS
     text = RecordView(data, 0).properties

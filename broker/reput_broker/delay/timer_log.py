@@ -1,11 +1,12 @@
-"""The log of units that the timer wheel's slots are chains of: `timerlog/` (RocketMQ: TimerLog).
+"""The log of units that form the chains of the timer wheel's slots: `timerlog/` (RocketMQ: TimerLog).
 
-The files have the names and sizes of mapped files and are set aside whole before their first unit, so that RocketMQ may
-map them on a disk that has become full; here they are written and read by position. One thread appends, cuts and
-deletes; units may be read, files made ahead of need and everything flushed in others.
+The files have the names and sizes of mapped files and are allocated before their first unit, so
+that RocketMQ can map them even if the disk has become full; here they are read and written by
+position. One thread appends, truncates and deletes; other threads may read units, make files ahead
+and flush.
 
-What a crash leaves: a killed process loses nothing that `append` returned for; a power cut may lose anything behind
-what `flush` returned. Whatever is lost can be made again from the queue of the timer's topic.
+A killed process loses nothing for which `append` returned; a power loss may lose anything behind
+the result of `flush`. Lost units are rebuilt from the queue of the timer's topic.
 """
 
 from __future__ import annotations
@@ -38,10 +39,10 @@ BLANK = struct.Struct(">iqi")
 BLANK_BYTES = 16
 
 NO_POSITION = -1
-"""Stands where there is no unit: before the first of a slot."""
+"""The position before the first unit of a chain."""
 MAGIC_DEFAULT = 1
 MAGIC_ROLL = 2
-"""The slot is not the message's own: it is parked anew when the slot's time comes."""
+"""The slot is not the message's own: it is rescheduled when the slot is due."""
 MAGIC_DELETE = 4
 """The message cancels another one of its slot."""
 _MAGIC_BITS = 0xF
@@ -51,7 +52,7 @@ assert BLANK.size == BLANK_BYTES
 
 
 class TimerUnit(NamedTuple):
-    """One unit: a parked message and its slot of the wheel (RocketMQ: TimerLog). The fields in use, in their order.
+    """One unit: a delayed message and its slot of the wheel (RocketMQ: TimerLog). The fields in use, in order.
 
         position  0      4          12      16       24      28         36       40      44         52
                   +------+----------+-------+--------+-------+----------+--------+-------+----------+
@@ -66,15 +67,15 @@ class TimerUnit(NamedTuple):
     """
 
     previous: int
-    """Position of the unit before it in its slot, -1 if it is the first."""
+    """Position of the previous unit of its slot, -1 for the first."""
     magic: int
     write_time_ms: int
     delay_ms: int
     physical_offset: int
-    """Where the parked record lies in the log."""
+    """Log offset of the delayed record."""
     record_size: int
     topic_hash: int
-    """Java's hash of the topic that the message is for."""
+    """Java's hash of the message's destination topic."""
 
     @property
     def slot_ms(self) -> int:
@@ -83,12 +84,12 @@ class TimerUnit(NamedTuple):
 
     @property
     def rolls(self) -> bool:
-        """Whether the message is parked anew instead of delivered."""
+        """Whether the message is rescheduled instead of delivered."""
         return bool(self.magic & MAGIC_ROLL)
 
     @property
     def cancels(self) -> bool:
-        """Whether the message cancels another one, now that its own slot has come."""
+        """Whether the message is a delete message in its own slot."""
         return self.magic & (MAGIC_DELETE | MAGIC_ROLL) == MAGIC_DELETE
 
     def pack(self) -> bytes:
@@ -97,7 +98,7 @@ class TimerUnit(NamedTuple):
 
 
 def unpack_timer_unit(data: bytes, position: int = 0) -> TimerUnit | None:
-    """Decode the unit at `position` of `data`; None if what lies there is none."""
+    """Decode the unit at `position` of `data`; None if there is none."""
     if len(data) - position < UNIT_BYTES:
         return None
     size, *fields, _ = UNIT.unpack_from(data, position)
@@ -111,12 +112,12 @@ def is_magic(magic: int) -> bool:
 
 
 def is_blank(data: bytes, position: int) -> bool:
-    """Whether a blank unit lies there, which ends a file."""
+    """Whether a blank unit, which ends a file, is there."""
     return len(data) - position >= BLANK_BYTES and BLANK.unpack_from(data, position)[2] == MAGIC_BLANK
 
 
 def encode_blank_unit(size: int) -> bytes:
-    """Return the blank unit that says that `size` bytes of the file are left."""
+    """Return the blank unit for `size` remaining bytes of a file."""
     return BLANK.pack(size, 0, MAGIC_BLANK)
 
 
@@ -135,7 +136,7 @@ class TimerLog:
     """Positions `[first, end)` of a stream of units; `flushed <= end`.
 
     Args:
-        directory: where the files lie; made with the first.
+        directory: of the files; made with the first.
         file_size: bytes of one file (RocketMQ: mappedFileSizeTimerLog).
     """
 
@@ -144,7 +145,7 @@ class TimerLog:
         self.directory = directory
         self.file_size = file_size
         self.end = 0
-        """Where the next unit goes, unless it needs a new file."""
+        """Position of the next unit, unless that needs a new file."""
         self.flushed = 0
         self._files: tuple[_File, ...] = ()
         self._prepared: _File | None = None
@@ -158,12 +159,12 @@ class TimerLog:
     # -- opening -------------------------------------------------------------------------------------------
 
     def load(self) -> None:
-        """Open the files that are there; `end` is then the end of the last one's units, found by looking.
+        """Open the existing files and set `end` behind the last valid unit.
 
-        Changes nothing; `cut` removes what lies behind.
+        Changes nothing; `cut` removes what follows.
 
         Raises:
-            ForeignFile: a file of another length or name.
+            ForeignFile: a file has an unexpected length or name.
         """
         starts = self._starts()
         self._files = tuple(
@@ -180,10 +181,10 @@ class TimerLog:
             path = self.directory / name
             if len(name) != _NAME_DIGITS or not name.isdecimal() or int(name) % self.file_size:
                 raise ForeignFile(
-                    path, f"its name is no multiple of the timer log's file size ({self.file_size})"
+                    path, f"its name is not a multiple of the timer log's file size ({self.file_size})"
                 )
             if size == 0 and name == entries[-1][0]:
-                continue  # a process was killed while it made the file
+                continue  # the process was killed while it made the file
             if size != self.file_size:
                 raise ForeignFile(
                     path,
@@ -196,7 +197,8 @@ class TimerLog:
         return starts
 
     def _find_end(self) -> int:
-        """Find the first place in the last two files that holds no unit (RocketMQ: recoverAndRevise)."""
+        """Find the first position in the last two files that holds no unit (RocketMQ:
+        recoverAndRevise)."""
         for file in self._files[-2:]:
             position = 0
             for start, units in self._pieces_of(file, self._units_end):
@@ -210,7 +212,7 @@ class TimerLog:
         return self._files[-1].start + self.file_size if self._files else 0
 
     def holds(self, position: int, digests: FileDigests) -> bool:
-        """Whether no file is missing, and they hold up to a position what these digests say. Blocks.
+        """Whether no file is missing and the files match these digests up to a position. Blocks.
 
         Older files may have been deleted since.
         """
@@ -229,14 +231,14 @@ class TimerLog:
 
     @property
     def digests(self) -> FileDigests:
-        """For each file the position of its first unit and a checksum of its units."""
+        """The position of each file's first unit and a checksum of its units."""
         return tuple(self._digests.items())
 
     def cut(self, end: int) -> None:
-        """End the log at a position; what lies behind is gone for good. Blocks; from the newest file on.
+        """Truncate the log at a position, from the newest file on. Blocks.
 
         Raises:
-            OSError, FlushFailed: it may be done again.
+            OSError, FlushFailed: the call may be repeated.
         """
         assert end <= self.end or not self._files
         while self._files and self._files[-1].start > end:
@@ -257,21 +259,21 @@ class TimerLog:
 
     @property
     def first(self) -> int:
-        """Where the first unit lies."""
+        """Position of the first unit."""
         return self._files[0].start if self._files else self.end
 
     def needs_file(self) -> bool:
-        """Whether the next `append` needs a file that is not there yet: `make_file` first."""
+        """Whether `make_file` must be called before the next `append`."""
         return self._prepared is None and (not self._files or self._is_full())
 
     def should_prepare_file(self) -> bool:
-        """Whether the file in use is half full and the next one not made."""
+        """Whether the current file is half full and the next one does not exist."""
         if self._prepared is not None or not self._files:
             return False
         return 2 * (self.end - self._files[-1].start) >= self.file_size
 
     def make_file(self) -> None:
-        """Make the next file. Blocks; in whatever thread, one at a time.
+        """Make the next file. Blocks; any thread, one call at a time.
 
         Raises:
             DiskFull, FlushFailed: there is no file.
@@ -281,26 +283,26 @@ class TimerLog:
                 start = self._files[-1].start + self.file_size if self._files else self.end
                 make_directories(self.directory)
                 path = self._path(start)
-                path.unlink(missing_ok=True)  # of length 0, as `load` has seen
+                path.unlink(missing_ok=True)  # a leftover of length 0, as `load` has checked
                 self._prepared = _File(start, create_file(path, self.file_size))
 
     def begin_append(self) -> int:
-        """Return the position of the next unit, in a file that is there; `room` says how many go in there."""
+        """Return the position of the next unit, in an existing file with `room` for at least one."""
         if not self._files or self._is_full():
             self._roll()
         return self.end
 
     @property
     def room(self) -> int:
-        """How many more units the file in use takes."""
+        """How many more units fit into the current file."""
         return (self._units_end - (self.end - self._files[-1].start)) // UNIT_BYTES if self._files else 0
 
     def append(self, units: bytes) -> None:
-        """Write units, at most `room` of them, behind each other. They survive the process; a power cut only after
+        """Append at most `room` units. They survive a killed process, and a power loss only after
         `flush`.
 
         Raises:
-            DiskFull: the file system did not really set the file aside; they may be written again.
+            DiskFull: the file system did not really allocate the file; the call may be repeated.
         """
         file = self._files[-1]
         write_all(file.fd, units, self.end - file.start, self._path(file.start))
@@ -311,7 +313,7 @@ class TimerLog:
         return self.end - self._files[-1].start + UNIT_BYTES > self._units_end
 
     def _roll(self) -> None:
-        assert self._prepared is not None, "`needs_file` was asked"
+        assert self._prepared is not None, "`make_file` is called while `needs_file`"
         if self._files:
             file = self._files[-1]
             inside = self.end - file.start
@@ -324,10 +326,10 @@ class TimerLog:
         self._prepared = None
 
     def flush(self) -> int:
-        """Bring every unit written before the call to the disk; return where they end. Blocks.
+        """Flush every unit written before the call; return where they end. Blocks.
 
         Raises:
-            FlushFailed: the system could not; final, as for any file.
+            FlushFailed: the sync failed; final, as for any file.
         """
         files, end, position = self._files, self.end, self.flushed
         for file in files:
@@ -342,10 +344,11 @@ class TimerLog:
     # -- reading -------------------------------------------------------------------------------------------
 
     def chain(self, position: int, count: int) -> tuple[list[TimerUnit], int]:
-        """Follow a chain backwards over at most `count` units; return them, newest first, and where it goes on.
+        """Follow a chain backwards over at most `count` units; return them, newest first, and the next
+        position.
 
-        The chain ends (-1) at its first unit, and where it leads to what is no unit or not in the log any more. In
-        whatever thread.
+        The chain ends (-1) at its first unit, or where it leads to a position without a unit.
+        Thread-safe.
         """
         units: list[TimerUnit] = []
         block, block_start = b"", 0
@@ -362,7 +365,7 @@ class TimerLog:
         return units, position
 
     def _block_around(self, position: int) -> tuple[bytes, int]:
-        """Read the bytes before and with a unit: the next one of the chain lies before it, often near."""
+        """Read a unit and the bytes before it, since the next unit of the chain is often near."""
         for file in reversed(self._files):
             if file.start <= position:
                 end = position - file.start + UNIT_BYTES
@@ -371,16 +374,17 @@ class TimerLog:
         return b"", position
 
     def pieces(self) -> Iterator[tuple[int, bytes]]:
-        """Read all units in order, many at a time: the position of the first, and their bytes. Blocks.
+        """Read all units in order: yield the position of the first of each piece and their bytes. Blocks.
 
-        There may be what is no unit although it should be one.
+        The pieces may contain invalid units.
         """
         for file in self._files:
             for start, units in self._pieces_of(file, self.end - file.start):
                 yield file.start + start, units
 
     def _pieces_of(self, file: _File, stop: int) -> Iterator[tuple[int, bytes]]:
-        """Read the units of a file up to a place in it, many at a time: where in the file they lie, and their bytes."""
+        """Read the units of a file up to a position in it: yield the position in the file and the
+        bytes."""
         position, stop = 0, min(self._units_end, stop)
         while position < stop:
             data = os.pread(file.fd, min(_READ_UNITS * UNIT_BYTES, stop - position), position)
@@ -401,12 +405,12 @@ class TimerLog:
     # -- deleting ------------------------------------------------------------------------------------------
 
     def drop_first_before(self, slot_ms: int) -> bool:
-        """Delete the first file if it is not the last and all of its slots lie before a time. Blocks.
+        """Delete the first file if it is not the last and all of its slots are before a time. Blocks.
 
-        Durable on return. In whatever thread, one at a time.
+        Durable on return. Any thread, one call at a time.
 
         Raises:
-            OSError, FlushFailed: its name could not be removed, or the removal is not certain.
+            OSError, FlushFailed: the file could not be removed, or the removal may not be durable.
         """
         if len(self._files) < 2:
             return False
@@ -422,13 +426,13 @@ class TimerLog:
 
     def _remove(self, file: _File) -> None:
         Path(self._path(file.start)).unlink(missing_ok=True)
-        # A reader in another thread may be at it; it is done long before the next file is removed.
+        # A reader in another thread may still use it; it is finished long before the next removal.
         retired, self._retired = self._retired, [file.fd]
         for fd in retired:
             os.close(fd)
 
     def close(self) -> None:
-        """Close every file; one that was made and not needed is deleted. Flushes nothing."""
+        """Close every file without a flush; delete a file that was made ahead and not used."""
         prepared, self._prepared = self._prepared, None
         if prepared is not None:
             self._path(prepared.start).unlink(missing_ok=True)

@@ -1,13 +1,16 @@
-"""Messages with a deliver time of their own: which wait, where, and which are due (RocketMQ: TimerMessageStore).
+"""Messages with a deliver time of their own: where they wait and which are due (RocketMQ:
+TimerMessageStore).
 
-The queue of the topic `rmq_sys_wheel_timer` is the truth: the delayed records, in the order in which they came. Each
-gets a unit in the timer log, chained into the slot of its second in the wheel. Shortly before that second its chain
-is loaded into memory (`ActiveSlots`), where every message fires at its own millisecond. RocketMQ fires the whole slot
-at its end; its files are the same.
+The queue of the topic `rmq_sys_wheel_timer` is the source: the delayed records in the order in
+which they were stored. Each gets a unit in the timer log, chained into the slot of its second in
+the wheel. Shortly before that second the chain is loaded into memory (`ActiveSlots`), where every
+message becomes due at its own millisecond. RocketMQ delivers a whole slot at its end; the files are
+the same.
 
-Slots are done with one after the other: `read_ms` is the first that is not. A unit whose second is over already goes
-into that one. After a crash everything is made again from the timer log, as far as it is known to be on the disk, and
-from the queue; what had been delivered of the slots that were not done with is told by the copies in the log.
+Slots finish one after the other: `read_ms` is the first unfinished one, and a unit whose second has
+passed goes into it. After a crash everything is rebuilt from the queue and from the timer log, as
+far as that is known to be flushed; the copies in the log tell which messages of unfinished slots
+had been delivered.
 """
 
 from __future__ import annotations
@@ -41,28 +44,28 @@ from reput_protocol.kernel.timer import chain_timer_units, timer_units_ahead
 
 
 class WheelImage:
-    """The slots of a wheel, and for whom the messages in them are."""
+    """The slots of a wheel, and the topics of the messages in them."""
 
     def __init__(self, slots: int) -> None:
         self.slots = bytearray(slots * SLOT_BYTES)
-        """As the file holds them."""
+        """Their bytes as in the file."""
         self.waiting: dict[int, int] = {}
-        """For the hash of each topic how many messages wait for it."""
+        """Number of waiting messages by topic hash."""
         self.first_ms: int | None = None
-        """The time of the first slot with a message that waits; None if none does."""
+        """The time of the first slot with a waiting message; None if there is none."""
         self.consumed_ms: int | None = None
-        """The time of the last slot that holds a message which was done with before its slot was; None if none does."""
+        """The time of the last unfinished slot that holds a finished message; None if there is none."""
 
 
 def image_of(log: TimerLog, slots: int, read_ms: int, consumed: OffsetSet) -> WheelImage:
-    """Return the wheel that a timer log makes, in memory that does not grow with the log. Blocks.
+    """Return the wheel that a timer log describes. Memory does not grow with the log. Blocks.
 
     Args:
-        log: what to read.
+        log: the timer log.
         slots: of the wheel.
-        read_ms: slots before this time are done with.
-        consumed: log offsets of parked records that have been delivered, parked anew or cancelled. Their units stay in
-            their chains and count for nothing.
+        read_ms: slots before this time are finished.
+        consumed: log offsets of delayed records that were delivered, rescheduled or cancelled.
+            Their units stay in their chains and are not counted.
     """
     image = WheelImage(slots)
     for position, units in log.pieces():
@@ -77,7 +80,7 @@ def image_of(log: TimerLog, slots: int, read_ms: int, consumed: OffsetSet) -> Wh
 
 
 LEAD_MS = 3000
-"""A slot is loaded so long before its time, and longer the more messages it has."""
+"""A slot is loaded this long before its time, and earlier the more messages it has."""
 _LOADED_A_MS = 30
 _LOOK_AHEAD_MS = 60_000
 _ACTIVATED_AT_ONCE = 1000
@@ -86,35 +89,35 @@ _DELAY_MAX_MS = 1_000_000_000
 
 
 class Chain(NamedTuple):
-    """A slot to be loaded: its time, and its last unit when it was begun."""
+    """A slot to be loaded: its time, and its last unit when it was activated."""
 
     slot_ms: int
     last: int
 
 
 class Timed(NamedTuple):
-    """What the record of the timer's queue says to the wheel."""
+    """What a record of the timer's queue means to the wheel."""
 
     physical_offset: int
     size: int
     stored_ms: int
-    """When it was put."""
+    """When it was stored."""
     out_ms: int
     """The slot that it asks for (TIMER_OUT_MS)."""
     due_ms: int
-    """When it is to be delivered."""
+    """When it is due."""
     topic_hash: int
     cancels: bool
-    """Whether it is no message but cancels one."""
+    """Whether it is a delete message."""
     stays: bool = False
-    """Whether it goes into that slot and no other: the message that it cancels is there."""
+    """Whether it goes into exactly that slot, because the message that it cancels is there."""
     is_done: bool = False
-    """Whether it needs no slot any more. It gets a unit in one that is done with all the same: RocketMQ takes the last
-    unit of the log for the last message of the queue that it has looked at."""
+    """Whether it is finished. It still gets a unit, in a finished slot: RocketMQ takes the last
+    unit of the log for the last message of the queue that it has handled."""
 
 
 class _Placed(NamedTuple):
-    """A message that gets a unit: its slot, what that held, and what it holds then."""
+    """A message with its new unit, and its slot before and after."""
 
     slot_ms: int
     rolls: bool
@@ -124,12 +127,15 @@ class _Placed(NamedTuple):
 
 
 class TimerMessageStore:
-    """The timer of one directory. One owner; `log.chain`, `make_files` and `flush` may run in worker threads.
+    """The timer of one directory. One owner; `log.chain`, `make_files` and `flush` may run in worker
+    threads.
 
     Args:
-        data_dir: the store directory, which holds `timerwheel`, `timerlog/` and `config/timercheck`.
+        data_dir: the store directory, which holds `timerwheel`, `timerlog/` and
+            `config/timercheck`.
         log_file_size: bytes of one file of the timer log.
-        roll_window_ms: messages further ahead are delayed anew on their way (RocketMQ: timerRollWindowSlot).
+        roll_window_ms: messages further ahead are rescheduled on the way (RocketMQ:
+            timerRollWindowSlot).
         slots: of the wheel.
     """
 
@@ -146,11 +152,11 @@ class TimerMessageStore:
         self.checkpoint = TimerCheckpoint(data_dir / "config" / "timercheck")
         self.active = ActiveSlots()
         self.read_ms = 0
-        """Every slot before this one is done with."""
+        """The first unfinished slot."""
         self.queue_offset = 0
         """The next message of the timer's queue that needs a unit."""
         self.chains: deque[Chain] = deque()
-        """Begun slots that are to be loaded, in order."""
+        """Active slots to be loaded, in order."""
         self._roll_window_ms = roll_window_ms
         self._active_until = 0
         self._replay_from: int | None = None
@@ -158,28 +164,30 @@ class TimerMessageStore:
         self._replay_until_offset = 0
         self._consumed = OffsetSet()
         self.wheel_refusal: str | None = None
-        """Why the start could not make the wheel, until it is made."""
+        """Why the wheel could not be made at the start; None once it is."""
         self.is_rebuilt = False
-        """Whether the start has found messages, but not the files that say how far they have come."""
+        """Whether the start found messages but no usable files with their progress."""
 
     # -- opening -------------------------------------------------------------------------------------------
 
     def open(
         self, first_offset: int, end_offset: int, now_ms: int, queue_offset_at: Callable[[int], int | None]
     ) -> int | None:
-        """Read the files and cut off what is not certain. Blocks; `recover` must follow.
+        """Read the files and truncate what is not known to be flushed. Blocks; `recover` must follow.
 
         Args:
             first_offset, end_offset: bounds of the timer's queue.
             now_ms: the time.
-            queue_offset_at: for a log offset, the queue offset of the record of the timer's queue there, if one is.
+            queue_offset_at: returns the queue offset of the timer queue's record at a log offset,
+                or None.
 
         Returns:
-            The log offset behind which copies of what is not done with may lie; None if none can.
+            The log offset behind which copies of unfinished messages may be; None if there can be
+                none.
 
         Raises:
-            ForeignFile: a file is not what it must be.
-            DiskFull, FlushFailed: what is left of an earlier run could not be removed.
+            ForeignFile: a file has unexpected content.
+            DiskFull, FlushFailed: the remains of an earlier run could not be removed.
         """
         self._replay_until_offset = end_offset
         self.log.load()
@@ -200,10 +208,8 @@ class TimerMessageStore:
         return progress.replay_from
 
     def _start_over(self, first_offset: int, end_offset: int, now_ms: int) -> int | None:
-        """Read the whole queue again, and the whole log for what has been delivered of it.
-
-        There was no timer here, or its files are lost or damaged.
-        """
+        """Read the whole queue again, and the whole log for delivered copies: the files are new,
+        lost or damaged."""
         self.log.cut(0)
         self.read_ms = slot_of(now_ms)
         self.queue_offset = first_offset
@@ -219,7 +225,7 @@ class TimerMessageStore:
         end_offset: int,
         queue_offset_at: Callable[[int], int | None],
     ) -> None:
-        """Begin where RocketMQ left off: it trusts the last unit that it finds more than its checkpoint."""
+        """Continue where RocketMQ stopped; it trusts the last unit more than its checkpoint."""
         self.read_ms = progress.read_ms
         last = self.log.last_unit()
         logged = None if last is None else queue_offset_at(last.physical_offset)
@@ -227,14 +233,14 @@ class TimerMessageStore:
         self.queue_offset = min(max(offset, first_offset), end_offset)
 
     def recover(self, now_ms: int, consumed: OffsetSet) -> dict[int, int]:
-        """Make the wheel from the timer log. Blocks.
+        """Rebuild the wheel from the timer log. Blocks.
 
         Args:
             now_ms: the time.
-            consumed: log offsets of parked records that have been delivered, parked anew or cancelled.
+            consumed: log offsets of delayed records that were delivered, rescheduled or cancelled.
 
         Returns:
-            For the hash of each topic how many messages wait for it.
+            The number of waiting messages by topic hash.
         """
         self._consumed = consumed
         image = image_of(self.log, self.wheel.slots, self.read_ms, consumed)
@@ -246,11 +252,11 @@ class TimerMessageStore:
             try:
                 self._make_wheel(image)
             except (ReputError, OSError, MemoryError) as error:
-                self.wheel_refusal = str(error) or "there is no memory for it"
+                self.wheel_refusal = str(error) or "out of memory"
         return image.waiting
 
     def _make_wheel(self, image: WheelImage | None = None) -> None:
-        """Make the wheel with the chains of the timer log in it, as a whole or not at all. Blocks."""
+        """Make the wheel with the chains of the timer log, completely or not at all. Blocks."""
         if image is None and self.log.end:
             image = image_of(self.log, self.wheel.slots, self.read_ms, self._consumed)
         self.wheel.create()
@@ -260,28 +266,28 @@ class TimerMessageStore:
 
     @property
     def lacks_wheel(self) -> bool:
-        """Whether the timer log has units and there was no room, or no memory, for the wheel.
+        """Whether the timer log has units but disk or memory did not suffice for the wheel.
 
-        Nothing may be done with slots until `make_files` has made it; messages may come meanwhile.
+        Slots must not be used until `make_files` has made it; new messages are accepted meanwhile.
         """
         return self.wheel_refusal is not None
 
     @property
     def is_used(self) -> bool:
-        """Whether a message with a time of its own has ever been parked here."""
+        """Whether a message with a deliver time of its own has ever been stored here."""
         return self.wheel.exists or self.queue_offset > 0
 
     # -- putting messages into slots -----------------------------------------------------------------------
 
     def needs_files(self) -> bool:
-        """Whether the next `add` needs a file that is not there yet: `make_files` first."""
+        """Whether `make_files` must be called before the next `add`."""
         return self.lacks_wheel or not self.wheel.exists or self.log.needs_file()
 
     def make_files(self) -> None:
-        """Make what the next `add` needs. Blocks.
+        """Make the files that the next `add` needs. Blocks.
 
         Raises:
-            DiskFull, FlushFailed, OSError: it could not be made; it may be tried again.
+            DiskFull, FlushFailed, OSError: a file could not be made; the call may be repeated.
         """
         if self.lacks_wheel or not self.wheel.exists:
             self._make_wheel()
@@ -289,14 +295,15 @@ class TimerMessageStore:
             self.log.make_file()
 
     def add(self, entries: Sequence[Timed], now_ms: int) -> list[int]:
-        """Give the next messages of the timer's queue their units, and let those wait whose slot is begun.
+        """Give the next messages of the timer's queue their units; messages of active slots go into
+        memory too.
 
         Returns:
-            Their slots. Those of the first ones only, if a file of the log ends in between, or if the slot of the next
-            is held by a message that is another turn of the wheel away.
+            Their slots: of the first messages only if a file of the log ends in between, or if the
+                next one's slot is held by a message another turn of the wheel away.
 
         Raises:
-            DiskFull: nothing has changed; it may be tried again.
+            DiskFull: nothing has changed; the call may be repeated.
         """
         position = self.log.begin_append()
         placed = self._place(entries[: self.log.room], position, now_ms)
@@ -314,7 +321,7 @@ class TimerMessageStore:
         return [one.slot_ms for one in placed]
 
     def _place(self, entries: Sequence[Timed], position: int, now_ms: int) -> list[_Placed]:
-        """Find the slots of messages, and make the units that chain them there."""
+        """Choose the slots of messages and make the units that chain them there."""
         changed: dict[int, Slot] = {}
         placed: list[_Placed] = []
         for timed in entries:
@@ -358,7 +365,7 @@ class TimerMessageStore:
         ).pack()
 
     def _let_wait(self, timed: Timed, one: _Placed) -> None:
-        """Let a message wait in memory, whose slot is begun."""
+        """Keep a message of an active slot in memory."""
         slot_ms = one.slot_ms
         if slot_ms not in self.active.slots:
             self.active.activate(slot_ms, is_loaded=one.before == EMPTY)
@@ -379,14 +386,15 @@ class TimerMessageStore:
         self.wheel.put(slot_ms, Slot(first, position, before.number + 1))
 
     def skip(self, count: int = 1) -> None:
-        """Pass over messages of the timer's queue that cannot be used, or are not there any more."""
+        """Pass over messages of the timer's queue that are unusable or missing."""
         self.queue_offset += count
 
     def _slot_for(self, timed: Timed, now_ms: int) -> tuple[int, bool]:
-        """Return the slot for a message and whether it rolls there (RocketMQ: TimerMessageStore.doEnqueue).
+        """Return the slot for a message and whether it rolls there (RocketMQ:
+        TimerMessageStore.doEnqueue).
 
-        RocketMQ counts from now. Here it is from when the message was put, so that a message that gets its unit once
-        more after a crash gets it where it was, and what cancels it there.
+        RocketMQ counts from now. Here the store time counts, so that a message that gets its unit
+        again after a crash gets the same slot, as does the delete message that cancels it.
         """
         if timed.is_done:
             return self.read_ms - PRECISION_MS, False
@@ -400,11 +408,11 @@ class TimerMessageStore:
                 step = slot_of(window // 2) if ahead - window < window // 3 else slot_of(window)
                 slot_ms, rolls = begin + step, True
             if slot_ms - slot_of(now_ms) < self.wheel.span_ms // 2:
-                break  # else the clock was set back so far that the wheel does not reach that slot
+                break  # else the clock was set back beyond the reach of the wheel
         return max(slot_ms, self.read_ms), rolls
 
     def is_far(self, out_ms: int, stored_ms: int) -> bool:
-        """Whether a message may have been put into a slot that is not its own, on the way there."""
+        """Whether a message may have been put into another slot than its own, to be rescheduled."""
         return slot_of(out_ms) - slot_of(stored_ms) >= self._window_ms
 
     @property
@@ -412,7 +420,8 @@ class TimerMessageStore:
         return min(self._roll_window_ms(), self.wheel.span_ms // 2)
 
     def slot_with(self, physical_offset: int) -> int | None:
-        """Look for the slot that a message waits in; None if that is done with. Blocks; in whatever thread."""
+        """Search the log for the slot in which a message waits; None if that is finished. Blocks;
+        thread-safe."""
         found: int | None = None
         for _, units in self.log.pieces():
             ahead = timer_units_ahead(units, self.read_ms)
@@ -422,7 +431,7 @@ class TimerMessageStore:
         return found
 
     def first_waiting(self, default: int) -> int:
-        """Return the log offset of the first message in a slot that is not done with. Blocks; in whatever thread."""
+        """Return the log offset of the first message in an unfinished slot. Blocks; thread-safe."""
         first = default
         for _, units in self.log.pieces():
             first = min(first, min(timer_units_ahead(units, self.read_ms)[1::2], default=first))
@@ -431,9 +440,9 @@ class TimerMessageStore:
     # -- slots whose time comes ----------------------------------------------------------------------------
 
     def activate_slots(self, now_ms: int) -> None:
-        """Begin the slots whose time is near: their chains are then to be loaded."""
+        """Activate the slots that are due soon and queue their chains for loading."""
         until = min(slot_of(now_ms) + self._lead_ms(now_ms), self._active_until + _SEARCHED_AT_ONCE_MS)
-        # The first slot that is not done with may hold what was late already, whatever the clock says since then.
+        # The first unfinished slot may hold late messages, wherever the clock is now.
         until = max(until, self.read_ms + PRECISION_MS)
         if until <= self._active_until:
             return
@@ -449,11 +458,11 @@ class TimerMessageStore:
 
     @property
     def active_until(self) -> int:
-        """Every slot before this time that had messages has been begun."""
+        """Every non-empty slot before this time has been activated."""
         return self._active_until
 
     def _lead_ms(self, now_ms: int) -> int:
-        """How far ahead slots are begun: so far that what lies between now and there is loaded in time."""
+        """How far ahead slots are activated, so that all messages until then are loaded in time."""
         lead = LEAD_MS
         messages = 0
         start = max(self._active_until, self.read_ms)
@@ -464,7 +473,8 @@ class TimerMessageStore:
         return slot_of(lead)
 
     def finish_slots(self, now_ms: int) -> list[str]:
-        """Move `read_ms` over the slots that are done with; return the topics of delete messages that met nothing."""
+        """Move `read_ms` past finished slots; return the topics of delete messages that cancelled
+        nothing."""
         stop = min(slot_of(now_ms), self._active_until)
         if stop <= self.read_ms:
             return []
@@ -474,17 +484,18 @@ class TimerMessageStore:
     # -- the end of a run ----------------------------------------------------------------------------------
 
     def take_active(self, now_ms: int) -> list[tuple[Due, KeysView[DeleteId]]]:
-        """End with the slots of which a message has been delivered, and return what still waits in them.
+        """Finish the partly delivered slots and return the messages that still wait in them.
 
-        Each with what delete messages of its slot say; `move` puts it into the next one. Nothing happens while the
-        chain of such a slot is still to be loaded: then who comes next finds it half delivered.
+        Each comes with the delete ids of its slot; `move` puts it into the next slot. Does nothing
+        while the chain of such a slot is still to be loaded; the next run then finds it partly
+        delivered.
         """
         self.finish_slots(now_ms)
         slots = self.active.slots
-        begun = [slot_ms for slot_ms, slot in slots.items() if slot.began_at is not None]
+        partly_delivered = [slot_ms for slot_ms, slot in slots.items() if slot.began_at is not None]
         if self._replay_from is not None and self.read_ms <= self._replay_until_ms:
-            begun.append(self._replay_until_ms)
-        stop = max(begun, default=self.read_ms - PRECISION_MS) + PRECISION_MS
+            partly_delivered.append(self._replay_until_ms)
+        stop = max(partly_delivered, default=self.read_ms - PRECISION_MS) + PRECISION_MS
         if stop > self._active_until or any(
             slot_ms < stop and not slot.is_loaded for slot_ms, slot in slots.items()
         ):
@@ -499,10 +510,10 @@ class TimerMessageStore:
         return moving
 
     def move(self, due: Due, topic_hash: int, now_ms: int) -> None:
-        """Put a message that `take_active` returned into the first slot that is not done with. May make a file.
+        """Put a message that `take_active` returned into the first unfinished slot. May make a file.
 
         Raises:
-            DiskFull, FlushFailed: it stays out of the wheel.
+            DiskFull, FlushFailed: the message stays out of the wheel.
         """
         if self.needs_files():
             self.make_files()
@@ -511,10 +522,10 @@ class TimerMessageStore:
         )
 
     def end_with(self, physical_offset: int, size: int, now_ms: int) -> None:
-        """Let the last unit of the log be that of the last message of the queue that has one. May make a file.
+        """Make the last unit of the log that of the queue's last message with a unit. May make a file.
 
         Raises:
-            DiskFull, FlushFailed: it is not.
+            DiskFull, FlushFailed: the last unit is unchanged.
         """
         last = self.log.last_unit()
         if last is not None and last.physical_offset != physical_offset:
@@ -525,32 +536,32 @@ class TimerMessageStore:
     # -- progress ------------------------------------------------------------------------------------------
 
     def outlives_recovery(self) -> bool:
-        """Whether nothing matters any more of what earlier runs were done with: slots and queue are beyond it."""
+        """Whether slots and queue have passed everything that earlier runs finished."""
         if self.read_ms <= self._replay_until_ms or self.queue_offset < self._replay_until_offset:
             return False
         self._replay_from = None
         return True
 
     def progress(self, log_end: int) -> TimerProgress:
-        """Return what may be saved once everything is on the disk: the log up to `log_end`, the timer log as it is."""
+        """Return what may be saved once the timer log, and the log up to `log_end`, have been flushed."""
         replay_from = self.active.first_delivery(log_end)
         if self._replay_from is not None:
-            # What an earlier run delivered of what is still not done with lies further back.
+            # Copies that an earlier run delivered from unfinished slots are further back.
             replay_from = min(replay_from, self._replay_from)
         return TimerProgress(
             self.read_ms, self.log.end, self.queue_offset, replay_from, self.log.digests[-FILES_MAX:]
         )
 
     def flush(self) -> None:
-        """Bring timer log and wheel to the disk. Blocks.
+        """Flush timer log and wheel. Blocks.
 
         Raises:
-            FlushFailed: the system could not.
+            FlushFailed: the sync failed.
         """
         self.log.flush()
         self.wheel.flush()
 
     def close(self) -> None:
-        """Close the files. Flushes nothing."""
+        """Close the files without a flush."""
         self.log.close()
         self.wheel.close()

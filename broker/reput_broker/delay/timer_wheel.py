@@ -1,4 +1,4 @@
-"""The wheel: for every second the chain of units that belong to it, in the file `timerwheel` (RocketMQ: TimerWheel).
+"""The wheel: the chain of units of every second, in the file `timerwheel` (RocketMQ: TimerWheel).
 
     position  0        8        16       24     28     32
               +--------+--------+--------+------+------+
@@ -7,11 +7,11 @@
               second   first    last     number magic
                        unit     unit     of messages, unused
 
-A second's slot is its number modulo the slots; a slot that names another second, or none (0), is empty. First and last
-are positions in the timer log; the number counts messages less those that cancel one.
+A second's slot is its number modulo the slots; a slot that names another second, or none (0), is empty.
+First and last are positions in the timer log; the number counts messages minus delete messages.
 
-The file is derived: a start makes it anew from the timer log, so that nothing in it need survive. It is set aside whole
-before its first slot is needed, and mapped.
+The file is derived: every start rebuilds it from the timer log, so nothing in it has to survive. It is
+allocated completely before its first slot is needed, and mapped.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class TimerWheel:
 
     Args:
         path: the file.
-        slots: how many there are; RocketMQ's number for every wheel that it is to read.
+        slots: their number; RocketMQ's for every wheel that RocketMQ is to read.
     """
 
     def __init__(self, path: Path, slots: int = SLOTS) -> None:
@@ -80,7 +80,7 @@ class TimerWheel:
         return self.slots * PRECISION_MS
 
     def create(self) -> None:
-        """Make the file anew, with nothing in it. Blocks.
+        """Make the file again, empty. Blocks.
 
         Raises:
             DiskFull, FlushFailed, OSError: there is no wheel.
@@ -104,22 +104,22 @@ class TimerWheel:
         return Slot(first, last, number) if second == slot_ms // PRECISION_MS else EMPTY
 
     def held_by(self, slot_ms: int) -> int:
-        """Return the time of the slot whose chain lies where this one's would; a negative number if none does."""
+        """Return the time of the chain in this slot's place; a negative number if there is none."""
         if self._fd is None:
             return -1
         second = SLOT.unpack_from(self._map, self._index(slot_ms) * SLOT_BYTES)[0]
         return int(second) * PRECISION_MS if second else -1
 
     def put(self, slot_ms: int, slot: Slot) -> None:
-        """Set the chain of a second. A killed process leaves it, a power cut need not."""
-        assert self._fd is not None, "it is made before the first slot is needed"
+        """Set the chain of a second. It survives a killed process, not necessarily a power loss."""
+        assert self._fd is not None, "`create` is called before the first `put`"
         SLOT.pack_into(self._map, self._index(slot_ms) * SLOT_BYTES, slot_ms // PRECISION_MS, *slot, 0)
         self._is_dirty = True
 
     def filled(self, start_ms: int, stop_ms: int) -> list[tuple[int, Slot]]:
-        """Return the slots in `[start, stop)` that have a chain, in order, each with its time.
+        """Return the non-empty slots in `[start, stop)` in order, each with its time.
 
-        `stop` lies at most one turn of the wheel after `start`.
+        `stop` is at most one turn of the wheel after `start`.
         """
         if self._fd is None:
             return []
@@ -136,8 +136,8 @@ class TimerWheel:
         return found
 
     def first_filled(self, start_ms: int, stop_ms: int) -> int | None:
-        """Return the time of the first slot in `[start, stop)` that has a chain; None if none has. In whatever
-        thread."""
+        """Return the time of the first non-empty slot in `[start, stop)`; None if there is none.
+        Thread-safe."""
         step = _SLOTS_A_READ * PRECISION_MS
         for begin in range(start_ms, stop_ms, step):
             found = self.filled(begin, min(begin + step, stop_ms))
@@ -146,7 +146,7 @@ class TimerWheel:
         return None
 
     def fill(self, slots: bytearray) -> None:
-        """Set the chains of all slots of an empty wheel, whose bytes these are. Blocks."""
+        """Set all slots of an empty wheel from their bytes. Blocks."""
         assert self._fd is not None
         assert len(slots) == self.slots * SLOT_BYTES
         step = _SLOTS_A_READ * SLOT_BYTES
@@ -157,10 +157,10 @@ class TimerWheel:
                 self._is_dirty = True
 
     def flush(self) -> None:
-        """Bring every slot to the disk that was set before the call. Blocks.
+        """Flush every slot that was set before the call. Blocks.
 
         Raises:
-            FlushFailed: the system could not; nothing is lost by that, as the wheel is made anew.
+            FlushFailed: the sync failed; nothing is lost, as the wheel is rebuilt at every start.
         """
         if self._fd is None or not self._is_dirty:
             return
@@ -171,7 +171,7 @@ class TimerWheel:
             raise FlushFailed(self.path, error) from error
 
     def close(self) -> None:
-        """Close the file. Flushes nothing."""
+        """Close the file without a flush."""
         fd, self._fd = self._fd, None
         if fd is not None:
             self._map.close()

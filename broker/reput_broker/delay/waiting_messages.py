@@ -1,8 +1,9 @@
-"""Walk over the messages that wait, the soonest first by the second, a little at a time.
+"""Iterate over the waiting messages in the order of their times, to the second, a few at a time.
 
-Nothing is kept in memory for that: levels are read from their queues, slots from their chains. A cursor says how far
-each has been read, so that a walk can go on later although messages come and go meanwhile: it meets every message
-that waited all along once; one that was delayed anew on its way meanwhile perhaps twice, the second time as such.
+Nothing is kept in memory for that: levels are read from their queues, slots from their chains. A
+cursor holds the position in each, so that a walk can continue later although messages come and go.
+It meets every message that waits throughout once, and one that is rescheduled meanwhile perhaps
+twice.
 """
 
 from __future__ import annotations
@@ -36,12 +37,12 @@ _LOOK_S = 0.002
 
 @dataclass(slots=True)
 class WalkCursor:
-    """How far a walk has come."""
+    """The position of a walk."""
 
     levels: dict[int, int] = field(default_factory=dict)
     """Next queue offset by level."""
     slot_ms: int = -1
-    """The slot of the wheel, and the last record of it that has been met."""
+    """The slot of the wheel, and the last record of it that was met."""
     physical_offset: int = -1
 
     def __str__(self) -> str:
@@ -49,7 +50,7 @@ class WalkCursor:
 
     @classmethod
     def parse(cls, text: str) -> WalkCursor:
-        """Read what `str` made. Raises ValueError for anything else."""
+        """Parse what `str` returns. Raises ValueError for anything else."""
         try:
             levels, slot_ms, physical_offset = json.loads(text)
             cursor = cls(
@@ -58,26 +59,26 @@ class WalkCursor:
                 int(physical_offset),
             )
         except (ValueError, TypeError, AttributeError):
-            raise ValueError(f"{text[:60]!r} is no cursor") from None
+            raise ValueError(f"{text[:60]!r} is not a cursor") from None
         return cursor
 
 
 async def until(condition: Callable[[], bool]) -> None:
-    """Wait for what the services do; raises `Refusal` if that takes too long."""
+    """Poll until `condition` holds; raises `Refusal` (BUSY) after 5 seconds."""
     with trio.move_on_after(_SETTLE_S):
         while not condition():  # noqa: ASYNC110 - a rare request
             await trio.sleep(_LOOK_S)
         return
-    raise Refusal(ErrorCode.BUSY, "the broker is behind with what was put; ask again")
+    raise Refusal(ErrorCode.BUSY, "the broker has not processed the latest messages yet; try again")
 
 
 class WaitingMessages:
     """Walks over one schedule.
 
     Args:
-        schedule: what waits.
+        schedule: holds the waiting messages.
         store: has the levels' queues.
-        reader: fetches the records.
+        reader: reads the records.
         clock_ms: wall clock.
     """
 
@@ -90,7 +91,7 @@ class WaitingMessages:
         self._clock_ms = clock_ms
 
     async def settle(self) -> None:
-        """Wait until everything that has been put so far is where it can be met.
+        """Wait until a walk meets everything that has been put so far.
 
         Raises:
             Refusal: that takes too long.
@@ -101,9 +102,9 @@ class WaitingMessages:
         await until(lambda: timers.queue_offset >= queue_end)
 
     async def next(self, cursor: WalkCursor, count: int) -> list[DelayedRecord] | None:
-        """Return some of the next messages, at most `count` of them, and move the cursor behind them; None at the end.
+        """Return at most `count` of the next messages and advance the cursor; None at the end.
 
-        None of those that were looked at may wait any more: an empty list says that the walk goes on.
+        An empty list is not the end: none of the records examined still waits.
         """
         slot_ms = await self._next_slot(cursor)
         heads = self._heads(cursor)
@@ -159,21 +160,21 @@ class WaitingMessages:
         if cursor.slot_ms < timers.read_ms:
             cursor.slot_ms, cursor.physical_offset = timers.read_ms, -1
         start = cursor.slot_ms
-        begun = min((slot_ms for slot_ms in timers.active.slots if slot_ms >= start), default=None)
-        if begun is not None and begun < timers.active_until:
-            return begun
+        active = min((slot_ms for slot_ms in timers.active.slots if slot_ms >= start), default=None)
+        if active is not None and active < timers.active_until:
+            return active
         stop = max(timers.read_ms, self._clock_ms()) + timers.wheel.span_ms // 2
         filled = await trio.to_thread.run_sync(
             timers.wheel.first_filled, max(start, timers.active_until), slot_of(stop)
         )
-        return min((slot_ms for slot_ms in (begun, filled) if slot_ms is not None), default=None)
+        return min((slot_ms for slot_ms in (active, filled) if slot_ms is not None), default=None)
 
     async def _of_slot(self, cursor: WalkCursor, slot_ms: int, count: int) -> list[DelayedRecord]:
         after = cursor.physical_offset if slot_ms == cursor.slot_ms else -1
-        begun = self._schedule.timers.active.slots.get(slot_ms)
-        if begun is not None and begun.is_loaded:
+        active = self._schedule.timers.active.slots.get(slot_ms)
+        if active is not None and active.is_loaded:
             dues = self._schedule.timers.active.waiting_in(slot_ms, after, count + 1)
-            deleted: Collection[DeleteId] = begun.deletes.keys()
+            deleted: Collection[DeleteId] = active.deletes.keys()
         else:
             dues, deleted = await self._in_chain(slot_ms, after, count + 1)
         if len(dues) > count:
@@ -184,8 +185,8 @@ class WaitingMessages:
         return await self._read(dues, deleted)
 
     async def _in_chain(self, slot_ms: int, after: int, count: int) -> tuple[list[Due], set[DeleteId]]:
-        """Return up to `count` messages of a slot that is not loaded, by their log offsets beyond `after`, and what all
-        of its delete messages say."""
+        """Return up to `count` messages of a slot that is not loaded, by their log offsets beyond
+        `after`, and the ids in all of its delete messages."""
         timers, consumed = self._schedule.timers, self._schedule.consumed
         dues: list[Due] = []
         deletes: list[Place] = []
@@ -210,7 +211,7 @@ class WaitingMessages:
     # -- records -------------------------------------------------------------------------------------------
 
     async def _read(self, dues: Sequence[Due], deleted: Collection[DeleteId]) -> list[DelayedRecord]:
-        """Read the records of what still waits; leave out what has been cancelled, and what only cancels others."""
+        """Read the records that still wait, without cancelled ones and delete messages."""
         waiting: list[DelayedRecord] = []
         for start in range(0, len(dues), _READ_AT_ONCE):
             part = dues[start : start + _READ_AT_ONCE]
@@ -233,7 +234,7 @@ class WaitingMessages:
         if due.level:
             level = schedule.levels.of(due.level)
             return due.place >= level.next_offset and due.place not in level.done_ahead
-        begun = schedule.timers.active.slots.get(due.place)
-        if begun is None or not begun.is_loaded:
+        active = schedule.timers.active.slots.get(due.place)
+        if active is None or not active.is_loaded:
             return due.place >= schedule.timers.read_ms
         return schedule.timers.active.is_waiting(due.physical_offset)
