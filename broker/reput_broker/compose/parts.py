@@ -9,7 +9,7 @@ from reput_broker.clean_service import CleanFilesService
 from reput_broker.compose.puts import PutParts
 from reput_broker.compose.storage import Storage
 from reput_broker.groups.group_state import GroupState
-from reput_broker.groups.offset_setting import OffsetSetting
+from reput_broker.groups.offset_updates import OffsetSetting
 from reput_broker.groups.reply_push import ReplyPusher
 from reput_broker.observe.delivery_metrics import GroupSources
 from reput_broker.observe.health import StoreHealth

@@ -20,16 +20,15 @@ from reput_broker.processors.topic_access import TopicAccess
 from reput_broker.processors.transaction import TransactionProcessor
 from reput_broker.put.own_puts import OwnPuts
 from reput_broker.request import Handler
-from reput_broker.retry.repeated_send_back import SentBack
+from reput_broker.retry.send_back_deduplication import SendBackDeduplication
 from reput_broker.store.message_store import MessageStore
 from reput_broker.tables.offsets import ConsumerOffsetManager
 from reput_broker.tables.tables import Tables
-from reput_broker.transactions.check import TransactionCheckService
+from reput_broker.transactions.check_requests import CheckRequests
+from reput_broker.transactions.check_service import TransactionCheckService
 from reput_broker.transactions.op_queue import OpQueue, OpWriter
-from reput_broker.transactions.questions import TransactionQuestions
-from reput_broker.transactions.recovery import recover_transactions
-from reput_broker.transactions.transactions import Transactions
-from reput_protocol.names import TRANS_CHECK_MAX_TIME_TOPIC
+from reput_broker.transactions.recovery import HalfQueue, recover_transactions
+from reput_broker.transactions.transaction_table import TransactionTable
 from reput_protocol.record.message_id import UniqueIdGenerator
 
 _ID_CLASS = 0x4F504D51
@@ -45,15 +44,14 @@ class RetryParts:
         self._config = config
         self._delay_hook = delay_hook
         self._clock_ms = clock_ms
-        self._transactions: Transactions | None = None
-        self._ops: OpQueue | None = None
+        self._half_queue: HalfQueue | None = None
         self._writer: OpWriter | None = None
 
     def status(self) -> dict[str, int]:
         """Return what /status shows of transactions."""
-        transactions, ops = self._transactions, self._ops
-        if transactions is None or ops is None:
+        if self._half_queue is None:
             return {}
+        _, transactions, ops = self._half_queue
         return {
             "open": sum(transactions.open_by_topic.values()),
             "decisions_to_write": ops.waiting,
@@ -61,18 +59,18 @@ class RetryParts:
         }
 
     @property
-    def transactions(self) -> Transactions:
+    def transactions(self) -> TransactionTable:
         """How the half messages stand; after `open`."""
-        assert self._transactions is not None, "it is opened first"
-        return self._transactions
+        assert self._half_queue is not None, "`open` is called first"
+        return self._half_queue.transactions
 
     def open(self, store: MessageStore, offsets: ConsumerOffsetManager) -> None:
         """Find out how the half messages stand. Blocks. Raises StoreDamaged if the half queue cannot be read."""
         ids = UniqueIdGenerator(
             socket.inet_aton("127.0.0.1"), os.getpid() & 0xFFFF, _ID_CLASS, self._clock_ms
         )
-        self._ops = OpQueue(self._config.transactions, store.options.host, ids.next)
-        self._transactions = recover_transactions(store, offsets, self._ops)
+        ops = OpQueue(self._config.transactions, store.options.host, ids.next)
+        self._half_queue = recover_transactions(store, offsets, ops)
 
     def redirects(self, groups: GroupAccess, locks: QueueLocks, access: TopicAccess) -> SendRedirects:
         """Return what decides about messages that are not stored as they are sent."""
@@ -96,26 +94,20 @@ class RetryParts:
         groups: GroupAccess,
     ) -> None:
         """Put the parts together."""
-        topics, flush = tables.topics, puts.flush.flush_now
-        config, clock_ms, transactions = self._config, self._clock_ms, self.transactions
-        assert self._ops is not None, "it is opened first"
-
-        async def make_discard_topic() -> None:
-            if topics.get(TRANS_CHECK_MAX_TIME_TOPIC) is None:
-                topics.create_system(TRANS_CHECK_MAX_TIME_TOPIC, 1)
-                await tables.topic_saver.save()
-
+        config, clock_ms, flush = self._config, self._clock_ms, puts.flush.flush_now
+        half_queue, transactions = self._half_queue, self.transactions
+        assert half_queue is not None, "`open` is called first"
         own_puts = OwnPuts(store, puts.lock, puts.wrote)
         self.back_once = PutBackOnce(
-            SentBack(store, dispatch=puts.reput.catch_up, clock_ms=clock_ms), puts.appender
+            SendBackDeduplication(store, dispatch=puts.reput.catch_up, clock_ms=clock_ms), puts.appender
         )
 
         def log_end() -> int:
             return store.flushed_offset + store.flush_behind_bytes
 
-        self._writer = OpWriter(self._ops, own_puts, log_end=log_end, clock_ms=clock_ms)
+        self._writer = OpWriter(half_queue.ops, own_puts, log_end=log_end, clock_ms=clock_ms)
         transactions.on_closed = self._writer.closed
-        questions = TransactionQuestions(
+        requests = CheckRequests(
             store,
             producers,
             self.counts,
@@ -123,19 +115,7 @@ class RetryParts:
             broker_name=config.broker_name,
         )
         self._check = TransactionCheckService(
-            transactions,
-            self._ops,
-            store,
-            own_puts,
-            tables.offsets,
-            questions,
-            config.transactions,
-            self.counts,
-            make_discard_topic=make_discard_topic,
-            flush=flush,
-            reserved_s=lambda: config.store.file_reserved_time,
-            host=store.options.host,
-            clock_ms=clock_ms,
+            half_queue, own_puts, tables, requests, config, self.counts, flush=flush, clock_ms=clock_ms
         )
         self._processors = (
             SendBackProcessor(

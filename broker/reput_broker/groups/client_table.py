@@ -42,11 +42,6 @@ class ClientChannel:
         self.producer_groups: dict[str, int] = {}
 
     @property
-    def header_type(self) -> int:
-        """What the client is written to in."""
-        return self.client.header_type
-
-    @property
     def held_bytes(self) -> int:
         """About how many bytes are held for the groups that the client is in."""
         return sum(self.consumer_groups.values()) + sum(self.producer_groups.values())

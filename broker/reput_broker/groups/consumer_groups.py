@@ -238,10 +238,6 @@ class ConsumerGroups:
         """Return a group that has a member; None if it has none."""
         return self._groups.get(group)
 
-    def is_online(self, group: str) -> bool:
-        """Tell whether a group has a member."""
-        return group in self._groups
-
     def members(self, group: str) -> list[ClientChannel]:
         """Return the members of a group, one for each connection."""
         found = self._groups.get(group)

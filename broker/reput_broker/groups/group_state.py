@@ -7,16 +7,14 @@ from collections.abc import Awaitable, Callable
 import trio
 
 from reput_broker.config.sections import GroupsConfig
-from reput_broker.groups.commits import OffsetCommits
 from reput_broker.groups.consumer_groups import ConsumerGroups
-from reput_broker.groups.lag import LagService
+from reput_broker.groups.lag import LagService, StoreTimes
 from reput_broker.groups.membership import Membership
 from reput_broker.groups.notifications import GroupNotifier
-from reput_broker.groups.offset_setting import PendingResets
+from reput_broker.groups.offset_updates import OffsetCommits, PendingResets
 from reput_broker.groups.progress import GroupProgress
 from reput_broker.groups.queue_locks import QueueLocks
 from reput_broker.groups.reply_push import Requesters
-from reput_broker.groups.store_times import StoreTimes
 from reput_broker.observe.counters import Counters
 from reput_broker.request import Client
 from reput_broker.store.message_store import MessageStore

@@ -44,8 +44,6 @@ class GroupNotifier:
         self._late: dict[tuple[ClientChannel, str], None] = {}
         self._woken = trio.Event()
         self._looked_at = 0
-        self.sent = 0
-        """Notifications that have left, for tests and those who wonder about storms."""
 
     def changed(self, group: str) -> None:
         """Note that the members or the topics of a group have changed."""
@@ -91,8 +89,7 @@ class GroupNotifier:
             await trio.lowlevel.checkpoint()
         if group not in channel.consumer_groups:
             return
-        ext = ConsumerIdsChangedHeader(group).to_ext(channel.header_type)
-        if channel.client.send_request(RequestCode.NOTIFY_CONSUMER_IDS_CHANGED, ext):
-            self.sent += 1
-        elif not channel.client.is_closed:
+        ext = ConsumerIdsChangedHeader(group).to_ext(channel.client.header_type)
+        is_sent = channel.client.send_request(RequestCode.NOTIFY_CONSUMER_IDS_CHANGED, ext)
+        if not is_sent and not channel.client.is_closed:
             self._late[channel, group] = None

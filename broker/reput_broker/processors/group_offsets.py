@@ -8,7 +8,7 @@ import trio
 
 from reput_broker.body_turns import write_in_turns
 from reput_broker.groups.group_state import GroupState
-from reput_broker.groups.offset_setting import OffsetSetting
+from reput_broker.groups.offset_updates import OffsetSetting
 from reput_broker.processors.group_access import GroupAccess
 from reput_broker.processors.topic_access import TopicAccess
 from reput_broker.request import Handler, Refusal, Request, Response

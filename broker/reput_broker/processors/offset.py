@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from reput_broker.groups.commits import OffsetCommits
+from reput_broker.groups.offset_updates import OffsetCommits
 from reput_broker.processors.group_access import GroupAccess
 from reput_broker.processors.topic_access import TopicAccess
 from reput_broker.request import Handler, Refusal, Request, Response

@@ -8,12 +8,11 @@ from typing import Final, NamedTuple
 
 import trio
 
-from reput_broker.put.appender import Appender
-from reput_broker.put.pending_puts import StoredBefore
+from reput_broker.put.appender import Appender, StoredBefore
 from reput_broker.request import Outcome, Refusal, Request, Result
 from reput_broker.retry.deduplication import Deduplication, Place
-from reput_broker.retry.repeated_send_back import SendBackKey, SentBack
-from reput_broker.retry.sent_alone import Content
+from reput_broker.retry.message_content import Content
+from reput_broker.retry.send_back_deduplication import SendBackDeduplication, SendBackKey
 from reput_broker.store.results import PutResult, PutStatus
 from reput_protocol.buffers import Buffer
 from reput_protocol.codes import Dedup
@@ -181,7 +180,7 @@ class PutOnce:
 class PutBackOnce:
     """Has them appended that are not stored yet."""
 
-    def __init__(self, sent_back: SentBack, appender: Appender) -> None:
+    def __init__(self, sent_back: SendBackDeduplication, appender: Appender) -> None:
         self._appender = appender
         self._sent_back = sent_back
         self._limiter = trio.CapacityLimiter(_LOOKS_AT_ONCE)

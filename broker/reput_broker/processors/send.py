@@ -13,10 +13,10 @@ from reput_broker.processors.put_once import Alone, PutBackOnce, PutOnce, Work
 from reput_broker.processors.send_records import BatchParts, SendParts, records_of
 from reput_broker.processors.send_redirects import DeadLetter, SendRedirects
 from reput_broker.processors.topic_access import TopicAccess
-from reput_broker.put.pending_puts import StoredBefore
+from reput_broker.put.appender import StoredBefore
 from reput_broker.request import Handler, Outcome, Put, Refusal, Request, Response, Result
-from reput_broker.retry.repeated_send_back import SendBackKey
-from reput_broker.retry.sent_alone import content_of
+from reput_broker.retry.message_content import content_of
+from reput_broker.retry.send_back_deduplication import SendBackKey
 from reput_broker.store.block import Block
 from reput_broker.store.message_store import MessageStore
 from reput_broker.store.results import PutResult, PutStatus

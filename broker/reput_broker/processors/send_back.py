@@ -12,8 +12,8 @@ from reput_broker.processors.put_once import PutBackOnce, Work
 from reput_broker.processors.send_redirects import counted_topic, max_reconsume_times, note_dead_letter
 from reput_broker.processors.topic_access import TopicAccess
 from reput_broker.request import Handler, Outcome, Put, Refusal, Request, Response, Result
-from reput_broker.retry.repeated_send_back import SEND_BACK_ID_MAX, SendBackKey, is_id
-from reput_broker.retry.send_back import Returned, can_come_back, returned_message
+from reput_broker.retry.retry_records import Returned, can_come_back, returned_message
+from reput_broker.retry.send_back_deduplication import SEND_BACK_ID_MAX, SendBackKey, is_id
 from reput_broker.store.message_store import MessageStore
 from reput_broker.store.results import PutResult, PutStatus
 from reput_broker.transactions.queue_reader import record_at

@@ -21,9 +21,9 @@ from reput_broker.processors.group_access import GroupAccess
 from reput_broker.processors.send_records import Redirected
 from reput_broker.processors.topic_access import TopicAccess
 from reput_broker.request import Refusal, Request
-from reput_broker.retry.send_back import DeadLetterReason, dead_letter, origin_of, why_resent_dead
+from reput_broker.retry.retry_records import DeadLetterReason, dead_letter, origin_of, why_resent_dead
 from reput_broker.transactions.half_messages import HALF_PROPERTIES_BYTES_MAX, half_record
-from reput_broker.transactions.transactions import Transactions
+from reput_broker.transactions.transaction_table import TransactionTable
 from reput_protocol import properties as names
 from reput_protocol.commands.send import SendMessageHeader
 from reput_protocol.errors import ErrorCode
@@ -53,7 +53,7 @@ class SendRedirects:
         groups: GroupAccess,
         locks: QueueLocks,
         topics: TopicAccess,
-        transactions: Transactions,
+        transactions: TransactionTable,
         options: TransactionsConfig,
         counts: RetryCounts,
     ) -> None:

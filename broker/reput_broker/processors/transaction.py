@@ -13,7 +13,7 @@ from reput_broker.store.message_store import MessageStore
 from reput_broker.store.results import PutResult, PutStatus
 from reput_broker.transactions.half_messages import HalfMessage, committed_record, half_message_of
 from reput_broker.transactions.queue_reader import record_at
-from reput_broker.transactions.transactions import Standing, Transactions
+from reput_broker.transactions.transaction_table import HalfState, TransactionTable
 from reput_protocol.codes import AckLevel, RequestCode, ResponseCode, TransactionState
 from reput_protocol.commands.transaction import EndTransactionHeader
 from reput_protocol.errors import ErrorCode
@@ -22,11 +22,11 @@ from reput_protocol.record.record import encode_record
 _FAILED = int(ResponseCode.SYSTEM_ERROR)
 _TOO_LATE = int(ResponseCode.ILLEGAL_OPERATION)
 _RESULTS = {TransactionState.COMMIT: "commit", TransactionState.ROLLBACK: "rollback"}
-_STANDINGS = {TransactionState.COMMIT: Standing.COMMITTED, TransactionState.ROLLBACK: Standing.ROLLED_BACK}
+_STANDINGS = {TransactionState.COMMIT: HalfState.COMMITTED, TransactionState.ROLLBACK: HalfState.ROLLED_BACK}
 _ENDED = {
-    Standing.COMMITTED: "has been committed",
-    Standing.ROLLED_BACK: "has been rolled back",
-    Standing.DISCARDED: "was asked about too often, or is too old, and has been put aside",
+    HalfState.COMMITTED: "has been committed",
+    HalfState.ROLLED_BACK: "has been rolled back",
+    HalfState.DISCARDED: "was asked about too often, or is too old, and has been put aside",
 }
 
 
@@ -38,7 +38,7 @@ class TransactionProcessor:
         store: MessageStore,
         access: TopicAccess,
         delay_hook: DelayHook,
-        transactions: Transactions,
+        transactions: TransactionTable,
         options: TransactionsConfig,
         counts: RetryCounts,
         *,
@@ -83,7 +83,7 @@ class TransactionProcessor:
             raise _ended(half, outcome)
         if state is TransactionState.COMMIT:
             return self._commit(request, half)
-        self._transactions.decided(half, copy, Standing.ROLLED_BACK)
+        self._transactions.decided(half, copy, HalfState.ROLLED_BACK)
         self._counts.transactions[half.topic, "rollback"] += 1
         return Response()
 
@@ -141,7 +141,7 @@ class TransactionProcessor:
             record.prepared_transaction_offset = copy.physical_offset
             result = self._store.put_record(record)
             if result.status is PutStatus.PUT_OK:
-                self._transactions.decided(half, copy, Standing.COMMITTED)
+                self._transactions.decided(half, copy, HalfState.COMMITTED)
                 self._counts.transactions[half.topic, "commit"] += 1
             return result
 
@@ -156,7 +156,7 @@ class TransactionProcessor:
                 self._counts.checks[half.topic, "unknown"] += 1
 
 
-def _ended(half: HalfMessage, outcome: Standing) -> Refusal:
+def _ended(half: HalfMessage, outcome: HalfState) -> Refusal:
     how = _ENDED.get(outcome)
     if how is None:
         return Refusal(

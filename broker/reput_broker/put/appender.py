@@ -14,7 +14,7 @@ from reput_broker.observe.counters import Counters
 from reput_broker.put.commit_service import CommitRealTimeService
 from reput_broker.put.flush_service import FlushCommitLogService
 from reput_broker.put.log_services import ReputMessageService
-from reput_broker.put.pending_puts import PendingRequest, StoredBefore
+from reput_broker.put.pending_puts import PendingRequest
 from reput_broker.put.put_lock import PutLock
 from reput_broker.request import Put, Refusal, Response, Result
 from reput_broker.store.block import Block
@@ -27,6 +27,12 @@ from reput_protocol.record.put_block import RecordTooLarge
 
 _OK = PutStatus.PUT_OK
 _STORED = memoryview(b"")
+
+
+class StoredBefore(PutResult):
+    """The outcome of a put whose messages were stored already: that of the first time."""
+
+    queue_id: int = -1
 
 
 class Appender:

@@ -19,8 +19,7 @@ import trio
 
 from reput_broker.config.sections import StoreConfig
 from reput_broker.observe.counters import Counters
-from reput_broker.put.pending_puts import PendingPut
-from reput_broker.put.waiting_puts import WaitingPuts
+from reput_broker.put.pending_puts import PendingPut, PendingPutQueue
 from reput_broker.store.errors import DiskFull
 from reput_broker.store.message_store import MessageStore
 from reput_protocol.errors import ReputError
@@ -51,7 +50,7 @@ class CommitRealTimeService:
         self._config = config
         self._on_committed = on_committed
         self._on_failure = on_failure
-        self._waiters = WaitingPuts(counters.produce_seconds["page_cache"])
+        self._waiters = PendingPutQueue(counters.produce_seconds["page_cache"])
         self._wanted = trio.Event()
         self._stirred = trio.Event()
         self._limiter = trio.CapacityLimiter(1)

@@ -20,8 +20,7 @@ import trio
 
 from reput_broker.config.sections import StoreConfig
 from reput_broker.observe.counters import Counters
-from reput_broker.put.pending_puts import PendingPut
-from reput_broker.put.waiting_puts import WaitingPuts
+from reput_broker.put.pending_puts import PendingPut, PendingPutQueue
 from reput_broker.request import Refusal
 from reput_broker.store.message_store import MessageStore
 from reput_protocol.errors import ErrorCode, ReputError
@@ -57,7 +56,7 @@ class FlushCommitLogService:
         self._on_committed = on_committed
         self._on_flushed = on_flushed
         self._on_failure = on_failure
-        self._waiters = WaitingPuts(counters.produce_seconds["flushed"])
+        self._waiters = PendingPutQueue(counters.produce_seconds["flushed"])
         self._wanted = trio.Event()
         self._waiting = trio.Event()
         self._synced = trio.Event()

@@ -14,9 +14,9 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Final, NamedTuple
 
-from reput_broker.put.pending_puts import StoredBefore
+from reput_broker.put.appender import StoredBefore
 from reput_broker.request import Refusal
-from reput_broker.retry.sent_alone import PARKING_TOPICS, Content, sent_alone_of
+from reput_broker.retry.message_content import PARKING_TOPICS, Content, single_message_of
 from reput_broker.store.errors import DiskFull
 from reput_broker.store.index.query import Doubt
 from reput_broker.store.message_store import MessageStore
@@ -69,11 +69,6 @@ class Deduplication:
         self._order: deque[tuple[int, list[Identity]]] = deque()  # by end offset
         self._checked: OrderedDict[Identity, Place] = OrderedDict()
         self._looking: dict[object, int] = {}  # by look: what had been dispatched when it began
-
-    @property
-    def remembered(self) -> int:
-        """How many messages are held in memory."""
-        return len(self._undispatched) + len(self._checked)
 
     @contextmanager
     def look(self) -> Iterator[None]:
@@ -211,7 +206,7 @@ class Deduplication:
         return min(places, key=lambda place: place.physical_offset, default=None)
 
     def _is_for(self, topic: str, data: bytes) -> bool:
-        alone = sent_alone_of(data)
+        alone = single_message_of(data)
         return (
             alone is not None
             and alone.topic == topic
@@ -316,7 +311,7 @@ class Deduplication:
 
 
 def _place_of(data: bytes) -> Place:
-    alone = sent_alone_of(data)
+    alone = single_message_of(data)
     assert alone is not None, "it was looked at before"
     record = alone.record
     begin = record.physical_offset

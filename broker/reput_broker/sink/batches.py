@@ -11,11 +11,9 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any, NamedTuple
 
 from reput_broker.tables.config_file import ConfigFile, ConfigFileSave, DataVersion
-
-_DAY_MS: Final = 86_400_000
 
 
 class Batch(NamedTuple):

@@ -27,8 +27,8 @@ from reput_broker.sink.decision import Decision
 from reput_broker.sink.intent import Intent
 from reput_broker.sink.publisher import Publisher
 from reput_broker.sink.queue_records import records_from
-from reput_broker.sink.staging import remove
 from reput_broker.sink.staging_file import PlacedBlock, StagingFile
+from reput_broker.sink.staging_table import remove
 from reput_broker.sink.tables import SinkTables
 from reput_broker.store.errors import StoreDamaged
 from reput_broker.store.message_store import MessageStore
@@ -100,16 +100,8 @@ class Committer:
         self._clock_ms = disk.clock_ms
         self._lock = trio.Lock()
         self._dropped: list[StagingFile] = []
-        self._decision = Decision(store, flush, disk.intents)
+        self.decision = Decision(store, flush, disk.intents)
         self._retry = trio.Event()
-
-    def is_decided(self, query_id: str, batch_id: int) -> bool:
-        """Whether a batch is being published, or about to be, so that nothing of it can be dropped."""
-        return self._decision.covers(query_id, batch_id)
-
-    async def save_progress(self) -> None:
-        """Before files of the log are deleted: see `Decision.save_progress`."""
-        await self._decision.save_progress()
 
     # -- at a start --------------------------------------------------------------------------------------------
 
@@ -132,12 +124,12 @@ class Committer:
         if intent is None:
             return
         started_at = time.monotonic()
-        with self._decision.about(intent.query_id, intent.batch_id):
+        with self.decision.about(intent.query_id, intent.batch_id):
             try:
-                await self._decision.take_up(intent, self._publisher, self._files_of(intent))
+                await self.decision.take_up(intent, self._publisher, self._files_of(intent))
             except StoreDamaged as error:
                 raise self._for_a_start(error) from error
-        found = sum(self._decision.counts.values())
+        found = sum(self.decision.counts.values())
         while True:
             try:
                 await self._complete(intent)
@@ -210,13 +202,13 @@ class Committer:
                 return Committed(last, repeated=True)
             self._check_writable()
             # The intent will name the stagings that are looked at here: from now on none of them may go.
-            with self._decision.about(wanted.query_id, wanted.batch_id):
+            with self.decision.about(wanted.query_id, wanted.batch_id):
                 intent = await self._prepare(wanted)
                 try:
-                    await self._decision.make(intent)
+                    await self.decision.make(intent)
                     return Committed(await self._complete(intent), repeated=False)
                 except Refusal as refusal:
-                    if self._decision.intent is None:
+                    if self.decision.intent is None:
                         raise
                     self._retry.set()
                     raise _decided(intent, refusal) from refusal
@@ -277,13 +269,13 @@ class Committer:
                 )
 
     async def _complete_earlier(self, wanted: Commit) -> None:
-        intent = self._decision.intent
+        intent = self.decision.intent
         if intent is None:
             return
         try:
             await self._complete(intent)
         except Refusal as refusal:
-            if self.is_decided(wanted.query_id, wanted.batch_id):
+            if self.decision.covers(wanted.query_id, wanted.batch_id):
                 raise _decided(intent, refusal) from refusal
             raise Refusal(
                 refusal.error,
@@ -334,7 +326,7 @@ class Committer:
         Raises:
             Refusal: that cannot be done now; the batch stays decided. What cannot be read is its cause.
         """
-        decision = self._decision
+        decision = self.decision
         await decision.ensure_written()
         try:
             end = await self._publisher.publish(self._files_of(intent), decision.counts)
@@ -385,10 +377,10 @@ class Committer:
         while True:
             await self._retry.wait()
             self._retry = trio.Event()
-            while self._decision.intent is not None:
+            while self.decision.intent is not None:
                 await trio.sleep(_RETRY_INTERVAL_S)
                 async with self._lock:
-                    intent = self._decision.intent
+                    intent = self.decision.intent
                     if intent is None:
                         break
                     try:

@@ -90,7 +90,7 @@ class SinkParts:
         Raises:
             OSError, ReputError: something cannot be written, and a file before the last one may hold what it lacks.
         """
-        await self._committer.save_progress()
+        await self._committer.decision.save_progress()
         try:
             await self._saver.save()
         except OSError as error:

@@ -19,8 +19,8 @@ from reput_broker.put.appender import malformed
 from reput_broker.request import Handler, Refusal, Request, Response
 from reput_broker.sink.batches import CommittedBatches
 from reput_broker.sink.committer import Commit, Committer
-from reput_broker.sink.staging import STAGING_ID, Staging, SyncAhead, remove
 from reput_broker.sink.staging_file import StagingFile, StagingKey
+from reput_broker.sink.staging_table import STAGING_ID, StagingTable, SyncAhead, remove
 from reput_broker.store.errors import DiskFull
 from reput_broker.store.message_store import MessageStore
 from reput_protocol.buffers import Buffer
@@ -134,7 +134,7 @@ class SinkProcessor:
         store: MessageStore,
         access: TopicAccess,
         counters: Counters,
-        staging: Staging,
+        staging: StagingTable,
         batches: CommittedBatches,
         committer: Committer,
         config: SinkConfig,
@@ -332,7 +332,7 @@ class SinkProcessor:
     async def abort(self, request: Request) -> Response:
         """Drop what is staged for a batch, unless the batch is being published."""
         header = AbortStagedHeader.from_ext(request.ext)
-        if not self._committer.is_decided(header.query_id, header.batch_id):
+        if not self._committer.decision.covers(header.query_id, header.batch_id):
             await self._remove(
                 [file for file in self._staging.of(header.query_id) if file.key.batch_id == header.batch_id]
             )
@@ -366,7 +366,7 @@ class SinkProcessor:
             idle = [
                 file
                 for file in self._staging.idle(self._config.staging_timeout)
-                if not self._committer.is_decided(file.key.query_id, file.key.batch_id)
+                if not self._committer.decision.covers(file.key.query_id, file.key.batch_id)
             ]
             if idle:
                 await self._remove(idle)

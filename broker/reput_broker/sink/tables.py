@@ -10,7 +10,7 @@ import trio
 
 from reput_broker.sink.batches import CommittedBatches
 from reput_broker.sink.intent import IntentFile
-from reput_broker.sink.staging import Staging
+from reput_broker.sink.staging_table import StagingTable
 from reput_broker.tables.table_saver import TableSaver, save_now
 
 
@@ -24,7 +24,7 @@ class SinkTables:
         on_saved: Callable[[str, Exception | None], None],
     ) -> None:
         directory = data_dir / "staging"
-        self.staging = Staging(directory, trio.current_time)
+        self.staging = StagingTable(directory, trio.current_time)
         self.intents = IntentFile(directory)
         self.batches = CommittedBatches(data_dir / "config" / "sinkBatches.json", clock_ms)
         self.saver = TableSaver(self.batches, partial(on_saved, "sinkBatches"))

@@ -24,7 +24,7 @@ from reput_broker.tables.offsets import ConsumerOffsetManager
 from reput_broker.transactions.half_messages import HALF_QUEUE_ID, half_message_of
 from reput_broker.transactions.op_queue import OP_QUEUE_ID, OpMessage, OpQueue, half_offsets_of
 from reput_broker.transactions.queue_reader import read_entry, record_at
-from reput_broker.transactions.transactions import HalfCopy, Standing, Transactions
+from reput_broker.transactions.transaction_table import HalfCopy, HalfState, TransactionTable
 from reput_protocol.names import (
     TRANS_CHECK_MAX_TIME_TOPIC,
     TRANS_HALF_TOPIC,
@@ -37,6 +37,14 @@ from reput_protocol.record.view import RecordView
 log = structlog.get_logger(__name__)
 
 
+class HalfQueue(NamedTuple):
+    """The half queue of one store, with the state of its messages and the decisions to be written."""
+
+    store: MessageStore
+    transactions: TransactionTable
+    ops: OpQueue
+
+
 class _OpenHalf(NamedTuple):
     """A half message that no op message names."""
 
@@ -47,24 +55,24 @@ class _OpenHalf(NamedTuple):
     unique_key: str | None
 
 
-def recover_transactions(store: MessageStore, offsets: ConsumerOffsetManager, ops: OpQueue) -> Transactions:
+def recover_transactions(store: MessageStore, offsets: ConsumerOffsetManager, ops: OpQueue) -> HalfQueue:
     """Return how the half messages stand, and tell `ops` which of its messages still matter. Blocks."""
     position, end = _bounds(store, offsets, TRANS_HALF_TOPIC, HALF_QUEUE_ID)
-    transactions = Transactions(position, lambda half_offset: ops.add(half_offset, now=0.0))
+    transactions = TransactionTable(position, lambda half_offset: ops.add(half_offset, now=0.0))
     _read_op_messages(store, offsets, ops, transactions, end)
     latest = _read_open(store, transactions, end)
     found = _find_decided(store, latest, ops.marked_until)
     for half in latest.values():
         copy = HalfCopy(half.queue_offset, half.physical_offset)
         transactions.opened(half.topic)
-        standing = found.get(half.queue_offset)
-        if standing is not None:
-            transactions.decided(half, copy, standing)
+        state = found.get(half.queue_offset)
+        if state is not None:
+            transactions.decided(half, copy, state)
         elif half.first_offset != half.queue_offset:
             transactions.keep_latest(half.first_offset, copy)
     if latest:
         log.info("transactions_recovered", open=len(latest) - len(found), decided_before=len(found))
-    return transactions
+    return HalfQueue(store, transactions, ops)
 
 
 def _bounds(
@@ -80,7 +88,7 @@ def _read_op_messages(
     store: MessageStore,
     offsets: ConsumerOffsetManager,
     ops: OpQueue,
-    transactions: Transactions,
+    transactions: TransactionTable,
     half_end: int,
 ) -> None:
     """Take note of what the op messages say, and how far they say everything."""
@@ -90,13 +98,13 @@ def _read_op_messages(
         if entry.record is not None:
             named = [half for half in half_offsets_of(entry.record) if half < half_end]
             for half_offset in named:
-                transactions.mark(half_offset, Standing.DONE)
+                transactions.mark(half_offset, HalfState.DONE)
             ops.messages.append(OpMessage(offset, max(named, default=-1)))
             ops.marked_until = max(ops.marked_until, entry.record.prepared_transaction_offset)
         offset = max(entry.next_offset, offset + 1)
 
 
-def _read_open(store: MessageStore, transactions: Transactions, end: int) -> dict[int, _OpenHalf]:
+def _read_open(store: MessageStore, transactions: TransactionTable, end: int) -> dict[int, _OpenHalf]:
     """Return the latest copy of each transaction that is not marked as done, by its first offset; close the others.
 
     They are written down as any that is closed: an op message says that all before it are, so with the latest copy done
@@ -110,11 +118,11 @@ def _read_open(store: MessageStore, transactions: Transactions, end: int) -> dic
         half = None if entry.record is None else half_message_of(entry.record)
         if half is None:
             for lost in range(offset, max(entry.next_offset, offset + 1)):
-                transactions.close(lost, Standing.DISCARDED)
+                transactions.close(lost, HalfState.DISCARDED)
         else:
             before = latest.get(half.first_offset)
             if before is not None:
-                transactions.close(before.queue_offset, Standing.COPIED)
+                transactions.close(before.queue_offset, HalfState.COPIED)
             latest[half.first_offset] = _OpenHalf(
                 offset, half.record.physical_offset, half.first_offset, half.topic, half.unique_key
             )
@@ -124,7 +132,7 @@ def _read_open(store: MessageStore, transactions: Transactions, end: int) -> dic
 
 def _find_decided(
     store: MessageStore, latest: Mapping[int, _OpenHalf], marked_until: int
-) -> dict[int, Standing]:
+) -> dict[int, HalfState]:
     """Return what the log says of open half messages, by their offsets."""
     if not latest:
         return {}
@@ -145,7 +153,7 @@ class _DecidedRecords:
     """A dispatcher that collects the records made of open half messages."""
 
     def __init__(self, store: MessageStore, latest: Mapping[int, _OpenHalf]) -> None:
-        self.found: dict[int, Standing] = {}
+        self.found: dict[int, HalfState] = {}
         self._store = store
         self._by_place = {half.physical_offset: half for half in latest.values()}
         self._by_key = {half.unique_key: half for half in latest.values() if half.unique_key}
@@ -153,16 +161,16 @@ class _DecidedRecords:
     def dispatch(self, batch: DispatchBatch) -> None:
         """Look at every committed message of the batch, and at those put aside."""
         for position in _committed(batch):
-            self._note(RecordView(batch.data, position), Standing.COMMITTED)
+            self._note(RecordView(batch.data, position), HalfState.COMMITTED)
         for run in batch.rows.runs:
             if run.topic == TRANS_CHECK_MAX_TIME_TOPIC:
                 for position in batch.rows.column("position")[run.start : run.stop]:
-                    self._note(RecordView(batch.data, position), Standing.DISCARDED)
+                    self._note(RecordView(batch.data, position), HalfState.DISCARDED)
 
-    def _note(self, record: RecordView, standing: Standing) -> None:
+    def _note(self, record: RecordView, state: HalfState) -> None:
         half = self._half_of(record)
         if half is not None:
-            self.found[half.queue_offset] = standing
+            self.found[half.queue_offset] = state
 
     def _half_of(self, record: RecordView) -> _OpenHalf | None:
         """Return the open half message that a record was made of.

@@ -16,7 +16,7 @@ import trio
 
 from broker_bench import BenchClient, broker_bench
 from reput_broker.body_turns import write_in_turns
-from reput_broker.groups import offset_setting
+from reput_broker.groups import offset_updates
 from reput_broker.long_polling import HELD_BYTES
 from reput_broker.request import Request, Response
 from reput_protocol.codes import PullSysFlag, RequestCode, ResponseCode
@@ -295,7 +295,7 @@ async def test_offsets_of_a_topic_that_is_deleted_while_they_are_set_do_not_come
         offsets.commit("other", "T", 0, 3)
 
         async def others_turn(body: LargeBody) -> bytes:
-            monkeypatch.setattr(offset_setting, "write_in_turns", write_in_turns)
+            monkeypatch.setattr(offset_updates, "write_in_turns", write_in_turns)
             delete, ext = RequestCode.DELETE_TOPIC_IN_BROKER, {"topic": "T"}
             if then == "group gone":
                 delete, ext = RequestCode.DELETE_SUBSCRIPTIONGROUP, {"groupName": "g", "cleanOffset": "true"}
@@ -306,7 +306,7 @@ async def test_offsets_of_a_topic_that_is_deleted_while_they_are_set_do_not_come
                 await bench.create_topic("T")
             return await write_in_turns(body)
 
-        monkeypatch.setattr(offset_setting, "write_in_turns", others_turn)
+        monkeypatch.setattr(offset_updates, "write_in_turns", others_turn)
         if code == RequestCode.CLONE_GROUP_OFFSET:
             ext = {"srcGroup": "other", "destGroup": "g", "topic": "T", "offline": "true"}
         else:

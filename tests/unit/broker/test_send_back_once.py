@@ -9,7 +9,7 @@ import pytest
 import trio
 
 from broker_bench import BenchClient, BrokerBench, broker_bench
-from reput_broker.retry.repeated_send_back import SentBack
+from reput_broker.retry.send_back_deduplication import SendBackDeduplication
 from reput_protocol.codes import RequestCode
 from reput_protocol.record.record import Record
 from reput_protocol.wire.header import HeaderType
@@ -51,7 +51,7 @@ async def test_a_repeated_request_is_the_same_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, level: int, in_memory: bool
 ) -> None:
     if not in_memory:
-        monkeypatch.setattr(SentBack, "remember", lambda *_: None)
+        monkeypatch.setattr(SendBackDeduplication, "remember", lambda *_: None)
     async with broker_bench(tmp_path / "s") as bench:
         client = bench.client(HeaderType.MSGPACK)
         record = await sent(bench, client)

@@ -11,7 +11,7 @@ import trio
 import trio.testing
 
 from broker_bench import T0, BenchClient, BrokerBench, Half, broker_bench
-from reput_broker.transactions import check as transaction_check
+from reput_broker.transactions import check_service
 from reput_protocol.codes import MessageSysFlag, RequestCode, ResponseCode, TransactionState
 from reput_protocol.names import (
     TRANS_CHECK_MAX_TIME_TOPIC,
@@ -402,7 +402,7 @@ async def test_what_a_client_may_not_say_of_its_half_message_is_not_believed(tmp
         response = await client.end(half, COMMIT)
         assert response is not None
         assert response.code == 0
-        assert bench.broker._storage.retry.transactions.remembered == 3
+        assert len(bench.broker._storage.retry.transactions._states) == 3
         await trio.sleep(31)
         assert await bench.bodies(TRANS_CHECK_MAX_TIME_TOPIC) == []
 
@@ -690,7 +690,7 @@ async def test_progress_is_not_saved_before_what_it_rests_on_is_on_the_disk(tmp_
 async def test_a_message_that_waits_long_is_copied_before_a_start_would_have_to_search_far(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(transaction_check, "_SEARCH_BYTES_MAX", 100_000)
+    monkeypatch.setattr(check_service, "_SEARCH_BYTES_MAX", 100_000)
     async with broker_bench(tmp_path / "s") as bench:
         await bench.create_topic("orders")
         client = bench.client()

@@ -13,7 +13,7 @@ from reput_protocol.commands.group import SubscriptionData
 
 def test_a_group_is_online_while_it_has_a_member() -> None:
     groups, a, b = ConsumerGroups(), channel_of("a"), channel_of("b")
-    assert not groups.is_online("g")
+    assert groups.get("g") is None
     assert groups.register(a, consumer_data("g", "T"), 1.0).is_new
     assert not groups.register(a, consumer_data("g", "T"), 2.0).is_new
     assert groups.register(b, consumer_data("g", "T"), 3.0).is_new
@@ -23,7 +23,7 @@ def test_a_group_is_online_while_it_has_a_member() -> None:
     assert not groups.unregister("g", a)
     assert a.consumer_groups == {}
     assert groups.unregister("g", b)
-    assert not groups.is_online("g")
+    assert groups.get("g") is None
     assert groups.members("g") == []
     assert groups.subscription("g", "T") is None
 

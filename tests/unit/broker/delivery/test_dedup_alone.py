@@ -8,10 +8,10 @@ import pytest
 import trio
 
 from delayed import DelayBench, bench_options
-from reput_broker.put.pending_puts import StoredBefore
+from reput_broker.put.appender import StoredBefore
 from reput_broker.request import Refusal
 from reput_broker.retry.deduplication import Deduplication, Place, _side_by_side
-from reput_broker.retry.sent_alone import content_of
+from reput_broker.retry.message_content import content_of
 from reput_broker.store.results import PutResult
 from reput_protocol.properties import encode_properties
 from reput_protocol.record.record import Record

@@ -148,10 +148,10 @@ def test_a_first_attempt_that_comes_after_its_repetition_is_known(broker: Broker
 def test_memory_holds_only_what_is_not_dispatched(broker: Broker) -> None:
     for number in range(100):
         broker.put(f"id{number}")
-    assert broker.deduplication.remembered == 100
+    assert len(broker.deduplication._undispatched) == 100
     broker.dispatch()
     broker.put("last")
-    assert broker.deduplication.remembered == 1
+    assert len(broker.deduplication._undispatched) == 1
 
 
 def test_what_is_put_and_dispatched_during_a_look_is_not_missed(broker: Broker) -> None:

@@ -8,9 +8,8 @@ from pathlib import Path
 import pytest
 
 from reput_broker.config.sections import GroupsConfig
-from reput_broker.groups.lag import LagService
+from reput_broker.groups.lag import LagService, StoreTimes
 from reput_broker.groups.progress import GroupProgress
-from reput_broker.groups.store_times import StoreTimes
 from reput_broker.store.errors import FileMissing
 from reput_broker.store.message_store import MessageStore
 from reput_broker.tables.offsets import ConsumerOffsetManager

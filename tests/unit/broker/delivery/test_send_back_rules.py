@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from reput_broker.retry.send_back import (
+from reput_broker.retry.retry_records import (
     REASON_BYTES_MAX,
     DeadLetterReason,
     cut_reason,

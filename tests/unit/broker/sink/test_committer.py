@@ -178,7 +178,7 @@ async def test_an_abort_while_a_batch_is_being_decided_drops_nothing(
         monkeypatch.setattr(committer, "_make_topic", aborted_meanwhile)
         assert (await writer.commit("q", 0, [part])).messages == MESSAGES
         assert await bodies(broker) == list(range(MESSAGES))
-        assert not committer.is_decided("q", 0)
+        assert not committer.decision.covers("q", 0)
 
 
 async def test_a_disk_that_fails_after_the_decision_is_told_as_such_and_ends_nothing(
@@ -200,7 +200,7 @@ async def test_a_disk_that_fails_after_the_decision_is_told_as_such_and_ends_not
         with pytest.raises(BrokerError, match="batch 0 is decided, and will be published"):
             await writer.commit("q", 0, [part])
         with trio.fail_after(10):
-            while committer.is_decided("q", 0):
+            while committer.decision.covers("q", 0):
                 await trio.sleep(0.01)
         assert len(calls) == 3
         assert (await writer.commit("q", 0, [part])).repeated

@@ -12,8 +12,7 @@ import trio
 
 from reput_broker.broker import Broker
 from reput_broker.config.model import BrokerConfig
-from reput_broker.sink import committer
-from reput_broker.sink import staging as sync_ahead
+from reput_broker.sink import committer, staging_table
 from reput_broker.sink.requests import check_staged
 from reput_broker.sink.staging_file import StagingFile
 from reput_client.produce.batch_writer import BatchWriter, StagingScope
@@ -64,7 +63,7 @@ def test_a_record_without_a_unique_id_is_named(alike: bool) -> None:
 async def test_what_is_staged_is_synced_while_more_comes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sync_ahead, "AHEAD_BYTES", 1)
+    monkeypatch.setattr(staging_table, "AHEAD_BYTES", 1)
     synced, inner = trio.Event(), StagingFile.sync_ahead
     token = trio.lowlevel.current_trio_token()
 

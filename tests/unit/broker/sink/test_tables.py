@@ -10,8 +10,8 @@ import pytest
 from reput_broker.sink import staging_file as staging_files
 from reput_broker.sink.batches import Batch, CommittedBatches, marker_of
 from reput_broker.sink.intent import Intent, IntentFile, QueuePlace
-from reput_broker.sink.staging import Staging, remove
 from reput_broker.sink.staging_file import StagingFile, StagingKey, runs_of
+from reput_broker.sink.staging_table import StagingTable, remove
 from reput_broker.store.errors import FlushFailed, StoreDamaged
 from reput_broker.tables.table_saver import TableSaver, save_now
 from reput_protocol.commands.stage import staged_blocks
@@ -119,12 +119,12 @@ def test_blocks_are_read_together_as_far_as_they_fit(tmp_path: Path, monkeypatch
 
 def test_the_table_knows_what_lies_there_and_what_idles(tmp_path: Path) -> None:
     now = [100.0]
-    table = Staging(tmp_path / "staging", lambda: now[0])
+    table = StagingTable(tmp_path / "staging", lambda: now[0])
     table.load(now[0])
     table.add(table.create(KEY, HOST))
     table.add(table.create(KEY._replace(query_id="other", staging_id="staging-0002"), HOST))
     (tmp_path / "staging" / "x.stage").write_bytes(b"?")
-    again = Staging(tmp_path / "staging", lambda: now[0])
+    again = StagingTable(tmp_path / "staging", lambda: now[0])
     again.load(now[0])
     assert sorted(file.key.staging_id for file in again.all()) == ["staging-0001", "staging-0002"]
     now[0] += 50
@@ -208,7 +208,7 @@ def test_a_decided_staging_is_left_as_it_is(tmp_path: Path, size: int) -> None:
     path = staged(tmp_path, BLOCK, BLOCK).path
     broken = path.read_bytes()[:size]
     path.write_bytes(broken)
-    Staging(tmp_path, FakeClock()).load(0, [KEY.staging_id])
+    StagingTable(tmp_path, FakeClock()).load(0, [KEY.staging_id])
     assert path.read_bytes() == broken
-    Staging(tmp_path, FakeClock()).load(0)
+    StagingTable(tmp_path, FakeClock()).load(0)
     assert not path.exists() or path.read_bytes() != broken

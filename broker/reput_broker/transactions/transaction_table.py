@@ -22,7 +22,7 @@ _REMEMBERED: Final = 65_536
 """So many offsets before `position` are remembered, for producers that repeat what they said."""
 
 
-class Standing(IntEnum):
+class HalfState(IntEnum):
     """How one half message stands."""
 
     OPEN = 0
@@ -55,7 +55,7 @@ class Transaction(Protocol):
         """Where the message goes."""
 
 
-class Transactions:
+class TransactionTable:
     """The half messages of one store. One owner.
 
     Args:
@@ -69,7 +69,7 @@ class Transactions:
         self.open_by_topic: Counter[str] = Counter()
         """How many are open, by the topic that they are for."""
         self._base = position
-        self._standings = bytearray()
+        self._states = bytearray()
         self._latest: dict[int, HalfCopy] = {}
 
     # Reading
@@ -79,35 +79,30 @@ class Transactions:
         latest = self._latest.get(half.first_offset)
         if latest is not None:
             return latest
-        if half.queue_offset == half.first_offset and self.standing(half.queue_offset) is Standing.OPEN:
+        if half.queue_offset == half.first_offset and self.state(half.queue_offset) is HalfState.OPEN:
             return HalfCopy(half.queue_offset, half.record.physical_offset)
         return None
 
-    def outcome(self, half: HalfMessage) -> Standing:
+    def outcome(self, half: HalfMessage) -> HalfState:
         """Return how the transaction that `half` is a copy of was decided, as far as that is still known."""
-        standing = self.standing(half.first_offset)
-        return Standing.DONE if standing is Standing.COPIED else standing
+        state = self.state(half.first_offset)
+        return HalfState.DONE if state is HalfState.COPIED else state
 
-    def standing(self, queue_offset: int) -> Standing:
+    def state(self, queue_offset: int) -> HalfState:
         """Return how the half message at an offset stands."""
         index = queue_offset - self._base
         if index < 0:
-            return Standing.DONE
-        if index >= len(self._standings):
-            return Standing.OPEN
-        return Standing(self._standings[index])
+            return HalfState.DONE
+        if index >= len(self._states):
+            return HalfState.OPEN
+        return HalfState(self._states[index])
 
     def next_open(self, queue_offset: int) -> int:
         """Return the first offset from this one on whose half message is open, or has not been written yet."""
-        index = self._standings.find(0, max(0, queue_offset - self._base))
+        index = self._states.find(0, max(0, queue_offset - self._base))
         if index < 0:
-            return max(queue_offset, self._base + len(self._standings))
+            return max(queue_offset, self._base + len(self._states))
         return self._base + index
-
-    @property
-    def remembered(self) -> int:
-        """For how many offsets there is a byte."""
-        return len(self._standings)
 
     # Changing
 
@@ -115,37 +110,37 @@ class Transactions:
         """Count a new half message for a topic."""
         self.open_by_topic[topic] += 1
 
-    def decided(self, transaction: Transaction, copy: HalfCopy, standing: Standing) -> None:
+    def decided(self, transaction: Transaction, copy: HalfCopy, state: HalfState) -> None:
         """Note what has become of an open transaction; `copy` is the one that counted."""
         self._latest.pop(transaction.first_offset, None)
-        self.close(copy.queue_offset, standing)
-        self.mark(transaction.first_offset, standing)
+        self.close(copy.queue_offset, state)
+        self.mark(transaction.first_offset, state)
         self._count_closed(transaction.topic)
 
     def copied(self, half: HalfMessage, copy: HalfCopy) -> None:
         """Note that another copy takes the place of this one, which counted until now."""
-        self.close(half.queue_offset, Standing.COPIED)
+        self.close(half.queue_offset, HalfState.COPIED)
         self.keep_latest(half.first_offset, copy)
 
-    def close(self, queue_offset: int, standing: Standing) -> None:
+    def close(self, queue_offset: int, state: HalfState) -> None:
         """Note that one half message is open no more, and have that written down."""
-        self.mark(queue_offset, standing)
+        self.mark(queue_offset, state)
         self.on_closed(queue_offset)
 
     def keep_latest(self, first_offset: int, copy: HalfCopy) -> None:
         """Note which copy counts of a transaction of which there are several."""
         self._latest[first_offset] = copy
-        self.mark(first_offset, Standing.COPIED)
+        self.mark(first_offset, HalfState.COPIED)
 
-    def mark(self, queue_offset: int, standing: Standing) -> None:
+    def mark(self, queue_offset: int, state: HalfState) -> None:
         """Note how one half message stands. What lies so far back that it is forgotten stays so."""
         index = queue_offset - self._base
         if index < 0:
             return
-        missing = index + 1 - len(self._standings)
+        missing = index + 1 - len(self._states)
         if missing > 0:
-            self._standings += bytes(missing)
-        self._standings[index] = standing
+            self._states += bytes(missing)
+        self._states[index] = state
 
     def advance(self, position: int) -> None:
         """Note that nothing before `position` is open any more, and forget what nobody will ask for."""
@@ -153,7 +148,7 @@ class Transactions:
         self.position = position
         forgotten = position - _REMEMBERED - self._base
         if forgotten > 0:
-            del self._standings[:forgotten]
+            del self._states[:forgotten]
             self._base += forgotten
 
     def _count_closed(self, topic: str) -> None:

@@ -44,7 +44,7 @@ class Content(NamedTuple):
         )
 
 
-class SentAlone(NamedTuple):
+class SingleMessage(NamedTuple):
     """A record, and what it says."""
 
     record: RecordView
@@ -54,18 +54,18 @@ class SentAlone(NamedTuple):
     content: Content
 
 
-def sent_alone_of(data: bytes) -> SentAlone | None:
+def single_message_of(data: bytes) -> SingleMessage | None:
     """Return what a record says; None if it is no message, but cancels one."""
     record = RecordView(data, 0)
     if record.topic not in DELAY_TOPICS:
         is_copy = record.prepared_transaction_offset != 0
         content = content_of(record.body, record.properties, is_copy=is_copy)
-        return SentAlone(record, record.topic, record.queue_id, content)
+        return SingleMessage(record, record.topic, record.queue_id, content)
     parked = decode_delayed(data)
     if parked is None or parked.cancels is not None:
         return None
     content = content_of(record.body, record.properties)
-    return SentAlone(record, parked.topic, parked.queue_id, content)
+    return SingleMessage(record, parked.topic, parked.queue_id, content)
 
 
 def content_of(body: Buffer, properties: bytes, *, is_copy: bool = False) -> Content:

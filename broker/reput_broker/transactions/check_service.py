@@ -26,12 +26,12 @@ from typing import Final
 import structlog
 import trio
 
-from reput_broker.config.sections import TransactionsConfig
+from reput_broker.config.model import BrokerConfig
 from reput_broker.observe.counters import RetryCounts
 from reput_broker.put.own_puts import OwnPuts
-from reput_broker.store.message_store import MessageStore
 from reput_broker.store.results import PutStatus
-from reput_broker.tables.offsets import ConsumerOffsetManager
+from reput_broker.tables.tables import Tables
+from reput_broker.transactions.check_requests import CheckRequests
 from reput_broker.transactions.half_messages import (
     HALF_QUEUE_ID,
     HalfMessage,
@@ -39,13 +39,17 @@ from reput_broker.transactions.half_messages import (
     half_message_of,
     renewed_record,
 )
-from reput_broker.transactions.op_queue import OP_QUEUE_ID, OpQueue
-from reput_broker.transactions.questions import TransactionQuestions
+from reput_broker.transactions.op_queue import OP_QUEUE_ID
 from reput_broker.transactions.queue_reader import read_entry
-from reput_broker.transactions.transactions import HalfCopy, Standing, Transactions
+from reput_broker.transactions.recovery import HalfQueue
+from reput_broker.transactions.transaction_table import HalfCopy, HalfState
 from reput_protocol.errors import ReputError
-from reput_protocol.names import TRANS_HALF_TOPIC, TRANS_OP_HALF_TOPIC, TRANSACTION_CHECK_GROUP
-from reput_protocol.record.host import Host
+from reput_protocol.names import (
+    TRANS_CHECK_MAX_TIME_TOPIC,
+    TRANS_HALF_TOPIC,
+    TRANS_OP_HALF_TOPIC,
+    TRANSACTION_CHECK_GROUP,
+)
 from reput_protocol.record.record import Record, record_bytes
 
 log = structlog.get_logger(__name__)
@@ -91,33 +95,25 @@ class TransactionCheckService:
 
     def __init__(
         self,
-        transactions: Transactions,
-        ops: OpQueue,
-        store: MessageStore,
+        half_queue: HalfQueue,
         puts: OwnPuts,
-        offsets: ConsumerOffsetManager,
-        questions: TransactionQuestions,
-        options: TransactionsConfig,
+        tables: Tables,
+        requests: CheckRequests,
+        config: BrokerConfig,
         counts: RetryCounts,
         *,
-        make_discard_topic: Callable[[], Awaitable[None]],
         flush: Callable[[], Awaitable[None]],
-        reserved_s: Callable[[], float],
-        host: Host,
         clock_ms: Callable[[], int],
     ) -> None:
-        self._transactions = transactions
-        self._ops = ops
-        self._store = store
+        self._store, self._transactions, self._ops = half_queue
         self._puts = puts
-        self._offsets = offsets
-        self._questions = questions
-        self._options = options
+        self._tables = tables
+        self._offsets = tables.offsets
+        self._requests = requests
+        self._config = config
+        self._options = config.transactions
         self._counts = counts
-        self._make_discard_topic = make_discard_topic
         self._flush = flush
-        self._reserved_s = reserved_s
-        self._host = host
         self._clock_ms = clock_ms
 
     async def run(self) -> None:
@@ -145,18 +141,18 @@ class TransactionCheckService:
             store.min_offset_in_queue(TRANS_HALF_TOPIC, HALF_QUEUE_ID),
             store.max_offset_in_queue(TRANS_HALF_TOPIC, HALF_QUEUE_ID),
         )
-        self._questions.begin_round()
+        self._requests.begin_round()
         offset = transactions.next_open(max(transactions.position, low))
         while offset < end and trio.current_time() < give_up_at:
             await trio.lowlevel.checkpoint()
-            if transactions.standing(offset) is Standing.OPEN:  # nobody has decided it meanwhile
+            if transactions.state(offset) is HalfState.OPEN:  # nobody has decided it meanwhile
                 look = await self._look_at(offset, end, started_ms)
                 if look in (_Look.TOO_YOUNG, _Look.STUCK):
                     break
-            if self._questions.is_full:
-                await self._questions.ask(self._is_open)
+            if self._requests.is_full:
+                await self._requests.ask(self._is_open)
             offset = transactions.next_open(offset + 1)
-        await self._questions.ask(self._is_open)
+        await self._requests.ask(self._is_open)
         await self._advance(low)
 
     async def _advance(self, low: int) -> None:
@@ -201,7 +197,7 @@ class TransactionCheckService:
             log.error(
                 "half_message_unreadable", queue_offset=offset, hint="it is left out: reput store verify"
             )
-            self._transactions.close(offset, Standing.DISCARDED)
+            self._transactions.close(offset, HalfState.DISCARDED)
             return _Look.CLOSED
         if self._is_over(half):
             return await self._discard(half)
@@ -215,7 +211,7 @@ class TransactionCheckService:
                 return _Look.TOO_YOUNG
         elif 0 <= age_ms < immunity_ms:
             return await self._leave(half, end)
-        if self._questions.passes_over(half.producer_group):
+        if self._requests.passes_over(half.producer_group):
             return await self._leave(half, end)
         return await self._ask_about(half)
 
@@ -231,7 +227,7 @@ class TransactionCheckService:
         """Whether nobody is to be asked any more (RocketMQ: needDiscard, needSkip)."""
         if half.check_times is not None and half.check_times >= self._options.check_max:
             return True
-        return self._clock_ms() - half.first_stored_ms > self._reserved_s() * 1000
+        return self._clock_ms() - half.first_stored_ms > self._config.store.file_reserved_time * 1000
 
     async def _discard(self, half: HalfMessage) -> _Look:
         await self._make_discard_topic()
@@ -242,7 +238,7 @@ class TransactionCheckService:
         if result.status is not PutStatus.PUT_OK:
             return self._stuck(half, result.status)
         copy = HalfCopy(half.queue_offset, half.record.physical_offset)
-        self._transactions.decided(half, copy, Standing.DISCARDED)
+        self._transactions.decided(half, copy, HalfState.DISCARDED)
         self._counts.transactions[half.topic, "timeout"] += 1
         log.warning(
             "transaction_put_aside",
@@ -254,12 +250,17 @@ class TransactionCheckService:
         )
         return _Look.CLOSED
 
+    async def _make_discard_topic(self) -> None:
+        if self._tables.topics.get(TRANS_CHECK_MAX_TIME_TOPIC) is None:
+            self._tables.topics.create_system(TRANS_CHECK_MAX_TIME_TOPIC, 1)
+            await self._tables.topic_saver.save()
+
     async def _ask_about(self, half: HalfMessage) -> _Look:
         copy = await self._copy(half, (half.check_times or 0) + 1)
         if isinstance(copy, PutStatus):
             return self._stuck(half, copy)
         if copy is not None:
-            self._questions.add(copy)
+            self._requests.add(copy)
         return _Look.CLOSED
 
     async def _copy(self, half: HalfMessage, check_times: int | None) -> HalfMessage | PutStatus | None:
@@ -280,7 +281,7 @@ class TransactionCheckService:
                 queue_offset=result.queue_offset,
                 physical_offset=result.physical_offset,
                 store_timestamp_ms=result.store_timestamp_ms,
-                store_host=self._host,
+                store_host=self._store.options.host,
             )
         )
 

@@ -7,7 +7,7 @@ enough, or the consumer says so, it goes to the group's dead letters. It keeps i
 
     RETRY_TOPIC         the topic that it was sent to at first
     ORIGIN_MESSAGE_ID   the offset message id that it had there
-    SEND_BACK_ID        which record was sent back last, and the request's id if it had one (`repeated_send_back.py`)
+    SEND_BACK_ID        which record was sent back last, and the request's id if it had one (SendBackKey)
     RETRY_REASON        why the consumer sent it back, if that says so (our client's; RocketMQ's do not)
     DLQ_REASON          why it is a dead letter: max_reconsume_times, consumer or ordered
 """

@@ -62,6 +62,49 @@ class PendingResets:
             del self._pending[key]
 
 
+class OffsetCommits:
+    """The way of members' offsets into the table.
+
+    Args:
+        offsets: the table.
+        resets: offsets that an administrator has set and the members do not know of yet.
+        progress: told of the commit.
+        on_commit: called after each.
+        clock_ms: the time of day.
+    """
+
+    def __init__(
+        self,
+        offsets: ConsumerOffsetManager,
+        resets: PendingResets,
+        progress: GroupProgress,
+        on_commit: Callable[[], None],
+        clock_ms: Callable[[], int],
+    ) -> None:
+        self._offsets = offsets
+        self._resets = resets
+        self._progress = progress
+        self._on_commit = on_commit
+        self._clock_ms = clock_ms
+
+    def commit(
+        self, group: str, topic: str, queue_id: int, offset: int, *, increase_only: bool = False
+    ) -> None:
+        """Commit an offset of a group, topic and queue that exist; it survives `kill -9` then.
+
+        Negative ones mean "nothing yet", and are ignored. So are those of members that have not heard yet of a reset,
+        and lower ones than the committed offset of members that only go on, `increase_only`.
+
+        Raises:
+            JournalWriteFailed: it is not committed.
+        """
+        if offset < 0 or self._resets.is_pending(group, topic, queue_id):
+            return
+        self._offsets.commit(group, topic, queue_id, offset, increase_only=increase_only)
+        self._progress.committed(group, topic, queue_id, self._clock_ms())
+        self._on_commit()
+
+
 _RESET_VERSION_MIN = 28
 """RocketMQ's clients from V3_0_7_SNAPSHOT on understand 220 (RocketMQ: MQVersion)."""
 
@@ -131,7 +174,7 @@ class OffsetSetting:
             for channel in self._groups.members(group):
                 if _understands_reset(channel) and channel.client.send_request(
                     RequestCode.RESET_CONSUMER_CLIENT_OFFSET,
-                    notice.header.to_ext(channel.header_type),
+                    notice.header.to_ext(channel.client.header_type),
                     notice.as_list if channel.language == LanguageCode.CPP else notice.as_map,
                 ):
                     told.add(channel)
@@ -154,5 +197,5 @@ async def _notices(group: str, offsets: Mapping[MessageQueue, int], timestamp_ms
 
 def _understands_reset(channel: ClientChannel) -> bool:
     # A header without a version has 0; nobody knows what such a client understands, and a request is only ignored.
-    is_too_old = channel.header_type != HeaderType.MSGPACK and 0 < channel.version < _RESET_VERSION_MIN
+    is_too_old = channel.client.header_type != HeaderType.MSGPACK and 0 < channel.version < _RESET_VERSION_MIN
     return not is_too_old

@@ -23,7 +23,7 @@ _TOGETHER_MAX: Final = 64
 """How many half messages share a sync before their producers are asked."""
 
 
-class TransactionQuestions:
+class CheckRequests:
     """Half messages whose producers are to be asked.
 
     Args:

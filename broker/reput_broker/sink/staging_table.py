@@ -46,7 +46,7 @@ STAGING_ID: Final = re.compile(r"[0-9A-Za-z_-]{8,64}")
 """What a sender may call a staging: it becomes the name of a file."""
 
 
-class Staging:
+class StagingTable:
     """The stagings there are.
 
     Args:

@@ -25,7 +25,7 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple, TypeVar
 from zlib import crc32
 
-from reput_broker.put.pending_puts import StoredBefore
+from reput_broker.put.appender import StoredBefore
 from reput_broker.request import Refusal
 from reput_broker.store.errors import DiskFull
 from reput_broker.store.index.query import Doubt
@@ -89,7 +89,7 @@ class _Stored:
     body_crc: int
 
 
-class SentBack:
+class SendBackDeduplication:
     """Those of which a repetition may come. One owner, the event loop; but see `find`.
 
     Args:
