@@ -1,10 +1,11 @@
-"""Messages are stored once although their producer sent them again, known by topic and unique id.
+"""Store a message once although its producer sent it several times; topic and unique id identify it.
 
-What was dispatched is in the index of keys, which lies on the disk, is completed from the log after a crash, and so
-knows after a restart what it knew before. What was put since then is remembered here, and nothing else: memory does
-not grow with the window. A message sent for the first time with an id made for it is only remembered; one that may be
-there already is looked for. The first attempt may still lie in the buffers of a connection that its producer has given
-up, so what was looked for and not found stays remembered, to be recognised when the first attempt comes in late.
+Dispatched messages are found in the key index, which is on disk and is completed from the log after
+a crash, so a restart forgets nothing. Only messages put since then are kept in memory, which
+therefore does not grow with the window. A message sent for the first time under a fresh id is only
+remembered; one that may be stored already is searched for. A first attempt can still be in the
+buffers of a connection that the producer has abandoned, so a message that was searched for and not
+found stays remembered in case that attempt arrives late.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ class Place(NamedTuple):
     end_offset: int
     store_timestamp_ms: int
     content: Content | None = None
-    """Of a message that was sent alone. The queue is then the one that it is for, wherever it waits."""
+    """Set for a message sent alone; `queue_id` is then its destination, wherever it waits."""
 
 
 Identity = tuple[str, str]
@@ -44,13 +45,13 @@ Identity = tuple[str, str]
 
 
 class Deduplication:
-    """The messages that may come twice.
+    """The messages that may arrive again.
 
     Args:
-        store: keeps the index. Where it keeps none, nothing can be looked for.
-        dispatch: brings what can be read of the log into the index.
+        store: its index is searched; without one, nothing can be found.
+        dispatch: dispatches what is readable of the log.
         clock_ms: the store's clock.
-        window_s: how long a stored message is known.
+        window_s: how long a stored message is recognised.
     """
 
     def __init__(
@@ -72,7 +73,8 @@ class Deduplication:
 
     @contextmanager
     def look(self) -> Iterator[None]:
-        """What is put while somebody looks into the index is remembered at least until the look has ended."""
+        """Keep everything that is put while the index is searched, at least until the search has
+        ended."""
         token = object()
         self._looking[token] = self._store.dispatched_offset
         try:
@@ -81,15 +83,16 @@ class Deduplication:
             del self._looking[token]
 
     def settle(self) -> None:
-        """Have found by key what has been dispatched; in the event loop, before `find_all`.
+        """Bring what has been dispatched into the index; call it in the event loop before `find_all`.
 
         Raises:
-            Refusal: nobody can say what is stored: there is no index, or no room for it.
+            Refusal: there is no index, or no disk space for it.
         """
         if not self._store.options.index_enabled:
             raise Refusal(
                 ErrorCode.INVALID_ARGUMENT,
-                "deduplication finds messages by the index, which is off; set store.index, or send without it",
+                "deduplication finds messages by the index, which is disabled; set store.index, or send without "
+                "deduplication",
             )
         self._dispatch()
         try:
@@ -98,12 +101,13 @@ class Deduplication:
             raise Refusal(ErrorCode.DISK_FULL, f"{error}; what is stored cannot be looked up") from error
 
     def find_all(self, topic: str, unique_ids: Iterable[str]) -> list[Place | None]:
-        """Return where the index knows messages of the window to be, also those that wait for their time.
+        """Return the places of messages that the index finds within the window, delayed ones included.
 
         Reads the disk: call it in a worker thread.
 
         Raises:
-            Refusal: nobody can say, as yet (`NOT_READY`) or until somebody does something about it (`INTERNAL`).
+            Refusal: the answer is unknown, for the moment (`NOT_READY`) or until the cause is
+                repaired (`INTERNAL`).
         """
         since_ms = self._since_ms()
         places: list[Place | None] = []
@@ -121,7 +125,7 @@ class Deduplication:
                     )
                 )
             elif found.doubt is None:
-                # One that waits for its time is another message: it was sent alone, and this one in a block.
+                # A delayed message was sent alone; this one was sent in a block.
                 places.append(self._find_in(PARKING_TOPICS, topic, unique_id, since_ms))
             else:
                 raise Refusal(*_refusal_for(found.doubt, unique_id))
@@ -130,16 +134,17 @@ class Deduplication:
     def stored_before(
         self, topic: str, unique_ids: Sequence[str], sizes: Sequence[int], known: Sequence[Place | None]
     ) -> StoredBefore | None:
-        """Return the first outcome if all of these messages are stored, None if none is. Under the put lock.
+        """Return the first outcome if all of these messages are stored, None if none is. Under the put
+        lock.
 
         Args:
             topic: of all of them.
             unique_ids: one for each message.
             sizes: of their records, in bytes.
-            known: what `find_all` has found, or nothing where it was not asked.
+            known: the result of `find_all`, or empty if it was not called.
 
         Raises:
-            Refusal: some are stored and some not, or not side by side as they come now.
+            Refusal: only some are stored, or not consecutively in this order.
         """
         since_ms = self._since_ms()
         places = [
@@ -160,7 +165,7 @@ class Deduplication:
             if len(stored) == len(places):
                 raise Refusal(
                     ErrorCode.DUPLICATE,
-                    "all messages of the block are stored already, but not side by side or with other content, for "
+                    "all messages of the block are stored already, but not consecutively or with other content, for "
                     f"instance {stored[0]!r}; send them one by one for their receipts",
                 )
             raise Refusal(
@@ -181,7 +186,8 @@ class Deduplication:
         )
 
     def find_alone(self, topic: str, unique_id: str) -> Place | None:
-        """Return where the index knows a message for `topic` to be, delivered or waiting for its time, or None.
+        """Return where the index finds a message for `topic` that was sent alone, delivered or delayed,
+        or None.
 
         Reads the disk: call it in a worker thread.
 
@@ -191,7 +197,7 @@ class Deduplication:
         return self._find_in((topic, *PARKING_TOPICS), topic, unique_id, self._since_ms())
 
     def _find_in(self, topics: Iterable[str], topic: str, unique_id: str, since_ms: int) -> Place | None:
-        """Return the first message for `topic` that was sent alone and lies in one of `topics`."""
+        """Return the first message for `topic` that was sent alone and is stored in one of `topics`."""
         doubt: Doubt | None = None
         places: list[Place] = []
         for stored_in in topics:
@@ -216,12 +222,13 @@ class Deduplication:
     def alone_before(
         self, topic: str, unique_id: str, content: Content, known: Place | None
     ) -> StoredBefore | None:
-        """Return the first outcome if a message that is sent alone is stored, else None. Under the put lock.
+        """Return the first outcome if a message sent alone is stored, else None. Under the put lock.
 
         Args:
-            topic: that it is for.
-            content: what it says.
-            known: what `find_alone` has found, or None.
+            topic: its destination.
+            unique_id: its unique id.
+            content: its content.
+            known: the result of `find_alone`, or None.
 
         Raises:
             Refusal: another message with that id is stored.
@@ -253,7 +260,7 @@ class Deduplication:
         return None if self._store.is_deleted(topic, place.physical_offset) else place
 
     def _since_ms(self) -> int:
-        """The window's beginning."""
+        """Return the beginning of the window."""
         return self._clock_ms() - int(self._window_s() * 1000)
 
     def remember(
@@ -266,7 +273,7 @@ class Deduplication:
         *,
         checked: bool,
     ) -> None:
-        """Note messages that have just been put; `checked`: they had been looked for."""
+        """Remember messages that have just been put; `checked`: they had been searched for."""
         places: dict[Identity, Place] = {}
         position = result.physical_offset
         for index, (unique_id, size) in enumerate(zip(unique_ids, sizes, strict=True)):
@@ -279,7 +286,8 @@ class Deduplication:
     def remember_alone(
         self, topic: str, queue_id: int, unique_id: str, content: Content, result: PutResult, *, checked: bool
     ) -> None:
-        """Note a message for `topic` that was sent alone and has just been put; `checked`: it had been looked for."""
+        """Remember a message for `topic` that was sent alone and has just been put; `checked`: it
+        had been searched for."""
         place = Place(
             queue_id,
             result.queue_offset,
@@ -300,7 +308,7 @@ class Deduplication:
             self._checked.popitem(last=False)
 
     def _forget_dispatched(self) -> None:
-        """Leave to the index what it has."""
+        """Forget what the index contains."""
         until = min(self._looking.values(), default=self._store.dispatched_offset)
         while self._order and self._order[0][0] <= until:
             end, identities = self._order.popleft()
@@ -312,7 +320,7 @@ class Deduplication:
 
 def _place_of(data: bytes) -> Place:
     alone = single_message_of(data)
-    assert alone is not None, "it was looked at before"
+    assert alone is not None, "`_is_for` has accepted it"
     record = alone.record
     begin = record.physical_offset
     return Place(
@@ -326,34 +334,34 @@ def _place_of(data: bytes) -> Place:
 
 
 def _refusal_for(doubt: Doubt, unique_id: str) -> tuple[ErrorCode, str]:
-    """Return the code and the text for a message of which nobody can say whether it is stored."""
-    text = f"{doubt.value}, so that nobody can say whether the message with unique id {unique_id!r} is stored"
+    """Return the code and text for a message of which it is unknown whether it is stored."""
+    text = f"{doubt.value}, so it is unknown whether the message with unique id {unique_id!r} is stored"
     if doubt is Doubt.BEHIND:
         return ErrorCode.NOT_READY, f"{text}; send it again shortly"
     if doubt is Doubt.TOO_MANY:
         return ErrorCode.INTERNAL, f"{text}; give every message a unique id of its own"
     return (
         ErrorCode.INTERNAL,
-        f"{text}; stop the broker, see what `reput store verify` says and do it, then `reput store rebuild`; until "
+        f"{text}; stop the broker, follow what `reput store verify` reports, then run `reput store rebuild`; until "
         "then send without deduplication",
     )
 
 
 def _where(place: Place) -> str:
-    if place.content is not None:  # perhaps it lies elsewhere still
+    if place.content is not None:  # it may be delayed still
         return f"for queue {place.queue_id}"
     return f"at queue {place.queue_id}, offset {place.queue_offset}"
 
 
 def _side_by_side(places: Sequence[Place | None], sizes: Sequence[int]) -> bool:
-    """Whether these are records of such sizes, one after the other in one queue and in the log."""
+    """Whether these are records of such sizes, consecutive in one queue and in the log."""
     first = places[0]
     assert first is not None
     position = first.physical_offset
     for index, (place, size) in enumerate(zip(places, sizes, strict=True)):
         if (
             place is None
-            or (place.content is not None and place.content.delay)  # waits for its time: another message
+            or (place.content is not None and place.content.delay)  # delayed: another message
             or place.queue_id != first.queue_id
             or place.queue_offset != first.queue_offset + index
             or place.physical_offset != position

@@ -1,14 +1,15 @@
-"""What becomes of a message that its group could not handle.
+"""Make the records of messages that a group could not handle.
 
 (RocketMQ: AbstractSendMessageProcessor.consumerSendMsgBack, SendMessageProcessor.handleRetryAndDLQ.)
 
-It comes back through the group's retry topic after a while, a longer one each time; and once it has come back often
-enough, or the consumer says so, it goes to the group's dead letters. It keeps its properties, and gets some:
+Such a message is redelivered through the group's retry topic, after a longer delay each time. After the
+maximum number of attempts, or when the consumer asks for it, it goes to the group's dead-letter topic.
+It keeps its properties and gets these:
 
-    RETRY_TOPIC         the topic that it was sent to at first
-    ORIGIN_MESSAGE_ID   the offset message id that it had there
-    SEND_BACK_ID        which record was sent back last, and the request's id if it had one (SendBackKey)
-    RETRY_REASON        why the consumer sent it back, if that says so (our client's; RocketMQ's do not)
+    RETRY_TOPIC         its original topic
+    ORIGIN_MESSAGE_ID   its offset message id there
+    SEND_BACK_ID        the record returned last, and the request's id if any (`SendBackKey`)
+    RETRY_REASON        why the consumer returned it (only our client tells)
     DLQ_REASON          why it is a dead letter: max_reconsume_times, consumer or ordered
 """
 
@@ -25,27 +26,25 @@ from reput_protocol.properties import PROPERTIES_BYTES_MAX, encode_properties
 from reput_protocol.record.record import Record
 
 FIRST_RETRY_LEVEL: Final = 3
-"""The delay level of the first retry, where the consumer leaves it to the broker: 10 s; each later one is one
-higher."""
+"""The delay level of the first retry (10 s) if the broker chooses; each later one is one higher."""
 REASON_BYTES_MAX: Final = 1024
-_PARKED_BYTES: Final = 192
-"""Room for what is added to a message that waits: topic and queue."""
+_DELAYED_BYTES: Final = 192
+"""Room for the properties of a delayed message: topic and queue."""
 
 
 class DeadLetterReason(StrEnum):
     """Why a message is a dead letter."""
 
     MAX_RECONSUME_TIMES = "max_reconsume_times"
-    """It has come back as often as it may."""
+    """It has been redelivered as often as allowed."""
     CONSUMER = "consumer"
     """The consumer asked for it."""
     ORDERED = "ordered"
-    """The group consumes in order, and its consumer has given the message up."""
+    """The group consumes in order, and its consumer has given up on the message."""
 
 
 class Returned(NamedTuple):
-    """What is to be stored of a message that was sent back; `delay_level` 0 is a dead letter, which waits for
-    nothing."""
+    """The message to store for a returned one; `delay_level` 0 means a dead letter."""
 
     record: Record
     properties: dict[str, str]
@@ -54,7 +53,7 @@ class Returned(NamedTuple):
 
     @property
     def is_dead_letter(self) -> bool:
-        """Whether it goes to the dead letters."""
+        """Whether it goes to the dead-letter topic."""
         return self.delay_level == 0
 
 
@@ -68,20 +67,21 @@ def returned_message(
     send_back_id: str | None = None,
     reason: str | None = None,
 ) -> Returned:
-    """Return the message to store for one that `group` sends back.
+    """Return the message to store for one that `group` returns.
 
     Args:
-        record: the record that it was given.
-        retry_queue_id: the queue of the retry topic to use.
-        delay_level: above 0 the level to wait, 0 leaves that to the broker, below 0 is a dead letter.
-        max_reconsume_times: how often it may come back.
-        send_back_id: what the property of that name says.
+        record: the record that the consumer received.
+        group: of the consumer.
+        retry_queue_id: the queue of the retry topic.
+        delay_level: above 0 the level, 0 if the broker chooses, below 0 for a dead letter.
+        max_reconsume_times: how often it may be redelivered.
+        send_back_id: value of the property of that name.
         reason: why, in the consumer's words.
     """
     properties = record.property_map()
     properties.pop(names.CRC32, None)
     if record.topic != retry_topic(group) or names.RETRY_TOPIC not in properties:
-        properties[names.RETRY_TOPIC] = record.topic  # any producer may have written something there
+        properties[names.RETRY_TOPIC] = record.topic  # a producer may have set it
     origin_topic = properties[names.RETRY_TOPIC]
     properties[names.WAIT] = "false"
     if not properties.get(names.ORIGIN_MESSAGE_ID, "").strip():
@@ -105,7 +105,7 @@ def returned_message(
         queue_id=queue_id,
         reconsume_times=record.reconsume_times + 1,
         prepared_transaction_offset=0,
-        properties=_fitting(properties, spare_bytes=_PARKED_BYTES if level else 0),
+        properties=_fitting(properties, spare_bytes=_DELAYED_BYTES if level else 0),
         version=0,
     )
     return Returned(returned, properties, origin_topic, level)
@@ -120,9 +120,11 @@ def _why_dead(reconsume_times: int, delay_level: int, max_reconsume_times: int) 
 def why_resent_dead(
     reconsume_times: int, max_reconsume_times: int, *, consumes_in_order: bool
 ) -> DeadLetterReason | None:
-    """Return why a message that a consumer sends to its retry topic itself is a dead letter; None if it is none.
+    """Return why a message that a consumer itself sends to its retry topic is a dead letter; None if it
+    is not one.
 
-    One try more than through `returned_message`: RocketMQ counts so. A group that consumes in order has tried already.
+    One attempt more than through `returned_message`, as in RocketMQ. A group that consumes in order
+    has retried already.
     """
     if reconsume_times > max_reconsume_times:
         return DeadLetterReason.MAX_RECONSUME_TIMES
@@ -130,26 +132,26 @@ def why_resent_dead(
 
 
 def dead_letter(record: Record, group: str, properties: dict[str, str], reason: DeadLetterReason) -> Record:
-    """Return what is stored of a message that was sent to the retry topic and is a dead letter; fills in
-    `properties`."""
+    """Return the dead letter for a message that was sent to the retry topic; changes `properties`."""
     properties[names.DELAY] = "0"
     properties[names.DLQ_REASON] = reason
     return replace(record, topic=dlq_topic(group), queue_id=0, properties=_fitting(properties), version=0)
 
 
 def can_come_back(topic: str) -> bool:
-    """Tell whether consumers are given messages of a topic: half messages and parked ones they are not."""
+    """Whether consumers receive messages of a topic; they do not receive half messages and delayed
+    ones."""
     return topic not in FORBIDDEN_SEND_TOPICS
 
 
 def cut_reason(reason: str) -> str:
-    """Return a reason as one property can hold it: one line, without control characters, of bounded length."""
+    """Return a reason in one line of printable characters, truncated to `REASON_BYTES_MAX`."""
     line = "".join(c if c.isprintable() else " " for c in reason)
     return line.encode("utf-8", "replace")[:REASON_BYTES_MAX].decode("utf-8", "ignore").strip()
 
 
 def _fitting(properties: dict[str, str], *, spare_bytes: int = 0) -> bytes:
-    """Return the text of `properties`; the reasons, which only people read, go first where there is no room."""
+    """Return the text of `properties`, without the reasons and the id if there is no room for them."""
     text = encode_properties(properties)
     for name in (names.RETRY_REASON, names.DLQ_REASON, names.SEND_BACK_ID):
         if len(text) + spare_bytes > PROPERTIES_BYTES_MAX and name in properties:
@@ -159,5 +161,5 @@ def _fitting(properties: dict[str, str], *, spare_bytes: int = 0) -> bytes:
 
 
 def origin_of(properties: Mapping[str, str], topic: str) -> str:
-    """Return the topic that a message was sent to at first, by its properties; `topic` if they do not say."""
+    """Return the original topic of a message by its properties; `topic` if they have none."""
     return properties.get(names.RETRY_TOPIC, topic)

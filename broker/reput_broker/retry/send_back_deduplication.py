@@ -1,20 +1,22 @@
-"""Messages are sent back once, although a lost answer makes their consumer say so again.
+"""Store a returned message once although its consumer repeats the request after a lost answer.
 
-What is stored of a message that was sent back names it: `SEND_BACK_ID` holds the log offset of the record that the
-consumer was given, and the id that our client gives each message that it is handed out (RocketMQ's give none). Another
-request of the same group for the same record is the same one
+The stored message names the returned one: `SEND_BACK_ID` holds the log offset of the record that
+the consumer received, and the id that our client assigns to each delivery (RocketMQ's clients send
+none). Another request of the same group for the same record repeats the first one
 
-- if it has the same id: the client repeats it because it got no answer;
-- if the first made a dead letter, which is there still;
-- while the first still waits for its time: the group gets the message then, whoever has asked again.
+- if it has the same id: the client got no answer and tries again;
+- if the first made a dead letter that still exists;
+- while the first is still delayed: the group will get the message anyway.
 
-Later, it is another one: the group's offset was reset, and it was given the message once more.
+Otherwise it is a new request: the group's offset was reset and it received the message again.
 
-A client that gets no answer to 36 may send the message to the retry topic instead (RocketMQ's do at once). Ours names
-the same `SEND_BACK_ID` there; RocketMQ's are known by unique id, body and number of attempts while the first one waits.
+A client that gets no answer to 36 may send the message to the retry topic instead (RocketMQ's do so
+immediately). Ours repeats the `SEND_BACK_ID` there; RocketMQ's are recognised by unique id, body
+and number of attempts while the first one is delayed.
 
-The latest are remembered. When our client says that it repeats a request, those before, and those from before a
-restart, are looked for in the index, which knows messages with a unique id.
+The latest requests are kept in memory. When our client says that it repeats a request, older ones,
+and those from before a restart, are searched for in the index, which finds messages with a unique
+id.
 """
 
 from __future__ import annotations
@@ -39,32 +41,32 @@ from reput_protocol.record.delays import DELAY_LEVELS_MS, deliver_time
 from reput_protocol.record.record import Record, decode_record
 
 SEND_BACK_ID_MAX: Final = 64
-"""Characters that a client's id may have."""
+"""Maximum length of a client's id, in characters."""
 _REMEMBERED_MAX: Final = 16_384
 _WINDOW_MS: Final = 3_600_000
-"""How far back the index is searched: long after the last repetition of any client."""
+"""How far back the index is searched: longer than any client repeats a request."""
 
 
 _Key = TypeVar("_Key")
 
 
 class SendBackKey(NamedTuple):
-    """Which message a group sends back."""
+    """Which message a group returns."""
 
     group: str
     physical_offset: int
-    """Where the record lies in the log that its consumer was given."""
+    """Log offset of the record that the consumer received."""
     id: str = ""
-    """Of the repetitions of one request; empty: its client gives none."""
+    """Shared by the repetitions of one request; empty if the client sends none."""
 
     @property
     def text(self) -> str:
-        """What the property holds."""
+        """The value of the property."""
         return f"{self.physical_offset}-{self.id}" if self.id else str(self.physical_offset)
 
     @classmethod
     def of_text(cls, group: str, text: str | None) -> SendBackKey | None:
-        """Return what a property says; None if it says nothing that this broker would have written."""
+        """Parse the value of the property; None if this broker would not have written it."""
         offset, _, request_id = (text or "").partition("-")
         if not (offset.isascii() and offset.isdecimal() and len(offset) < 20) or not is_id(request_id):
             return None
@@ -72,31 +74,31 @@ class SendBackKey(NamedTuple):
 
 
 def is_id(text: str) -> bool:
-    """Whether a client may call a request so."""
+    """Whether a client may use this text as an id."""
     return len(text) <= SEND_BACK_ID_MAX and text.isascii() and (text.isalnum() or not text)
 
 
 @dataclass(slots=True)
 class _Stored:
-    """What was stored of a message that was sent back."""
+    """What was stored for a returned message."""
 
     key: SendBackKey | None
     topic: str
-    """Where the message is to be found in the end."""
+    """The topic that the message finally goes to."""
     due_ms: int
-    """When it comes; 0 for a dead letter."""
+    """When it is due; 0 for a dead letter."""
     result: StoredBefore
     body_crc: int
 
 
 class SendBackDeduplication:
-    """Those of which a repetition may come. One owner, the event loop; but see `find`.
+    """The returned messages whose requests may be repeated. One owner, the event loop; but see `find`.
 
     Args:
-        store: keeps the index. Where it keeps none, only the latest are known.
-        dispatch: brings what can be read of the log into the index.
-        clock_ms: wall clock, which the delays count by.
-        remembered_max: how many of the latest are known without the index.
+        store: its index is searched; without one, only the latest requests are known.
+        dispatch: dispatches what is readable of the log.
+        clock_ms: wall clock, which the delays refer to.
+        remembered_max: number of requests kept in memory.
     """
 
     def __init__(
@@ -122,10 +124,11 @@ class SendBackDeduplication:
         """Return the outcome of the first request if this is a repetition. Under the put lock.
 
         Args:
-            key: None for a message that was sent to the retry topic by a client that names none.
+            key: None for a message that its client sent to the retry topic without a key.
             group: whose retry topic or dead letters they are.
-            record: what would be stored: the dead letter, or the message for the retry topic, parked or not.
-            known: what `find` has found, or None.
+            record: the record to store: a dead letter, or a message for the retry topic, delayed or
+                not.
+            known: the result of `find`, or None.
         """
         if known is not None:
             return known
@@ -147,13 +150,13 @@ class SendBackDeduplication:
         return same or self._comes(stored)
 
     def _comes(self, stored: _Stored) -> bool:
-        """Whether it is yet to come, or is with the dead letters."""
+        """Whether the group will still get it, or it is a dead letter."""
         if self._store.is_deleted(stored.topic, stored.result.physical_offset):
             return False
         return stored.due_ms == 0 or stored.due_ms > self._clock_ms()
 
     def remember(self, key: SendBackKey | None, group: str, record: Record, result: PutResult) -> None:
-        """Note what has just been put: `record`, a dead letter or parked for the retry topic."""
+        """Remember what has just been put: `record`, a dead letter or a message for the retry topic."""
         stored = _stored_of(key, group, record, _before(record.queue_id, result))
         if key is not None:
             self._by_offset[group, key.physical_offset] = stored
@@ -168,16 +171,16 @@ class SendBackDeduplication:
         while len(table) > self._remembered_max:
             oldest = next(iter(table.values()))
             if oldest.result.end_offset > self._store.dispatched_offset:
-                return  # the index does not know it yet
+                return  # not in the index yet
             table.popitem(last=False)
 
     # -- what the index knows ------------------------------------------------------------------------------
 
     def settle(self) -> bool:
-        """Have found what has been dispatched; in the event loop, before `find`. False if there is no index.
+        """Bring what has been dispatched into the index, before `find`; False if there is no index.
 
         Raises:
-            Refusal: nobody can say what is stored, for the index has no room.
+            Refusal: there is no disk space for the index.
         """
         if not self._store.options.index_enabled:
             return False
@@ -189,10 +192,11 @@ class SendBackDeduplication:
         return True
 
     def find(self, key: SendBackKey, unique_id: str) -> StoredBefore | None:
-        """Return the outcome of the first request if the index knows it. Reads the disk: call it in a worker thread.
+        """Return the outcome of the first request if the index contains it. Reads the disk: call it in a
+        worker thread.
 
         Raises:
-            Refusal: nobody can say as yet (`NOT_READY`).
+            Refusal: the answer is unknown for the moment (`NOT_READY`).
         """
         since_ms = self._clock_ms() - _WINDOW_MS
         for topic in (SCHEDULE_TOPIC, dlq_topic(key.group), retry_topic(key.group)):
@@ -204,8 +208,8 @@ class SendBackDeduplication:
             if found.doubt is Doubt.BEHIND:
                 raise Refusal(
                     ErrorCode.NOT_READY,
-                    f"{found.doubt.value}, so that nobody can say whether the message was sent back before; send it "
-                    "back again shortly",
+                    f"{found.doubt.value}, so it is unknown whether the message was sent back before; send it back "
+                    "again shortly",
                 )
         return None
 
