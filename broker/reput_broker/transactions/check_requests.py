@@ -1,8 +1,8 @@
-"""Ask a producer what became of a transaction: 39 (RocketMQ: AbstractTransactionalMessageCheckListener).
+"""Ask producers about transactions: request 39 (RocketMQ: AbstractTransactionalMessageCheckListener).
 
-Any live producer of the group will do, another one each time. One that is just going, or has too much to read already,
-is passed over; where that is so of all of them, the group is, until the next round: nobody else waits for it. Nobody
-waits for an answer either: it comes as the end of the transaction, or not at all.
+Any live producer of the group is asked, in turn. One that is disconnecting, or has too much to
+read, is skipped; if that holds for all, the group is skipped until the next round. The broker does
+not wait for an answer: it arrives as the end of the transaction, or not at all.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ class CheckRequests:
     """Half messages whose producers are to be asked.
 
     Args:
-        store: read from.
-        producers: asked for somebody to ask.
-        counts: counted in.
+        store: tells what can be read.
+        producers: whom to ask.
+        counts: of messages without a producer.
         flush: syncs the log once, whether or not that succeeds.
-        broker_name: named in questions.
+        broker_name: put into the requests.
     """
 
     def __init__(
@@ -52,26 +52,26 @@ class CheckRequests:
         self._passed_over: set[str] = set()
 
     def begin_round(self) -> None:
-        """Give groups that were passed over another chance."""
+        """Try skipped groups again."""
         self._passed_over.clear()
 
     def passes_over(self, group: str) -> bool:
-        """Whether no producer of a group took a question in this round, although there were some."""
+        """Whether every producer of a group refused a request in this round."""
         return group in self._passed_over
 
     def add(self, half: HalfMessage) -> None:
-        """Have the next `ask` ask about a half message, which has just been stored."""
+        """Queue a half message, which has just been stored, for the next `ask`."""
         self._waiting.append(half)
 
     @property
     def is_full(self) -> bool:
-        """Whether it is time to ask."""
+        """Whether `ask` should be called."""
         return len(self._waiting) >= _TOGETHER_MAX
 
     async def ask(self, is_open: Callable[[HalfMessage], bool]) -> None:
-        """Ask about all that wait and are still open.
+        """Ask about all queued messages that are still open.
 
-        Whoever answers names the half message, and must not be told that there is none: first it can be read.
+        The producer's answer names the half message, so that must be readable first.
         """
         waiting, self._waiting = self._waiting, []
         if waiting and self._store.message_at(waiting[-1].record.physical_offset) is None:
@@ -81,7 +81,7 @@ class CheckRequests:
                 self._counts.checks[half.topic, "no_producer"] += 1
 
     def _ask(self, half: HalfMessage) -> bool:
-        """Send the question to a producer of the group, each tried once; return whether somebody takes it."""
+        """Send the request to a producer of the group, each tried once; return whether one takes it."""
         if half.producer_group in self._passed_over:
             return False
         record = half.record

@@ -1,19 +1,22 @@
-"""Ask producers what became of transactions that nobody has ended (RocketMQ: TransactionalMessageServiceImpl.check).
+"""Check open transactions: ask producers for a decision (RocketMQ:
+TransactionalMessageServiceImpl.check).
 
-Every `transactions.check_interval` there is a round over the half messages that are open, oldest first. One that is old
-enough is copied to the end of the half queue, with one more question counted, and a live producer of its group is asked
-about the copy once that can be read; whoever answers, ends the transaction as the first producer could have. So a round
-does not come across the same message twice, and the group CID_RMQ_SYS_TRANS moves on in the queue. A message that was
-asked about `check_max` times, or is older than the log's files get, is put aside in TRANS_CHECK_MAX_TIME_TOPIC. Its age
-counts from when it was first stored, by the broker's clock; RocketMQ's from when its producer says that it was born.
+Every `transactions.check_interval` a round goes over the open half messages, oldest first. One that
+is old enough is copied to the end of the half queue with its check count increased, and once the
+copy can be read, a live producer of its group is asked about it; any of them can end the
+transaction. So a round meets no message twice, and the offset of the group CID_RMQ_SYS_TRANS
+advances. A message that was checked `check_max` times, or is older than the log's retention, is
+moved to TRANS_CHECK_MAX_TIME_TOPIC. Its age counts from when it was first stored, by the broker's
+clock; RocketMQ uses its producer's born time.
 
-A message that names a time of its own for the first question stays where it is until then, as does one whose producers
-have too much to read already until the next round, unless so much gathers
-behind it that the queue could not be remembered, or a start would have to search too much of the log for its decision;
-RocketMQ copies it in every round, and counts that as a question.
+A message with its own immunity time, or whose producers have too many requests waiting, is not
+copied in this round, unless the queue behind it grows beyond what can be kept in memory, or a start
+would have to search too much of the log for its decision. RocketMQ copies it in every round and
+counts that as a check.
 
-Progress is saved only once everything that it rests on is on the disk, the copies and the committed messages: else a
-power cut could leave the progress and take them, and nobody would look at their half messages any more.
+Progress is saved only after the copies and committed messages that it relies on have been flushed:
+otherwise a power loss could keep the progress and lose them, and their half messages would never be
+checked again.
 """
 
 from __future__ import annotations
@@ -57,39 +60,35 @@ log = structlog.get_logger(__name__)
 _ROUND_S_MAX: Final = 60.0
 _SPAN_MAX: Final = 1_000_000
 _SEARCH_BYTES_MAX: Final = 256 * 1024 * 1024
-"""How much of the log a start searches for decisions that were not written down, beside a few rounds' worth."""
+"""How much of the log a start may have to search for unwritten decisions, plus a few rounds' worth."""
 _ADDED_BYTES: Final = 512
 
 
 class _Look(Enum):
-    """What a look at an open half message came to."""
+    """The result of checking an open half message."""
 
     TOO_YOUNG = auto()
-    """It and all behind it are to be left alone."""
+    """It and all that follow are too young; the round ends."""
     STAYS = auto()
-    """It is left alone, and the round goes on."""
+    """It is skipped and the round continues."""
     CLOSED = auto()
-    """Its place in the queue is open no more."""
+    """It is no longer open at its place in the queue."""
     STUCK = auto()
-    """The store takes nothing now."""
+    """The store refuses writes now."""
 
 
 class TransactionCheckService:
     """The rounds over one half queue.
 
     Args:
-        transactions: how the half messages stand.
-        ops: the op messages, which matter as long as something that they name could still be looked at.
-        store: read from.
+        half_queue: the states of its messages, and the op messages that are still needed.
         puts: puts the copies.
-        offsets: where the progress is kept.
-        questions: asks producers about the copies.
-        options: read in every round.
-        counts: counted in.
-        make_discard_topic: makes TRANS_CHECK_MAX_TIME_TOPIC if need be.
+        tables: the progress is kept in the offsets; TRANS_CHECK_MAX_TIME_TOPIC is created at first
+            use.
+        requests: asks producers about the copies.
+        config: read in every round.
+        counts: of discarded messages.
         flush: syncs the log once, whether or not that succeeds.
-        reserved_s: how long the log's files are kept, in seconds.
-        host: the store's address.
         clock_ms: wall clock.
     """
 
@@ -126,14 +125,14 @@ class TransactionCheckService:
                 log.error(
                     "transactions_not_checked",
                     detail=str(error),
-                    hint="it is tried again; if it is damage: stop the broker and run reput store verify",
+                    hint="the broker retries; if the store is damaged, stop the broker and run reput store verify",
                 )
 
     async def check(self) -> None:
-        """Make one round, of a minute at most, and save how far it came.
+        """Make one round, of a minute at most, and save its progress.
 
         Raises:
-            StoreError, OSError: the queue cannot be read, or the progress not saved.
+            StoreError, OSError: the queue could not be read, or the progress not saved.
         """
         transactions, store = self._transactions, self._store
         started_ms, give_up_at = self._clock_ms(), trio.current_time() + _ROUND_S_MAX
@@ -145,7 +144,7 @@ class TransactionCheckService:
         offset = transactions.next_open(max(transactions.position, low))
         while offset < end and trio.current_time() < give_up_at:
             await trio.lowlevel.checkpoint()
-            if transactions.state(offset) is HalfState.OPEN:  # nobody has decided it meanwhile
+            if transactions.state(offset) is HalfState.OPEN:  # not decided meanwhile
                 look = await self._look_at(offset, end, started_ms)
                 if look in (_Look.TOO_YOUNG, _Look.STUCK):
                     break
@@ -156,7 +155,7 @@ class TransactionCheckService:
         await self._advance(low)
 
     async def _advance(self, low: int) -> None:
-        """Note how far nothing is open any more, in both queues, and save it."""
+        """Move past what is no longer open in both queues, and save the progress."""
         transactions, store = self._transactions, self._store
         end = store.max_offset_in_queue(TRANS_HALF_TOPIC, HALF_QUEUE_ID)
         position = min(transactions.next_open(max(transactions.position, low)), end)
@@ -179,7 +178,7 @@ class TransactionCheckService:
         return -1 if saved is None else saved
 
     async def _all_is_flushed(self) -> bool:
-        """Have everything synced that has been appended until now; False if that does not succeed."""
+        """Flush everything appended until now; False if that fails."""
         store = self._store
         end = store.flushed_offset + store.flush_behind_bytes
         if store.flushed_offset < end:
@@ -195,7 +194,7 @@ class TransactionCheckService:
             if entry.is_end:
                 return _Look.TOO_YOUNG
             log.error(
-                "half_message_unreadable", queue_offset=offset, hint="it is left out: reput store verify"
+                "half_message_unreadable", queue_offset=offset, hint="it is skipped: run reput store verify"
             )
             self._transactions.close(offset, HalfState.DISCARDED)
             return _Look.CLOSED
@@ -216,7 +215,7 @@ class TransactionCheckService:
         return await self._ask_about(half)
 
     async def _leave(self, half: HalfMessage, end: int) -> _Look:
-        """Ask nothing about a half message in this round."""
+        """Skip a half message in this round."""
         unsearched = self._store.max_physical_offset - self._ops.marked_until
         if end - half.queue_offset < _SPAN_MAX and unsearched < _SEARCH_BYTES_MAX:
             return _Look.STAYS
@@ -224,7 +223,7 @@ class TransactionCheckService:
         return self._stuck(half, copy) if isinstance(copy, PutStatus) else _Look.CLOSED
 
     def _is_over(self, half: HalfMessage) -> bool:
-        """Whether nobody is to be asked any more (RocketMQ: needDiscard, needSkip)."""
+        """Whether it must not be checked any more (RocketMQ: needDiscard, needSkip)."""
         if half.check_times is not None and half.check_times >= self._options.check_max:
             return True
         return self._clock_ms() - half.first_stored_ms > self._config.store.file_reserved_time * 1000
@@ -246,7 +245,7 @@ class TransactionCheckService:
             producer_group=half.producer_group,
             message_id=half.unique_key,
             checked=half.check_times or 0,
-            hint="nobody has ended it; it is kept in TRANS_CHECK_MAX_TIME_TOPIC",
+            hint="no producer has ended it; it is kept in TRANS_CHECK_MAX_TIME_TOPIC",
         )
         return _Look.CLOSED
 
@@ -264,9 +263,9 @@ class TransactionCheckService:
         return _Look.CLOSED
 
     async def _copy(self, half: HalfMessage, check_times: int | None) -> HalfMessage | PutStatus | None:
-        """Let a copy at the end of the queue take the place of a half message, and return it.
+        """Replace a half message by a copy at the end of the queue, and return that.
 
-        None if somebody decided meanwhile; a status if the store takes nothing.
+        None if it was decided meanwhile; a status if the store refuses it.
         """
         record = renewed_record(half, check_times)
         result = await self._puts.put(_size(record), lambda: record if self._is_open(half) else None)
@@ -290,7 +289,8 @@ class TransactionCheckService:
         return copy is not None and copy.queue_offset == half.queue_offset
 
     def _stuck(self, half: HalfMessage, status: PutStatus) -> _Look:
-        """Go on with the others if it is this message that the store does not take; else try all again later."""
+        """Continue with the others if the store refuses only this message; else retry in a later
+        round."""
         log.warning(
             "half_message_not_copied", topic=half.topic, queue_offset=half.queue_offset, detail=str(status)
         )

@@ -1,17 +1,19 @@
-"""Half messages, and the records that the broker makes of them (RocketMQ: TransactionalMessageBridge).
+"""Half messages, and the records derived from them (RocketMQ: TransactionalMessageBridge).
 
-A half message is the message as it was sent, in the queue of a topic that no consumer sees, with REAL_TOPIC and
-REAL_QID for where it goes. It stays what it is; what becomes of it is said by other records:
+A half message is the message as it was sent, in the queue of a topic that consumers cannot read,
+with REAL_TOPIC and REAL_QID naming its destination. It never changes; other records hold its
+outcome:
 
-- its decision: an op message (`op_queue.py`) that names its offset in the half queue;
-- committed: the message in its real topic, with the transaction bits for "commit";
-- asked about: a copy at the end of the half queue, which takes its place;
-- put aside: a copy in TRANS_CHECK_MAX_TIME_TOPIC.
+- decided: an op message (`op_queue.py`) that names its offset in the half queue;
+- committed: the message in its topic, with the transaction bits for "commit";
+- checked: a copy at the end of the half queue, which replaces it;
+- discarded: a copy in TRANS_CHECK_MAX_TIME_TOPIC.
 
-The committed message and the copy put aside carry the log offset of the half record, PREPARED_TRANSACTION_OFFSET, so
-that the log itself tells that it is decided where the op message is missing. A copy in the half queue names the first
-one's offset there, TRAN_PREPARED_QUEUE_OFFSET: all copies with one such offset are one transaction. RocketMQ writes
-that only for messages with a time of their own for the first question, and reads it only there.
+The committed and the discarded record carry the log offset of the half record in
+PREPARED_TRANSACTION_OFFSET, so the log alone tells the outcome where the op message is missing. A
+copy in the half queue carries the first one's offset there in TRAN_PREPARED_QUEUE_OFFSET: all
+copies with the same value are one transaction. RocketMQ writes and reads that only for messages
+with an immunity time of their own.
 """
 
 from __future__ import annotations
@@ -27,14 +29,14 @@ from reput_protocol.properties import PROPERTIES_BYTES_MAX, decode_properties, e
 from reput_protocol.record.record import Record, encode_record
 
 HALF_QUEUE_ID: Final = 0
-"""The half queue that is written to, RocketMQ's only one."""
+"""The only half queue, as in RocketMQ."""
 
 HALF_PROPERTIES_BYTES_MAX: Final = PROPERTIES_BYTES_MAX - 256
-"""Copies of a half message have three properties more."""
+"""Leaves room for the three properties that copies add."""
 
 FIRST_STORED: Final = "REPUT_HALF_STORED"
-"""Says in a copy when the first half message was stored, in ms since 1970: what its age counts from. RocketMQ counts
-from the time that its producer wrote, whose clock may be wrong."""
+"""Property of a copy: when the first half message was stored, in ms since 1970, from which its age
+counts. RocketMQ uses the producer's born time, but that clock may be wrong."""
 _TRANSACTION_BITS: Final = MessageSysFlag.TRANSACTION_MASK
 _NUMBER: Final = re.compile(r"[0-9]{1,18}")
 _UNTIL_DECIDED: Final = (
@@ -45,45 +47,46 @@ _UNTIL_DECIDED: Final = (
     FIRST_STORED,
     names.CRC32,
 )
-"""Properties that a committed message does not have: who passes it on with its properties begins no transaction."""
+"""Properties that a committed message does not have, so that forwarding it with its properties
+begins no transaction."""
 
 
 class HalfMessage(NamedTuple):
-    """A record of the half queue and what its properties say."""
+    """A record of the half queue and its properties."""
 
     record: Record
     properties: dict[str, str]
     topic: str
-    """Where the message goes: REAL_TOPIC."""
+    """The destination: REAL_TOPIC."""
     queue_id: int
     producer_group: str
-    """Who decides: PGROUP; empty if it does not say."""
+    """The group that decides: PGROUP; empty if missing."""
 
     @property
     def queue_offset(self) -> int:
-        """This copy's place in the half queue."""
+        """This copy's offset in the half queue."""
         return self.record.queue_offset
 
     @property
     def first_offset(self) -> int:
-        """The first copy's place in the half queue, which names the transaction."""
+        """The first copy's offset in the half queue, which identifies the transaction."""
         first = _number(self.properties.get(names.TRANSACTION_PREPARED_QUEUE_OFFSET))
         return self.queue_offset if first is None else min(first, self.queue_offset)
 
     @property
     def unique_key(self) -> str | None:
-        """The message's unique id, which is the transaction's id for its producer."""
+        """The message's unique id, which is its producer's transaction id."""
         return self.properties.get(names.UNIQ_KEY)
 
     @property
     def check_times(self) -> int | None:
-        """How often its producers were asked; None if never."""
+        """How often it was checked; None if never."""
         text = self.properties.get(names.TRANSACTION_CHECK_TIMES)
         return None if text is None else _number(text) or 0
 
     @property
     def first_stored_ms(self) -> int:
-        """When the first copy was stored; of a copy that RocketMQ made, when its producer says that it was born."""
+        """When the first copy was stored; for a copy made by RocketMQ, the born time."""
         stored_ms = self.record.store_timestamp_ms
         first = _number(self.properties.get(FIRST_STORED))
         if first is not None:
@@ -93,7 +96,7 @@ class HalfMessage(NamedTuple):
         return min(self.record.born_timestamp_ms, stored_ms)
 
     def immunity_ms(self, timeout_ms: int) -> int | None:
-        """For how long it is not asked about, if it says so itself, at least `timeout_ms`; else None.
+        """How long it is not checked, if it says so, at least `timeout_ms`; else None.
 
         (RocketMQ: TransactionalMessageUtil.getImmunityTime.)
         """
@@ -102,7 +105,7 @@ class HalfMessage(NamedTuple):
 
 
 def half_message_of(record: Record) -> HalfMessage | None:
-    """Return a record of the half topic as a half message; None if it does not say where the message goes."""
+    """Decode a record of the half topic; None if its destination is missing."""
     found = decode_properties(record.properties)
     topic, queue_id = found.get(names.REAL_TOPIC), _number(found.get(names.REAL_QUEUE_ID))
     if record.topic != TRANS_HALF_TOPIC or not topic or queue_id is None or queue_id > 0x7FFF_FFFF:
@@ -111,14 +114,14 @@ def half_message_of(record: Record) -> HalfMessage | None:
 
 
 def half_record(record: Record, properties: dict[str, str]) -> Record:
-    """Return what is stored of a message that begins a transaction (RocketMQ: parseHalfMessageInner).
+    """Return the half message to store (RocketMQ: parseHalfMessageInner).
 
     Args:
-        record: names the topic and the queue that the message is for.
-        properties: its properties; used up.
+        record: names the message's topic and queue.
+        properties: its properties; changed in place.
     """
     for name in (names.TRANSACTION_CHECK_TIMES, names.TRANSACTION_PREPARED_QUEUE_OFFSET, FIRST_STORED):
-        properties.pop(name, None)  # the broker's to say
+        properties.pop(name, None)  # only the broker may set them
     unique_key = properties.get(names.UNIQ_KEY)
     if unique_key:
         properties[names.TRANSACTION_ID] = unique_key
@@ -135,9 +138,9 @@ def half_record(record: Record, properties: dict[str, str]) -> Record:
 
 
 def committed_record(half: HalfMessage) -> tuple[Record, dict[str, str]]:
-    """Return the message that consumers get, and its properties (RocketMQ: endMessageTransaction).
+    """Return the message for consumers, and its properties (RocketMQ: endMessageTransaction).
 
-    RocketMQ leaves what only the half message needs among the properties.
+    RocketMQ keeps the properties that only the half message needs.
     """
     properties = {name: value for name, value in half.properties.items() if name not in _UNTIL_DECIDED}
     record = replace(
@@ -153,10 +156,10 @@ def committed_record(half: HalfMessage) -> tuple[Record, dict[str, str]]:
 
 
 def renewed_record(half: HalfMessage, check_times: int | None) -> Record:
-    """Return the copy that takes a half message's place at the end of the half queue.
+    """Return the copy that replaces a half message at the end of the half queue.
 
-    (RocketMQ: renewHalfMessageInner, which forgets the application's flag.) `check_times` says how often its producers
-    were asked, this time included; None leaves that as it is.
+    (RocketMQ: renewHalfMessageInner, which drops the application's flag.) `check_times` includes
+    this check; None leaves the count as it is.
     """
     properties = {name: value for name, value in half.properties.items() if name != names.CRC32}
     properties[names.TRANSACTION_PREPARED_QUEUE_OFFSET] = str(half.first_offset)
@@ -167,7 +170,7 @@ def renewed_record(half: HalfMessage, check_times: int | None) -> Record:
 
 
 def discarded_record(half: HalfMessage) -> Record:
-    """Return the copy that is put aside (RocketMQ:
+    """Return the copy for TRANS_CHECK_MAX_TIME_TOPIC (RocketMQ:
     DefaultTransactionalMessageCheckListener.toMessageExtBrokerInner)."""
     properties = {name: value for name, value in half.properties.items() if name != names.CRC32}
     return replace(
@@ -181,11 +184,10 @@ def discarded_record(half: HalfMessage) -> Record:
 
 
 def check_body(half: HalfMessage) -> bytes:
-    """Return the record that a producer is asked about: the half message as it will be (9.3 of the protocol's
-    rules)."""
+    """Return the body of request 39: the half message with its destination (RocketMQ's protocol, 9.3)."""
     return encode_record(replace(half.record, topic=half.topic, queue_id=half.queue_id, version=0))
 
 
 def _number(text: str | None) -> int | None:
-    """Return a decimal number from 0 on; None if it is none."""
+    """Return a non-negative decimal number; None if it is not one."""
     return int(text) if text is not None and _NUMBER.fullmatch(text) else None

@@ -1,10 +1,11 @@
-"""Decisions as they are written down: op messages, each with many (RocketMQ: TransactionalOpBatchService).
+"""Decisions and the op messages that record them (RocketMQ: TransactionalOpBatchService).
 
-An op message lies in RMQ_SYS_TRANS_OP_HALF_TOPIC; its tag is `d` and its body a list like `17,18,25,`. Decisions
-gather for `transactions.op_interval`, or until they fill a message. Until then they are in memory only. A process
-that is killed loses them: rollbacks are then asked about once more, and commits are found in the log. So that only
-its end has to be searched, the last message of a batch carries the log offset up to which every decision is in this
-message or an earlier one; PREPARED_TRANSACTION_OFFSET serves for that, which RocketMQ neither writes nor reads here.
+An op message is stored in RMQ_SYS_TRANS_OP_HALF_TOPIC; its tag is `d` and its body a list like
+`17,18,25,`. Decisions are collected for `transactions.op_interval`, or until they fill a message,
+and are only in memory until then. A killed process loses them: rollbacks are then checked once
+more, and commits are found in the log. To limit that search, the last message of a batch carries
+the log offset up to which every decision is in this or an earlier op message, in
+PREPARED_TRANSACTION_OFFSET, which RocketMQ neither writes nor reads here.
 """
 
 from __future__ import annotations
@@ -34,29 +35,30 @@ _OFFSET: Final = re.compile(r"[0-9]{1,18}")
 
 
 class OpMessage(NamedTuple):
-    """An op message that still matters: its place in the op queue, and the highest half offset that it names."""
+    """An op message that is still needed: its offset in the op queue, and the highest half offset
+    that it names."""
 
     queue_offset: int
     last_half_offset: int
 
 
 class Batch(NamedTuple):
-    """An op message to write: its record, and how many of the waiting decisions it holds."""
+    """An op message to write, and how many of the waiting decisions it holds."""
 
     record: Record
     decisions: int
 
 
 class OpQueue:
-    """The decisions that are not written down yet, and the op messages that still matter. One owner.
+    """The decisions that are not written yet, and the op messages that are still needed. One owner.
 
     Attributes:
-        messages: the op messages that still matter, oldest first.
-        marked_until: the log offset up to which op messages say everything.
+        messages: the op messages that are still needed, oldest first.
+        marked_until: all decisions before this log offset are in op messages.
 
     Args:
         options: read at every decision.
-        host: the store's address, as which op messages are born.
+        host: the store's address, the born host of op messages.
         new_id: makes their unique ids.
     """
 
@@ -73,7 +75,7 @@ class OpQueue:
     # Decisions
 
     def add(self, half_offset: int, now: float) -> None:
-        """Let a decision wait to be written down; `now` in seconds of the clock that `due_at` is asked on."""
+        """Queue a decision to be written; `now` in seconds of the clock of `due_at`."""
         if not self._waiting:
             self._first_at = now
         self._waiting.append(half_offset)
@@ -81,34 +83,35 @@ class OpQueue:
 
     @property
     def due_at(self) -> float | None:
-        """When the decisions are to be written; None if none waits."""
+        """When the decisions must be written; None if there are none."""
         if not self._waiting:
             return None
         return self._first_at + (0.0 if self.is_full else self._options.op_interval)
 
     @property
     def is_full(self) -> bool:
-        """Whether there are enough for a message."""
+        """Whether the decisions fill a message."""
         return self._size >= self._options.op_message_size
 
     @property
     def waiting(self) -> int:
-        """How many decisions wait."""
+        """Number of unwritten decisions."""
         return len(self._waiting)
 
     # Messages
 
     @property
     def record_bytes_max(self) -> int:
-        """More than the next message takes in the log."""
+        """Upper bound for the next message's size in the log."""
         return self._options.op_message_size + 512
 
     def compose(self, now_ms: int, log_end: int) -> Batch | None:
-        """Return the next message, oldest decisions first; None if none waits. `written` takes them off.
+        """Return the next message, oldest decisions first; None if there are none. `written` removes
+        them.
 
         Args:
             now_ms: the time.
-            log_end: where the log ends, and the message goes, now.
+            log_end: where the log ends and the message will be.
         """
         if not self._waiting:
             return None
@@ -130,7 +133,7 @@ class OpQueue:
         return Batch(record, count)
 
     def written(self, batch: Batch, queue_offset: int) -> None:
-        """Note that a message is in the log, at an offset of the op queue."""
+        """Record that a message is in the log, at an offset of the op queue."""
         offsets = [self._waiting.popleft() for _ in range(batch.decisions)]
         self._size -= len(batch.record.body)
         self.messages.append(OpMessage(queue_offset, max(offsets)))
@@ -139,9 +142,10 @@ class OpQueue:
     # Progress
 
     def passed(self, position: int, end: int) -> int:
-        """Forget the messages that name only half offsets before `position`; return the first op offset that matters.
+        """Forget messages that name only half offsets before `position`; return the first op offset still
+        needed.
 
-        That is `end`, the end of the op queue, if none does.
+        Returns `end`, the end of the op queue, if none is.
         """
         messages = self.messages
         while messages and messages[0].last_half_offset < position:
@@ -150,7 +154,7 @@ class OpQueue:
 
 
 def half_offsets_of(record: Record) -> list[int]:
-    """Return the half offsets that an op message names; none if it is no list of them."""
+    """Return the half offsets that an op message names; none if it is malformed."""
     if record.tag != OP_TAG:
         return []
     parts = record.body.decode("latin-1").split(_SEPARATOR)
@@ -166,8 +170,10 @@ class OpWriter:
     """Puts the op messages of one op queue.
 
     Args:
-        log_end: where the log ends and the next record goes, in a pool's buffer or not. An op message that names this
-            names no record before it (`delayed_record.py`).
+        ops: the decisions.
+        puts: puts the messages.
+        log_end: returns where the log ends, a pool's buffer included. An op message that carries
+            this offset names no earlier record (`delayed_record.py`).
         clock_ms: wall clock.
     """
 
@@ -181,7 +187,7 @@ class OpWriter:
         self._look = trio.Event()
 
     def closed(self, half_offset: int) -> None:
-        """Let a decision be written down soon."""
+        """Have a decision written soon."""
         is_first = not self._ops.waiting
         self._ops.add(half_offset, trio.current_time())
         if is_first or self._ops.is_full:
@@ -199,7 +205,7 @@ class OpWriter:
                 await trio.sleep(_RETRY_INTERVAL_S)
 
     async def write(self) -> bool:
-        """Write down everything that waits; False if the store does not take it now, and it goes on waiting."""
+        """Write all decisions; False if the store refuses them now, and they stay queued."""
         while self._ops.waiting:
             batch: Batch | None = None
 
@@ -213,10 +219,10 @@ class OpWriter:
                 break
             if result.status is not PutStatus.PUT_OK:
                 log.warning(
-                    "decisions_not_written_down",
+                    "decisions_not_written",
                     count=self._ops.waiting,
                     detail=str(result.status),
-                    hint="free disk space; it is tried again, and what is lost until then is asked about once more",
+                    hint="free disk space; the broker retries, and checks lost decisions once more",
                 )
                 return False
             self._ops.written(batch, result.queue_offset)

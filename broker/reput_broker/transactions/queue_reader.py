@@ -1,4 +1,4 @@
-"""Read a queue of the system record by record, past whatever has expired or is damaged."""
+"""Read a system queue record by record, past expired and damaged ones."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from reput_protocol.record.record import Record, decode_record
 
 
 class QueueEntry(NamedTuple):
-    """What is found at an offset of a queue."""
+    """The entry at an offset of a queue."""
 
     record: Record | None
-    """None at the end of the queue, where the entry has expired, and where the record is damaged."""
+    """None at the end of the queue, and where the entry has expired or its record is damaged."""
     next_offset: int
-    """Where to go on."""
+    """The offset to read next."""
     is_end: bool
-    """Whether there is nothing there yet."""
+    """Whether the queue ends here."""
 
 
 def read_entry(store: MessageStore, topic: str, queue_id: int, offset: int) -> QueueEntry:
-    """Return the record at an offset of a queue, checked as far as its checksums go."""
+    """Return the record at an offset of a queue, with its checksums verified."""
     result = store.get_message(topic, queue_id, offset, 1, 1)
     if result.status is GetStatus.FOUND:
         data = store.message_at(result.extents[0].physical_offset)
@@ -33,7 +33,7 @@ def read_entry(store: MessageStore, topic: str, queue_id: int, offset: int) -> Q
 
 
 def record_at(store: MessageStore, physical_offset: int) -> Record | None:
-    """Return the record that starts at a log offset from wherever; None if no sound one does."""
+    """Return the record at any log offset; None if there is no valid one."""
     data = store.message_at(physical_offset) if physical_offset >= 0 else None
     return None if data is None else _decoded(data)
 

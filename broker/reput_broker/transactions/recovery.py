@@ -1,13 +1,14 @@
-"""Find out how the half messages stand after a stop, an orderly one or any other.
+"""Restore the states of half messages at a start.
 
-1. Op messages say which half messages are done; the rest of the queue from the saved progress on is open.
-2. Of the copies of one transaction only the latest is open.
-3. What was decided last may not have been written down: the log behind the last op message that says that everything
-   before it is has the committed messages, and those put aside, each with the place of its half message.
+1. Op messages name the finished half messages; the rest of the queue from the saved progress on is
+open.
+2. Of several copies of one transaction only the latest is open.
+3. The last decisions may not have been written: the log behind the last complete op message holds
+the committed and the discarded records, each with the place of its half message.
 
-So nothing is committed a second time that has been committed in the log. A power cut can take both the committed
-message and its op message; then the half message is open again, and no consumer has seen the other (with `flush =
-"sync"`).
+So nothing is committed twice. A power loss can remove both the committed message and its op
+message; then the half message is open again, and no consumer has seen the committed one (with
+`flush = "sync"`).
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ log = structlog.get_logger(__name__)
 
 
 class HalfQueue(NamedTuple):
-    """The half queue of one store, with the state of its messages and the decisions to be written."""
+    """The half queue of one store: the states of its messages and the decisions to be written."""
 
     store: MessageStore
     transactions: TransactionTable
@@ -56,7 +57,8 @@ class _OpenHalf(NamedTuple):
 
 
 def recover_transactions(store: MessageStore, offsets: ConsumerOffsetManager, ops: OpQueue) -> HalfQueue:
-    """Return how the half messages stand, and tell `ops` which of its messages still matter. Blocks."""
+    """Restore the states of half messages, and fill `ops` with the op messages that are still
+    needed. Blocks."""
     position, end = _bounds(store, offsets, TRANS_HALF_TOPIC, HALF_QUEUE_ID)
     transactions = TransactionTable(position, lambda half_offset: ops.add(half_offset, now=0.0))
     _read_op_messages(store, offsets, ops, transactions, end)
@@ -78,7 +80,7 @@ def recover_transactions(store: MessageStore, offsets: ConsumerOffsetManager, op
 def _bounds(
     store: MessageStore, offsets: ConsumerOffsetManager, topic: str, queue_id: int
 ) -> tuple[int, int]:
-    """Return where the group that looks at a queue goes on, within the queue, and where the queue ends."""
+    """Return where the checking group continues in a queue, and where the queue ends."""
     low, high = store.min_offset_in_queue(topic, queue_id), store.max_offset_in_queue(topic, queue_id)
     saved = offsets.query(TRANSACTION_CHECK_GROUP, topic, queue_id)
     return (low if saved is None else min(max(saved, low), high)), high
@@ -91,7 +93,7 @@ def _read_op_messages(
     transactions: TransactionTable,
     half_end: int,
 ) -> None:
-    """Take note of what the op messages say, and how far they say everything."""
+    """Mark what the op messages name."""
     offset, end = _bounds(store, offsets, TRANS_OP_HALF_TOPIC, OP_QUEUE_ID)
     while offset < end:
         entry = read_entry(store, TRANS_OP_HALF_TOPIC, OP_QUEUE_ID, offset)
@@ -105,11 +107,11 @@ def _read_op_messages(
 
 
 def _read_open(store: MessageStore, transactions: TransactionTable, end: int) -> dict[int, _OpenHalf]:
-    """Return the latest copy of each transaction that is not marked as done, by its first offset; close the others.
+    """Return the latest copy of each open transaction by its first offset; close the others.
 
-    They are written down as any that is closed: an op message says that all before it are, so with the latest copy done
-    and an earlier one not, the next start would take that for open. What is no half message, or cannot be read, is
-    closed as put aside: nobody can decide it.
+    Closed copies are written as op messages: otherwise, with the latest copy done and an earlier
+    one not, the next start would take the earlier one for open. Unreadable messages are closed as
+    discarded, since they cannot be decided.
     """
     latest: dict[int, _OpenHalf] = {}
     offset = transactions.next_open(transactions.position)
@@ -133,7 +135,7 @@ def _read_open(store: MessageStore, transactions: TransactionTable, end: int) ->
 def _find_decided(
     store: MessageStore, latest: Mapping[int, _OpenHalf], marked_until: int
 ) -> dict[int, HalfState]:
-    """Return what the log says of open half messages, by their offsets."""
+    """Return the outcomes that the log holds for open half messages, by their offsets."""
     if not latest:
         return {}
     decided = _DecidedRecords(store, latest)
@@ -150,7 +152,7 @@ def _find_decided(
 
 
 class _DecidedRecords:
-    """A dispatcher that collects the records made of open half messages."""
+    """A dispatcher that collects the records derived from open half messages."""
 
     def __init__(self, store: MessageStore, latest: Mapping[int, _OpenHalf]) -> None:
         self.found: dict[int, HalfState] = {}
@@ -159,7 +161,7 @@ class _DecidedRecords:
         self._by_key = {half.unique_key: half for half in latest.values() if half.unique_key}
 
     def dispatch(self, batch: DispatchBatch) -> None:
-        """Look at every committed message of the batch, and at those put aside."""
+        """Note every committed and discarded message of the batch."""
         for position in _committed(batch):
             self._note(RecordView(batch.data, position), HalfState.COMMITTED)
         for run in batch.rows.runs:
@@ -173,10 +175,10 @@ class _DecidedRecords:
             self.found[half.queue_offset] = state
 
     def _half_of(self, record: RecordView) -> _OpenHalf | None:
-        """Return the open half message that a record was made of.
+        """Return the open half message that a record is derived from.
 
-        The place alone is not enough: a committed message that was sent back names none, which is place 0. RocketMQ
-        names the copy that its producer named, which need not be the latest one.
+        The place alone is not enough: a committed message that was sent back names none, which is
+        place 0. RocketMQ names the copy that its producer named, which need not be the latest.
         """
         place, key = record.prepared_transaction_offset, record.unique_key
         half = self._by_place.get(place)
@@ -194,7 +196,7 @@ class _DecidedRecords:
 
 
 def _committed(batch: DispatchBatch) -> list[int]:
-    """Return where the records of a batch begin that are committed transactions."""
+    """Return the positions of the batch's committed messages."""
     position = batch.rows.column("position")
     return [
         start

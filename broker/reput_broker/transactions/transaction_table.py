@@ -1,12 +1,12 @@
-"""Which half messages are decided, and how.
+"""The states of half messages.
 
-For every offset of the half queue from some point on one byte says how it stands; one that is open is 0, so that the
-next open one is found as fast as memory is read. Before `position` nothing is open: what was, is decided or has been
-copied to the end of the queue. `position` is what is saved as the progress of the group CID_RMQ_SYS_TRANS.
+One byte for each offset of the half queue, from some offset on; open is 0, so the next open one is
+found with a byte search. No half message before `position` is open: each was decided, or copied to
+the end of the queue. `position` is saved as the progress of the group CID_RMQ_SYS_TRANS.
 
-A transaction is known by the offset of its first half message. Requests may name any copy of it: a producer that has
-taken its time answers for the first copy, one that was asked for the latest. Whichever comes first decides, and only
-once.
+A transaction is identified by the offset of its first half message. Requests may name any copy: a
+slow producer answers for the first one, a checked producer for the latest. The first decision
+counts.
 """
 
 from __future__ import annotations
@@ -19,40 +19,40 @@ from typing import Final, NamedTuple, Protocol
 from reput_broker.transactions.half_messages import HalfMessage
 
 _REMEMBERED: Final = 65_536
-"""So many offsets before `position` are remembered, for producers that repeat what they said."""
+"""How many offsets before `position` are remembered, for producers that repeat a decision."""
 
 
 class HalfState(IntEnum):
-    """How one half message stands."""
+    """The state of one half message."""
 
     OPEN = 0
     COMMITTED = 1
     ROLLED_BACK = 2
     DISCARDED = 3
-    """Asked about too often, or too old: it was put aside."""
+    """Checked too often or too old."""
     DONE = 4
-    """Decided in an earlier run; how is not known any more."""
+    """Decided in an earlier run; the outcome is unknown."""
     COPIED = 5
-    """A later copy has taken its place."""
+    """Replaced by a later copy."""
 
 
 class HalfCopy(NamedTuple):
-    """The copy of a half message that counts."""
+    """The current copy of a half message."""
 
     queue_offset: int
     physical_offset: int
 
 
 class Transaction(Protocol):
-    """What a transaction is known by."""
+    """What identifies a transaction."""
 
     @property
     def first_offset(self) -> int:
-        """The first copy's place in the half queue."""
+        """The first copy's offset in the half queue."""
 
     @property
     def topic(self) -> str:
-        """Where the message goes."""
+        """The destination."""
 
 
 class TransactionTable:
@@ -60,14 +60,14 @@ class TransactionTable:
 
     Args:
         position: no half message before this offset of the half queue is open.
-        on_closed: called with the offset of each copy that is open no more, to be written down.
+        on_closed: called with the offset of each copy that is no longer open, to be written.
     """
 
     def __init__(self, position: int, on_closed: Callable[[int], None]) -> None:
         self.position = position
         self.on_closed = on_closed
         self.open_by_topic: Counter[str] = Counter()
-        """How many are open, by the topic that they are for."""
+        """Number of open transactions by destination."""
         self._base = position
         self._states = bytearray()
         self._latest: dict[int, HalfCopy] = {}
@@ -75,7 +75,7 @@ class TransactionTable:
     # Reading
 
     def open_copy(self, half: HalfMessage) -> HalfCopy | None:
-        """Return the copy that counts of the transaction that `half` is a copy of; None if it is not open."""
+        """Return the current copy of the transaction that `half` belongs to; None if it is not open."""
         latest = self._latest.get(half.first_offset)
         if latest is not None:
             return latest
@@ -84,12 +84,12 @@ class TransactionTable:
         return None
 
     def outcome(self, half: HalfMessage) -> HalfState:
-        """Return how the transaction that `half` is a copy of was decided, as far as that is still known."""
+        """Return how the transaction that `half` belongs to was decided, as far as that is known."""
         state = self.state(half.first_offset)
         return HalfState.DONE if state is HalfState.COPIED else state
 
     def state(self, queue_offset: int) -> HalfState:
-        """Return how the half message at an offset stands."""
+        """Return the state of the half message at an offset."""
         index = queue_offset - self._base
         if index < 0:
             return HalfState.DONE
@@ -98,7 +98,7 @@ class TransactionTable:
         return HalfState(self._states[index])
 
     def next_open(self, queue_offset: int) -> int:
-        """Return the first offset from this one on whose half message is open, or has not been written yet."""
+        """Return the first offset from this one on that is open or beyond the known ones."""
         index = self._states.find(0, max(0, queue_offset - self._base))
         if index < 0:
             return max(queue_offset, self._base + len(self._states))
@@ -111,29 +111,29 @@ class TransactionTable:
         self.open_by_topic[topic] += 1
 
     def decided(self, transaction: Transaction, copy: HalfCopy, state: HalfState) -> None:
-        """Note what has become of an open transaction; `copy` is the one that counted."""
+        """Record the outcome of an open transaction; `copy` is its current copy."""
         self._latest.pop(transaction.first_offset, None)
         self.close(copy.queue_offset, state)
         self.mark(transaction.first_offset, state)
         self._count_closed(transaction.topic)
 
     def copied(self, half: HalfMessage, copy: HalfCopy) -> None:
-        """Note that another copy takes the place of this one, which counted until now."""
+        """Record that a new copy replaces the current one."""
         self.close(half.queue_offset, HalfState.COPIED)
         self.keep_latest(half.first_offset, copy)
 
     def close(self, queue_offset: int, state: HalfState) -> None:
-        """Note that one half message is open no more, and have that written down."""
+        """Record that one half message is no longer open, and have that written."""
         self.mark(queue_offset, state)
         self.on_closed(queue_offset)
 
     def keep_latest(self, first_offset: int, copy: HalfCopy) -> None:
-        """Note which copy counts of a transaction of which there are several."""
+        """Record the current copy of a transaction that has several."""
         self._latest[first_offset] = copy
         self.mark(first_offset, HalfState.COPIED)
 
     def mark(self, queue_offset: int, state: HalfState) -> None:
-        """Note how one half message stands. What lies so far back that it is forgotten stays so."""
+        """Set the state of one half message; offsets too far back are ignored."""
         index = queue_offset - self._base
         if index < 0:
             return
@@ -143,7 +143,7 @@ class TransactionTable:
         self._states[index] = state
 
     def advance(self, position: int) -> None:
-        """Note that nothing before `position` is open any more, and forget what nobody will ask for."""
+        """Record that nothing before `position` is open, and forget older states."""
         assert position >= self.position
         self.position = position
         forgotten = position - _REMEMBERED - self._base
