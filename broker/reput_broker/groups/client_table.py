@@ -1,7 +1,7 @@
-"""Who is connected: the clients that have sent a heartbeat (RocketMQ: ClientChannelInfo).
+"""The clients that have sent a heartbeat (RocketMQ: ClientChannelInfo).
 
-One connection is one client. In the groups that it is a member of, and in the producer groups that it sends for, it is
-known by its connection too, so that everything about it goes when the connection does.
+One connection is one client. Its groups refer to it by the connection too, so that everything about
+it is removed with the connection.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from reput_protocol.codes import LanguageCode
 
 
 class ClientChannel:
-    """One client, as its heartbeats tell it.
+    """One client, as its heartbeats describe it.
 
-    `language` is a number of `LanguageCode`, `version` the client's own; `last_heartbeat` is on the clock of whoever
-    registers it, in seconds. `consumer_groups` and `producer_groups` are kept by their tables: what the client is in,
-    each with the bytes that are held for it.
+    `language` is a number of `LanguageCode`, `version` the client's own; `last_heartbeat` is in
+    seconds of the registering table's clock. `consumer_groups` and `producer_groups` are kept by
+    their tables: the client's groups, each with the bytes held for it.
     """
 
     __slots__ = (
@@ -43,12 +43,12 @@ class ClientChannel:
 
     @property
     def held_bytes(self) -> int:
-        """About how many bytes are held for the groups that the client is in."""
+        """Approximate number of bytes held for the client's groups."""
         return sum(self.consumer_groups.values()) + sum(self.producer_groups.values())
 
     @property
     def language_name(self) -> str:
-        """The language's name as RocketMQ's tools know it."""
+        """The language's name in RocketMQ's tools."""
         try:
             return LanguageCode(self.language).name
         except ValueError:
@@ -72,31 +72,31 @@ class ClientTable:
         return iter(list(self._by_client.values()))
 
     def heard(self, client: Client, client_id: str, language: int, version: int, now: float) -> ClientChannel:
-        """Note a heartbeat and return the client.
+        """Record a heartbeat and return the client.
 
-        The connection must not belong to a client with another id: that one is `gone` first. An id that comes on a
-        second connection belongs to that one from now on: its client has reconnected, and the end of the first
-        connection has not been noticed yet.
+        The connection must not belong to another client id: `gone` is called first. An id on a
+        second connection belongs to that one: the client has reconnected before the end of its
+        first connection was noticed.
         """
         channel = self._by_client.get(client)
         if channel is None:
             channel = self._by_client[client] = ClientChannel(client, client_id, language, version, now)
         else:
-            assert channel.client_id == client_id, "the client before is gone first"
+            assert channel.client_id == client_id, "`gone` is called first"
             channel.language, channel.version, channel.last_heartbeat = language, version, now
         self._by_id[client_id] = channel
         return channel
 
     def get(self, client: Client) -> ClientChannel | None:
-        """Return the client behind a connection, None if it has sent no heartbeat."""
+        """Return the client of a connection; None before its first heartbeat."""
         return self._by_client.get(client)
 
     def find(self, client_id: str) -> ClientChannel | None:
-        """Return the client with this id, None if it is not connected; of several the one heard of last."""
+        """Return the connected client with this id, the latest of several; None if there is none."""
         return self._by_id.get(client_id)
 
     def gone(self, client: Client) -> ClientChannel | None:
-        """Forget a connection that has ended; return the client that it was, if any."""
+        """Remove a closed connection; return its client, if any."""
         channel = self._by_client.pop(client, None)
         if channel is not None and self._by_id.get(channel.client_id) is channel:
             del self._by_id[channel.client_id]

@@ -1,9 +1,9 @@
-"""The members of each consumer group and what the group subscribes to (RocketMQ: ConsumerManager, ConsumerGroupInfo).
+"""The members and subscriptions of consumer groups (RocketMQ: ConsumerManager, ConsumerGroupInfo).
 
-A group exists here while it has a member. Its subscriptions are one table for all of its members, as in RocketMQ: a
-member's heartbeat adds its topics, drops the others, and replaces an entry if its `subVersion` is larger. Besides, what
-each member wants is remembered, so that members that want different things are noticed. Members that want the same
-share one object for that.
+A group exists here while it has a member. All members share one table of subscriptions, as in
+RocketMQ: a member's heartbeat adds its topics, removes the others, and replaces an entry if its
+`subVersion` is larger. What each member asks for is also kept, to detect members that ask for
+different things; members that ask for the same share one object.
 """
 
 from __future__ import annotations
@@ -20,10 +20,12 @@ from reput_protocol.names import RETRY_PREFIX
 
 
 class Wanted(NamedTuple):
-    """What a member wants, comparable: message model, and (topic, expression type, expression) of each subscription.
+    """What a member asks for, comparable: message model, and (topic, expression type, expression) by
+    subscription.
 
-    Members of a group share its messages, so all must want the same. Neither the version of a subscription nor the
-    order of its tags counts, nor the group's retry topic, which some clients subscribe to only later.
+    All members of a group must ask for the same, since they share its messages. The version of a
+    subscription, the order of its tags and the group's retry topic, which some clients subscribe to
+    later, do not count.
     """
 
     message_model: MessageModel
@@ -40,7 +42,7 @@ class Wanted(NamedTuple):
         return cls(data.message_model, tuple(sorted(filters.values())))
 
     def difference(self, other: Wanted) -> tuple[str, str]:
-        """Return, in words for people, the first thing in which two differ: as it is here, and there."""
+        """Return the first difference as two texts for people: this side's and the other's."""
         if self.message_model is not other.message_model:
             return self.message_model.value, other.message_model.value
         here = {topic: expression for topic, _, expression in self.filters}
@@ -70,13 +72,13 @@ def _words(topic: str, filters: dict[str, str]) -> str:
 
 
 ENTRY_BYTES: Final = 512
-"""About what a member or a subscription takes besides its texts."""
+"""Approximate size of a member or subscription without its texts."""
 _LISTED_BYTES: Final = 64
-"""About what a tag and its hash take in a list."""
+"""Approximate size of a tag and its hash in a list."""
 
 
 def size_of(data: ConsumerData) -> int:
-    """Return about how many bytes a member takes that says this of itself."""
+    """Return approximately how many bytes a member with this heartbeat takes."""
     return ENTRY_BYTES + len(data.group_name) + sum(_subscription_bytes(item) for item in data.subscriptions)
 
 
@@ -87,7 +89,7 @@ def _subscription_bytes(data: SubscriptionData) -> int:
 
 
 class _Asked:
-    """What some members want alike."""
+    """What several members ask for alike."""
 
     __slots__ = ("members", "wanted")
 
@@ -107,7 +109,7 @@ class Member:
 
 
 class Conflict(NamedTuple):
-    """A member wants something else than another one: who the other is, and what each wants, in words."""
+    """A member asks for something else than another one: the other, and both requests in words."""
 
     other: ClientChannel
     wanted: str
@@ -118,16 +120,17 @@ class Joined(NamedTuple):
     """What a heartbeat changed in one group."""
 
     is_new: bool
-    """The member was none before."""
+    """The client was not a member before."""
     topics_changed: bool
-    """The group's set of topics is another one than before."""
+    """The group's set of topics has changed."""
     conflict: Conflict | None
 
 
 class ConsumerGroup:
-    """One group that is online.
+    """One online group.
 
-    How it consumes is as the last heartbeat of any member said.
+    Its consume type, message model and start position are those of the last heartbeat of any
+    member.
     """
 
     __slots__ = (
@@ -158,15 +161,15 @@ class ConsumerGroup:
 
     @property
     def has_conflict(self) -> bool:
-        """Whether members want different things."""
+        """Whether members ask for different things."""
         return len(self._asked) > 1
 
     def client_ids(self) -> list[str]:
-        """Return the ids of the members, each once."""
+        """Return the members' ids, without duplicates."""
         return list(dict.fromkeys(channel.client_id for channel in self.members))
 
     def conflict_of(self, wanted: Wanted, channel: ClientChannel) -> Conflict | None:
-        """Return how what a client wants differs from what another member does; None if it does not."""
+        """Return how what a client asks for differs from another member; None if it does not."""
         if not self.has_conflict and wanted in self._asked:
             return None
         for asked in self._asked.values():
@@ -177,7 +180,7 @@ class ConsumerGroup:
         return None
 
     def note_asked(self, channel: ClientChannel, wanted: Wanted, now: float) -> None:
-        """Remember what a member wants; a new one becomes a member by that."""
+        """Record what a member asks for; adds the member if it is new."""
         member = self.members.get(channel)
         if member is not None and member.asked.wanted == wanted:
             member.last_heartbeat = now
@@ -201,7 +204,7 @@ class ConsumerGroup:
         return True
 
     def subscribe(self, subscriptions: list[SubscriptionData]) -> bool:
-        """Replace the table by one member's subscriptions; return whether the set of topics changed."""
+        """Apply one member's subscriptions to the table; return whether the set of topics changed."""
         before, table = set(self.subscriptions), self.subscriptions
         for subscription in subscriptions:
             current = table.get(subscription.topic)
@@ -219,12 +222,12 @@ class ConsumerGroup:
 
 
 class ConsumerGroups:
-    """The groups that are online."""
+    """The online groups."""
 
     def __init__(self) -> None:
         self._groups: dict[str, ConsumerGroup] = {}
         self.held_bytes = 0
-        """About how many bytes all members and the tables of their subscriptions take."""
+        """Approximate size of all members and subscription tables."""
 
     def __len__(self) -> int:
         return len(self._groups)
@@ -235,7 +238,7 @@ class ConsumerGroups:
     # Reading
 
     def get(self, group: str) -> ConsumerGroup | None:
-        """Return a group that has a member; None if it has none."""
+        """Return an online group, or None."""
         return self._groups.get(group)
 
     def members(self, group: str) -> list[ClientChannel]:
@@ -244,17 +247,17 @@ class ConsumerGroups:
         return [] if found is None else list(found.members)
 
     def find(self, group: str, client_id: str) -> ClientChannel | None:
-        """Return the member with this id: of several connections the one heard of last; None if there is none."""
+        """Return the member with this id, of several connections the latest; None if there is none."""
         found = [channel for channel in self.members(group) if channel.client_id == client_id]
         return max(found, key=lambda channel: channel.last_heartbeat, default=None)
 
     def subscription(self, group: str, topic: str) -> SubscriptionData | None:
-        """Return what a group wants of a topic; None if it is not online or does not subscribe to the topic."""
+        """Return a group's subscription to a topic; None if it is not online or not subscribed."""
         found = self._groups.get(group)
         return None if found is None else found.subscriptions.get(topic)
 
     def of_topic(self, topic: str) -> list[str]:
-        """Return the groups that subscribe to a topic now."""
+        """Return the groups that are subscribed to a topic."""
         return [group.name for group in self._groups.values() if topic in group.subscriptions]
 
     # Changing
@@ -262,10 +265,10 @@ class ConsumerGroups:
     def register(
         self, channel: ClientChannel, data: ConsumerData, now: float, *, refuse_conflicts: bool = False
     ) -> Joined:
-        """Note a heartbeat for one group.
+        """Record a heartbeat for one group.
 
-        With `refuse_conflicts` a client that wants something else than another member is not registered, and is no
-        member any more if it was one.
+        With `refuse_conflicts` a client that asks for something else than another member is not
+        registered, and removed if it was a member.
         """
         group = self._groups.get(data.group_name)
         wanted = Wanted.of(data)
@@ -288,13 +291,13 @@ class ConsumerGroups:
         return Joined(is_new, topics_changed, conflict)
 
     def _note_table(self, group: ConsumerGroup) -> None:
-        """Count the table of a group's subscriptions: what stands in it may be of a member that has left."""
+        """Count a group's subscription table, whose entries may outlive the members that sent them."""
         self.held_bytes -= group.table_bytes
         group.table_bytes = sum(map(_subscription_bytes, group.subscriptions.values()))
         self.held_bytes += group.table_bytes
 
     def unregister(self, group: str, channel: ClientChannel) -> bool:
-        """Remove a member; return whether it was one. A group without members is offline."""
+        """Remove a member; return whether it was one. A group without members goes offline."""
         found = self._groups.get(group)
         if found is None or not found.drop(channel):
             return False
@@ -305,7 +308,7 @@ class ConsumerGroups:
         return True
 
     def expired(self, heard_before: float) -> list[tuple[str, ClientChannel]]:
-        """Return the members, with their groups, whose last heartbeat for the group is older than that."""
+        """Return the members, with their groups, whose last heartbeat for the group is too old."""
         return [
             (group.name, channel)
             for group in self._groups.values()

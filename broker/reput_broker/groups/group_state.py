@@ -22,7 +22,7 @@ from reput_broker.tables.tables import Tables
 
 
 class GroupState:
-    """The consumer groups of one broker as they are now; what is kept of them is in the tables.
+    """The current state of the consumer groups; what must survive a restart is in the tables.
 
     Args:
         on_commit: called after each commit of an offset.
@@ -52,23 +52,23 @@ class GroupState:
         self.lag = LagService(store, tables.offsets, self.times, options, clock_ms=clock_ms)
 
     def tasks(self) -> tuple[Callable[[], Awaitable[None]], ...]:
-        """Return the tasks that run as long as the broker does."""
+        """Return the tasks, which run until the broker stops."""
         return (self.notifier.run, self.membership.run, self.lag.run)
 
     def client_gone(self, client: Client) -> None:
-        """Forget a connection that has ended."""
+        """Forget a closed connection."""
         self.membership.gone(client)
         self.requesters.gone(client)
 
     def forget_topic(self, topic: str) -> None:
-        """Forget a topic that is deleted, but for its offsets."""
+        """Forget a deleted topic, except its offsets."""
         self.resets.forget_topic(topic)
         self.progress.forget_topic(topic)
         self.locks.forget_topic(topic)
         self.lag.figures.forget_topic(topic)
 
     def forget_group(self, group: str) -> None:
-        """Forget a group that is deleted."""
+        """Forget a deleted group."""
         self.resets.forget_group(group)
         self.progress.forget_group(group)
         self.locks.forget_group(group)

@@ -1,8 +1,8 @@
-"""How old the messages are that groups have not consumed yet.
+"""The age of the oldest message that each group has not consumed.
 
-That takes a look into the store for each queue that is behind, which a scrape must not do; so it is looked up in the
-background, every `groups.lag_refresh_interval`, and carries the time of the look. A queue whose group has not moved on
-since is not looked up again: the message at an offset stays the same.
+Finding it reads the store for each queue that is behind, which a metrics scrape must not do, so a
+background task does it every `groups.lag_refresh_interval` and records the time. A queue whose
+group has not advanced is not read again, since the message at an offset never changes.
 """
 
 from __future__ import annotations
@@ -39,34 +39,38 @@ class Unconsumed(NamedTuple):
 
 
 class LagFigures:
-    """What the last look found."""
+    """The results of the last refresh."""
 
     def __init__(self) -> None:
         self.oldest: dict[QueuePlace, Unconsumed] = {}
         self.seconds: dict[tuple[str, str], float] = {}
-        """By group and topic: the age of the oldest message that is not committed, 0 if there is none."""
+        """By group and topic: the age of the oldest uncommitted message, 0 if there is none."""
         self.looked_up_at_s = 0.0
 
     def forget_group(self, group: str) -> None:
-        """Forget a group that is deleted."""
+        """Forget a deleted group."""
         self.oldest = {place: found for place, found in self.oldest.items() if place[0] != group}
         self.seconds = {key: age for key, age in self.seconds.items() if key[0] != group}
 
     def forget_topic(self, topic: str) -> None:
-        """Forget a topic that is deleted: what comes under its name later has other messages at the same offsets."""
+        """Forget a deleted topic: a new one of that name has other messages at the same offsets."""
         self.oldest = {place: found for place, found in self.oldest.items() if place[1] != topic}
         self.seconds = {key: age for key, age in self.seconds.items() if key[1] != topic}
 
 
 class StoreTimes:
-    """Looks up store times of single messages."""
+    """Looks up store times of single messages without blocking the event loop.
+
+    A record near the end of the log is in the page cache, and reading its head costs a microsecond.
+    Other heads are read in a worker thread, because a page fault would stop every task.
+    """
 
     def __init__(self, store: MessageStore) -> None:
         self._store = store
         self._cold_looks = trio.CapacityLimiter(_LOOKS_AT_ONCE)
 
     async def at(self, topic: str, queue_id: int, offset: int) -> int:
-        """Return the store time of one message in milliseconds, -1 if there is no such message."""
+        """Return the store time of a message in milliseconds, -1 if there is no such message."""
         store = self._store
         if store.is_in_memory(topic, queue_id, offset):
             return store.store_timestamp(topic, queue_id, offset)
@@ -112,13 +116,13 @@ class LagService:
         self._clock_ms = clock_ms
 
     async def run(self) -> None:
-        """Look until cancelled."""
+        """Refresh until cancelled."""
         while True:
             await self.refresh()
             await trio.sleep(self._options.lag_refresh_interval)
 
     async def refresh(self) -> None:
-        """Look at every queue of which a group has an offset."""
+        """Look up every queue in which a group has committed an offset."""
         oldest: dict[QueuePlace, Unconsumed] = {}
         seconds: dict[tuple[str, str], float] = {}
         looked = 0
@@ -150,7 +154,7 @@ class LagService:
         try:
             timestamp_ms = await self._times.at(topic, queue_id, offset)
         except ReputError as error:
-            # One queue that cannot be read does not hide how late the others are.
+            # An unreadable queue must not hide the lag of the others.
             log.warning("lag_unknown", topic=topic, queue_id=queue_id, offset=offset, detail=str(error))
             return None
         return None if timestamp_ms < 0 else Unconsumed(offset, timestamp_ms)

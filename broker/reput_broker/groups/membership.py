@@ -1,8 +1,7 @@
-"""What happens when a client is heard of, leaves, or is gone.
+"""Clients that join, leave and disappear (RocketMQ: ClientManageProcessor, ClientHousekeepingService).
 
-However a member goes, it is the same in the end: it is in no group any more, and the others are told. It may say that
-it leaves, its connection may end in any way, or its heartbeats may stay away. (RocketMQ: ClientManageProcessor,
-ClientHousekeepingService.)
+A member may unregister, lose its connection or stop sending heartbeats. In each case it is removed
+from its groups and the other members are notified.
 """
 
 from __future__ import annotations
@@ -28,18 +27,18 @@ from reput_protocol.errors import ErrorCode
 log = structlog.get_logger(__name__)
 
 _SCAN_S = 10.0
-"""RocketMQ's interval between two looks for members whose heartbeats stay away."""
+"""RocketMQ's interval between two checks for missing heartbeats."""
 
 
 class MemberConflict(NamedTuple):
-    """A member was kept out, or only noticed: its group, and how it differs from another member."""
+    """A conflict with another member, and its group."""
 
     group: str
     conflict: Conflict
 
 
 class Membership:
-    """The tables of who is connected, kept in step with each other."""
+    """Keeps the tables of connected clients in step with each other."""
 
     def __init__(
         self,
@@ -61,15 +60,16 @@ class Membership:
         self._clock = clock
 
     def check_entries(self, count: int) -> None:
-        """Refuse a heartbeat with so many groups and subscriptions that they cannot fit, before they are read."""
+        """Refuse a heartbeat with too many groups and subscriptions before it is decoded."""
         self._check_size(count * min(consumer_groups.ENTRY_BYTES, producer_groups.ENTRY_BYTES))
 
     def check_room(
         self, client: Client, client_id: str, consumers: list[ConsumerData], producers: list[str]
     ) -> None:
-        """Refuse a heartbeat that would have more held for one client, or for all, than may be.
+        """Refuse a heartbeat that would exceed the memory for one client, or for all.
 
-        One that adds nothing is never refused: however much others hold, a member stays one.
+        A heartbeat that adds nothing is never refused: a member stays a member however much others
+        hold.
         """
         channel = self.clients.get(client)
         before = 0
@@ -113,7 +113,8 @@ class Membership:
         consumers: list[ConsumerData],
         producer_groups: list[str],
     ) -> list[MemberConflict]:
-        """Note a heartbeat; return the groups that the client was kept out of because of what it subscribes to."""
+        """Record a heartbeat; return the groups that the client may not join because of its
+        subscriptions."""
         now = self._clock()
         before = self.clients.get(client)
         if before is not None and before.client_id != client_id:
@@ -156,7 +157,7 @@ class Membership:
         return joined.conflict
 
     def left(self, client: Client, *, consumer_group: str | None, producer_group: str | None) -> None:
-        """Note that a client says that it leaves groups; safe if it was in none of them."""
+        """Record that a client leaves groups; it need not be in them."""
         channel = self.clients.get(client)
         if channel is None:
             return
@@ -168,7 +169,7 @@ class Membership:
             self._changed(consumer_group, "leave")
 
     def gone(self, client: Client) -> None:
-        """Note that a connection has ended, in whatever way."""
+        """Record that a connection has ended."""
         channel = self.clients.gone(client)
         if channel is None:
             return
@@ -178,7 +179,7 @@ class Membership:
             self._changed(group, "leave")
 
     def expire(self) -> None:
-        """Drop members whose heartbeats stay away; a client that is in nothing any more is disconnected."""
+        """Remove members without heartbeats; disconnect clients that are then in no group."""
         heard_before = self._clock() - self._options.heartbeat_timeout
         expired = dict.fromkeys(self.producers.expire(heard_before))
         for group, channel in self.consumers.expired(heard_before):
@@ -192,13 +193,13 @@ class Membership:
         self._locks.expire()
 
     async def run(self) -> None:
-        """Look for members whose heartbeats stay away, until cancelled."""
+        """Check for missing heartbeats until cancelled."""
         while True:
             await trio.sleep(_SCAN_S)
             self.expire()
 
     def _free_locks(self, group: str, client_id: str) -> None:
-        if self.consumers.find(group, client_id) is None:  # a second connection of the same member may go on
+        if self.consumers.find(group, client_id) is None:  # unless another connection of the member is there
             self._locks.unlock_all(group, client_id)
 
     def _changed(self, group: str, reason: str) -> None:

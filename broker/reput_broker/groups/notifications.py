@@ -1,8 +1,9 @@
-"""Tell the members of a group that it has changed, so that they share the queues out anew (request 40).
+"""Notify the members of a group that it has changed, so that they rebalance (request 40).
 
-The first change of a group is told at once, those that follow within `groups.notify_interval` are told together at its
-end: when a hundred members start at the same time, nobody is told a hundred times. The request carries nothing but the
-group's name, so nothing is lost by that. A member that takes nothing at the moment is told later; nobody is waited for.
+The first change of a group is sent immediately; further changes within `groups.notify_interval` are
+sent together at its end, so that a hundred members starting at once do not receive a hundred
+requests each. The request carries only the group's name, so nothing is lost. A member that cannot
+take a request now gets it later, and delays no other member.
 """
 
 from __future__ import annotations
@@ -21,11 +22,11 @@ from reput_protocol.commands.group import ConsumerIdsChangedHeader
 
 _LATE_AGAIN_S = 1.0
 _TOLD_A_TURN = 64
-"""After so many members others have their turn."""
+"""After so many members other tasks run."""
 
 
 class GroupNotifier:
-    """Tells members. `changed` may be called any time; `run` does the telling."""
+    """Notifies members. `changed` may be called at any time; `run` sends the requests."""
 
     def __init__(
         self,
@@ -46,13 +47,13 @@ class GroupNotifier:
         self._looked_at = 0
 
     def changed(self, group: str) -> None:
-        """Note that the members or the topics of a group have changed."""
+        """Record that the members or the topics of a group have changed."""
         if group not in self._due:
             self._due[group] = self._quiet_until.get(group, 0.0)
             self._woken.set()
 
     async def run(self) -> None:
-        """Tell members until cancelled. Parks while there is nothing to tell."""
+        """Notify members until cancelled."""
         while True:
             self._woken = trio.Event()
             now = self._clock()
@@ -83,7 +84,7 @@ class GroupNotifier:
             await self._tell(channel, group)
 
     async def _tell(self, channel: ClientChannel, group: str) -> None:
-        """Tell a member, if it still is one: it may have left while others were told."""
+        """Notify a member, unless it has left meanwhile."""
         self._looked_at += 1
         if self._looked_at % _TOLD_A_TURN == 0:
             await trio.lowlevel.checkpoint()

@@ -1,8 +1,9 @@
-"""Set a group's offsets on behalf of an administrator, and have its members go on there (RocketMQ: Broker2Client).
+"""Changes of committed offsets: commits of members, and resets by administrators (RocketMQ:
+Broker2Client).
 
-The new offsets go into the table, durably, and are pending until the group pulls again (`offset_setting.py`), so that
-no member takes them back. Held pulls are answered at once. Members are told by request 220 too, where
-`groups.reset_tells_members` is on: they drop what they have taken and not handled yet.
+A reset writes the new offsets durably and keeps them pending until the group pulls again, so that
+no member overwrites them. Held pulls are answered immediately. If `groups.reset_tells_members` is
+set, members also receive request 220 and drop the messages that they have pulled and not handled.
 """
 
 from __future__ import annotations
@@ -25,10 +26,11 @@ from reput_protocol.wire.header import HeaderType
 
 
 class PendingResets:
-    """Offsets that an administrator has set and members do not know of yet (RocketMQ: resetOffsetTable).
+    """Offsets set by an administrator that members do not know yet (RocketMQ: resetOffsetTable).
 
-    Members keep their offsets in memory and commit them every few seconds. Until the next pull of the queue, which is
-    answered with the new offset, what members commit there is ignored. Not kept over a restart; the new offsets are.
+    Members keep their offsets in memory and commit them every few seconds. Their commits for a
+    queue are ignored until its next pull, which is answered with the new offset. Lost at a restart;
+    the offsets are not.
     """
 
     def __init__(self) -> None:
@@ -38,37 +40,37 @@ class PendingResets:
         return len(self._pending)
 
     def set(self, group: str, topic: str, queue_id: int, offset: int) -> None:
-        """Have the group's next pull of a queue answered with `offset`."""
+        """Answer the group's next pull of a queue with `offset`."""
         self._pending[group, topic, queue_id] = offset
 
     def is_pending(self, group: str, topic: str, queue_id: int) -> bool:
-        """Tell whether the group does not know its new offset of a queue yet."""
+        """Whether the group does not know its new offset of a queue yet."""
         return bool(self._pending) and (group, topic, queue_id) in self._pending
 
     def take(self, group: str, topic: str, queue_id: int) -> int | None:
-        """Return the new offset for a member that pulls, and forget it; None if there is none."""
+        """Return and forget the new offset for a member that pulls; None if there is none."""
         if not self._pending:
             return None
         return self._pending.pop((group, topic, queue_id), None)
 
     def forget_group(self, group: str) -> None:
-        """Forget a group that is deleted."""
+        """Forget a deleted group."""
         for key in [key for key in self._pending if key[0] == group]:
             del self._pending[key]
 
     def forget_topic(self, topic: str) -> None:
-        """Forget a topic that is deleted."""
+        """Forget a deleted topic."""
         for key in [key for key in self._pending if key[1] == topic]:
             del self._pending[key]
 
 
 class OffsetCommits:
-    """The way of members' offsets into the table.
+    """Commits the offsets of members.
 
     Args:
         offsets: the table.
-        resets: offsets that an administrator has set and the members do not know of yet.
-        progress: told of the commit.
+        resets: offsets that members do not know yet.
+        progress: notified of the commit.
         on_commit: called after each.
         clock_ms: the time of day.
     """
@@ -90,10 +92,10 @@ class OffsetCommits:
     def commit(
         self, group: str, topic: str, queue_id: int, offset: int, *, increase_only: bool = False
     ) -> None:
-        """Commit an offset of a group, topic and queue that exist; it survives `kill -9` then.
+        """Commit an offset of an existing group, topic and queue; it then survives `kill -9`.
 
-        Negative ones mean "nothing yet", and are ignored. So are those of members that have not heard yet of a reset,
-        and lower ones than the committed offset of members that only go on, `increase_only`.
+        Ignored are negative offsets, which mean "nothing yet", offsets of members that do not know
+        of a reset, and, with `increase_only`, offsets below the committed one.
 
         Raises:
             JournalWriteFailed: it is not committed.
@@ -106,7 +108,7 @@ class OffsetCommits:
 
 
 _RESET_VERSION_MIN = 28
-"""RocketMQ's clients from V3_0_7_SNAPSHOT on understand 220 (RocketMQ: MQVersion)."""
+"""RocketMQ's clients understand 220 from V3_0_7_SNAPSHOT on (RocketMQ: MQVersion)."""
 
 
 class _Notice(NamedTuple):
@@ -144,18 +146,19 @@ class OffsetSetting:
         *,
         check: Callable[[], None],
     ) -> int:
-        """Set a group's offsets; return how many members were told by request.
+        """Set a group's offsets; return how many members were notified by request.
 
         Args:
+            group: the group.
             offsets: the next message to consume, by queue.
-            timestamp_ms: what 220 says the offsets stand for; RocketMQ's clients only log it.
-            check: called right before the offsets are set; raises if the group or a topic was deleted while others
-                had their turns.
+            timestamp_ms: the time in request 220; RocketMQ's clients only log it.
+            check: called right before the offsets are set; raises if the group or a topic was
+                deleted meanwhile.
 
         Raises:
             JournalWriteFailed: nothing was set.
         """
-        # Written before anything is set, because others have their turns meanwhile.
+        # Encoded before anything is set, because other tasks run meanwhile.
         notices = await _notices(group, offsets, timestamp_ms) if self._options.reset_tells_members else []
         check()
         self._offsets.commit_many(
@@ -163,7 +166,7 @@ class OffsetSetting:
         )
         for queue, offset in offsets.items():
             self._resets.set(group, queue.topic, queue.queue_id, offset)
-            self._progress.set_anew(group, queue.topic, [queue.queue_id])
+            self._progress.forget_queues(group, queue.topic, [queue.queue_id])
         told = self._tell_members(group, notices)
         self._hold.release_group(group, [(queue.topic, queue.queue_id) for queue in offsets])
         return told
@@ -196,6 +199,7 @@ async def _notices(group: str, offsets: Mapping[MessageQueue, int], timestamp_ms
 
 
 def _understands_reset(channel: ClientChannel) -> bool:
-    # A header without a version has 0; nobody knows what such a client understands, and a request is only ignored.
+    # A header without a version has 0. Such a client may understand the request; else it ignores
+    # it.
     is_too_old = channel.client.header_type != HeaderType.MSGPACK and 0 < channel.version < _RESET_VERSION_MIN
     return not is_too_old

@@ -1,4 +1,5 @@
-"""The producers of each producer group (RocketMQ: ProducerManager). The broker asks one of them about a transaction."""
+"""The producers of each producer group (RocketMQ: ProducerManager), which transactions are checked
+with."""
 
 from __future__ import annotations
 
@@ -8,11 +9,11 @@ from typing import Final
 from reput_broker.groups.client_table import ClientChannel, ClientTable
 
 ENTRY_BYTES: Final = 512
-"""About what a group of a client takes besides its name."""
+"""Approximate size of a client's group without its name."""
 
 
 def size_of(group: str) -> int:
-    """Return about how many bytes a client of a producer group takes."""
+    """Return approximately how many bytes a client of a producer group takes."""
     return ENTRY_BYTES + len(group)
 
 
@@ -26,16 +27,16 @@ class _Producers:
 
 
 class ProducerGroups:
-    """Who sends for which producer group."""
+    """The clients of each producer group."""
 
     def __init__(self, clients: ClientTable) -> None:
         self._clients = clients
         self._groups: dict[str, _Producers] = {}
         self.held_bytes = 0
-        """About how many bytes all producers take."""
+        """Approximate size of all producers."""
 
     def register(self, group: str, channel: ClientChannel, now: float) -> None:
-        """Note that a client sends for a group, or still does."""
+        """Record a heartbeat of a producer."""
         producers = self._groups.get(group)
         if producers is None:
             producers = self._groups[group] = _Producers(group)
@@ -45,7 +46,7 @@ class ProducerGroups:
         producers.last_heard[channel] = now
 
     def unregister(self, group: str, channel: ClientChannel) -> None:
-        """Note that a client sends for a group no more; safe if it never did."""
+        """Remove a producer; it need not be registered."""
         producers = self._groups.get(group)
         if producers is not None and producers.last_heard.pop(channel, None) is not None:
             self.held_bytes -= channel.producer_groups.pop(group)
@@ -53,12 +54,12 @@ class ProducerGroups:
                 del self._groups[group]
 
     def gone(self, channel: ClientChannel) -> None:
-        """Forget a client whose connection has ended."""
+        """Remove a client whose connection has ended."""
         for group in list(channel.producer_groups):
             self.unregister(group, channel)
 
     def expire(self, heard_before: float) -> list[ClientChannel]:
-        """Forget producers whose last heartbeat for a group is older than that; return them."""
+        """Remove and return producers whose last heartbeat for a group is too old."""
         expired = []
         for group, producers in list(self._groups.items()):
             for channel in [c for c, heard in producers.last_heard.items() if heard < heard_before]:
@@ -67,12 +68,12 @@ class ProducerGroups:
         return expired
 
     def producers(self, group: str) -> list[ClientChannel]:
-        """Return the clients that send for a group."""
+        """Return the clients of a group."""
         producers = self._groups.get(group)
         return [] if producers is None else list(producers.last_heard)
 
     def pick(self, group: str) -> ClientChannel | None:
-        """Return one client that sends for a group, another one each time (round robin); None if there is none."""
+        """Return the next client of a group (round robin); None if there is none."""
         producers = self._groups.get(group)
         if producers is None:
             return None
@@ -83,11 +84,11 @@ class ProducerGroups:
         return channels[producers.next]
 
     def find(self, client_id: str) -> ClientChannel | None:
-        """Return the client with this id, None if it is not connected."""
+        """Return the client with this id; None if it is not connected."""
         return self._clients.find(client_id)
 
     def items(self) -> Iterator[tuple[str, list[ClientChannel]]]:
-        """Walk over the groups and their producers."""
+        """Iterate over the groups and their producers."""
         for group, producers in list(self._groups.items()):
             yield group, list(producers.last_heard)
 

@@ -1,7 +1,7 @@
-"""What the broker has handed out to each group, to whom, and when the group last committed: memory only.
+"""What the broker has delivered to each group, and when the group last committed. In memory only.
 
-The committed offsets themselves, which survive, are in `offsets.py`. What is here is for people and for the figures
-about lag: after a restart it is unknown until members pull and commit again. (RocketMQ keeps only the pull offsets:
+The committed offsets are in `tables/offsets.py`. These figures are for monitoring and unknown after
+a restart until members pull and commit again. (RocketMQ keeps only the pull offsets:
 ConsumerOffsetManager.pullOffsetTable.)
 """
 
@@ -13,8 +13,9 @@ from collections.abc import Iterator, Mapping
 class QueueProgress:
     """One group in one queue.
 
-    `pull_offset` is the next offset that the group will pull, -1 if it has pulled nothing; `peer` is the connection
-    that pulled last; `committed_at_ms` is the time of the last commit, 0 if there was none.
+    `pull_offset` is the next offset that the group will pull, -1 before its first pull; `peer` is
+    the connection that pulled last; `committed_at_ms` is the time of the last commit, 0 before the
+    first.
     """
 
     __slots__ = ("committed_at_ms", "peer", "pull_offset")
@@ -26,28 +27,29 @@ class QueueProgress:
 
 
 class GroupProgress:
-    """All groups in all queues. Only for groups and queues that exist: the table grows with every name."""
+    """All groups in all queues. Only for existing groups and queues: the table grows with every name."""
 
     def __init__(self) -> None:
         self._table: dict[tuple[str, str], dict[int, QueueProgress]] = {}
 
     def pulled(self, group: str, topic: str, queue_id: int, next_offset: int, peer: str) -> None:
-        """Note where a member pulls next."""
+        """Record where a member pulls next."""
         progress = self._of(group, topic, queue_id)
         progress.pull_offset = next_offset
         progress.peer = peer
 
     def committed(self, group: str, topic: str, queue_id: int, now_ms: int) -> None:
-        """Note that a group has committed an offset."""
+        """Record a commit."""
         self._of(group, topic, queue_id).committed_at_ms = now_ms
 
     def get(self, group: str, topic: str, queue_id: int) -> QueueProgress | None:
-        """Return what is known of a group in a queue."""
+        """Return a group's progress in a queue, if known."""
         queues = self._table.get((group, topic))
         return None if queues is None else queues.get(queue_id)
 
     def items(self) -> Iterator[tuple[str, str, Mapping[int, QueueProgress]]]:
-        """Walk over (group, topic, queue id -> progress); what changes meanwhile may or may not be seen."""
+        """Iterate over (group, topic, queue id -> progress); concurrent changes may or may not be
+        seen."""
         for (group, topic), queues in list(self._table.items()):
             yield group, topic, queues
 
@@ -56,19 +58,19 @@ class GroupProgress:
         progress = self.get(group, topic, queue_id)
         return 0 if progress is None else max(0, progress.pull_offset - committed)
 
-    def set_anew(self, group: str, topic: str, queue_ids: Iterator[int] | list[int]) -> None:
-        """Forget what was handed out of queues whose offsets were set by somebody else than a member."""
+    def forget_queues(self, group: str, topic: str, queue_ids: Iterator[int] | list[int]) -> None:
+        """Forget the progress of queues whose offsets were reset."""
         queues = self._table.get((group, topic), {})
         for queue_id in queue_ids:
             queues.pop(queue_id, None)
 
     def forget_group(self, group: str) -> None:
-        """Forget a group that is deleted."""
+        """Forget a deleted group."""
         for key in [key for key in self._table if key[0] == group]:
             del self._table[key]
 
     def forget_topic(self, topic: str) -> None:
-        """Forget a topic that is deleted."""
+        """Forget a deleted topic."""
         for key in [key for key in self._table if key[1] == topic]:
             del self._table[key]
 

@@ -1,9 +1,9 @@
-"""Who may consume a queue in order (RocketMQ: RebalanceLockManager).
+"""Locks of queues for ordered consumers (RocketMQ: RebalanceLockManager).
 
-A lock belongs to a client id in a group and lasts for `groups.lock_timeout` from its last renewal. Whoever holds it
-gets it again; others get it once it has expired or was given back. Nothing here knows connections: a member that has
-reconnected keeps its locks, and one that has died keeps them until they expire, since what it has begun may still be
-under way.
+A lock belongs to a client id in a group and lasts for `groups.lock_timeout` from its last renewal;
+other members get it after it has expired or was released. It does not depend on the connection: a
+member that reconnects keeps its locks, and one that has died keeps them until they expire, since it
+may still be handling messages.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ QueueKey = tuple[str, int]
 
 @dataclass(slots=True)
 class QueueLock:
-    """One lock: whose it is, and until when, in seconds of the clock of whoever made the table."""
+    """One lock: its client id, and when it expires, in seconds of the table's clock."""
 
     client_id: str
     expires_at: float
 
 
 class QueueLocks:
-    """The locks of all groups. Only for groups and queues that exist: the table grows with every name."""
+    """The locks of all groups. Only for existing groups and queues: the table grows with every name."""
 
     def __init__(self, options: GroupsConfig, clock: Callable[[], float]) -> None:
         self._options = options
@@ -38,14 +38,14 @@ class QueueLocks:
 
     @property
     def lifetime_s(self) -> float:
-        """How long a lock lasts that is not renewed."""
+        """How long a lock lasts without renewal."""
         return self._options.lock_timeout
 
     def lock(self, group: str, client_id: str, queues: Iterable[QueueKey]) -> list[QueueKey]:
-        """Lock queues for a member, or renew its locks; return those that are its own now.
+        """Lock queues for a member, or renew its locks; return those that it holds now.
 
         Raises:
-            Refusal: there are `groups.locks_max` locks already, and none of these queues is the member's own.
+            Refusal: there are `groups.locks_max` locks, and the member holds none of these queues.
         """
         now = self._clock()
         expires_at = now + self.lifetime_s
@@ -72,45 +72,45 @@ class QueueLocks:
             raise Refusal(
                 ErrorCode.BUSY,
                 f"all groups together hold {len(self)} locks of queues (groups.locks_max); lock again once others have "
-                "given some back, or raise the option",
+                "released some, or raise the option",
             )
         return owned
 
     def unlock(self, group: str, client_id: str, queues: Iterable[QueueKey]) -> None:
-        """Give back a member's locks; those of others stay."""
+        """Release a member's locks; those of others remain."""
         locks = self._locks.get(group, {})
         self._drop(
             group, [queue for queue in queues if queue in locks and locks[queue].client_id == client_id]
         )
 
     def unlock_all(self, group: str, client_id: str) -> int:
-        """Give back all locks of a member of a group; return how many there were."""
+        """Release all locks of a member of a group; return how many there were."""
         locks = self._locks.get(group, {})
         own = [queue for queue, held in locks.items() if held.client_id == client_id]
         self.unlock(group, client_id, own)
         return len(own)
 
     def owner(self, group: str, queue: QueueKey) -> str | None:
-        """Return whose lock a queue is under, None if under none that has not expired."""
+        """Return the client id that holds a queue's lock; None if there is none that has not expired."""
         held = self._locks.get(group, {}).get(queue)
         return None if held is None or held.expires_at <= self._clock() else held.client_id
 
     def has_locks(self, group: str) -> bool:
-        """Tell whether a group holds any lock that has not expired: it consumes in order then."""
+        """Whether a group holds a lock that has not expired, which means that it consumes in order."""
         now = self._clock()
         return any(held.expires_at > now for held in self._locks.get(group, {}).values())
 
     def forget_group(self, group: str) -> None:
-        """Drop the locks of a group that is deleted."""
+        """Remove the locks of a deleted group."""
         self._count -= len(self._locks.pop(group, ()))
 
     def forget_topic(self, topic: str) -> None:
-        """Drop all groups' locks of a topic that is deleted."""
+        """Remove all locks of a deleted topic."""
         for group in list(self._locks):
             self._drop(group, [queue for queue in self._locks[group] if queue[0] == topic])
 
     def expire(self) -> None:
-        """Drop the locks that have expired; called now and then, so that they take no room for ever."""
+        """Remove expired locks, to free their memory."""
         now = self._clock()
         for group in list(self._locks):
             locks = self._locks[group]

@@ -1,11 +1,13 @@
-"""Hand a reply to its requester: 326 (RocketMQ: ReplyMessageProcessor.pushReplyMessage, Broker2Client.callClient).
+"""Push a reply to its requester: request 326 (RocketMQ: ReplyMessageProcessor.pushReplyMessage,
+Broker2Client.callClient).
 
-Whoever replies waits until the requester has taken the reply, or is told why it has not. One requester is handed so
-many replies at a time; the others wait for their turn, and their bytes are bounded, for each requester and for all.
+The replier waits until the requester has taken the reply, or gets the reason why not. The number of
+replies in flight to one requester is limited; further ones queue, and their bytes are bounded, for
+each requester and in total.
 
-A requester that loses its connection comes back with a new one, and a heartbeat, a moment later. So a push whose
-connection ends looks for it again; and for a while after its start, when all clients are only coming back, the broker
-waits for one that it has not heard of yet.
+A requester that loses its connection returns a moment later on a new one, with a heartbeat. So a
+push whose connection ends searches for it again; and for a while after the broker's start, when all
+clients are reconnecting, it waits for unknown requesters.
 """
 
 from __future__ import annotations
@@ -30,8 +32,9 @@ from reput_protocol.properties import decode_properties
 class Requesters:
     """The connections of requesters by client id (RocketMQ: ProducerManager.findChannel).
 
-    A requester is known by its heartbeats as a producer. Clients that send their first request before their first
-    heartbeat, as RocketMQ's Go client does, are known by that request's connection until then.
+    A requester is known by its heartbeats as a producer. Clients that send a request before their
+    first heartbeat, as RocketMQ's Go client does, are known by that request's connection until
+    then.
     """
 
     def __init__(self, producers: ProducerGroups) -> None:
@@ -40,10 +43,10 @@ class Requesters:
         self._ids: dict[Client, str] = {}
 
     def sent(self, client: Client, topic: str, properties: str) -> None:
-        """Note what a message that has come says of replies to it; most say nothing.
+        """Record the requester that a message names, if any.
 
-        A message on its way through a retry topic comes from its consumer. One connection is one client, so its last
-        id counts.
+        Messages in retry topics are ignored, since a consumer sent them. One connection is one
+        client, so its last id counts.
         """
         if names.REPLY_TO_CLIENT not in properties or topic.startswith(RETRY_PREFIX):
             return
@@ -57,25 +60,25 @@ class Requesters:
         self._by_id[client_id] = client
 
     def find(self, client_id: str) -> Client | None:
-        """Return the connection of the requester with this id, None if there is none."""
+        """Return the connection of the requester with this id; None if there is none."""
         channel = self._producers.find(client_id)
         if channel is not None and channel.producer_groups:
             return channel.client
         return self._by_id.get(client_id)
 
     def gone(self, client: Client) -> None:
-        """Forget a connection that has ended; safe if it was none of a requester."""
+        """Forget a closed connection; it need not be a requester's."""
         client_id = self._ids.pop(client, None)
         if client_id is not None and self._by_id.get(client_id) is client:
             del self._by_id[client_id]
 
 
 PUSH_TIMEOUT_S: Final = 10.0
-"""RocketMQ's time for a client to answer (Broker2Client)."""
+"""RocketMQ's timeout for a client's answer (Broker2Client)."""
 SETTLE_S: Final = 5.0
-"""For how long after a start requesters may be late."""
+"""How long after a start requesters may still be unknown."""
 
-_AT_ONCE: Final = 32  # half of what one connection may owe; see server/calls.py
+_AT_ONCE: Final = 32  # half of the requests that one connection may have in flight; see server/calls.py
 _PAUSE_S: Final = 0.05
 _FAILED: Final = int(ResponseCode.SYSTEM_ERROR)
 
@@ -90,7 +93,7 @@ class _Lane:
 
 
 class ReplyPusher:
-    """Pushes replies; `clock` is trio's, and what the broker has been started at is when this was made."""
+    """Pushes replies. `clock` is trio's; the broker's start is when this object was made."""
 
     def __init__(
         self,
@@ -110,8 +113,9 @@ class ReplyPusher:
         """Return once the requester has taken the reply.
 
         Raises:
-            Refusal: REQUESTER_GONE: there is no such client; TIMEOUT: it has not answered; BUSY: too much waits for it.
-                Whether it has the reply is certain only in the first and the last case: it has not.
+            Refusal: REQUESTER_GONE: there is no such client; TIMEOUT: it did not answer in time;
+                BUSY: too many bytes wait for it. After the first and the last it certainly does not
+                have the reply.
         """
         with self._held(client_id, len(body)) as lane:
             deadline = self._clock() + PUSH_TIMEOUT_S
@@ -122,7 +126,7 @@ class ReplyPusher:
 
     @contextmanager
     def _held(self, client_id: str, size: int) -> Iterator[_Lane]:
-        """Count a reply as held for its requester meanwhile."""
+        """Count a reply as held for its requester within the context."""
         lane = self._lanes.get(client_id) or _Lane()
         for held, limit in (
             (lane.held_bytes, self._limits.connection_buffer),
@@ -153,7 +157,7 @@ class ReplyPusher:
             if client is None and self._clock() >= self._settled_at:
                 raise Refusal(
                     ErrorCode.REQUESTER_GONE,
-                    f"push reply message fail, channel of <{client_id}> not found.; nobody waits for it here any more",
+                    f"push reply message fail, channel of <{client_id}> not found.; the requester is disconnected",
                 )
             if client is not None:
                 try:

@@ -139,7 +139,7 @@ def test_what_was_handed_out_and_when_it_was_committed() -> None:
         ("g", "T", [0]),
         ("g", "U", [1]),
     ]
-    progress.set_anew("g", "T", [0])
+    progress.forget_queues("g", "T", [0])
     assert progress.get("g", "T", 0) is None
     progress.forget_topic("U")
     progress.forget_group("g")
