@@ -1,7 +1,7 @@
-"""Appends to the log, under the put lock, and what they lead to.
+"""Append puts to the log under the put lock, and answer them.
 
-An append waits for nothing unless a new log file has to be made; then, and while another one waits for that, puts queue
-up at the lock in the order they came.
+An append waits only when a new log file must be made. Then puts queue at the lock in order of
+arrival.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ _STORED = memoryview(b"")
 
 
 class StoredBefore(PutResult):
-    """The outcome of a put whose messages were stored already: that of the first time."""
+    """The first outcome of a put whose messages are already stored."""
 
     queue_id: int = -1
 
 
 class Appender:
-    """Puts messages into the store and answers when the ack level that was asked for is reached."""
+    """Appends messages and answers when the requested ack level is reached."""
 
     def __init__(
         self,
@@ -58,10 +58,10 @@ class Appender:
         self._page_cache_seconds = counters.produce_seconds[AckLevel.PAGE_CACHE]
 
     def append(self, puts: Sequence[Put]) -> Awaitable[None] | None:
-        """Append what these requests of one read put, in their order, and set the outcome of each: its answer, or an
-        error.
+        """Append the puts of one read in order, and set each outcome: its answer, or an error.
 
-        None if that is done; otherwise it is done when what is returned has been awaited.
+        Returns:
+            None if that is done, else an awaitable that completes it.
         """
         if not self._lock.is_free(self._store, sum([put.size for put in puts])):
             return self._append_in_turn(puts)
@@ -77,10 +77,11 @@ class Appender:
                 put.outcome = self._no_file(error)
             except StoreClosed:
                 put.outcome = PutResult(PutStatus.SERVICE_NOT_AVAILABLE)
-            self._settle((put,))  # at once: the wait for the next one may be cancelled
+            self._settle((put,))  # now, since the wait for the next one may be cancelled
 
     async def finish(self, result: Result) -> Response | None:
-        """Return the answer that a processor's result leads to, None if it comes by itself. For coroutines.
+        """Return a processor's answer, appending its put if there is one; None if the answer is sent
+        later.
 
         Raises:
             ReputError: a put was refused, and nothing of it was stored.
@@ -95,11 +96,11 @@ class Appender:
         self._wake_reput()
         if isinstance(result.outcome, Exception):
             raise result.outcome
-        assert not isinstance(result.outcome, PutResult), "it is settled"
+        assert not isinstance(result.outcome, PutResult), "`_settle` has replaced it"
         return result.outcome
 
     def _write(self, puts: Sequence[Put]) -> None:
-        """Put what is there to put: blocks that follow each other together."""
+        """Perform the puts; consecutive blocks are appended together."""
         blocks: list[Block] = []
         for number, put in enumerate(puts):
             work = put.work
@@ -144,12 +145,11 @@ class Appender:
                 self._flush.wrote()
 
     async def append_own(self, size: int, put: Callable[[], PutResult], topic: str) -> PutResult:
-        """Run `put`, which stores what the broker itself has to store, as soon as nothing is in its way.
-
-        Who calls it sees to the sync.
+        """Run `put`, which stores a record of the broker itself, when the lock is free. The caller
+        ensures the sync.
 
         Raises:
-            Refusal: it cannot be done, and nothing was stored.
+            Refusal: nothing was stored.
         """
         try:
             result = await self._lock.in_turn(self._store, size, put)
@@ -166,7 +166,7 @@ class Appender:
         return result
 
     def _finish(self, put: Put, result: PutResult) -> Response | None:
-        """Count what was stored; return its answer if its ack level is reached, else see to it that it is answered."""
+        """Count what was stored; return the answer if the ack level is reached, else queue it."""
         request, response = put.request, put.answer(result)
         traffic = self._counters.topic(put.topic)
         if isinstance(result, StoredBefore):
@@ -174,7 +174,7 @@ class Appender:
         else:
             traffic.count_in(result.count, put.size, put.kind)
         if put.ack is AckLevel.FLUSHED:
-            request.body = _STORED  # it is in the log; a request that waits for the disk need not keep it
+            request.body = _STORED  # it is in the log; a waiting request need not keep it
             self._flush.answer_when_flushed(
                 result.end_offset, PendingRequest(request, response, result.count)
             )
@@ -188,7 +188,8 @@ class Appender:
         return response
 
     def _no_file(self, error: DiskFull | FileNotMade) -> Refusal:
-        """Return the refusal for a put that needs a file which cannot be made; the error says why and what to do."""
+        """Return the refusal for a put whose log file cannot be made; the error names cause and
+        remedy."""
         rejected = self._counters.rejected
         if isinstance(error, DiskFull):
             rejected["disk_full"] += 1
@@ -231,11 +232,11 @@ class Appender:
 
 
 def _nothing() -> None:
-    """Wake nobody: readers see what is flushed, and the flush wakes dispatch."""
+    """Do nothing: readers see only what is flushed, and the flush starts dispatch."""
 
 
 def malformed(error: RecordMalformed, counters: Counters) -> Refusal:
-    """Return the refusal for a block that breaks a rule, and count it."""
+    """Count and return the refusal for an invalid block."""
     reason = str(error)
     if isinstance(error, RecordTooLarge):
         counters.rejected["too_large"] += 1

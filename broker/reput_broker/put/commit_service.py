@@ -1,12 +1,14 @@
-"""Commit what lies in the buffers of the pool, and answer the puts that wait for it (RocketMQ: CommitRealTimeService).
+"""Commit the buffers of the transient store pool, and answer the puts that wait for it (RocketMQ:
+CommitRealTimeService).
 
-With `store.transient_store_pool` a put is in the broker's own memory until a commit has written it to its file, which
-is in the page cache then: no sooner is `page_cache` answered. Whoever waits for that gets a commit at once, and all
-who come while one runs share the next. What nobody waits for, oneway sends, is committed by the clock: every
-`commit_interval` if `commit_least_pages` have gathered or a file is full, and every `commit_thorough_interval`
-whatever there is. A put that waits for its sync needs no commit from here: a sync begins with one.
+With `store.transient_store_pool` a put stays in the broker's memory until a commit writes it to its
+file, and so to the page cache; `page_cache` is acknowledged after that. A waiting put starts a
+commit immediately, and puts that arrive while one runs share the next. Oneway sends are committed
+by the clock: every `commit_interval` if there are `commit_least_pages` or a file is full, and every
+`commit_thorough_interval` in any case. A put that waits for its sync needs no commit from here,
+because each sync commits first.
 
-A commit runs in a worker thread, one at a time. It is quick as a rule; that it may not be is why there is a pool.
+Commits run in a worker thread, one at a time, because a commit can be slow.
 """
 
 from __future__ import annotations
@@ -30,11 +32,14 @@ _RETRY_INTERVAL_S = 1.0
 
 
 class CommitRealTimeService:
-    """Decides when buffers are committed and releases those who wait.
+    """Decides when buffers are committed and answers waiting puts.
 
     Args:
-        on_committed: called after each commit that moved the committed offset, before anybody is answered.
-        on_failure: called once, with the reason, when a commit has failed for good.
+        store: has the pool.
+        config: read before each commit.
+        counters: of the time to an answer.
+        on_committed: called after each commit that moved the committed offset, before any answer.
+        on_failure: called once with the reason when a commit has failed for good.
     """
 
     def __init__(
@@ -58,11 +63,11 @@ class CommitRealTimeService:
         self._thorough_at = -inf
 
     def wrote(self) -> None:
-        """Note that something was appended that nobody waits for."""
+        """Record an append that no put waits for."""
         self._stirred.set()
 
     def answer_when_committed(self, end_offset: int, put: PendingPut) -> None:
-        """Answer `put` once the log is committed up to `end_offset`, or say that it is not stored."""
+        """Answer `put` once the log is committed up to `end_offset`, or refuse it."""
         self._waiters.add(end_offset, put)
         if self._failure is not None:
             self._waiters.fail(self._store.committed_offset, self._failure)
@@ -71,16 +76,13 @@ class CommitRealTimeService:
         self._wanted.set()
 
     def committed(self) -> None:
-        """Release whom a commit releases that somebody else has made: each sync does one.
-
-        Should that have found no room, this service tries again.
-        """
+        """Answer the puts that a sync has committed, and retry if it could not commit everything."""
         self._waiters.release(self._store.committed_offset)
         if self._store.commit_behind_bytes:
             self._stirred.set()
 
     async def run(self) -> None:
-        """Commit whenever it is wanted, and by the clock."""
+        """Commit on demand and by the clock."""
         self._thorough_at = trio.current_time()
         while self._failure is None:
             await self._wanted_or_due()
@@ -88,12 +90,12 @@ class CommitRealTimeService:
             await self.commit_now()
 
     async def commit_now(self) -> None:
-        """Commit once and release whom that releases. Without room on the disk, wait a little and leave it at that."""
+        """Commit once and answer waiting puts. On a full disk, wait and leave it to the next commit."""
         before = self._store.committed_offset
         try:
             committed = await trio.to_thread.run_sync(self._store.commit_log, limiter=self._limiter)
         except DiskFull as error:
-            log.warning("commit_waits", detail=str(error), hint="free disk space; it is tried again")
+            log.warning("commit_waits", detail=str(error), hint="free disk space; the broker retries")
             self._wanted.set()
             await trio.sleep(_RETRY_INTERVAL_S)
             return
@@ -105,7 +107,7 @@ class CommitRealTimeService:
         self._waiters.release(committed)
 
     async def _wanted_or_due(self) -> None:
-        """Return when somebody waits for a commit, or the clock and what has gathered say that it is time for one."""
+        """Return when a put waits for a commit, or the clock and the number of pages call for one."""
         config, store = self._config, self._store
         while not self._wanted.is_set():
             if not store.commit_behind_bytes:

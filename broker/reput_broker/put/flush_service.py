@@ -1,12 +1,13 @@
-"""Sync the log, and answer the puts that wait for it (RocketMQ: GroupCommitService, FlushRealTimeService).
+"""Sync the log, and answer the puts that wait for it (RocketMQ: GroupCommitService,
+FlushRealTimeService).
 
-With `flush = "async"` the log is synced by the clock: every `flush_interval` if `flush_least_pages` have gathered or a
-file is full, and every `flush_thorough_interval` whatever there is. A put that waits for its sync gets it at once, in
-either mode.
+With `flush = "async"` the log is synced by the clock: every `flush_interval` if there are
+`flush_least_pages` or a file is full, and every `flush_thorough_interval` in any case. In both
+modes a put that waits for its sync starts one immediately.
 
-One sync runs at a time, in a worker thread. Puts that arrive meanwhile wait for the next one together: that is group
-commit, and nothing has to be timed for it. A failed sync is final: the store is read-only from then on. Where appends
-go through a pool of buffers, a sync commits first what is written; `commit_service.py` commits without syncing.
+One sync runs at a time, in a worker thread; puts that arrive meanwhile share the next one (group
+commit). A failed sync is final: the store is read-only afterwards. With a pool of buffers, a sync
+commits first; `commit_service.py` commits without syncing.
 """
 
 from __future__ import annotations
@@ -31,13 +32,17 @@ _NO_PROGRESS_S = 0.05
 
 
 class FlushCommitLogService:
-    """Decides when the log is synced and releases those who wait.
+    """Decides when the log is synced and answers waiting puts.
 
     Args:
-        on_committed: called after each sync, which commits first, whether or not it succeeded; None without a pool.
-        on_flushed: called after each sync that moved the flushed offset, before anybody is answered: what is
-            acknowledged as flushed can then be read already.
-        on_failure: called once, with the reason, when a sync has failed.
+        store: is synced.
+        config: read before each sync.
+        counters: of syncs and of the time to an answer.
+        on_committed: called after each sync, which commits first, whether or not it succeeded; None
+            without a pool.
+        on_flushed: called after each sync that moved the flushed offset, before any answer, so that
+            acknowledged messages are readable.
+        on_failure: called once with the reason when a sync has failed.
     """
 
     def __init__(
@@ -66,21 +71,22 @@ class FlushCommitLogService:
         self._thorough_at = -inf
 
     def wrote(self) -> None:
-        """Note that something was appended that nobody waits for."""
+        """Record an append that no put waits for."""
         if self._sync_always:
             self._wanted.set()
 
     def want(self) -> None:
-        """Have the log synced soon, in either mode."""
+        """Sync the log soon, in either mode."""
         self._wanted.set()
 
     def committed(self) -> None:
-        """Note that something was committed: it may be synced now."""
+        """Record that a commit was made, which may now be synced."""
         if self._sync_always or self._waiters:
             self._wanted.set()
 
     def answer_when_flushed(self, end_offset: int, put: PendingPut) -> None:
-        """Answer `put` once the log is durable up to `end_offset`, or say that this was not reached in time."""
+        """Answer `put` once the log is flushed up to `end_offset`, or that this was not reached in
+        time."""
         self._waiters.add(end_offset, put, self._config.sync_timeout)
         if self._failure is not None:
             self._waiters.fail(self._store.committed_offset, self._failure)
@@ -89,10 +95,10 @@ class FlushCommitLogService:
         self._waiting.set()
 
     async def flushed_to(self, end_offset: int) -> None:
-        """Have the log synced and wait until it is durable up to `end_offset`, however long that takes.
+        """Sync the log and wait until it is flushed up to `end_offset`, without a timeout.
 
         Raises:
-            Refusal: a sync has failed, so that it will not be.
+            Refusal: a sync has failed.
         """
         while self._store.flushed_offset < end_offset:
             if self._failure is not None:
@@ -100,11 +106,11 @@ class FlushCommitLogService:
             before = self._store.flushed_offset
             self._wanted.set()
             await self._synced.wait()
-            if self._store.flushed_offset == before:  # a pool found no room to commit to; that passes
+            if self._store.flushed_offset == before:  # the disk was full for a commit, which is temporary
                 await trio.sleep(_NO_PROGRESS_S)
 
     async def run(self) -> None:
-        """Sync whenever it is wanted; with `flush = "async"` also by the clock."""
+        """Sync on demand; with `flush = "async"` also by the clock."""
         self._thorough_at = trio.current_time()
         while self._failure is None:
             if self._sync_always:
@@ -115,7 +121,7 @@ class FlushCommitLogService:
             await self.flush_now()
 
     async def flush_now(self) -> None:
-        """Sync once and release whom that releases."""
+        """Sync once and answer waiting puts."""
         started_at = time.monotonic()
         before = self._store.flushed_offset
         try:
@@ -137,7 +143,7 @@ class FlushCommitLogService:
             self._counters.flush_batch_messages.observe(released)
 
     async def expire(self) -> None:
-        """Answer waiters whose time is up: stored, but not known to be on disk."""
+        """Answer puts whose timeout is over: stored, but not known to be flushed."""
         while True:
             await self._waiting.wait()
             await trio.sleep(min(0.25, self._config.sync_timeout / 4))
@@ -147,7 +153,7 @@ class FlushCommitLogService:
                 self._waiting = trio.Event()
 
     async def _wanted_or_due(self) -> None:
-        """Return when somebody waits for a sync, or the clock and what has gathered say that it is time for one."""
+        """Return when a put waits for a sync, or the clock and the number of pages call for one."""
         config, store = self._config, self._store
         while not self._wanted.is_set():
             with trio.move_on_after(config.flush_interval):

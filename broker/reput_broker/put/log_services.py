@@ -1,7 +1,7 @@
-"""The tasks that drive the store: dispatch, queue sync, checkpoint, the next log file.
+"""Background tasks of the store: dispatch, queue sync, checkpoint, the next log file.
 
-Each does one step, waits, and does the next; the store itself starts nothing. With nothing to do they sleep until
-something happens, not a millisecond at a time: a loop of one-millisecond sleeps costs a tenth of a core.
+Each does one step and waits; the store starts nothing by itself. Idle tasks wait for an event,
+because a loop of one-millisecond sleeps takes a tenth of a core.
 """
 
 from __future__ import annotations
@@ -30,20 +30,21 @@ _RETRY_INTERVAL_S = 1.0
 _DIRECTORIES_INTERVAL_S = 1.0
 _UNLOCK_AFTER_S = 6.0  # (RocketMQ: CommitLog, unlockMappedFile)
 _INDEX_STEP_BYTES = 256 * 1024
-_INDEX_PAUSE_S = 0.0005  # others go first, and yet it gets on by some hundred MiB a second
+_INDEX_PAUSE_S = 0.0005  # lets other tasks run and still indexes some hundred MiB a second
 
 
 class ReputMessageService:
-    """Dispatch the log into the queues: at once after a put, every millisecond while much is put.
+    """Dispatch the log into the queues: immediately after a put, every millisecond under load.
 
-    A step costs as much as some hundred messages in it, so under load a millisecond's worth is dispatched together. No
-    reader sees less for it: what was acknowledged before a request is dispatched before it is handled.
+    A step costs as much as some hundred messages in it, so under load a millisecond's messages are
+    dispatched together. Readers do not notice: what was acknowledged before a request is dispatched
+    before it is handled.
 
     (RocketMQ: ReputMessageService.)
 
     Args:
         store: whose log is dispatched.
-        after_step: runs after each step that found something; long polling answers there.
+        after_step: called after each step that dispatched something; answers long polls.
     """
 
     def __init__(self, store: MessageStore, after_step: Callable[[], None]) -> None:
@@ -53,15 +54,15 @@ class ReputMessageService:
         self._last_putter: object = None
 
     def wake(self) -> None:
-        """Note that there is something to dispatch now."""
+        """Start dispatch."""
         self._woken.set()
 
     def put_by(self, putter: object) -> None:
         """Dispatch what `putter` has put and been answered for.
 
-        At once if it is alone and put little: waking a task costs more than a small step, and the step is done while
-        the putter makes its next request. What several put at a time, or one in bulk, is left to `run`, which
-        dispatches it together.
+        Done here if no other putter is active and little was put: waking a task costs more than a
+        small step, which overlaps with the putter's next request. Otherwise `run` dispatches
+        everything together.
         """
         store = self._store
         behind = store.dispatch_behind_bytes
@@ -74,10 +75,10 @@ class ReputMessageService:
                 self.wake()
 
     def settle(self, *, can_wait: bool = False) -> None:
-        """Dispatch what was acknowledged and is not dispatched: somebody is about to look.
+        """Dispatch what was acknowledged, before a request reads it.
 
-        Who `can_wait`, as pulls can that are parked if they find nothing, has only a little dispatched for them: a pull
-        after each few messages of a loaded broker must not undo that they are dispatched together.
+        With `can_wait`, as for pulls that can be held, only a small backlog is dispatched: under
+        load, a pull after every few messages would undo their dispatch in batches.
         """
         store = self._store
         if store.dispatch_idle or (can_wait and store.dispatch_behind_bytes > _AT_ONCE_BYTES):
@@ -85,7 +86,7 @@ class ReputMessageService:
         self.catch_up()
 
     def catch_up(self) -> None:
-        """Dispatch what has just become readable, at once; what takes longer, or fails, is left to `run`."""
+        """Dispatch what has just become readable; `run` does the rest if it is much or fails."""
         store = self._store
         for _ in range(_CATCH_UP_STEPS):
             if store.dispatch_idle or not self._step():
@@ -94,7 +95,7 @@ class ReputMessageService:
             self.wake()
 
     def _step(self) -> bool:
-        """Dispatch what a step takes; False if that was nothing. `run` comes across an error again and says so."""
+        """Run one dispatch step; False if it did nothing. `run` meets and logs the same error."""
         try:
             dispatched = self._store.reput_step() > 0
             if dispatched:
@@ -131,9 +132,11 @@ class ReputMessageService:
 
 
 class AllocateService:
-    """Make the next files of log and index ahead, so that no put waits for one (RocketMQ: AllocateMappedFileService).
+    """Make the next files of log and index ahead, so that puts do not wait (RocketMQ:
+    AllocateMappedFileService).
 
-    The store says when: an append that has filled enough of the log's file, dispatch for the index.
+    The store requests them: after an append has filled enough of the log's file, and dispatch for
+    the index.
     """
 
     def __init__(self, store: MessageStore) -> None:
@@ -141,16 +144,16 @@ class AllocateService:
         self._wanted = trio.Event()
         self._filled = trio.Event()
         store.when_file_wanted(self._want)
-        if store.file_refusal is not None:  # nothing can be appended to the file that the start found
+        if store.file_refusal is not None:  # the file that the start found takes no appends
             self._want()
 
     def _want(self) -> None:
         self._wanted.set()
 
     async def run(self) -> None:
-        """Make files until cancelled. What fails is tried again by itself, and said once until it is over.
+        """Make files until cancelled. Failures are retried, and each is logged once.
 
-        Puts are refused when it comes to that, and taken again when a file has been made.
+        Puts that need the file are refused meanwhile.
         """
         said = ""
         while True:
@@ -164,17 +167,17 @@ class AllocateService:
             except (ReputError, OSError) as error:
                 if str(error) != said:
                     said = str(error)
-                    log.warning("next_file_not_made", detail=said, hint="it is tried again by itself")
+                    log.warning("next_file_not_made", detail=said, hint="the broker retries")
                 await trio.sleep(_RETRY_INTERVAL_S)
                 self._want()
             else:
                 said = ""
-                if self._store.file_refusal is not None:  # no put is taken now, whatever file there is
+                if self._store.file_refusal is not None:  # puts are refused, whatever file there is
                     await trio.sleep(_RETRY_INTERVAL_S)
                     self._want()
 
     async def unlock_full_files(self) -> None:
-        """Let go of files that warm-up has locked into memory, some seconds after they are full."""
+        """Unlock files that warm-up has locked into memory, some seconds after they are full."""
         while True:
             await self._filled.wait()
             await trio.sleep(_UNLOCK_AFTER_S)
@@ -183,10 +186,11 @@ class AllocateService:
 
 
 class StoreUpkeep:
-    """Sync the queues and write the checkpoint, every so often and only if there is something new.
+    """Sync the queues and write the checkpoint periodically, if there is something new.
 
-    (RocketMQ: FlushConsumeQueueService.) A queue is synced once `consume_queue_flush_least_pages` of it have gathered
-    or a file of it is full; every `consume_queue_flush_thorough_interval` all are, and the checkpoint is written.
+    (RocketMQ: FlushConsumeQueueService.) A queue is synced once `consume_queue_flush_least_pages`
+    of it are unsynced or a file of it is full; every `consume_queue_flush_thorough_interval` all
+    queues are synced and the checkpoint is written.
     """
 
     def __init__(self, store: MessageStore, config: StoreConfig, counters: Counters) -> None:
@@ -199,7 +203,7 @@ class StoreUpkeep:
         """Sync the ConsumeQueues until cancelled."""
         config, store = self._config, self._store
         thorough_at = trio.current_time()
-        certain = store.dispatched_offset  # a start leaves the queues on the disk
+        certain = store.dispatched_offset  # a start syncs the queues
         while True:
             await trio.sleep(config.consume_queue_flush_interval)
             now = trio.current_time()
@@ -216,7 +220,7 @@ class StoreUpkeep:
                 await self._write_checkpoint()
 
     async def complete_index(self) -> None:
-        """Index what the index lacks after a crash, or since it could not be written, until cancelled."""
+        """Index what a crash, or a failed write, has left out of the index, until cancelled."""
         said = ""
         while True:
             try:
@@ -226,9 +230,7 @@ class StoreUpkeep:
                 indexed = 0
                 if str(error) != said:
                     said = str(error)
-                    log.warning(
-                        "index_incomplete", detail=said, hint="see to the disk; it is tried again by itself"
-                    )
+                    log.warning("index_incomplete", detail=said, hint="check the disk; the broker retries")
             await trio.sleep(_INDEX_PAUSE_S if indexed else _RETRY_INTERVAL_S)
 
     async def write_checkpoints(self) -> None:
@@ -243,9 +245,11 @@ class StoreUpkeep:
                 await self._write_checkpoint()
 
     async def watch_directories(self) -> None:
-        """Check that the store's directories are where they were, until one is not; the store then says so.
+        """Check that the store's directories still exist, until one does not; the store then becomes
+        read-only.
 
-        A put that waits for its sync is checked after that. This is for those that do not, and for a broker at rest.
+        Puts that wait for a sync are checked after it. This check is for other puts and for an idle
+        broker.
         """
         with suppress(ReputError):
             while True:
@@ -253,7 +257,8 @@ class StoreUpkeep:
                 await trio.to_thread.run_sync(self._store.check_directories)
 
     async def _flush_queues(self, least_pages: int) -> bool:
-        """Sync the queues that have so many unsynced pages; whether everything dispatched is on the disk then."""
+        """Sync the queues with so many unsynced pages; return whether everything dispatched is then
+        flushed."""
         started_at = time.monotonic()
         try:
             is_complete = await trio.to_thread.run_sync(self._store.flush_consume_queues, least_pages)

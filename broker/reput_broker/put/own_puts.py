@@ -1,4 +1,4 @@
-"""What the broker puts into the log on its own account, in turn with everybody else's puts."""
+"""Puts of the broker itself, serialised with those of clients."""
 
 from __future__ import annotations
 
@@ -15,11 +15,12 @@ Result = TypeVar("Result")
 
 
 class OwnPuts:
-    """Puts records that the broker composed. Nobody waits for the disk: what they say can be found out again.
+    """Puts records that the broker composed. They are not synced, since recovery can derive their
+    content.
 
     Args:
-        store: put into.
-        lock: held while something is put.
+        store: takes the records.
+        lock: held during each put.
         wrote: called after each put.
     """
 
@@ -29,20 +30,20 @@ class OwnPuts:
         self.wrote = wrote
 
     async def in_turn(self, size_max: int, work: Callable[[], Result]) -> Result:
-        """Call `work` when it is its turn to append, with room for `size_max` bytes, and return what it returns.
+        """Call `work` under the put lock, with room for `size_max` bytes, and return its result.
 
-        See `PutLock.in_turn`, also for what it raises. `work` calls `wrote` if it has put something.
+        Raises what `PutLock.in_turn` does. `work` calls `wrote` if it has put something.
         """
         return await self._lock.in_turn(self._store, size_max, work)
 
     async def put(self, size_max: int, compose: Callable[[], Record | None]) -> PutResult | None:
         """Put the record that `compose` returns, or nothing if it returns None.
 
-        `compose` is called when it is this put's turn. Between that call and the return of this one nobody else runs:
-        what made the record right is still so, and what follows from it can be noted before anybody looks.
+        `compose` is called under the put lock. No other task runs between that call and the return,
+        so the caller can rely on the state that `compose` saw and update it.
 
         Args:
-            size_max: more bytes than the record takes.
+            size_max: upper bound for the record's size.
             compose: makes the record.
 
         Returns:

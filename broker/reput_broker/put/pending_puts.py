@@ -1,4 +1,4 @@
-"""Puts that are stored and wait for the disk: what is said to their client when the sync is through, or is not."""
+"""Puts that are stored and wait for a sync or commit, and the answers that they get."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from reput_protocol.errors import ErrorCode, refusal_remark
 
 
 class PendingPut(Protocol):
-    """Something stored whose answer waits for a sync. Answers are only queued; the client is flushed after."""
+    """Something stored whose answer waits. Answers are only queued; the client is flushed afterwards."""
 
     @property
     def client(self) -> Client:
-        """Who waits."""
+        """The client to answer."""
 
     @property
     def received_at(self) -> float:
@@ -34,18 +34,18 @@ class PendingPut(Protocol):
         """How many messages it stored."""
 
     def acknowledge(self) -> None:
-        """Answer that the level that was asked for is reached."""
+        """Answer that the requested level is reached."""
 
     def admit(self, reason: str) -> None:
-        """Answer that it is stored, but not known to be on disk, and why."""
+        """Answer that it is stored but not known to be flushed, with the reason."""
 
     def refuse(self, reason: str) -> None:
-        """Answer that it is not stored after all, and why: it got no further than the broker's own memory."""
+        """Answer that it is not stored, with the reason: it was only in the broker's memory."""
 
 
 @dataclass(slots=True)
 class PendingRequest:
-    """One request and the answer that it gets if all goes well."""
+    """One request and its answer if the level is reached."""
 
     request: Request
     response: Response
@@ -76,7 +76,7 @@ class PendingRequest:
 
 
 def flush_clients(pending: Iterable[PendingPut]) -> None:
-    """Write what was queued for the clients of `pending`, with one write for each."""
+    """Write the queued answers, with one write for each client."""
     for client in {id(put.client): put.client for put in pending}.values():
         client.flush()
 
@@ -101,10 +101,10 @@ class _Waiter(NamedTuple):
 
 
 class PendingPutQueue:
-    """The puts that wait for one position of the log, in the order of the log.
+    """The puts that wait for one position of the log to advance, in the order of the log.
 
     Args:
-        seconds: where it is counted how long each took from its arrival to its answer.
+        seconds: histogram of the time from arrival to answer.
     """
 
     def __init__(self, seconds: Histogram) -> None:
@@ -115,11 +115,13 @@ class PendingPutQueue:
         return bool(self._waiters)
 
     def add(self, end_offset: int, put: PendingPut, timeout_s: float = 0.0) -> None:
-        """Let a put wait until the position is at `end_offset`; it is late `timeout_s` after its arrival."""
+        """Queue a put until the position reaches `end_offset`; it is late `timeout_s` after its
+        arrival."""
         self._waiters.append(_Waiter(end_offset, put.received_at + timeout_s, put))
 
     def release(self, position: int) -> int:
-        """Acknowledge every put that ends at or before the position; return how many messages they stored."""
+        """Acknowledge every put that ends at or before the position; return how many messages they
+        stored."""
         waiters = self._waiters
         if not waiters or waiters[0].end_offset > position:
             return 0
@@ -136,10 +138,10 @@ class PendingPutQueue:
         return messages
 
     def admit_late(self, committed: int, reason: str) -> None:
-        """Tell those whose time is up that they are stored but the level is not reached.
+        """Answer late puts that they are stored but the level is not reached.
 
-        Only those that end at or before `committed`: what is in the broker's own memory and nowhere else is not stored
-        for sure, and its client is left to wait.
+        Only those that end at or before `committed`: others are only in the broker's memory and may
+        get lost, so their clients keep waiting.
         """
         now = time.monotonic()
         late: list[PendingPut] = []
@@ -148,7 +150,8 @@ class PendingPutQueue:
         _admit(late, reason)
 
     def fail(self, committed: int, reason: str) -> None:
-        """Tell all who wait that the level will not be reached: stored, or beyond `committed` not even that."""
+        """Answer all puts that the level will not be reached: stored up to `committed`, not stored
+        beyond."""
         waiters, self._waiters = self._waiters, deque()
         _admit([waiter.put for waiter in waiters if waiter.end_offset <= committed], reason)
         lost = [waiter.put for waiter in waiters if waiter.end_offset > committed]
