@@ -1,9 +1,9 @@
-"""The last batch of every query that was committed: what makes a repeated commit a commit that is answered and no
-more.
+"""The last committed batch of every query, by which repeated commits are recognised.
 
-Each commit appends a marker to the topic `rmq_sys_reput_sink`, which is durable before the commit is answered. The
-table is read from a snapshot, `config/sinkBatches.json`, and the markers that follow it. The snapshot is written
-after commits, and before files of the log are deleted, so that it outlives retention.
+Each commit appends a marker to the topic `rmq_sys_reput_sink`, which is durable before the commit
+is answered. The table is read from a snapshot, `config/sinkBatches.json`, and the markers that
+follow it. The snapshot is written after commits, and before files of the log are deleted, so it
+outlives retention.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class CommittedBatches:
     """The table of last batches. One owner; only a save job's `write` runs in another thread.
 
     Args:
-        path: `.../config/sinkBatches.json`; nothing is read yet.
+        path: `.../config/sinkBatches.json`; not read yet.
         clock_ms: the time of day.
     """
 
@@ -38,9 +38,9 @@ class CommittedBatches:
         self._last: dict[str, Batch] = {}
         self._version = DataVersion()
         self.next_marker = 0
-        """Queue offset of the first marker that the table does not know."""
+        """Queue offset of the first marker that is not in the table."""
         self.unsaved_from: int | None = None
-        """Physical offset of the first marker that the snapshot does not know, None if it knows all."""
+        """Physical offset of the first marker that is not in the snapshot; None if all are."""
         self._unsaved = False
 
     def __len__(self) -> int:
@@ -50,7 +50,7 @@ class CommittedBatches:
         """Read the snapshot. Blocks.
 
         Raises:
-            ConfigFileDamaged: neither the file nor its backup can be used.
+            ConfigFileDamaged: neither the file nor its backup is usable.
             OSError: a file cannot be read.
         """
         members = self.file.load().members
@@ -60,7 +60,7 @@ class CommittedBatches:
             self._last[query_id] = Batch(batch_id, messages, committed_ms)
 
     def last(self, query_id: str) -> Batch | None:
-        """Return the last batch of a query, or None if none is known."""
+        """Return the last batch of a query; None if none is known."""
         return self._last.get(query_id)
 
     def is_committed(self, query_id: str, batch_id: int) -> bool:
@@ -69,7 +69,7 @@ class CommittedBatches:
         return last is not None and batch_id <= last.batch_id
 
     def note(self, marker: bytes, queue_offset: int, physical_offset: int) -> None:
-        """Take a marker, in the order of its queue."""
+        """Add a marker, in the order of its queue."""
         query_id, batch = read_marker(marker)
         self._last[query_id] = batch
         self.next_marker = queue_offset + 1
@@ -78,7 +78,7 @@ class CommittedBatches:
         self._changed()
 
     def forget_before(self, age_s: float) -> int:
-        """Forget queries that have committed nothing for so long; return how many."""
+        """Forget queries that have committed nothing for `age_s`; return how many."""
         since_ms = self._clock_ms() - int(age_s * 1000)
         old = [query_id for query_id, batch in self._last.items() if batch.committed_ms < since_ms]
         for query_id in old:
@@ -88,7 +88,7 @@ class CommittedBatches:
         return len(old)
 
     def begin_save(self) -> ConfigFileSave | None:
-        """Return a job that saves what the table holds now, or None if the file has it already."""
+        """Return a job that saves the table as it is now; None if the file has it."""
         if not self._unsaved:
             return None
         self._unsaved = False
@@ -115,7 +115,7 @@ class CommittedBatches:
 
 
 def marker_of(query_id: str, batch: Batch) -> bytes:
-    """Return the body of the marker for a committed batch."""
+    """Return the body of a committed batch's marker."""
     members = {
         "queryId": query_id,
         "batchId": batch.batch_id,
@@ -126,6 +126,6 @@ def marker_of(query_id: str, batch: Batch) -> bytes:
 
 
 def read_marker(body: bytes) -> tuple[str, Batch]:
-    """Return whose batch a marker stands for, and which. Raises ValueError, KeyError: it is no marker of ours."""
+    """Return a marker's query and batch. Raises ValueError, KeyError: it is not a valid marker."""
     members = json.loads(body)
     return members["queryId"], Batch(members["batchId"], members["messages"], members["committedMs"])

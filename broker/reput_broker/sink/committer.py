@@ -1,13 +1,14 @@
-"""Committing batches: one at a time, each decided by a synced intent, published in pieces, and closed by a marker.
+"""Commit batches one at a time: decide each by a synced intent, publish it in pieces, and close it with a
+marker.
 
-The steps, and what a kill between them leaves:
+The steps, and what a kill leaves:
 
-1. The stagings are read whole and the intent is synced. Before that, nothing has happened.
-2. Their records are appended. Some may be in the log: the next start finds which, and appends the others before it
-   serves.
-3. The marker is appended and the log synced. From then on the batch is committed, and a repeated commit is only
-   answered.
-4. The intent and the stagings are removed. What is left of them, the next start removes.
+1. The stagings are read completely and the intent is synced. Before that, nothing has changed.
+2. The records are appended. Some may be in the log: the next start finds them, and appends the
+others before it serves.
+3. The marker is appended and the log synced. The batch is then committed; a repeated commit is only
+answered.
+4. The intent and the stagings are removed. The next start removes what is left.
 """
 
 from __future__ import annotations
@@ -51,7 +52,7 @@ _REMEDY: Final = "bring it back, or move staging/intent away to start with the b
 
 
 class Commit(NamedTuple):
-    """A commit that a sink asks for."""
+    """A requested commit."""
 
     query_id: str
     batch_id: int
@@ -59,22 +60,22 @@ class Commit(NamedTuple):
 
 
 class Committed(NamedTuple):
-    """What came of it."""
+    """The result of a commit."""
 
     batch: Batch
     repeated: bool
 
 
 class Committer:
-    """Commits batches. `commit` may be called by many; they are done in order.
+    """Commits batches. Concurrent calls of `commit` are processed in order.
 
     Args:
-        store: appended to.
+        store: is appended to.
         appender, flush: of the broker.
-        publisher: appends what is staged.
-        disk: the stagings there are, the last batch of each query, and the intent, which decides a batch.
-        tables: of the broker; the topic of the markers is made at first use.
-        may_write: tells whether a queue of a topic takes messages.
+        publisher: appends staged records.
+        disk: the stagings, the last batch of each query, and the intent.
+        tables: of the broker; the topic of the markers is created at first use.
+        may_write: tells whether a queue of a topic accepts messages.
     """
 
     def __init__(
@@ -106,9 +107,10 @@ class Committer:
     # -- at a start --------------------------------------------------------------------------------------------
 
     async def recover(self) -> None:
-        """Learn which batches are committed, and complete the one that was being published. Before anything is served.
+        """Read which batches are committed, and complete the decided one, before anything is served.
 
-        Waits where the disk has no room for it. A store that takes nothing at all keeps the intent for the next start.
+        Waits while the disk is full. If the store accepts no messages at all, the intent stays for
+        the next start.
 
         Raises:
             StoreError, OSError: intent, stagings, log or markers cannot be read. The intent stays.
@@ -135,11 +137,13 @@ class Committer:
                 await self._complete(intent)
             except Refusal as refusal:
                 cause, is_full = refusal.__cause__, refusal.error is ErrorCode.DISK_FULL
-                if isinstance(cause, StoreDamaged):  # that does not pass by waiting
+                if isinstance(cause, StoreDamaged):  # waiting does not help
                     raise self._for_a_start(cause) from cause
                 if isinstance(cause, OSError) and not is_full:
                     raise cause from None
-                log.error("sink_batch_waits", **_names(intent), detail=refusal.text, hint="it is tried again")
+                log.error(
+                    "sink_batch_waits", **_names(intent), detail=refusal.text, hint="the broker retries"
+                )
                 if refusal.error is ErrorCode.READ_ONLY and self._store.read_only_reason is not None:
                     return
                 await trio.sleep(_RETRY_INTERVAL_S)
@@ -155,7 +159,8 @@ class Committer:
         )
 
     def _for_a_start(self, error: StoreDamaged) -> StoreDamaged:
-        """Return what a start says of damage: of a staging, what can be done although its batch is decided."""
+        """Return the error for damage at a start; for a staging, with the remedy although its batch
+        is decided."""
         if error.file.parent != self._staging.directory:
             return error
         return StoreDamaged(error.file, error.position, error.reason, _REMEDY)
@@ -180,7 +185,7 @@ class Committer:
                 raise StoreDamaged(
                     self._staging.directory / f"{staging_id}.stage",
                     0,
-                    f"it is not there whole, and batch {intent.batch_id} of query {intent.query_id} is decided",
+                    f"it is missing or incomplete, and batch {intent.batch_id} of query {intent.query_id} is decided",
                     _REMEDY,
                 )
             files.append(file)
@@ -189,10 +194,12 @@ class Committer:
     # -- a commit ----------------------------------------------------------------------------------------------
 
     async def commit(self, wanted: Commit) -> Committed:
-        """Publish a batch, unless it has been; return when it is durable. `remove_dropped` is to follow the answer.
+        """Publish a batch unless it has been; return when it is durable. Call `remove_dropped` after the
+        answer.
 
         Raises:
-            Refusal: not committed and nothing published, unless its text says that the batch is decided.
+            Refusal: it is not committed and nothing is published, unless the text says that the
+                batch is decided.
         """
         async with self._lock:
             await self._complete_earlier(wanted)
@@ -201,7 +208,7 @@ class Committer:
                 self._drop(wanted.query_id, last.batch_id)
                 return Committed(last, repeated=True)
             self._check_writable()
-            # The intent will name the stagings that are looked at here: from now on none of them may go.
+            # The intent will name these stagings, so none of them may be removed from now on.
             with self.decision.about(wanted.query_id, wanted.batch_id):
                 intent = await self._prepare(wanted)
                 try:
@@ -214,10 +221,10 @@ class Committer:
                     raise _decided(intent, refusal) from refusal
 
     async def _prepare(self, wanted: Commit) -> Intent:
-        """Return what is to be decided, after reading all of it. Nothing has happened then.
+        """Read the whole batch and return its intent, without any effect.
 
         Raises:
-            Refusal: the batch is not there whole, or nobody could read it.
+            Refusal: the batch is incomplete, unreadable or its queues are closed.
         """
         files = self._checked(wanted)
         blocks: list[PlacedBlock] = []
@@ -237,10 +244,10 @@ class Committer:
         )
 
     def _check_writable(self) -> None:
-        """Decide nothing that is known to have to wait.
+        """Refuse to decide a batch that would have to wait.
 
         Raises:
-            Refusal: the store takes no messages now.
+            Refusal: the store accepts no messages now.
         """
         store = self._store
         if store.read_only_reason is not None:
@@ -253,10 +260,11 @@ class Committer:
             )
 
     def _check_queues(self, blocks: Sequence[PlacedBlock]) -> None:
-        """Decide nothing that nobody could read: a topic may have gone since it was staged for.
+        """Refuse a batch that consumers could not read, since a topic may have been deleted after the
+        staging.
 
         Raises:
-            Refusal: a queue takes no messages any more.
+            Refusal: a queue accepts no messages any more.
         """
         for topic, queue_id in dict.fromkeys((block.topic, block.queue_id) for block in blocks):
             if not self._may_write(topic, queue_id):
@@ -284,10 +292,10 @@ class Committer:
             ) from refusal
 
     def _checked(self, wanted: Commit) -> list[StagingFile]:
-        """Return the stagings of a commit, which are there as their sender knows them.
+        """Return the stagings of a commit, as their sender describes them.
 
         Raises:
-            Refusal: one is not.
+            Refusal: one is missing or different.
         """
         files: dict[str, StagingFile] = {}
         for part in wanted.parts:
@@ -295,8 +303,8 @@ class Committer:
             if file is None or (file.key.query_id, file.key.batch_id) != (wanted.query_id, wanted.batch_id):
                 raise Refusal(
                     ErrorCode.NOT_FOUND,
-                    f"staging {part.staging_id} of batch {wanted.batch_id} is not there: it was aborted, or its query "
-                    "did nothing for longer than sink.staging_timeout; run the batch again",
+                    f"staging {part.staging_id} of batch {wanted.batch_id} does not exist: it was aborted, or its "
+                    "query was idle for longer than sink.staging_timeout; run the batch again",
                 )
             if not file.ended or (file.messages, file.checksum) != (part.messages, part.checksum):
                 raise Refusal(
@@ -321,10 +329,10 @@ class Committer:
             ) from error
 
     async def _complete(self, intent: Intent) -> Batch:
-        """Publish what is not published of the decided batch, and close it.
+        """Publish the rest of the decided batch, and close it.
 
         Raises:
-            Refusal: that cannot be done now; the batch stays decided. What cannot be read is its cause.
+            Refusal: that is impossible now; the batch stays decided. Damage is the refusal's cause.
         """
         decision = self.decision
         await decision.ensure_written()
@@ -336,7 +344,7 @@ class Committer:
         except (OSError, StoreDamaged) as error:
             raise Refusal(ErrorCode.READ_ONLY, str(error)) from error
         self._batches.note(marker_of(intent.query_id, batch), marker.queue_offset, marker.physical_offset)
-        # It is committed. What follows only tidies up.
+        # It is committed; the rest is cleaning up.
         await decision.close()
         self._drop(intent.query_id, intent.batch_id)
         return batch
@@ -356,12 +364,13 @@ class Committer:
         return await self._appender.append_own(size, lambda: self._store.put_record(record), SINK_TOPIC)
 
     def _drop(self, query_id: str, batch_id: int) -> None:
-        """Drop everything that a query has staged for a batch that is committed, or for one before it."""
+        """Drop everything that a query has staged for this committed batch or an earlier one."""
         done = [file for file in self._staging.of(query_id) if file.key.batch_id <= batch_id]
         self._dropped += self._staging.forget(done)
 
     async def remove_dropped(self) -> None:
-        """Remove the files of what is dropped, which takes longer the larger they are and keeps nobody waiting."""
+        """Remove the files of dropped stagings; separate from the commit, because large files take
+        long."""
         files, self._dropped = self._dropped, []
         if not files:
             return
@@ -387,7 +396,10 @@ class Committer:
                         await self._complete(intent)
                     except Refusal as refusal:
                         log.warning(
-                            "sink_batch_waits", **_names(intent), detail=refusal.text, hint="tried again"
+                            "sink_batch_waits",
+                            **_names(intent),
+                            detail=refusal.text,
+                            hint="the broker retries",
                         )
                     else:
                         log.info("sink_batch_completed", **_names(intent), messages=intent.messages)

@@ -1,8 +1,9 @@
-"""The batch that is decided: in memory, on the disk, and how far it has got.
+"""The decided batch: in memory, on disk, and its progress.
 
-`staging/intent` says where a start looks for what of the batch is in the log. Two things could make that a lie, and
-are met here: a start whose log ends earlier than the decision knew it, and the deletion of log files that hold the
-beginning of a batch which waits. Before either, the intent is written anew with the places that hold.
+`staging/intent` tells a start from where on the log may hold the batch. Two events would make that
+wrong: a start whose log ends earlier than it did at the decision, and the deletion of log files
+with the beginning of an unfinished batch. Before either, the intent is rewritten with correct
+places.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ class Decision:
     """At most one batch at a time. Belongs to the event loop.
 
     Args:
-        store: says where queues and the log end.
+        store: tells where queues and the log end.
         flush: syncs the log.
         intents: the file that decides.
     """
@@ -49,14 +50,14 @@ class Decision:
         self._file_lock = trio.Lock()
 
     def covers(self, query_id: str, batch_id: int) -> bool:
-        """Whether a batch is decided, or is about to be, so that its stagings have to stay."""
+        """Whether a batch is decided or about to be, so that its stagings must stay."""
         intent = self.intent
         names = None if intent is None else (intent.query_id, intent.batch_id)
         return (query_id, batch_id) in (names, self._in_work)
 
     @contextmanager
     def about(self, query_id: str, batch_id: int) -> Iterator[None]:
-        """Keep the stagings of a batch from the first look at them until it is decided, or is not going to be."""
+        """Keep the stagings of a batch within the context, in which it is checked and decided."""
         self._in_work = (query_id, batch_id)
         try:
             yield
@@ -67,7 +68,8 @@ class Decision:
         """Decide a batch.
 
         Raises:
-            Refusal: it is not decided; or it is, and `intent` tells so, because nobody can rule that out.
+            Refusal: it is not decided; or it cannot be ruled out that it is, and then `intent` is
+                set.
         """
         with trio.CancelScope(shield=True):
             async with self._file_lock:
@@ -75,7 +77,8 @@ class Decision:
                 try:
                     await trio.to_thread.run_sync(self._intents.write, intent)
                 except (OSError, ReputError) as error:
-                    # It may have got there all the same. Only if that is ruled out, nothing has been decided.
+                    # It may have been written all the same. Only if that is ruled out, nothing is
+                    # decided.
                     try:
                         await trio.to_thread.run_sync(self._intents.withdraw)
                     except (OSError, ReputError):
@@ -90,10 +93,11 @@ class Decision:
         await self.ensure_written()
 
     async def take_up(self, intent: Intent, publisher: Publisher, files: list[StagingFile]) -> None:
-        """Go on with the batch that a start found decided.
+        """Continue with the batch that a start found decided.
 
-        The log may end earlier than it did then: what others had put was perhaps not synced. What is published now
-        comes before the places that the intent names, where the next start would not look; so they are taken back.
+        If the log ends earlier than at the decision (unsynced messages of others were lost), the
+        batch will be published before the places that the intent names, where the next start would
+        not search; so the places are moved back.
 
         Raises:
             StoreError, OSError: log or stagings cannot be read.
@@ -102,14 +106,14 @@ class Decision:
             place._replace(look_from=min(place.look_from, self._end_of(place))) for place in intent.queues
         ]
         held = replace(intent, queues=places)
-        async with self._file_lock:  # files of the log that are being looked at stay
+        async with self._file_lock:  # keeps the log files that are being read
             self.counts = await publisher.count_published(held, files)
             self.intent, self._is_written = held, places == intent.queues
             self._saved = sum(place.published for place in places)
             self._log_start = 0
 
     async def ensure_written(self) -> None:
-        """Have the intent on the disk before anything is published by it.
+        """Write the intent, if necessary, before anything of the batch is published.
 
         Raises:
             Refusal: it cannot be written now; the batch stays decided.
@@ -127,7 +131,8 @@ class Decision:
             self._is_written = True
 
     async def close(self) -> None:
-        """The batch is published and its marker durable. An intent that stays is seen through by the next start."""
+        """End the decision: the batch is published and its marker durable. A leftover intent is
+        removed by the next start."""
         self.intent, self.counts = None, {}
         async with self._file_lock:
             try:
@@ -136,13 +141,14 @@ class Decision:
                 log.warning("sink_intent_not_removed", detail=str(error), hint="the next start removes it")
 
     async def save_progress(self) -> None:
-        """Before files of the log are deleted: write down how much of the batch is in it.
+        """Record how much of the batch is in the log, before files of the log are deleted.
 
-        A start that finds the beginning of the batch gone would take all of it for unpublished otherwise.
+        Otherwise a start that misses the beginning of the batch would publish all of it again.
 
         Raises:
             Refusal: the log cannot be synced.
-            OSError, StoreError: the intent cannot be written, and files before the last may hold messages of the batch.
+            OSError, StoreError: the intent cannot be written, and files before the last may hold
+                messages of the batch.
         """
         async with self._file_lock:
             intent, published = self.intent, sum(self.counts.values())
@@ -179,6 +185,6 @@ class Decision:
 
 
 def last_file_start(store: MessageStore) -> int:
-    """Return where the last file of the log begins, the one that is never deleted."""
+    """Return where the last file of the log begins, which is never deleted."""
     end = store.max_physical_offset
     return end - end % store.options.commit_log_file_size

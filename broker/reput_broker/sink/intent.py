@@ -1,10 +1,12 @@
-"""The one batch that is being published: what decides that it will be, whatever happens to the process.
+"""The intent file, which decides that a batch will be published.
 
-`staging/intent` is written and synced before the first record of a batch is appended, and removed once the marker of
-the batch is on the disk. A start that finds it completes the batch. It names the stagings in their order, and where
-each queue ended before: what of the batch is in the log already lies behind that, in the order of the stagings.
+`staging/intent` is written and synced before the first record of a batch is appended, and removed
+once the batch's marker is durable. A start that finds it completes the batch. It names the stagings
+in their order, and where each queue ended before: published messages of the batch follow there, in
+the order of the stagings.
 
-The file is JSON with a last line that holds the CRC-32 of what is before it. It appears whole, by a rename.
+The file is JSON with a last line that holds the CRC-32 of what precedes it. It is replaced by a
+rename.
 """
 
 from __future__ import annotations
@@ -24,18 +26,18 @@ _CRC_DIGITS: Final = 8
 
 
 class QueuePlace(NamedTuple):
-    """A queue of the batch: so many of its messages are published, all before this queue offset."""
+    """A queue of the batch, with `published` messages before the queue offset `look_from`."""
 
     topic: str
     queue_id: int
     published: int
     look_from: int
-    """Messages of the batch that are not counted in `published` lie here or later."""
+    """Messages of the batch that are not counted in `published` are here or later."""
 
 
 @dataclass(slots=True)
 class Intent:
-    """A batch that has been decided."""
+    """A decided batch."""
 
     query_id: str
     batch_id: int
@@ -45,13 +47,13 @@ class Intent:
 
 
 class IntentFile:
-    """`staging/intent`. Everything blocks."""
+    """`staging/intent`. All methods block."""
 
     def __init__(self, directory: Path) -> None:
         self.path = directory / _NAME
 
     def write(self, intent: Intent) -> None:
-        """Decide the batch: durable on return.
+        """Decide the batch, durably.
 
         Raises:
             DiskFull, OSError, FlushFailed: it may or may not be decided; `read` tells.
@@ -69,10 +71,10 @@ class IntentFile:
         sync_directory(self.path.parent)
 
     def read(self) -> Intent | None:
-        """Return the batch that has been decided and is not known to be published, or None.
+        """Return the decided batch, or None.
 
         Raises:
-            StoreDamaged: there is an intent, and nobody can say which batch it means.
+            StoreDamaged: the file is damaged, so the batch is unknown.
             OSError: it cannot be read.
         """
         try:
@@ -84,7 +86,7 @@ class IntentFile:
             raise StoreDamaged(
                 self.path,
                 0,
-                "it does not pass its checksum",
+                "its checksum is wrong",
                 "a batch of a sink may be published in part; move the file away to start without completing it",
             )
         members: dict[str, Any] = json.loads(text)
@@ -92,7 +94,7 @@ class IntentFile:
         return Intent(**members)
 
     def remove(self) -> None:
-        """The batch is published and its marker durable. The removal itself need not be durable: the marker tells.
+        """Remove the intent of a published batch. The removal need not be durable, because the marker is.
 
         Raises:
             OSError: it cannot be removed.
@@ -100,10 +102,10 @@ class IntentFile:
         self.path.unlink(missing_ok=True)
 
     def withdraw(self) -> None:
-        """Undo a write that has failed: nothing is decided on return, also after a power cut.
+        """Undo a failed write, durably.
 
         Raises:
-            OSError, FlushFailed: it may be decided all the same.
+            OSError, FlushFailed: the batch may be decided.
         """
         self.path.unlink(missing_ok=True)
         self.path.with_name(f"{_NAME}.new").unlink(missing_ok=True)

@@ -1,4 +1,4 @@
-"""The parts that serve sinks, put together."""
+"""Compose the parts of a broker that serve sinks."""
 
 from __future__ import annotations
 
@@ -63,32 +63,33 @@ class SinkParts:
         )
 
     def handlers(self) -> dict[int, Handler]:
-        """Return the processors by request code."""
+        """Return the handlers by request code."""
         return self._processor.handlers()
 
     def tasks(self) -> tuple[Callable[[], Awaitable[None]], ...]:
-        """Return what runs beside the requests."""
+        """Return the background tasks."""
         processor = self._processor
         return (
             processor.run,
             processor.keep_up,
-            processor.sync_ahead,
+            processor.ahead.run,
             self._committer.run,
             self._save_soon.run,
         )
 
     async def recover(self) -> None:
-        """Complete what was being published; see `Committer.recover`."""
+        """Complete a decided batch; see `Committer.recover`."""
         await self._committer.recover()
         self._save_soon.changed()
 
     async def before_delete(self) -> None:
-        """Bring the table of batches, and how far a decided batch is published, to the disk.
+        """Save the table of batches and the progress of a decided batch before log files are deleted.
 
-        So no marker is deleted that the table lacks, and no message that a start would miss.
+        So no deleted marker is missing in the table, and no start misses a published message.
 
         Raises:
-            OSError, ReputError: something cannot be written, and a file before the last one may hold what it lacks.
+            OSError, ReputError: something cannot be saved, and a file before the last one may hold
+                what is missing.
         """
         await self._committer.decision.save_progress()
         try:

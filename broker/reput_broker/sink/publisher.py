@@ -1,9 +1,10 @@
-"""Publishing what is staged: append it to the log in pieces, between which everybody else gets on.
+"""Publish staged records: append them to the log in pieces, so that other puts continue meanwhile.
 
-A piece is a few records of one queue, appended under the put lock as a put is: it takes less than a millisecond. After
-each the event loop runs once, and rests for as long as the piece took if others put meanwhile. After every few a sync
-is asked for, and the one before it waited for, so that no sync of others waits for much more than their own bytes.
-`pace.py` says how large a piece may be, and how much is synced at a time.
+A piece is a few records of one queue, appended under the put lock like a put, in less than a
+millisecond. After each, the event loop runs once, and the publisher pauses for as long as the piece
+took if other clients have put. Syncs are requested after every few pieces, and the previous one is
+awaited, so that syncs of other puts have little more than their own bytes to write. `Pace` sets the
+size of pieces and syncs.
 """
 
 from __future__ import annotations
@@ -30,22 +31,22 @@ from reput_protocol.record.put_block import BlockCheck
 from reput_protocol.record.view import record_views
 
 SHARED_BYTES: Final = 64 * 1024
-"""A piece beside others' puts: half a millisecond, of which no producer notices much."""
+"""A piece while other clients put: half a millisecond, which producers hardly notice."""
 ALONE_BYTES: Final = 256 * 1024
-"""A piece while nobody else puts: who comes then waits for one such piece at most."""
+"""A piece while no other client puts; a new put waits for one of these at most."""
 SHARED_SYNC_BYTES: Final = 1 << 20
 ALONE_SYNC_BYTES: Final = 4 << 20
 ALONE_AFTER_S: Final = 0.25
 
 
 class Pace:
-    """Watches what others put while a batch is published.
+    """Watches other puts while a batch is published.
 
     Args:
         stats: count all puts.
-        clock_s: seconds that only go forward.
-        most: bytes that a piece may have at most, whatever others do.
-        quiet_s: for how long nobody has put, as far as is known.
+        clock_s: monotonic seconds.
+        most: upper bound for the bytes of a piece.
+        quiet_s: how long there has been no other put, as far as is known.
     """
 
     def __init__(
@@ -59,7 +60,7 @@ class Pace:
 
     @property
     def is_alone(self) -> bool:
-        """Whether nobody else has put for a while."""
+        """Whether there has been no other put for a while."""
         return self._clock_s() - self._others_at > ALONE_AFTER_S
 
     @property
@@ -69,11 +70,11 @@ class Pace:
 
     @property
     def sync_bytes(self) -> int:
-        """How much is appended before a sync is asked for."""
+        """How much is appended between syncs."""
         return ALONE_SYNC_BYTES if self.is_alone else SHARED_SYNC_BYTES
 
     def others_put(self, own: int) -> bool:
-        """Whether others have put since this was asked last, besides `own` puts of the batch itself."""
+        """Whether there were other puts since the last call, besides `own` puts of the batch."""
         puts, self._puts = self._puts + own, self._stats.put_blocks
         if self._puts <= puts:
             return False
@@ -86,15 +87,15 @@ class Piece(NamedTuple):
 
     data: memoryview
     messages: int
-    """How many records these are."""
+    """Number of records."""
 
 
 class Pieces:
-    """What is left of a block, from which pieces are taken one by one.
+    """Takes pieces from a block one by one.
 
     Args:
         block: whole records back to back.
-        skipped: how many of them are left out.
+        skipped: how many of them to skip.
     """
 
     def __init__(self, block: bytearray | memoryview, skipped: int = 0) -> None:
@@ -103,7 +104,7 @@ class Pieces:
         self._first = skipped
 
     def take(self, most: int) -> Piece | None:
-        """Return the next records, of at most `most` bytes or one alone; None if none is left."""
+        """Return the next records, of at most `most` bytes or a single one; None at the end."""
         starts, first, size = self._starts, self._first, len(self._block)
         if first >= len(starts):
             return None
@@ -119,9 +120,8 @@ class Pieces:
 
 log = structlog.get_logger(__name__)
 
-_FILE_PARTS: Final = (
-    4  # a piece takes no more than this part of a log file, so that little of the file is left blank
-)
+_FILE_PARTS: Final = 4
+"""A piece takes at most this part of a log file, so that little of the file is left blank."""
 
 Queue = tuple[str, int]
 
@@ -130,11 +130,11 @@ class Publisher:
     """Appends the blocks of stagings.
 
     Args:
-        store: appended to.
+        store: is appended to.
         appender: takes the put lock and makes log files.
         flush: syncs the log.
-        topics: says which topics there still are.
-        clock_ms: the time of day, which puts are stamped with.
+        topics: tell which topics still exist.
+        clock_ms: the time of day.
     """
 
     def __init__(
@@ -153,7 +153,7 @@ class Publisher:
         self._piece_max = max(1, store.options.commit_log_file_size // _FILE_PARTS)
 
     def places(self, blocks: Sequence[PlacedBlock]) -> list[QueuePlace]:
-        """Return the queues of a batch of which nothing is published yet, each with where it ends."""
+        """Return the queues of an unpublished batch, each with its end."""
         queues = dict.fromkeys((block.topic, block.queue_id) for block in blocks)
         return [QueuePlace(*queue, 0, self._store.max_offset_in_queue(*queue)) for queue in queues]
 
@@ -162,11 +162,12 @@ class Publisher:
 
         Args:
             files: the stagings of the batch, in its order.
-            counts: how many messages of each queue are in the log; kept up to date, also when this ends early.
+            counts: how many messages of each queue are in the log; kept up to date, also if this
+                raises.
 
         Raises:
-            Refusal: the store takes no more now.
-            StoreDamaged: a staging does not hold what it held when the batch was decided.
+            Refusal: the store accepts no more now.
+            StoreDamaged: a staging has changed since the batch was decided.
         """
         left = dict(counts)
         quiet_s = (self._clock_ms() - self._store.last_put_ms) / 1000
@@ -195,7 +196,7 @@ class Publisher:
     async def _put(
         self, block: PlacedBlock, piece: Piece, file: StagingFile, counts: dict[Queue, int], pace: Pace
     ) -> PutResult | None:
-        """Put a piece, whose bytes become those of the log, and let others go on.
+        """Put a piece, whose bytes are changed in place, and let other tasks run.
 
         None if its topic has been deleted since the batch was decided.
         """
@@ -207,8 +208,8 @@ class Publisher:
             )
             counts[queue] = counts.get(queue, 0) + piece.messages
             return None
-        # What is staged was checked when it came, and its checksum since: nothing in it has changed. Only checksums
-        # over whole records, of which there may be some, are made anew.
+        # Staged records were checked at arrival, and their checksum now, so they are not checked
+        # again. Only checksums over whole records, where present, are recomputed.
         check = None if file.may_be_sealed else BlockCheck(piece.messages)
 
         def put() -> PutResult:
@@ -220,7 +221,7 @@ class Publisher:
                 born_host=file.born_host,
                 check=check,
             )
-            if result.status is PutStatus.PUT_OK:  # here, for whoever waits after it may be cancelled
+            if result.status is PutStatus.PUT_OK:  # here, because the wait that follows may be cancelled
                 counts[queue] = counts.get(queue, 0) + piece.messages
             return result
 
@@ -235,7 +236,8 @@ class Publisher:
     async def count_published(self, intent: Intent, files: Sequence[StagingFile]) -> dict[Queue, int]:
         """Return how many messages of each queue are in the log, found by their unique ids.
 
-        Those of one queue were appended in the order of the stagings, so that the ones that are there come first.
+        Messages of one queue are appended in the order of the stagings, so the published ones come
+        first.
 
         Raises:
             StoreError: log or stagings cannot be read.
@@ -260,9 +262,10 @@ class Publisher:
 
 
 def _not_published(blocks: Sequence[PlacedBlock], left: dict[Queue, int]) -> list[tuple[PlacedBlock, int]]:
-    """Return the blocks of which something is not in the log yet, and how much of each is.
+    """Return the blocks that are not completely in the log, with the number of their messages that are.
 
-    `left` says how many messages of each queue are in the log, counted from where the blocks begin, and is kept so.
+    `left` holds how many messages of each queue are in the log, counted from the first block;
+    updated.
     """
     found = []
     for block in blocks:
@@ -275,7 +278,8 @@ def _not_published(blocks: Sequence[PlacedBlock], left: dict[Queue, int]) -> lis
 
 
 def _unique_ids(blocks: Sequence[tuple[StagingFile, PlacedBlock]], skipped: int) -> Iterator[str | None]:
-    """Yield the unique ids of staged records of one queue, in order, without the first `skipped`. Reads files."""
+    """Yield the unique ids of staged records of one queue in order, without the first `skipped`.
+    Reads files."""
     for file, block in blocks:
         if skipped >= block.messages:
             skipped -= block.messages

@@ -1,5 +1,4 @@
-"""The records of a queue from an offset on, one answer of the store at a time: for starts, which look at what is
-there."""
+"""Read the records of a queue from an offset on, at a start."""
 
 from __future__ import annotations
 
@@ -21,7 +20,7 @@ _LIMITS: Final = TransferLimits(_BYTES, _MESSAGES, _BYTES, _MESSAGES, _MESSAGES 
 async def records_from(
     store: MessageStore, topic: str, queue_id: int, offset: int
 ) -> AsyncIterator[RecordView]:
-    """Yield all records of a queue from `offset` on that are dispatched.
+    """Yield all dispatched records of a queue from `offset` on.
 
     Raises:
         StoreError: they cannot be read.

@@ -1,6 +1,8 @@
-"""The requests of sinks: STAGE_RECORDS, END_STAGING, COMMIT_STAGED, ABORT_STAGED and QUERY_STAGED. All are ours.
+"""The requests of sinks: STAGE_RECORDS, END_STAGING, COMMIT_STAGED, ABORT_STAGED and QUERY_STAGED, all
+our own.
 
-docs/protocol.md describes them. What is staged is checked as a put is, so that a commit has nothing left to refuse.
+docs/protocol.md describes them. Staged records are checked like a put, so a commit need not check
+them again.
 """
 
 from __future__ import annotations
@@ -46,11 +48,11 @@ from reput_protocol.record.put_block import BLOCK_BYTES_MAX, BlockLimits, check_
 
 
 class CheckedBlocks(NamedTuple):
-    """The blocks of a request that pass."""
+    """The valid blocks of a request."""
 
     blocks: list[StagedBlock]
     sealed: bool
-    """Whether a record of them holds a checksum over itself."""
+    """Whether a record holds a checksum over itself."""
 
 
 def queues_of(checked: CheckedBlocks) -> set[tuple[str, int]]:
@@ -64,10 +66,10 @@ def check_staged(body: Buffer, limits: BlockLimits, record_max: int) -> CheckedB
     Args:
         body: whole staged blocks and nothing else.
         limits: of a block.
-        record_max: bytes that a file of the log holds.
+        record_max: size of the largest record that fits into a file of the log.
 
     Raises:
-        RecordMalformed: a block or record breaks a rule.
+        RecordMalformed: a block or record is invalid.
     """
     blocks = list(staged_blocks(body))
     sealed = False
@@ -82,9 +84,9 @@ def check_staged(body: Buffer, limits: BlockLimits, record_max: int) -> CheckedB
 
 
 def _check_records(data: memoryview, record_max: int) -> None:
-    """Refuse records that no file of the log holds, and those without a unique id.
+    """Refuse records that are too large for a file of the log or have no unique id.
 
-    By their unique ids a start knows what of a batch is in the log.
+    A start recognises published records by their unique ids.
     """
     table, *_ = scan_records(data, 0, len(data))
     width = len(COLUMNS)
@@ -116,17 +118,17 @@ class _Waiting(NamedTuple):
 
 
 class SinkProcessor:
-    """Takes what sinks stage, and has it committed or dropped.
+    """Stages the records of sinks and commits or drops them.
 
     Args:
-        store: says what a record may be.
-        access: the door to topics.
-        counters: refusals are counted.
-        staging: the stagings there are.
+        store: its limits of a record.
+        access: tells which topics accept messages.
+        counters: of refusals.
+        staging: the stagings.
         batches: the last batch of each query.
         committer: commits.
-        config: limits; may change while we live.
-        on_commit: called after each commit, and when queries were forgotten: the table has changed.
+        config: limits; may change at any time.
+        on_commit: called when the table of batches has changed.
     """
 
     def __init__(
@@ -154,12 +156,13 @@ class SinkProcessor:
         )
         self._record_max = store.options.commit_log_file_size - BLANK_BYTES
         self._files = trio.CapacityLimiter(_FILES_AT_ONCE)
-        self._ahead = SyncAhead()
+        self.ahead = SyncAhead()
+        """Its `run` is a task of the broker."""
         self._locks: dict[str, trio.Lock] = {}
         self._commits, self._wanted = trio.open_memory_channel[_Waiting](_COMMITS_WAITING_MAX)
 
     def handlers(self) -> dict[int, Handler]:
-        """Return the processors by request code."""
+        """Return the handlers by request code."""
         return {
             RequestCode.STAGE_RECORDS: self.stage,
             RequestCode.END_STAGING: self.end,
@@ -171,7 +174,7 @@ class SinkProcessor:
     # -- staging -----------------------------------------------------------------------------------------------
 
     async def stage(self, request: Request) -> Response:
-        """Keep staged blocks; the same ones at the same position may come again."""
+        """Store staged blocks; the same blocks at the same position may be sent again."""
         header = StageRecordsHeader.from_ext(request.ext)
         key = _key(header.query_id, header.batch_id, header.partition_id, header.staging_id)
         request.client.note_role("producer")
@@ -207,35 +210,35 @@ class SinkProcessor:
             return _staged(request, header.position + size)
 
     def _done(self, file: StagingFile | None, key: StagingKey, position: int, size: int) -> int:
-        """Return how many bytes of a request are staged already, because it comes again.
+        """Return how many bytes of a repeated request are staged already.
 
         Raises:
-            Refusal: it does not continue what there is.
+            Refusal: it does not continue the staging.
         """
         has = 0 if file is None else file.size
         if file is not None and (file.key != key or (file.ended and position + size > has)):
             raise Refusal(
                 ErrorCode.INVALID_ARGUMENT,
-                f"staging {key.staging_id} is another one's, or was ended; make a new id for every attempt",
+                f"staging {key.staging_id} belongs to another attempt, or was ended; use a new id for every attempt",
             )
         if not position <= has <= position + size and not position + size <= has:
             raise Refusal(
                 ErrorCode.NOT_FOUND,
-                f"staging {key.staging_id} has {has} bytes, and these are to follow {position}: what came before is "
-                "lost; stage all of it again under a new id",
+                f"staging {key.staging_id} has {has} bytes, but this request starts at {position}: the bytes between "
+                "are lost; stage everything again under a new id",
             )
         return min(size, has - position)
 
     async def _take(
         self, file: StagingFile | None, key: StagingKey, body: memoryview, born_host: bytes
     ) -> None:
-        """Check the blocks of a request as a put is checked, and that their topics take messages, and keep them.
+        """Check the blocks of a request like a put, and store them if their topics accept messages.
 
-        Where these are queues that the staging has had blocks for, all of it is one errand of one thread.
+        If the staging already has blocks for all of these queues, one thread does everything.
 
         Raises:
-            Refusal: something is wrong with them.
-            OSError, DiskFull: they cannot be kept.
+            Refusal: a block is invalid or its queue closed.
+            OSError, DiskFull: they cannot be stored.
         """
         known = set() if file is None else {queue for queue in file.queues if self._access.may_write(*queue)}
 
@@ -264,10 +267,10 @@ class SinkProcessor:
             append = partial(file.append, body, checked.blocks, sealed=checked.sealed)
             await trio.to_thread.run_sync(append, limiter=self._files)
         self._staging.grown(file, len(body))
-        self._ahead.grown(file)
+        self.ahead.grown(file)
 
     async def end(self, request: Request) -> Response:
-        """Close a staging that is complete; answered once it is on the disk."""
+        """End a complete staging; answered once it is flushed."""
         header = EndStagingHeader.from_ext(request.ext)
         if self._batches.is_committed(header.query_id, header.batch_id):
             return _staged(request, header.position, kept=False)
@@ -296,7 +299,7 @@ class SinkProcessor:
     # -- batches -----------------------------------------------------------------------------------------------
 
     def commit(self, request: Request) -> None:
-        """Have a batch committed. That goes on when the client has gone, and it may ask again."""
+        """Queue a batch to be committed, which continues if the client disconnects; it may ask again."""
         header = CommitStagedHeader.from_ext(request.ext)
         _key(header.query_id, header.batch_id, 0)
         parts = CommitStagedBody.from_json(request.body).parts
@@ -339,7 +342,7 @@ class SinkProcessor:
         return self._known(request, header.query_id)
 
     def query(self, request: Request) -> Response:
-        """Answer what is known of a query, or how much is staged in all."""
+        """Answer a query's stagings and last batch, or the totals."""
         return self._known(request, QueryStagedHeader.from_ext(request.ext).query_id)
 
     def _known(self, request: Request, query_id: str | None) -> Response:
@@ -353,14 +356,10 @@ class SinkProcessor:
             )
         return Response(0, result.to_ext(request.header_type))
 
-    async def sync_ahead(self) -> None:
-        """Sync what is staged while more of it comes, until cancelled."""
-        await self._ahead.run()
-
     # -- upkeep ------------------------------------------------------------------------------------------------
 
     async def keep_up(self) -> None:
-        """Drop stagings of queries that do nothing any more, and forget queries, until cancelled."""
+        """Drop stagings of idle queries, and forget old queries, until cancelled."""
         while True:
             await trio.sleep(min(_UPKEEP_INTERVAL_MAX_S, self._config.staging_timeout / 4))
             idle = [
@@ -374,7 +373,7 @@ class SinkProcessor:
                     "staging_timed_out",
                     stagings=len(idle),
                     queries=sorted({file.key.query_id for file in idle})[:5],
-                    hint="their sinks did nothing for longer than sink.staging_timeout",
+                    hint="their sinks were idle for longer than sink.staging_timeout",
                 )
             if self._batches.forget_before(self._config.batch_ids_kept):
                 self._on_commit()
@@ -390,7 +389,7 @@ class SinkProcessor:
             )
 
     def _lock(self, staging_id: str) -> trio.Lock:
-        """One request of a staging at a time."""
+        """Return the lock by which requests of one staging are serialised."""
         if len(self._locks) > 2 * len(self._staging) + _COMMITS_WAITING_MAX:
             self._locks = {
                 name: lock
@@ -401,10 +400,10 @@ class SinkProcessor:
 
 
 def _key(query_id: str, batch_id: int, partition_id: int, staging_id: str | None = None) -> StagingKey:
-    """Return the key of a staging, or of a commit, after checking it.
+    """Check and return the key of a staging or of a commit.
 
     Raises:
-        Refusal: a part of it cannot be.
+        Refusal: a part of it is invalid.
     """
     if not 0 < len(query_id) <= QUERY_ID_MAX or not query_id.isprintable() or " " in query_id:
         raise Refusal(

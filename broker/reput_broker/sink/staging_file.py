@@ -1,4 +1,4 @@
-"""One staging on the disk: the blocks that one attempt of a task has sent, in `staging/ID.stage`, outside the log.
+"""One staging on disk: the blocks that one attempt of a task has sent, in `staging/ID.stage`.
 
 ```text
 8s   magic "ReputST1"      u32  size of the JSON      JSON: who staged it      u32  crc of all above
@@ -6,9 +6,9 @@
 8s   magic "ReputEND"      q  bytes of blocks   q  messages   I  checksum   I  crc of the trailer above
 ```
 
-The trailer is written, and the file synced, when the sender says that it has sent all. A file without one is what a
-kill leaves: its whole blocks are kept, for the sender may go on. Everything here blocks, and each file has one user
-at a time.
+The trailer is written and the file synced when the sender has sent everything. A kill leaves a file
+without a trailer: its complete blocks are kept, as the sender may continue. Everything here blocks, and
+each file has one user at a time.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ RUN_BYTES: Final = 4 << 20
 
 
 class StagingKey(NamedTuple):
-    """Whose staging it is."""
+    """The attempt that a staging belongs to."""
 
     query_id: str
     batch_id: int
@@ -54,7 +54,7 @@ class StagingKey(NamedTuple):
 
 
 class PlacedBlock(NamedTuple):
-    """A block of a staging and where it is in the file."""
+    """A block of a staging and its place in the file."""
 
     topic: str
     queue_id: int
@@ -65,7 +65,7 @@ class PlacedBlock(NamedTuple):
 
 
 class StagingFile:
-    """The file of one staging, and what is known of it. No descriptor is held between two calls."""
+    """The file of one staging. Holds no descriptor between two calls."""
 
     def __init__(self, path: Path, key: StagingKey, born_host: bytes, data_start: int) -> None:
         self.path = path
@@ -73,27 +73,28 @@ class StagingFile:
         self.born_host = born_host
         self.data_start = data_start
         self.size = 0
-        """Bytes of whole blocks."""
+        """Bytes of complete blocks."""
         self.messages = 0
         self.checksum = 0
         self.ended = False
         self.may_be_sealed = True
-        """Whether a record may hold a checksum over itself; known only where this process has taken all of them."""
+        """Whether a record may hold a checksum over itself; False only if this process has received
+        all of them."""
         self.queues: set[tuple[str, int]] = set()
-        """Topics and queues of the blocks that this process has taken."""
+        """Topics and queues of the blocks that this process has received."""
         self.unsynced = 0
-        """Bytes that were appended since the last sync began."""
+        """Bytes appended since the last sync began."""
         self._syncing = threading.Lock()
         self._sync_failure: FlushFailed | None = None
         self.last_used = 0.0
-        """When its query last did anything, on the clock of whoever keeps it."""
+        """When its query was last active, on the table's clock."""
 
     @classmethod
     def create(cls, directory: Path, key: StagingKey, born_host: bytes) -> StagingFile:
         """Make the file.
 
         Raises:
-            OSError: it cannot be made, or there is one.
+            OSError: it cannot be made, or exists.
         """
         facts = {**key._asdict(), "born_host": born_host.hex()}
         text = json.dumps(facts).encode()
@@ -114,12 +115,12 @@ class StagingFile:
 
     @classmethod
     def load(cls, path: Path, *, cut: bool = True) -> StagingFile | None:
-        """Return what a file holds; None if not even who staged it can be read, which a kill at its beginning leaves.
+        """Read a file; None if its head is incomplete, as a kill may leave it.
 
-        A block that a kill has cut is removed, if `cut` says so.
+        With `cut` an incomplete last block is truncated.
 
         Raises:
-            OSError: it cannot be read or cut.
+            OSError: it cannot be read or truncated.
         """
         with path.open("rb") as file:
             front = file.read(_SIZE.size)
@@ -159,15 +160,15 @@ class StagingFile:
             self.checksum = crc32(head, self.checksum)
 
     def append(self, data: Buffer, blocks: list[StagedBlock], *, sealed: bool = True) -> None:
-        """Add whole blocks; they survive the process then.
+        """Add complete blocks, which then survive a killed process.
 
         Args:
-            data: what is added.
+            data: the bytes to add.
             blocks: those of `data`.
             sealed: whether a record of them may hold a checksum over itself.
 
         Raises:
-            OSError: they are not there, and neither is anything that follows what was there.
+            OSError: nothing was added.
         """
         fd = os.open(self.path, os.O_WRONLY | os.O_CLOEXEC)
         try:
@@ -183,7 +184,8 @@ class StagingFile:
             self.queues.add((block.topic, block.queue_id))
 
     def sync_ahead(self) -> None:
-        """Bring to the disk what there is so far, so that less is left for `end`. A failure is final: `end` tells."""
+        """Sync what there is, so that less is left for `end`, which also reports a failure. A
+        failure is final."""
         with self._syncing:
             try:
                 fd = os.open(self.path, os.O_WRONLY | os.O_CLOEXEC)
@@ -192,16 +194,16 @@ class StagingFile:
             self.unsynced = 0
             try:
                 sync_data(fd)
-            except OSError as error:  # the system says so once, to whoever asks first
+            except OSError as error:  # the system reports it only once
                 self._sync_failure = FlushFailed(self.path, error)
             finally:
                 os.close(fd)
 
     def end(self) -> None:
-        """Write the trailer and bring the file and its name to the disk.
+        """Write the trailer and sync the file and its name.
 
         Raises:
-            OSError, FlushFailed: it is not there for sure.
+            OSError, FlushFailed: it may not be durable.
         """
         trailer = _END.pack(_END_MAGIC, self.size, self.messages, self.checksum)
         fd = os.open(self.path, os.O_WRONLY | os.O_CLOEXEC)
@@ -219,11 +221,11 @@ class StagingFile:
         self.ended = True
 
     def remove(self) -> None:
-        """Remove the file, if it is there."""
+        """Delete the file if it exists."""
         self.path.unlink(missing_ok=True)
 
     def _heads(self, end: int) -> Iterator[tuple[PlacedBlock, bytes]]:
-        """Yield the whole blocks before `end` with their heads; what follows the last whole one is left out."""
+        """Yield the complete blocks before `end` with their heads."""
         position = self.data_start
         with self.path.open("rb") as file:
             while position < end:
@@ -243,10 +245,10 @@ class StagingFile:
                 position += found.end
 
     def blocks(self) -> list[PlacedBlock]:
-        """Return all blocks and where they are, their contents unread.
+        """Return all blocks with their places, without their contents.
 
         Raises:
-            StoreDamaged: they are not what the trailer says.
+            StoreDamaged: they do not match the trailer.
         """
         found: list[PlacedBlock] = []
         checksum = 0
@@ -263,20 +265,20 @@ class StagingFile:
         """Return the records of a block.
 
         Raises:
-            StoreDamaged: they are not what was written.
+            StoreDamaged: they have changed.
         """
         with self.path.open("rb") as file:
             file.seek(block.position)
             data = file.read(block.size)
         if len(data) != block.size or crc32(data) != block.crc:
-            raise self._damaged(block.position, "a block does not pass its checksum")
+            raise self._damaged(block.position, "the checksum of a block is wrong")
         return data
 
     def read_run(self, run: Sequence[PlacedBlock], buffer: bytearray) -> list[memoryview]:
-        """Return the records of blocks that lie behind one another; in `buffer`, if it is large enough.
+        """Return the records of consecutive blocks; in `buffer` if that is large enough.
 
         Raises:
-            StoreDamaged: they are not what was written.
+            StoreDamaged: they have changed.
         """
         start, end = run[0].position, run[-1].position + run[-1].size
         view = memoryview(buffer if end - start <= len(buffer) else bytearray(end - start))[: end - start]
@@ -290,7 +292,7 @@ class StagingFile:
             at = block.position - start
             data = view[at : at + block.size]
             if at + block.size > filled or crc32(data) != block.crc:
-                raise self._damaged(block.position, "a block does not pass its checksum")
+                raise self._damaged(block.position, "the checksum of a block is wrong")
             found.append(data)
         return found
 
@@ -303,10 +305,10 @@ class StagingFile:
         )
 
     def verify(self) -> list[PlacedBlock]:
-        """Return all blocks after reading all of them.
+        """Read everything and return all blocks.
 
         Raises:
-            StoreDamaged: something is not what was written.
+            StoreDamaged: something has changed.
         """
         found = self.blocks()
         buffer = bytearray(RUN_BYTES)
@@ -316,7 +318,8 @@ class StagingFile:
 
 
 def runs_of(blocks: Sequence[PlacedBlock]) -> Iterator[list[PlacedBlock]]:
-    """Yield blocks of one staging in runs of at most `RUN_BYTES`, or one alone, which are read together."""
+    """Yield blocks of one staging in runs of at most `RUN_BYTES`, or a single block, to be read
+    together."""
     run: list[PlacedBlock] = []
     for block in blocks:
         if run and block.position + block.size - run[0].position > RUN_BYTES:

@@ -1,6 +1,6 @@
-"""All stagings of a broker: the directory `staging/` and what is known of the files in it.
+"""The stagings of a broker: the directory `staging/` and its files.
 
-The table belongs to the event loop; what reads and writes files blocks, and says so.
+The table belongs to the event loop; methods that access files say that they block.
 """
 
 from __future__ import annotations
@@ -16,24 +16,24 @@ from reput_broker.sink.staging_file import SUFFIX, StagingFile, StagingKey
 from reput_broker.store.file_io import make_directories
 
 AHEAD_BYTES: Final = 8 << 20
-"""How much of a staging may wait for its sync: with less there would be many syncs, with more its end would wait."""
+"""How much of a staging may be unsynced: less means many syncs, more a longer wait at its end."""
 
 
 class SyncAhead:
-    """Syncs stagings that have grown, one at a time, beside everything else. Belongs to the event loop."""
+    """Syncs growing stagings in the background, one at a time. Belongs to the event loop."""
 
     def __init__(self) -> None:
         self._due: list[StagingFile] = []
         self._wanted = trio.Event()
 
     def grown(self, file: StagingFile) -> None:
-        """Note that something was added to a staging."""
+        """Record that something was added to a staging."""
         if file.unsynced >= AHEAD_BYTES and file not in self._due:
             self._due.append(file)
             self._wanted.set()
 
     async def run(self) -> None:
-        """Sync what has grown, until cancelled."""
+        """Sync stagings until cancelled."""
         while True:
             await self._wanted.wait()
             self._wanted = trio.Event()
@@ -43,15 +43,15 @@ class SyncAhead:
 
 
 STAGING_ID: Final = re.compile(r"[0-9A-Za-z_-]{8,64}")
-"""What a sender may call a staging: it becomes the name of a file."""
+"""A valid id of a staging, which becomes a file name."""
 
 
 class StagingTable:
-    """The stagings there are.
+    """All stagings.
 
     Args:
-        directory: `staging/` below the store's root; made when it is first needed.
-        clock_s: seconds that only go forward.
+        directory: `staging/` below the store's root; made when first needed.
+        clock_s: monotonic seconds.
     """
 
     def __init__(self, directory: Path, clock_s: Callable[[], float]) -> None:
@@ -59,16 +59,16 @@ class StagingTable:
         self._clock_s = clock_s
         self._files: dict[str, StagingFile] = {}
         self.bytes = 0
-        """Bytes of all blocks that are staged."""
+        """Bytes of all staged blocks."""
 
     def __len__(self) -> int:
         return len(self._files)
 
     def load(self, now_s: float, decided: Collection[str] = ()) -> None:
-        """Read what there is from an earlier run; it counts as used now. Blocks.
+        """Read the stagings of an earlier run; they count as used now. Blocks.
 
-        What a kill has left is dropped or cut. A staging in `decided`, by its id, was whole once: its file is left as
-        it is, whatever is wrong with it, so that it can be mended.
+        Incomplete files are deleted or truncated. A staging in `decided`, by its id, was complete
+        once: its file is left as it is, so that it can be repaired.
 
         Raises:
             OSError: it cannot be read.
@@ -87,7 +87,7 @@ class StagingTable:
             self.bytes += file.size
 
     def get(self, staging_id: str) -> StagingFile | None:
-        """Return a staging by its id, or None if there is none."""
+        """Return a staging by its id, or None."""
         return self._files.get(staging_id)
 
     def all(self) -> list[StagingFile]:
@@ -99,31 +99,32 @@ class StagingTable:
         return [file for file in self._files.values() if file.key.query_id == query_id]
 
     def create(self, key: StagingKey, born_host: bytes) -> StagingFile:
-        """Make the file of a staging. Blocks; `add` makes it known. Raises OSError, DiskFull."""
+        """Make the file of a staging; `add` follows. Blocks. Raises OSError, DiskFull."""
         make_directories(self.directory)
         return StagingFile.create(self.directory, key, born_host)
 
     def add(self, file: StagingFile) -> None:
-        """Know a staging from now on."""
+        """Add a staging."""
         self._files[file.key.staging_id] = file
         self.bytes += file.size
         self.touch(file.key.query_id)
 
     def grown(self, file: StagingFile, size: int) -> None:
-        """Note that so many bytes were added to a staging."""
+        """Record that `size` bytes were added to a staging."""
         if file.key.staging_id in self._files:
             self.bytes += size
         self.touch(file.key.query_id)
 
     def touch(self, query_id: str) -> None:
-        """Note that a query is alive: none of its stagings is about to time out."""
+        """Record activity of a query, which restarts the timeout of its stagings."""
         now = self._clock_s()
         for file in self._files.values():
             if file.key.query_id == query_id:
                 file.last_used = now
 
     def forget(self, files: Iterable[StagingFile]) -> list[StagingFile]:
-        """Know stagings no more; return those that were known, whose files are then to be removed (`remove`)."""
+        """Remove stagings from the table; return those that were in it, whose files `remove` then
+        deletes."""
         forgotten = []
         for file in files:
             if self._files.pop(file.key.staging_id, None) is not None:
@@ -132,16 +133,16 @@ class StagingTable:
         return forgotten
 
     def idle(self, timeout_s: float) -> list[StagingFile]:
-        """Return the stagings whose query has done nothing for so long."""
+        """Return the stagings whose query has been idle for `timeout_s`."""
         since = self._clock_s() - timeout_s
         return [file for file in self._files.values() if file.last_used < since]
 
 
 def remove(files: Iterable[StagingFile]) -> None:
-    """Remove the files of forgotten stagings. Blocks. One that is left behind is found by the next start, and idles.
+    """Delete the files of forgotten stagings. Blocks. The next start finds leftovers, and they time out.
 
     Raises:
-        OSError: one cannot be removed.
+        OSError: one cannot be deleted.
     """
     for file in files:
         file.remove()

@@ -1,4 +1,4 @@
-"""What is on the disk about sinks, which a start reads: stagings, the intent, the last batch of each query."""
+"""The files of sinks, read at a start: stagings, the intent, the last batch of each query."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from reput_broker.tables.table_saver import TableSaver, save_now
 
 
 class SinkTables:
-    """What is on the disk about sinks: stagings, the intent, the last batch of each query."""
+    """The files of sinks and the tables that hold their content."""
 
     def __init__(
         self,
@@ -31,17 +31,18 @@ class SinkTables:
         self.clock_ms = clock_ms
 
     def load(self, now_s: float) -> None:
-        """Read all of it; stagings are kept for their time from `now_s` on, by trio's clock. Blocks.
+        """Read everything; stagings time out from `now_s` on, by trio's clock. Blocks.
 
         Raises:
-            ConfigFileDamaged: the table of batches cannot be used.
-            StoreDamaged: the intent cannot be used.
-            OSError: something cannot be read.
+            ConfigFileDamaged: the table of batches is unusable.
+            StoreDamaged: the intent is unusable.
+            OSError: a file cannot be read.
         """
         self.batches.load()
         intent = self.intents.read()
         self.staging.load(now_s, () if intent is None else intent.staging_ids)
 
     def persist(self) -> None:
-        """Write the table of batches if it has changed. Blocks. Raises OSError; the markers hold it all the same."""
+        """Write the table of batches if it has changed. Blocks. Raises OSError; the markers still
+        hold its content."""
         save_now(self.batches)
