@@ -23,14 +23,13 @@ class ActiveSlot:
 
     is_loaded: bool
     waiting: set[int] = field(default_factory=set)
-    """Log offsets of messages that have not been delivered, cancelled or dropped."""
+    """Log offsets of messages that are not finished."""
     order: list[int] | None = None
-    """The same in order, perhaps with some that no longer wait; None until `waiting_in` is called."""
+    """The same sorted, perhaps with finished ones; None until `waiting_in` is called."""
     began_at: int | None = None
     """Where the log ended when the first of its messages was delivered."""
     deletes: dict[DeleteId, str | None] = field(default_factory=dict)
-    """What delete messages of this slot cancel, with the topic of the cancelled message; None once
-    one has been found."""
+    """What its delete messages cancel, with the topic; None once the cancelled message has been found."""
 
 
 class ActiveSlots:
@@ -47,18 +46,18 @@ class ActiveSlots:
 
     @property
     def is_loading(self) -> bool:
-        """Whether the messages of an active slot are still being loaded."""
+        """Whether an active slot is still being loaded."""
         return any(not slot.is_loaded for slot in self.slots.values())
 
     def activate(self, slot_ms: int, *, is_loaded: bool) -> ActiveSlot:
-        """Return the slot of this time, activated if it was not."""
+        """Return the slot of this time, activated if necessary."""
         slot = self.slots.get(slot_ms)
         if slot is None:
             slot = self.slots[slot_ms] = ActiveSlot(is_loaded)
         return slot
 
     def push(self, due: Due) -> None:
-        """Add a message of an active slot; does nothing if it is already there."""
+        """Add a message of an active slot, unless it is there."""
         if due.physical_offset in self._waiting:
             return
         self._waiting[due.physical_offset] = due
@@ -79,8 +78,7 @@ class ActiveSlots:
         return heap[0].due_ms if heap else None
 
     def take(self, now_ms: int, count: int) -> list[Due]:
-        """Return up to `count` due messages in order. They still wait: `give_back` those that were
-        not delivered."""
+        """Return up to `count` due messages in order. Those that are not `done` must be given back."""
         taken: list[Due] = []
         heap = self._heap
         while heap and len(taken) < count and heap[0].due_ms <= now_ms:
@@ -99,7 +97,7 @@ class ActiveSlots:
         return physical_offset in self._waiting
 
     def done(self, physical_offset: int, *, delivered_from: int | None = None) -> None:
-        """Remove a message that was delivered, cancelled or dropped.
+        """Remove a delivered, cancelled or dropped message.
 
         Args:
             physical_offset: of its delayed record.
@@ -118,10 +116,8 @@ class ActiveSlots:
         return sorted(self._waiting.values())
 
     def waiting_in(self, slot_ms: int, after: int, count: int) -> list[Due]:
-        """Return up to `count` waiting messages of an active slot, by their log offsets beyond `after`.
-
-        The first call sorts the slot; later calls cost little more than what they return.
-        """
+        """Return up to `count` waiting messages of a slot, by log offset beyond `after`. The first
+        call sorts the slot."""
         slot = self.slots[slot_ms]
         if slot.order is None:
             slot.order = sorted(slot.waiting)
@@ -134,11 +130,8 @@ class ActiveSlots:
         return found
 
     def finish_before(self, stop_ms: int) -> tuple[int, list[ActiveSlot]]:
-        """Remove the finished slots before a time, up to the first unfinished one.
-
-        Returns:
-            The time of that slot, or `stop_ms`; and the slots that were removed.
-        """
+        """Remove the finished slots before a time, up to the first unfinished one; return that
+        one's time, or `stop_ms`, and the removed slots."""
         finished: list[ActiveSlot] = []
         for slot_ms in sorted(slot_ms for slot_ms in self.slots if slot_ms < stop_ms):
             slot = self.slots[slot_ms]

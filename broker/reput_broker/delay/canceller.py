@@ -75,8 +75,8 @@ class Canceller:
     Args:
         schedule: holds the waiting messages.
         counts: notified of each cancelled message.
-        store: finds the records by key, and takes those that cancel.
-        puts: serialises them with other puts.
+        store: finds messages by key, and takes the records that cancel them.
+        puts: serialises these with other puts.
         waiting: searched where the index cannot answer.
         clock_ms: wall clock.
     """
@@ -103,8 +103,8 @@ class Canceller:
         """Cancel the messages for `topic` with this unique id or key; return the result for each.
 
         Raises:
-            Refusal: the store refuses writes (messages cancelled before that are reported when the
-                call is repeated), or the latest messages cannot be searched yet.
+            Refusal: the store refuses writes, or the latest messages cannot be searched yet.
+                Repeating the call reports messages that were cancelled before.
         """
         results: dict[int, Cancelled] = {}
         moved: set[int] = set()
@@ -142,7 +142,7 @@ class Canceller:
     # -- finding -------------------------------------------------------------------------------------------
 
     async def _find(self, topic: str, key: str) -> _Found:
-        """Find records by the index; if that is disabled or being rebuilt, search everything that
+        """Find records by the index or, if it is disabled or being rebuilt, among everything that
         waits."""
         is_settled = True
         try:
@@ -185,7 +185,7 @@ class Canceller:
             await until(lambda: not self._schedule.timers.active.is_loading)
 
     def _cancel_now(self, delayed: DelayedRecord, slot_ms: int | None, record: Record) -> Cancelled | None:
-        """Decide, and put the record; None if that requires slots that are still being loaded."""
+        """Decide and put the record; None if slots must be loaded first."""
         if delayed.physical_offset in self._schedule.cancelled:
             return Cancelled(delayed, CancelOutcome.ALREADY_CANCELLED, self._store.max_physical_offset)
         if self._is_waiting(delayed, slot_ms):
@@ -208,7 +208,6 @@ class Canceller:
         return slot_ms is not None and slot_ms >= timers.active_until
 
     def _put(self, delayed: DelayedRecord, record: Record) -> PutResult:
-        """Put the record that cancels a message, and remove the message."""
         result = self._store.put_record(record)
         if result.status is not PutStatus.PUT_OK:
             code = ErrorCode.DISK_FULL if result.status is PutStatus.DISK_FULL else ErrorCode.READ_ONLY

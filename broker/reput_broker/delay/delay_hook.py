@@ -27,12 +27,7 @@ _TIMES = (names.TIMER_DELAY_SEC, names.TIMER_DELAY_MS, names.TIMER_DELIVER_MS)
 
 
 class DelayHook:
-    """Redirects delayed messages.
-
-    Args:
-        options: read at every message.
-        clock_ms: wall clock, which the times refer to.
-    """
+    """Redirects delayed messages. `options` are read at every message."""
 
     def __init__(self, options: DelayConfig, clock_ms: Callable[[], int]) -> None:
         self._options = options
@@ -41,13 +36,11 @@ class DelayHook:
     def redirect(self, record: Record, properties: dict[str, str]) -> Record | None:
         """Return the record to store instead of `record` if its message is delayed, else None.
 
-        Args:
-            record: names the message's topic and queue.
-            properties: its properties; changed in place.
+        `properties`, those of the record, are changed in place.
 
         Raises:
-            Refusal: a delay is not a number, the time is too far ahead, messages with a deliver
-                time of their own are disabled, or the added properties do not fit.
+            Refusal: a delay is not a number, the time is too far ahead, deliver times are disabled,
+                or the added properties do not fit.
         """
         level = self._level(properties)
         if level > 0:

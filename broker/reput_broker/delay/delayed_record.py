@@ -36,7 +36,7 @@ def origin_field(physical_offset: int) -> int:
 
 
 def origin_of(record: RecordView) -> int | None:
-    """Return the log offset of the record that this one names; None if it names none that precedes it."""
+    """Return the log offset of the earlier record that this one names; None if there is none."""
     field = record.prepared_transaction_offset
     if field == 0:
         return None
@@ -61,8 +61,8 @@ BROKER_PROPERTIES: Final = (
 )
 """Properties that a delivered copy does not have."""
 CANCELLED_BORN: Final = "REPUT_CANCELLED_BORN"
-"""Property of Reput's delete messages: the born time of the cancelled message, so that a later
-message with the same unique id and second is not cancelled."""
+"""The cancelled message's born time in Reput's delete messages: a later message with the same
+unique id and second is not cancelled."""
 _MARKS: Final = tuple(name.encode() + b"\x01" for name in BROKER_PROPERTIES)
 _NUMBER: Final = re.compile(rb"[+-]?[0-9]{1,19}")
 
@@ -149,24 +149,23 @@ class DelayedRecord(NamedTuple):
 
 
 class Due(NamedTuple):
-    """A delayed message and when it is due. Sorts in the order of delivery: by time, then by age."""
+    """A delayed message and when it is due. Sorts by time, then by age."""
 
     due_ms: int
     """The message's own deliver time; for one that rolls, the time of its slot."""
     physical_offset: int
-    """The log offset of the delayed record, which identifies it."""
+    """Log offset of the delayed record."""
     size: int
     level: int
-    """The delay level; 0 for a message with a deliver time of its own."""
+    """As `DelayedRecord.level`."""
     place: int
-    """The queue offset in the queue of its level, or the time of its slot in the wheel."""
+    """Queue offset in the queue of its level, or the time of its slot."""
     rolls: bool = False
-    """Whether it is rescheduled instead of delivered, because its time is further ahead than the
-    wheel reaches."""
+    """Whether it is rescheduled instead of delivered: the wheel does not reach its time."""
 
 
 def decode_delayed(data: bytes) -> DelayedRecord | None:
-    """Decode a delayed record; None if it is not one, or its destination or time is missing."""
+    """Decode a delayed record; None if it is not one, or lacks its destination or time."""
     record = RecordView(data, 0)
     marks: dict[bytes, bytes] = {}
     kept: list[bytes] = []
@@ -194,8 +193,7 @@ def decode_delayed(data: bytes) -> DelayedRecord | None:
 
 
 def timer_out_ms(deliver_ms: int) -> int:
-    """Return the slot for a deliver time: the second before it, not the one that begins with it
-    (RocketMQ: HookUtils)."""
+    """Return the slot for a deliver time: the second before it (RocketMQ: HookUtils)."""
     return (deliver_ms - 1) // TIMER_PRECISION_MS * TIMER_PRECISION_MS
 
 
@@ -251,8 +249,8 @@ def rolled_copy(delayed: DelayedRecord, store_host: bytes, *, with_crc: bool) ->
 def cancel_record(delayed: DelayedRecord, slot_ms: int, now_ms: int) -> Record:
     """Return the record that cancels a delayed record.
 
-    For a message in the wheel it is RocketMQ's delete message, which goes into the same slot and
-    which both brokers heed; for one of a delay level it is a record of a topic of our own.
+    For a message in the wheel it is RocketMQ's delete message, which both brokers heed in the slot
+    of that message; for a delay level it is a record of our own topic.
     """
     found = {
         names.REAL_TOPIC: delayed.topic,

@@ -57,7 +57,7 @@ class Deliverer:
     Args:
         schedule: its due messages are delivered.
         counts: notified of each finished message.
-        store: the copies are put there.
+        store: takes the copies.
         puts: serialises them with other puts.
         reader: reads the delayed records.
         topics: tell which destinations exist.
@@ -110,15 +110,14 @@ class Deliverer:
 
     @property
     def next_ms(self) -> int | None:
-        """When the next message in memory or at the head of a level is due; None if none waits."""
+        """When the next message in memory or of a level is due; None if none waits."""
         times = (self._timers.due.next_ms, self._levels.next_ms(self._clock_ms()))
         return min((time for time in times if time is not None), default=None)
 
     # -- what is put ---------------------------------------------------------------------------------------
 
     def _copies(self, dues: Sequence[Due], found: Sequence[bytes | None], now_ms: int) -> list[list[Copy]]:
-        """Return the copies in lists, each for one queue and small enough for one put; drop what
-        cannot be delivered."""
+        """Return the copies in lists, each for one queue and one put; drop what cannot be delivered."""
         queues: dict[tuple[str, int], list[Copy]] = {}
         for due, data in zip(dues, found, strict=True):
             copy = self._copy_of(due, data, now_ms)
@@ -174,7 +173,6 @@ class Deliverer:
         return Copy(due, delayed, TIMER_TOPIC, 0, data)
 
     def _is_deleted(self, due: Due, delayed: DelayedRecord) -> bool:
-        """Whether a delete message in the same slot names this one."""
         deletes = self._timers.due.slots[due.place].deletes
         if not deletes:
             return False
@@ -246,7 +244,6 @@ class Deliverer:
             self._timers.due.done(due.physical_offset, delivered_from=delivered_from)
 
     def _is_open(self, due: Due) -> bool:
-        """Whether the message still has to be delivered."""
         if due.level:
             return due.physical_offset not in self._cancelled
         return self._timers.due.is_waiting(due.physical_offset)

@@ -52,7 +52,7 @@ class LevelCounts:
         self._stats.waiting[topic] -= 1
 
     def recount(self, level: Level) -> None:
-        """Count the messages of a level again, since the topics of lost messages are unknown."""
+        """Count a level again, since the topics of its lost messages are unknown."""
         for topic, number in self._counted[level.number].items():
             self._stats.waiting[topic] -= number
         self._counted[level.number].clear()

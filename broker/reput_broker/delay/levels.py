@@ -41,7 +41,7 @@ class Level:
         self.ahead_from: int | None = None
         """The copies of those are in the log from here on."""
         self.head: tuple[int, int] | None = None
-        """Queue offset and stored deliver time of the first message, once they have been looked up."""
+        """Queue offset and deliver time of the first message, once looked up."""
         self._held_back: tuple[int, int] | None = None
         """After the clock was set back: messages up to this queue offset wait at most until this time."""
 
@@ -78,8 +78,7 @@ class Levels:
     Args:
         store: holds the queues.
         cancelled: log offsets of delayed records that must not be delivered.
-        on_lost: called with a level and the number of its messages that left the log before they
-            were due.
+        on_lost: called with a level and the number of its messages that left the log undelivered.
     """
 
     def __init__(
@@ -213,8 +212,7 @@ class Levels:
             self._on_lost(level, gone)
 
     def deliver_ms(self, physical_offset: int, size: int, code: int) -> int:
-        """Return the deliver time that a queue entry holds, or its record's if the entry holds an
-        extension address."""
+        """Return the deliver time that a queue entry, or its record, holds."""
         del size
         if not is_address(code):
             return code
@@ -246,8 +244,8 @@ class _Cancellation(NamedTuple):
 class LevelCancellations:
     """Cancelled messages of delay levels that are not due yet; each has a record in a topic of our own.
 
-    The records are read again at every start. Messages with a deliver time of their own need no
-    such table: a delete message in their slot cancels them. One owner.
+    The records are read at every start. Messages with a deliver time need none: a delete message in
+    their slot cancels them. One owner.
 
     Args:
         store: holds the records.
@@ -285,11 +283,11 @@ class LevelCancellations:
             self.add(cancel_offset, record.queue_id + 1, record.queue_offset)
 
     def add(self, cancel_offset: int, level: int, queue_offset: int) -> None:
-        """Remember which message the record at a queue offset of our topic cancels."""
+        """Remember which message the record at a queue offset cancels."""
         self._waiting.append(_Cancellation(cancel_offset, level, queue_offset))
 
     def first_offset(self) -> int:
-        """Return the queue offset of the first record that is still needed."""
+        """Return the queue offset of the first record still needed."""
         waiting = self._waiting
         while waiting and waiting[0].queue_offset < self._levels.of(waiting[0].level).next_offset:
             waiting.popleft()

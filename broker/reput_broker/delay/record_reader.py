@@ -20,12 +20,7 @@ Place = tuple[int, int]
 
 
 class RecordReader:
-    """Reads records of one store.
-
-    Args:
-        store: the store.
-        warm_from: records before this log offset have not been read since the start.
-    """
+    """Reads records of one store; those before `warm_from` have not been read since the start."""
 
     def __init__(self, store: MessageStore, warm_from: int = 0) -> None:
         self._store = store

@@ -52,7 +52,7 @@ class Schedule:
         data_dir: the store directory.
         store: open.
         timer_log_file_size: bytes of one file of the timer log.
-        roll_window_ms: messages further ahead are rescheduled on the way to their time.
+        roll_window_ms: messages further ahead are rescheduled on the way.
         clock_ms: wall clock.
         wheel_slots: seconds in one turn of the wheel; RocketMQ's number if RocketMQ is to open the
             directory.
@@ -69,8 +69,7 @@ class Schedule:
         wheel_slots: int = SLOTS,
     ) -> None:
         self.cancelled: set[int] = set()
-        """Log offsets of delayed records that must not be delivered and whose cancellation is
-        recorded nowhere else yet."""
+        """Log offsets of delayed records that must not be delivered; only while nothing else says so."""
         self.consumed = OffsetSet()
         """Log offsets of records in the timer's queue that an earlier run finished."""
         self.stats = DelayStats()
@@ -81,7 +80,7 @@ class Schedule:
         )
         self.levels = Levels(store, self.cancelled, self._lost)
         self.on_lost: Callable[[Level], None] = _nothing
-        """Called when messages of a level have been lost."""
+        """Called with a level that has lost messages."""
         self.cancellations = LevelCancellations(store, self.levels, self.cancelled)
         self._offsets = DelayOffsetFile(data_dir / "config" / "delayOffset.json")
         self._store = store
@@ -92,10 +91,10 @@ class Schedule:
     # -- beginning -----------------------------------------------------------------------------------------
 
     def open(self, topics: Iterable[str]) -> None:
-        """Recover the state that an earlier run, of this broker or of RocketMQ, left. Blocks.
+        """Recover what an earlier run, of this broker or of RocketMQ, left. Blocks.
 
         Args:
-            topics: topic names; their hashes identify the topics of messages in the wheel.
+            topics: names whose hashes identify the topics of messages in the wheel.
 
         Raises:
             ForeignFile, StoreDamaged, ConfigFileDamaged: a file has unexpected content; the error
@@ -209,11 +208,8 @@ class Schedule:
         self._queues_from = first
 
     def waiting_from(self) -> int:
-        """Return a log offset before which no message waits: as of the last `note_queues`, so at most too
-        small.
-
-        Blocks; thread-safe.
-        """
+        """Return a log offset before which no message waits, as of the last `note_queues`. Blocks;
+        thread-safe."""
         return 0 if self.timers.lacks_wheel else self.timers.first_waiting(self._queues_from)
 
     # -- saving --------------------------------------------------------------------------------------------
@@ -274,8 +270,8 @@ class Schedule:
             self.timers.close()
 
     def _leave_for_rocketmq(self) -> None:
-        """Move what is left of partly delivered slots to the next second, since RocketMQ knows no
-        partly delivered slot."""
+        """Move what partly delivered slots still hold to the next second: RocketMQ knows no partly
+        delivered slot."""
         timers, now_ms = self.timers, self._clock_ms()
         for due, deletes in timers.take_active(now_ms):
             data = self._store.message_at(due.physical_offset)
@@ -297,7 +293,7 @@ def _nothing(_: Level) -> None:
 
 
 def _is_alike(progress: Progress, saved: Progress) -> bool:
-    """Whether `saved` would cost little more recovery work than `progress` after a crash."""
+    """Whether saving `progress` would spare a recovery little work."""
     old, new = saved.timers, progress.timers
     return (
         progress.delivered == saved.delivered

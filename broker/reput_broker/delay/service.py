@@ -33,7 +33,7 @@ _COUNT_PAUSE_S = 0.001
 
 
 class DelayedArrivals:
-    """A dispatcher that wakes the schedule when a delayed message has been stored."""
+    """A dispatcher that wakes the schedule for new delayed messages."""
 
     def __init__(self) -> None:
         self._wake: dict[str, Callable[[], None]] = {}
@@ -51,16 +51,7 @@ class DelayedArrivals:
 
 
 class DelayService:
-    """Runs one schedule.
-
-    Args:
-        schedule: opened.
-        store: its log and queues are read.
-        deliverer, feed, counts: do the steps.
-        arrivals: notifies about new delayed messages.
-        clock_ms: wall clock.
-        flush_interval_s: seconds between two checks whether progress must be saved.
-    """
+    """Runs one schedule. Checks every `flush_interval_s` whether progress must be saved."""
 
     def __init__(
         self,
@@ -101,7 +92,7 @@ class DelayService:
         return self.deliver, self.feed_wheel, self.load_slots, self.count_levels, self.save, self.clean
 
     async def deliver(self) -> None:
-        """Deliver messages as they become due, and retry while the store refuses them."""
+        """Deliver due messages, and retry while the store refuses them."""
         while True:
             self._due = trio.Event()
             try:
@@ -123,7 +114,7 @@ class DelayService:
                 await self._due.wait()
 
     async def feed_wheel(self) -> None:
-        """Give every message of the timer's queue its place in the wheel."""
+        """Put the messages of the timer's queue into the wheel."""
         said = self._schedule.timers.wheel_refusal or ""
         while True:
             self._arrived = trio.Event()
@@ -189,7 +180,7 @@ class DelayService:
                 await self._uncounted.wait()
 
     async def save(self) -> None:
-        """Save the schedule's progress at each interval in which it has changed."""
+        """Save the progress at each interval in which it has changed."""
         while True:
             await trio.sleep(self._flush_interval_s())
             self._feed.finish_slots(self._clock_ms())

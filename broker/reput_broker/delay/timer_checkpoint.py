@@ -43,15 +43,15 @@ _MARK_MAGIC = b"RPUTTIME"
 _FILES_AT = _FIELDS.size + _MARK.size
 _SECTOR_BYTES = 512
 FILES_MAX = (_SECTOR_BYTES - _FILES_AT - _CRC.size) // _FILE.size
-"""The number of timer log files whose checksums are kept: the content must fit into one sector,
-which a power loss does not tear."""
+"""Number of timer log files with a checksum: everything must fit into one sector, which a power
+loss does not tear."""
 
 FileDigests = tuple[tuple[int, int], ...]
-"""Of files of the timer log the position of the first unit, and a checksum of the units."""
+"""For each file of the timer log the position of its first unit and a checksum of its units."""
 
 
 class TimerCheckDamaged(Exception):
-    """The file is ours and its checksum is wrong: the timer's files must be rebuilt from the log."""
+    """The checksum is wrong: the timer's files must be rebuilt from the log."""
 
 
 class TimerProgress(NamedTuple):
@@ -79,7 +79,7 @@ class TimerCheckpoint:
         self._written: TimerProgress | None = None
 
     def load(self) -> TimerProgress | None:
-        """Read the file; None if it does not exist or is empty (a start was killed while making it).
+        """Read the file; None if it is missing or empty, as a kill at its creation leaves it.
 
         Raises:
             ForeignFile: it has another length.
@@ -110,8 +110,7 @@ class TimerCheckpoint:
     def save(self, progress: TimerProgress, now_ms: int) -> None:
         """Write and sync the file unless its content is the same. Blocks.
 
-        Everything that the progress states must have been flushed before. The content fits into one
-        sector.
+        Everything that the progress states must have been flushed before.
 
         Raises:
             DiskFull: the file could not be made or written.

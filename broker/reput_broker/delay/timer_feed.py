@@ -44,13 +44,7 @@ LOADED_MAX = 200_000
 
 
 class TimerFeed:
-    """Feeds the schedule's timer.
-
-    Args:
-        schedule: its timer, its finished and cancelled records, its counts.
-        store: has the timer's queue.
-        reader: reads records.
-    """
+    """Feeds the schedule's timer."""
 
     def __init__(
         self,
@@ -70,12 +64,12 @@ class TimerFeed:
 
     @property
     def is_behind(self) -> bool:
-        """Whether the queue holds messages without a unit, or the wheel has not been made."""
+        """Whether messages of the queue have no unit, or the wheel is missing."""
         return self.behind > 0 or self._timers.lacks_wheel
 
     @property
     def behind(self) -> int:
-        """How many messages of the queue have no unit yet, delete messages included."""
+        """Number of messages in the queue without a unit, delete messages included."""
         return max(0, self._store.max_offset_in_queue(TIMER_TOPIC, 0) - self._timers.queue_offset)
 
     async def take_from_queue(self, now_ms: int) -> int:
@@ -83,8 +77,8 @@ class TimerFeed:
         room.
 
         Raises:
-            DiskFull, FlushFailed, OSError: a file could not be made; the messages keep their place
-                in the queue.
+            DiskFull, FlushFailed, OSError: a file could not be made; the messages stay in the
+                queue.
         """
         timers = self._timers
         low = self._store.min_offset_in_queue(TIMER_TOPIC, 0)
@@ -122,7 +116,6 @@ class TimerFeed:
         )
 
     def _took(self, entry: Timed, delayed: DelayedRecord | None, slot: ActiveSlot | None) -> None:
-        """Update counts and cancellations for a message that has got its unit."""
         if delayed is None:
             data = None if entry.size <= 0 else self._store.message_at(entry.physical_offset)
             self._stats.dropped["lost" if data is None else "unreadable"] += 1
@@ -140,7 +133,7 @@ class TimerFeed:
         """Apply a delete message. Ours name the record and took effect when they were put; RocketMQ's
         only have a key.
 
-        If the slot is not active yet, the delete message is found when its chain is loaded.
+        If the slot is not active, loading its chain finds the delete message.
         """
         target = origin_of(delayed.record)
         was_heeded = target in self._cancelled

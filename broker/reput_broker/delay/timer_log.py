@@ -197,8 +197,7 @@ class TimerLog:
         return starts
 
     def _find_end(self) -> int:
-        """Find the first position in the last two files that holds no unit (RocketMQ:
-        recoverAndRevise)."""
+        """Find the first position without a unit in the last two files (RocketMQ: recoverAndRevise)."""
         for file in self._files[-2:]:
             position = 0
             for start, units in self._pieces_of(file, self._units_end):
@@ -212,9 +211,9 @@ class TimerLog:
         return self._files[-1].start + self.file_size if self._files else 0
 
     def holds(self, position: int, digests: FileDigests) -> bool:
-        """Whether no file is missing and the files match these digests up to a position. Blocks.
+        """Whether the files are complete up to a position and match these digests. Blocks.
 
-        Older files may have been deleted since.
+        Older files may have been deleted.
         """
         if self.end < position or not self._is_whole:
             return False
@@ -231,7 +230,7 @@ class TimerLog:
 
     @property
     def digests(self) -> FileDigests:
-        """The position of each file's first unit and a checksum of its units."""
+        """For each file the position of its first unit and a checksum of its units."""
         return tuple(self._digests.items())
 
     def cut(self, end: int) -> None:
@@ -287,7 +286,7 @@ class TimerLog:
                 self._prepared = _File(start, create_file(path, self.file_size))
 
     def begin_append(self) -> int:
-        """Return the position of the next unit, in an existing file with `room` for at least one."""
+        """Return the position of the next unit, in a file with `room` for it."""
         if not self._files or self._is_full():
             self._roll()
         return self.end
@@ -298,11 +297,10 @@ class TimerLog:
         return (self._units_end - (self.end - self._files[-1].start)) // UNIT_BYTES if self._files else 0
 
     def append(self, units: bytes) -> None:
-        """Append at most `room` units. They survive a killed process, and a power loss only after
-        `flush`.
+        """Write at most `room` units. They survive a killed process; a power loss only after `flush`.
 
         Raises:
-            DiskFull: the file system did not really allocate the file; the call may be repeated.
+            DiskFull: the file system had not allocated the file; the call may be repeated.
         """
         file = self._files[-1]
         write_all(file.fd, units, self.end - file.start, self._path(file.start))
@@ -365,7 +363,7 @@ class TimerLog:
         return units, position
 
     def _block_around(self, position: int) -> tuple[bytes, int]:
-        """Read a unit and the bytes before it, since the next unit of the chain is often near."""
+        """Read a unit and the bytes before it, which often hold the next one of the chain."""
         for file in reversed(self._files):
             if file.start <= position:
                 end = position - file.start + UNIT_BYTES
@@ -374,17 +372,15 @@ class TimerLog:
         return b"", position
 
     def pieces(self) -> Iterator[tuple[int, bytes]]:
-        """Read all units in order: yield the position of the first of each piece and their bytes. Blocks.
-
-        The pieces may contain invalid units.
-        """
+        """Yield all units in order: the position of each piece and its bytes, which may hold
+        invalid units. Blocks."""
         for file in self._files:
             for start, units in self._pieces_of(file, self.end - file.start):
                 yield file.start + start, units
 
     def _pieces_of(self, file: _File, stop: int) -> Iterator[tuple[int, bytes]]:
-        """Read the units of a file up to a position in it: yield the position in the file and the
-        bytes."""
+        """Yield the units of a file up to a position in it: where each piece is in the file, and
+        its bytes."""
         position, stop = 0, min(self._units_end, stop)
         while position < stop:
             data = os.pread(file.fd, min(_READ_UNITS * UNIT_BYTES, stop - position), position)
@@ -405,12 +401,11 @@ class TimerLog:
     # -- deleting ------------------------------------------------------------------------------------------
 
     def drop_first_before(self, slot_ms: int) -> bool:
-        """Delete the first file if it is not the last and all of its slots are before a time. Blocks.
-
-        Durable on return. Any thread, one call at a time.
+        """Delete the first file, durably, if it is not the last and its slots are before a time. Blocks;
+        any thread, one call at a time.
 
         Raises:
-            OSError, FlushFailed: the file could not be removed, or the removal may not be durable.
+            OSError, FlushFailed: it could not be deleted, or that may not be durable.
         """
         if len(self._files) < 2:
             return False

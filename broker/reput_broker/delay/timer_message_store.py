@@ -61,11 +61,10 @@ def image_of(log: TimerLog, slots: int, read_ms: int, consumed: OffsetSet) -> Wh
     """Return the wheel that a timer log describes. Memory does not grow with the log. Blocks.
 
     Args:
-        log: the timer log.
-        slots: of the wheel.
+        log, slots: of the wheel.
         read_ms: slots before this time are finished.
-        consumed: log offsets of delayed records that were delivered, rescheduled or cancelled.
-            Their units stay in their chains and are not counted.
+        consumed: log offsets of finished records; their units stay in their chains and are not
+            counted.
     """
     image = WheelImage(slots)
     for position, units in log.pieces():
@@ -110,10 +109,10 @@ class Timed(NamedTuple):
     cancels: bool
     """Whether it is a delete message."""
     stays: bool = False
-    """Whether it goes into exactly that slot, because the message that it cancels is there."""
+    """Whether it cancels a message of exactly that slot."""
     is_done: bool = False
-    """Whether it is finished. It still gets a unit, in a finished slot: RocketMQ takes the last
-    unit of the log for the last message of the queue that it has handled."""
+    """Whether it is finished. It still gets a unit, in a finished slot, because RocketMQ takes the
+    last unit of the log for the last message that it has handled."""
 
 
 class _Placed(NamedTuple):
@@ -178,8 +177,8 @@ class TimerMessageStore:
         Args:
             first_offset, end_offset: bounds of the timer's queue.
             now_ms: the time.
-            queue_offset_at: returns the queue offset of the timer queue's record at a log offset,
-                or None.
+            queue_offset_at: returns the queue offset of the timer's record at a log offset, or
+                None.
 
         Returns:
             The log offset behind which copies of unfinished messages may be; None if there can be
@@ -208,8 +207,7 @@ class TimerMessageStore:
         return progress.replay_from
 
     def _start_over(self, first_offset: int, end_offset: int, now_ms: int) -> int | None:
-        """Read the whole queue again, and the whole log for delivered copies: the files are new,
-        lost or damaged."""
+        """Read the whole queue and log again: the files are new, lost or damaged."""
         self.log.cut(0)
         self.read_ms = slot_of(now_ms)
         self.queue_offset = first_offset
@@ -237,7 +235,7 @@ class TimerMessageStore:
 
         Args:
             now_ms: the time.
-            consumed: log offsets of delayed records that were delivered, rescheduled or cancelled.
+            consumed: log offsets of finished records.
 
         Returns:
             The number of waiting messages by topic hash.
@@ -256,7 +254,7 @@ class TimerMessageStore:
         return image.waiting
 
     def _make_wheel(self, image: WheelImage | None = None) -> None:
-        """Make the wheel with the chains of the timer log, completely or not at all. Blocks."""
+        """Make the wheel with all chains, or not at all. Blocks."""
         if image is None and self.log.end:
             image = image_of(self.log, self.wheel.slots, self.read_ms, self._consumed)
         self.wheel.create()
@@ -266,9 +264,9 @@ class TimerMessageStore:
 
     @property
     def lacks_wheel(self) -> bool:
-        """Whether the timer log has units but disk or memory did not suffice for the wheel.
+        """Whether the timer log has units but there was no disk space or memory for the wheel.
 
-        Slots must not be used until `make_files` has made it; new messages are accepted meanwhile.
+        Slots must not be used until `make_files` has made it.
         """
         return self.wheel_refusal is not None
 
@@ -295,12 +293,12 @@ class TimerMessageStore:
             self.log.make_file()
 
     def add(self, entries: Sequence[Timed], now_ms: int) -> list[int]:
-        """Give the next messages of the timer's queue their units; messages of active slots go into
-        memory too.
+        """Give the next messages of the timer's queue their units, and keep those of active slots in
+        memory.
 
         Returns:
-            Their slots: of the first messages only if a file of the log ends in between, or if the
-                next one's slot is held by a message another turn of the wheel away.
+            Their slots. Only the first messages are added if a file of the log ends in between, or
+                if a message of another turn of the wheel holds the next slot.
 
         Raises:
             DiskFull: nothing has changed; the call may be repeated.
@@ -321,7 +319,7 @@ class TimerMessageStore:
         return [one.slot_ms for one in placed]
 
     def _place(self, entries: Sequence[Timed], position: int, now_ms: int) -> list[_Placed]:
-        """Choose the slots of messages and make the units that chain them there."""
+        """Choose the slots of messages and make their units."""
         changed: dict[int, Slot] = {}
         placed: list[_Placed] = []
         for timed in entries:
@@ -365,7 +363,6 @@ class TimerMessageStore:
         ).pack()
 
     def _let_wait(self, timed: Timed, one: _Placed) -> None:
-        """Keep a message of an active slot in memory."""
         slot_ms = one.slot_ms
         if slot_ms not in self.active.slots:
             self.active.activate(slot_ms, is_loaded=one.before == EMPTY)
@@ -378,7 +375,6 @@ class TimerMessageStore:
     def _append(
         self, slot_ms: int, physical_offset: int, size: int, topic_hash: int, flags: int, now_ms: int
     ) -> None:
-        """Append one unit to the chain of a slot."""
         position = self.log.begin_append()
         before = self.wheel.slot(slot_ms)
         self.log.append(self._unit(before, slot_ms, physical_offset, size, topic_hash, flags, now_ms))
@@ -393,8 +389,8 @@ class TimerMessageStore:
         """Return the slot for a message and whether it rolls there (RocketMQ:
         TimerMessageStore.doEnqueue).
 
-        RocketMQ counts from now. Here the store time counts, so that a message that gets its unit
-        again after a crash gets the same slot, as does the delete message that cancels it.
+        RocketMQ counts from now. Here the store time counts, so that a message, and what cancels
+        it, get the same slot again after a crash.
         """
         if timed.is_done:
             return self.read_ms - PRECISION_MS, False

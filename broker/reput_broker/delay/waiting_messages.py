@@ -73,14 +73,7 @@ async def until(condition: Callable[[], bool]) -> None:
 
 
 class WaitingMessages:
-    """Walks over one schedule.
-
-    Args:
-        schedule: holds the waiting messages.
-        store: has the levels' queues.
-        reader: reads the records.
-        clock_ms: wall clock.
-    """
+    """Walks over one schedule."""
 
     def __init__(
         self, schedule: Schedule, store: MessageStore, reader: RecordReader, clock_ms: Callable[[], int]
@@ -91,7 +84,7 @@ class WaitingMessages:
         self._clock_ms = clock_ms
 
     async def settle(self) -> None:
-        """Wait until a walk meets everything that has been put so far.
+        """Wait until a walk meets everything put so far.
 
         Raises:
             Refusal: that takes too long.
@@ -104,7 +97,7 @@ class WaitingMessages:
     async def next(self, cursor: WalkCursor, count: int) -> list[DelayedRecord] | None:
         """Return at most `count` of the next messages and advance the cursor; None at the end.
 
-        An empty list is not the end: none of the records examined still waits.
+        An empty list is not the end: of these records none still waits.
         """
         slot_ms = await self._next_slot(cursor)
         heads = self._heads(cursor)
@@ -119,7 +112,6 @@ class WaitingMessages:
     # -- levels --------------------------------------------------------------------------------------------
 
     def _heads(self, cursor: WalkCursor) -> list[tuple[int, int]]:
-        """Return when the next message of each level is due, with the level."""
         heads: list[tuple[int, int]] = []
         for level, _ in self._schedule.levels.waiting():
             dues = self._dues(cursor, level, 1)
@@ -185,8 +177,8 @@ class WaitingMessages:
         return await self._read(dues, deleted)
 
     async def _in_chain(self, slot_ms: int, after: int, count: int) -> tuple[list[Due], set[DeleteId]]:
-        """Return up to `count` messages of a slot that is not loaded, by their log offsets beyond
-        `after`, and the ids in all of its delete messages."""
+        """Return up to `count` messages of a slot that is not loaded, by log offset beyond `after`,
+        and the ids in all of its delete messages."""
         timers, consumed = self._schedule.timers, self._schedule.consumed
         dues: list[Due] = []
         deletes: list[Place] = []
