@@ -149,7 +149,6 @@ class OffsetSetting:
         """Set a group's offsets; return how many members were notified by request.
 
         Args:
-            group: the group.
             offsets: the next message to consume, by queue.
             timestamp_ms: the time in request 220; RocketMQ's clients only log it.
             check: called right before the offsets are set; raises if the group or a topic was

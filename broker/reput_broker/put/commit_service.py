@@ -35,9 +35,6 @@ class CommitRealTimeService:
     """Decides when buffers are committed and answers waiting puts.
 
     Args:
-        store: has the pool.
-        config: read before each commit.
-        counters: of the time to an answer.
         on_committed: called after each commit that moved the committed offset, before any answer.
         on_failure: called once with the reason when a commit has failed for good.
     """

@@ -35,9 +35,6 @@ class FlushCommitLogService:
     """Decides when the log is synced and answers waiting puts.
 
     Args:
-        store: is synced.
-        config: read before each sync.
-        counters: of syncs and of the time to an answer.
         on_committed: called after each sync, which commits first, whether or not it succeeded; None
             without a pool.
         on_flushed: called after each sync that moved the flushed offset, before any answer, so that

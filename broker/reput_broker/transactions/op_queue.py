@@ -170,8 +170,6 @@ class OpWriter:
     """Puts the op messages of one op queue.
 
     Args:
-        ops: the decisions.
-        puts: puts the messages.
         log_end: returns where the log ends, a pool's buffer included. An op message that carries
             this offset names no earlier record (`delayed_record.py`).
         clock_ms: wall clock.
