@@ -16,9 +16,9 @@ from typing import Any, NamedTuple
 import structlog
 
 from reput_broker.delay.delayed_record import decode_delayed
-from reput_broker.delay.delivered_records import DeliveredRecords, OffsetSet
 from reput_broker.delay.level_offsets import DelayOffsetFile, LevelProgress
 from reput_broker.delay.levels import Level, LevelCancellations, Levels
+from reput_broker.delay.recovery import DeliveredRecords, OffsetSet
 from reput_broker.delay.timer_checkpoint import TimerProgress
 from reput_broker.delay.timer_message_store import TimerMessageStore
 from reput_broker.delay.timer_wheel import SLOTS
