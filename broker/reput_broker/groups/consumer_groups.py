@@ -23,9 +23,8 @@ class Wanted(NamedTuple):
     """What a member asks for, comparable: message model, and (topic, expression type, expression) by
     subscription.
 
-    All members of a group must ask for the same, since they share its messages. The version of a
-    subscription, the order of its tags and the group's retry topic, which some clients subscribe to
-    later, do not count.
+    All members of a group must ask for the same. The version of a subscription, the order of its
+    tags and the group's retry topic, which some clients subscribe to later, do not count.
     """
 
     message_model: MessageModel

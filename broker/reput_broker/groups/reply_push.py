@@ -1,13 +1,13 @@
 """Push a reply to its requester: request 326 (RocketMQ: ReplyMessageProcessor.pushReplyMessage,
 Broker2Client.callClient).
 
-The replier waits until the requester has taken the reply, or gets the reason why not. The number of
-replies in flight to one requester is limited; further ones queue, and their bytes are bounded, for
-each requester and in total.
+The replier waits until the requester has taken the reply, or gets the reason why not. The replies
+in flight to one requester are limited in number; the bytes that wait are bounded for each requester
+and in total.
 
-A requester that loses its connection returns a moment later on a new one, with a heartbeat. So a
-push whose connection ends searches for it again; and for a while after the broker's start, when all
-clients are reconnecting, it waits for unknown requesters.
+A requester that loses its connection soon returns on a new one. So a push whose connection ends
+searches for it again; and shortly after a start, when all clients are reconnecting, pushes wait for
+unknown requesters.
 """
 
 from __future__ import annotations

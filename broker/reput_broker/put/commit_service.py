@@ -2,13 +2,13 @@
 CommitRealTimeService).
 
 With `store.transient_store_pool` a put stays in the broker's memory until a commit writes it to its
-file, and so to the page cache; `page_cache` is acknowledged after that. A waiting put starts a
-commit immediately, and puts that arrive while one runs share the next. Oneway sends are committed
-by the clock: every `commit_interval` if there are `commit_least_pages` or a file is full, and every
-`commit_thorough_interval` in any case. A put that waits for its sync needs no commit from here,
-because each sync commits first.
+file, and so to the page cache; then `page_cache` is acknowledged. A waiting put starts a commit
+immediately; puts that arrive while one runs share the next. Oneway sends are committed by the
+clock: every `commit_interval` if there are `commit_least_pages` or a file is full, and every
+`commit_thorough_interval` in any case. Puts that wait for a sync need none: each sync commits
+first.
 
-Commits run in a worker thread, one at a time, because a commit can be slow.
+Commits can be slow, so they run in a worker thread, one at a time.
 """
 
 from __future__ import annotations

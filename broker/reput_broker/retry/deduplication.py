@@ -1,11 +1,9 @@
 """Store a message once although its producer sent it several times; topic and unique id identify it.
 
-Dispatched messages are found in the key index, which is on disk and is completed from the log after
-a crash, so a restart forgets nothing. Only messages put since then are kept in memory, which
-therefore does not grow with the window. A message sent for the first time under a fresh id is only
-remembered; one that may be stored already is searched for. A first attempt can still be in the
-buffers of a connection that the producer has abandoned, so a message that was searched for and not
-found stays remembered in case that attempt arrives late.
+Dispatched messages are found in the key index, which a crash leaves complete. Only messages put
+since then are in memory, which therefore does not grow with the window. A first attempt can still
+be in the buffers of a connection that the producer has abandoned, so a message that was searched
+for and not found is remembered until that attempt may have arrived.
 """
 
 from __future__ import annotations
@@ -260,7 +258,6 @@ class Deduplication:
         return None if self._store.is_deleted(topic, place.physical_offset) else place
 
     def _since_ms(self) -> int:
-        """Return the beginning of the window."""
         return self._clock_ms() - int(self._window_s() * 1000)
 
     def remember(
@@ -308,7 +305,6 @@ class Deduplication:
             self._checked.popitem(last=False)
 
     def _forget_dispatched(self) -> None:
-        """Forget what the index contains."""
         until = min(self._looking.values(), default=self._store.dispatched_offset)
         while self._order and self._order[0][0] <= until:
             end, identities = self._order.popleft()
@@ -334,7 +330,6 @@ def _place_of(data: bytes) -> Place:
 
 
 def _refusal_for(doubt: Doubt, unique_id: str) -> tuple[ErrorCode, str]:
-    """Return the code and text for a message of which it is unknown whether it is stored."""
     text = f"{doubt.value}, so it is unknown whether the message with unique id {unique_id!r} is stored"
     if doubt is Doubt.BEHIND:
         return ErrorCode.NOT_READY, f"{text}; send it again shortly"

@@ -1,22 +1,21 @@
 """Store a returned message once although its consumer repeats the request after a lost answer.
 
-The stored message names the returned one: `SEND_BACK_ID` holds the log offset of the record that
-the consumer received, and the id that our client assigns to each delivery (RocketMQ's clients send
-none). Another request of the same group for the same record repeats the first one
+The stored message holds in `SEND_BACK_ID` the log offset of the record that the consumer received,
+and the id that our client assigns to each delivery (RocketMQ's clients send none). Another request
+of the same group for the same record repeats the first one
 
-- if it has the same id: the client got no answer and tries again;
+- if it has the same id;
 - if the first made a dead letter that still exists;
-- while the first is still delayed: the group will get the message anyway.
+- while the first is still delayed, since the group will get the message anyway.
 
 Otherwise it is a new request: the group's offset was reset and it received the message again.
 
-A client that gets no answer to 36 may send the message to the retry topic instead (RocketMQ's do so
-immediately). Ours repeats the `SEND_BACK_ID` there; RocketMQ's are recognised by unique id, body
-and number of attempts while the first one is delayed.
+A client without an answer to 36 may send the message to the retry topic instead. Ours repeats the
+`SEND_BACK_ID` there; RocketMQ's are recognised by unique id, body and number of attempts while the
+first one is delayed.
 
-The latest requests are kept in memory. When our client says that it repeats a request, older ones,
-and those from before a restart, are searched for in the index, which finds messages with a unique
-id.
+The latest requests are in memory. If our client says that it repeats a request, older ones, and
+those from before a restart, are searched for in the index by unique id.
 """
 
 from __future__ import annotations
@@ -97,7 +96,7 @@ class SendBackDeduplication:
     Args:
         store: its index is searched; without one, only the latest requests are known.
         dispatch: dispatches what is readable of the log.
-        clock_ms: wall clock, which the delays refer to.
+        clock_ms: wall clock.
         remembered_max: number of requests kept in memory.
     """
 

@@ -244,11 +244,7 @@ class Committer:
         )
 
     def _check_writable(self) -> None:
-        """Refuse to decide a batch that would have to wait.
-
-        Raises:
-            Refusal: the store accepts no messages now.
-        """
+        """Refuse to decide a batch that would have to wait."""
         store = self._store
         if store.read_only_reason is not None:
             raise Refusal(
@@ -292,10 +288,10 @@ class Committer:
             ) from refusal
 
     def _checked(self, wanted: Commit) -> list[StagingFile]:
-        """Return the stagings of a commit, as their sender describes them.
+        """Return the stagings of a commit.
 
         Raises:
-            Refusal: one is missing or different.
+            Refusal: one is missing, incomplete or different from its description.
         """
         files: dict[str, StagingFile] = {}
         for part in wanted.parts:
@@ -364,7 +360,6 @@ class Committer:
         return await self._appender.append_own(size, lambda: self._store.put_record(record), SINK_TOPIC)
 
     def _drop(self, query_id: str, batch_id: int) -> None:
-        """Drop everything that a query has staged for this committed batch or an earlier one."""
         done = [file for file in self._staging.of(query_id) if file.key.batch_id <= batch_id]
         self._dropped += self._staging.forget(done)
 
@@ -379,7 +374,7 @@ class Committer:
         except OSError as error:
             log.warning("staging_not_removed", detail=str(error), hint="the next start removes it")
 
-    # -- beside everything else --------------------------------------------------------------------------------
+    # -- background ---------------------------------------------------------------------------------------------
 
     async def run(self) -> None:
         """Complete a decided batch that could not be published, until cancelled."""

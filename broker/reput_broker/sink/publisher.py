@@ -46,7 +46,7 @@ class Pace:
         stats: count all puts.
         clock_s: monotonic seconds.
         most: upper bound for the bytes of a piece.
-        quiet_s: how long there has been no other put, as far as is known.
+        quiet_s: how long there has been no other put.
     """
 
     def __init__(

@@ -318,7 +318,6 @@ class SinkProcessor:
             await self._committer.remove_dropped()
 
     async def _committed(self, request: Request, commit: Commit) -> Response:
-        """Commit a batch and return the answer."""
         try:
             done = await self._committer.commit(commit)
         except Refusal as refusal:
@@ -389,7 +388,6 @@ class SinkProcessor:
             )
 
     def _lock(self, staging_id: str) -> trio.Lock:
-        """Return the lock by which requests of one staging are serialised."""
         if len(self._locks) > 2 * len(self._staging) + _COMMITS_WAITING_MAX:
             self._locks = {
                 name: lock

@@ -1,8 +1,8 @@
 """Ask producers about transactions: request 39 (RocketMQ: AbstractTransactionalMessageCheckListener).
 
-Any live producer of the group is asked, in turn. One that is disconnecting, or has too much to
-read, is skipped; if that holds for all, the group is skipped until the next round. The broker does
-not wait for an answer: it arrives as the end of the transaction, or not at all.
+The live producers of the group take turns. One that is disconnecting, or has too much to read, is
+skipped; if all are, so is the group until the next round. The answer arrives as the end of the
+transaction, or not at all.
 """
 
 from __future__ import annotations
@@ -24,15 +24,7 @@ _TOGETHER_MAX: Final = 64
 
 
 class CheckRequests:
-    """Half messages whose producers are to be asked.
-
-    Args:
-        store: tells what can be read.
-        producers: whom to ask.
-        counts: of messages without a producer.
-        flush: syncs the log once, whether or not that succeeds.
-        broker_name: put into the requests.
-    """
+    """Half messages whose producers are to be asked. `flush` syncs the log once and does not raise."""
 
     def __init__(
         self,
@@ -81,7 +73,7 @@ class CheckRequests:
                 self._counts.checks[half.topic, "no_producer"] += 1
 
     def _ask(self, half: HalfMessage) -> bool:
-        """Send the request to a producer of the group, each tried once; return whether one takes it."""
+        """Send the request, trying each producer of the group once; return whether one takes it."""
         if half.producer_group in self._passed_over:
             return False
         record = half.record

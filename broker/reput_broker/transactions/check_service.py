@@ -1,21 +1,16 @@
 """Check open transactions: ask producers for a decision (RocketMQ:
 TransactionalMessageServiceImpl.check).
 
-Every `transactions.check_interval` a round goes over the open half messages, oldest first. One that
-is old enough is copied to the end of the half queue with its check count increased, and once the
-copy can be read, a live producer of its group is asked about it; any of them can end the
-transaction. So a round meets no message twice, and the offset of the group CID_RMQ_SYS_TRANS
-advances. A message that was checked `check_max` times, or is older than the log's retention, is
-moved to TRANS_CHECK_MAX_TIME_TOPIC. Its age counts from when it was first stored, by the broker's
-clock; RocketMQ uses its producer's born time.
+docs/transactions.md has the rules. A round goes over the open half messages, oldest first. One that
+is due is copied to the end of the half queue with its check count increased, and a producer is
+asked about the copy once it can be read. So a round meets no message twice, and the offset of the
+group CID_RMQ_SYS_TRANS advances.
 
-A message with its own immunity time, or whose producers have too many requests waiting, is not
-copied in this round, unless the queue behind it grows beyond what can be kept in memory, or a start
-would have to search too much of the log for its decision. RocketMQ copies it in every round and
-counts that as a check.
+A message that is not due stays in place, unless the queue behind it grows beyond what can be kept
+in memory, or a start would have to search too much of the log for its decision.
 
 Progress is saved only after the copies and committed messages that it relies on have been flushed:
-otherwise a power loss could keep the progress and lose them, and their half messages would never be
+a power loss could otherwise keep the progress and lose them, and their half messages would never be
 checked again.
 """
 
@@ -88,7 +83,7 @@ class TransactionCheckService:
         requests: asks producers about the copies.
         config: read in every round.
         counts: of discarded messages.
-        flush: syncs the log once, whether or not that succeeds.
+        flush: syncs the log once; does not raise.
         clock_ms: wall clock.
     """
 
@@ -155,7 +150,7 @@ class TransactionCheckService:
         await self._advance(low)
 
     async def _advance(self, low: int) -> None:
-        """Move past what is no longer open in both queues, and save the progress."""
+        """Move past what is no longer open in both queues, and save that."""
         transactions, store = self._transactions, self._store
         end = store.max_offset_in_queue(TRANS_HALF_TOPIC, HALF_QUEUE_ID)
         position = min(transactions.next_open(max(transactions.position, low)), end)
@@ -215,7 +210,6 @@ class TransactionCheckService:
         return await self._ask_about(half)
 
     async def _leave(self, half: HalfMessage, end: int) -> _Look:
-        """Skip a half message in this round."""
         unsearched = self._store.max_physical_offset - self._ops.marked_until
         if end - half.queue_offset < _SPAN_MAX and unsearched < _SEARCH_BYTES_MAX:
             return _Look.STAYS
@@ -263,10 +257,8 @@ class TransactionCheckService:
         return _Look.CLOSED
 
     async def _copy(self, half: HalfMessage, check_times: int | None) -> HalfMessage | PutStatus | None:
-        """Replace a half message by a copy at the end of the queue, and return that.
-
-        None if it was decided meanwhile; a status if the store refuses it.
-        """
+        """Replace a half message by a copy at the end of the queue; None if it was decided
+        meanwhile, a status if the store refuses the copy."""
         record = renewed_record(half, check_times)
         result = await self._puts.put(_size(record), lambda: record if self._is_open(half) else None)
         if result is None:

@@ -50,7 +50,7 @@ class Batch(NamedTuple):
 
 
 class OpQueue:
-    """The decisions that are not written yet, and the op messages that are still needed. One owner.
+    """The unwritten decisions, and the op messages that are still needed. One owner.
 
     Attributes:
         messages: the op messages that are still needed, oldest first.
@@ -203,7 +203,7 @@ class OpWriter:
                 await trio.sleep(_RETRY_INTERVAL_S)
 
     async def write(self) -> bool:
-        """Write all decisions; False if the store refuses them now, and they stay queued."""
+        """Write all decisions; False if the store refuses them now."""
         while self._ops.waiting:
             batch: Batch | None = None
 

@@ -80,7 +80,6 @@ def recover_transactions(store: MessageStore, offsets: ConsumerOffsetManager, op
 def _bounds(
     store: MessageStore, offsets: ConsumerOffsetManager, topic: str, queue_id: int
 ) -> tuple[int, int]:
-    """Return where the checking group continues in a queue, and where the queue ends."""
     low, high = store.min_offset_in_queue(topic, queue_id), store.max_offset_in_queue(topic, queue_id)
     saved = offsets.query(TRANSACTION_CHECK_GROUP, topic, queue_id)
     return (low if saved is None else min(max(saved, low), high)), high
@@ -93,7 +92,6 @@ def _read_op_messages(
     transactions: TransactionTable,
     half_end: int,
 ) -> None:
-    """Mark what the op messages name."""
     offset, end = _bounds(store, offsets, TRANS_OP_HALF_TOPIC, OP_QUEUE_ID)
     while offset < end:
         entry = read_entry(store, TRANS_OP_HALF_TOPIC, OP_QUEUE_ID, offset)
@@ -107,11 +105,11 @@ def _read_op_messages(
 
 
 def _read_open(store: MessageStore, transactions: TransactionTable, end: int) -> dict[int, _OpenHalf]:
-    """Return the latest copy of each open transaction by its first offset; close the others.
+    """Return the latest copy of each open transaction by its first offset; close the others, and
+    unreadable ones as discarded.
 
-    Closed copies are written as op messages: otherwise, with the latest copy done and an earlier
-    one not, the next start would take the earlier one for open. Unreadable messages are closed as
-    discarded, since they cannot be decided.
+    Closed copies are written as op messages: with the latest copy done and an earlier one not, the
+    next start would take the earlier one for open.
     """
     latest: dict[int, _OpenHalf] = {}
     offset = transactions.next_open(transactions.position)
@@ -177,8 +175,8 @@ class _DecidedRecords:
     def _half_of(self, record: RecordView) -> _OpenHalf | None:
         """Return the open half message that a record is derived from.
 
-        The place alone is not enough: a committed message that was sent back names none, which is
-        place 0. RocketMQ names the copy that its producer named, which need not be the latest.
+        The place alone is not enough: a committed message that was sent back names place 0, and
+        RocketMQ's name any copy.
         """
         place, key = record.prepared_transaction_offset, record.unique_key
         half = self._by_place.get(place)
@@ -196,7 +194,6 @@ class _DecidedRecords:
 
 
 def _committed(batch: DispatchBatch) -> list[int]:
-    """Return the positions of the batch's committed messages."""
     position = batch.rows.column("position")
     return [
         start
