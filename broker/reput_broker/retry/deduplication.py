@@ -3,7 +3,7 @@
 Dispatched messages are found in the key index, which a crash leaves complete. Only messages put
 since then are in memory, which therefore does not grow with the window. A first attempt can still
 be in the buffers of a connection that the producer has abandoned, so a message that was searched
-for and not found is remembered until that attempt may have arrived.
+for and not found stays remembered in case that attempt arrives late.
 """
 
 from __future__ import annotations

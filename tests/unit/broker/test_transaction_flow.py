@@ -610,7 +610,7 @@ async def test_progress_moves_and_old_op_messages_are_forgotten(tmp_path: Path) 
         assert progress(bench) == (20, len(await op_bodies(bench)))
     async with broker_bench(tmp_path / "s") as bench:
         assert bench.broker._storage.retry.transactions.position == 20
-        assert not bench.broker._storage.retry._ops.messages  # type: ignore[union-attr]
+        assert not bench.broker._storage.retry._half_queue.ops.messages  # type: ignore[union-attr]
 
 
 async def test_a_power_cut_in_the_middle_of_an_op_message_commits_once(tmp_path: Path) -> None:
