@@ -96,7 +96,7 @@ class Deliverer:
             Stuck: the store refuses writes now; unfinished messages stay due.
         """
         now_ms = self._clock_ms()
-        timed = self._timers.due.take(now_ms, _TAKEN_MAX) if with_timers else []
+        timed = self._timers.active.take(now_ms, _TAKEN_MAX) if with_timers else []
         dues = timed + self._levels.take(now_ms, max(_TAKEN_OF_LEVELS_MIN, _TAKEN_MAX - len(timed)))
         if not dues:
             return 0
@@ -105,13 +105,13 @@ class Deliverer:
             for copies in self._copies(dues, found, now_ms):
                 await self._put(copies)
         finally:
-            self._timers.due.give_back(due for due in timed if self._is_open(due))
+            self._timers.active.give_back(due for due in timed if self._is_open(due))
         return len(dues)
 
     @property
     def next_ms(self) -> int | None:
         """When the next message in memory or of a level is due; None if none waits."""
-        times = (self._timers.due.next_ms, self._levels.next_ms(self._clock_ms()))
+        times = (self._timers.active.next_ms, self._levels.next_ms(self._clock_ms()))
         return min((time for time in times if time is not None), default=None)
 
     # -- what is put ---------------------------------------------------------------------------------------
@@ -173,7 +173,7 @@ class Deliverer:
         return Copy(due, delayed, TIMER_TOPIC, 0, data)
 
     def _is_deleted(self, due: Due, delayed: DelayedRecord) -> bool:
-        deletes = self._timers.due.slots[due.place].deletes
+        deletes = self._timers.active.slots[due.place].deletes
         if not deletes:
             return False
         for delete in delayed.cancelled_by:
@@ -241,9 +241,9 @@ class Deliverer:
         if due.level:
             self._levels.done(due, delivered_from=delivered_from)
         else:
-            self._timers.due.done(due.physical_offset, delivered_from=delivered_from)
+            self._timers.active.done(due.physical_offset, delivered_from=delivered_from)
 
     def _is_open(self, due: Due) -> bool:
         if due.level:
             return due.physical_offset not in self._cancelled
-        return self._timers.due.is_waiting(due.physical_offset)
+        return self._timers.active.is_waiting(due.physical_offset)

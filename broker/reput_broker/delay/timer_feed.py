@@ -153,7 +153,7 @@ class TimerFeed:
 
     async def load(self, chain: Chain) -> None:
         """Load the messages of an active slot into memory."""
-        slot = self._timers.due.slots[chain.slot_ms]
+        slot = self._timers.active.slots[chain.slot_ms]
         offsets, sizes, rolls, hashes = array("q"), array("l"), bytearray(), array("l")
         deletes: list[TimerUnit] = []
         position = chain.last
@@ -180,7 +180,9 @@ class TimerFeed:
                 if data is None:  # lost: the hash is the only trace of its topic
                     self._stats.waiting[self._names.get(topic_hash, UNKNOWN_TOPIC)] -= 1
                 due_ms = chain.slot_ms if is_rolling else _due_ms(data, chain.slot_ms)
-                self._timers.due.push(Due(due_ms, physical_offset, size, 0, chain.slot_ms, bool(is_rolling)))
+                self._timers.active.push(
+                    Due(due_ms, physical_offset, size, 0, chain.slot_ms, bool(is_rolling))
+                )
             await trio.lowlevel.checkpoint()
         slot.is_loaded = True
 

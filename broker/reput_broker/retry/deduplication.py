@@ -15,7 +15,7 @@ from typing import Final, NamedTuple
 
 from reput_broker.put.appender import StoredBefore
 from reput_broker.request import Refusal
-from reput_broker.retry.message_content import PARKING_TOPICS, Content, single_message_of
+from reput_broker.retry.message_content import DELAY_TOPICS, Content, single_message_of
 from reput_broker.store.errors import DiskFull
 from reput_broker.store.index.query import Doubt
 from reput_broker.store.message_store import MessageStore
@@ -124,7 +124,7 @@ class Deduplication:
                 )
             elif found.doubt is None:
                 # A delayed message was sent alone; this one was sent in a block.
-                places.append(self._find_in(PARKING_TOPICS, topic, unique_id, since_ms))
+                places.append(self._find_in(DELAY_TOPICS, topic, unique_id, since_ms))
             else:
                 raise Refusal(*_refusal_for(found.doubt, unique_id))
         return places
@@ -192,7 +192,7 @@ class Deduplication:
         Raises:
             Refusal: as `find_all`.
         """
-        return self._find_in((topic, *PARKING_TOPICS), topic, unique_id, self._since_ms())
+        return self._find_in((topic, *DELAY_TOPICS), topic, unique_id, self._since_ms())
 
     def _find_in(self, topics: Iterable[str], topic: str, unique_id: str, since_ms: int) -> Place | None:
         """Return the first message for `topic` that was sent alone and is stored in one of `topics`."""

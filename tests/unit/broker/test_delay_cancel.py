@@ -208,7 +208,7 @@ async def test_nothing_is_said_before_the_record_is_on_the_disk(tmp_path: Path) 
         bench.timed(b"x", 60_000)
         bench.holds_writes = True
         bench.store.put_record(Record(TOPIC, b"ordinary", properties=encode_properties({"UNIQ_KEY": "y"})))
-        with pytest.raises(Refusal, match="ask again"):
+        with pytest.raises(Refusal, match="try again"):
             await bench.cancel("ID-x")
         bench.holds_writes = False
         bench.wrote()

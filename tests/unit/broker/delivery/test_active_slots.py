@@ -1,4 +1,4 @@
-"""Messages of begun slots in memory: walking over one slot looks at that slot alone."""
+"""Messages of active slots in memory: walking over one slot looks at that slot alone."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def offsets(dues: list[Due]) -> list[int]:
 def test_a_page_looks_at_its_own_slot_alone() -> None:
     timers = ActiveSlots()
     for slot_ms in (SLOT, OTHER):
-        timers.begin(slot_ms, is_loaded=True)
+        timers.activate(slot_ms, is_loaded=True)
     for physical_offset in range(100_000):
         timers.push(due(physical_offset, OTHER))
     for physical_offset in range(200_000, 201_000):
@@ -38,7 +38,7 @@ def test_a_page_looks_at_its_own_slot_alone() -> None:
 
 def test_pages_hold_what_waits_while_messages_come_and_go() -> None:
     timers = ActiveSlots()
-    timers.begin(SLOT, is_loaded=True)
+    timers.activate(SLOT, is_loaded=True)
     there = random.Random(7).sample(range(1000), 300)
     for physical_offset in there:
         timers.push(due(physical_offset))
