@@ -89,15 +89,15 @@ def test_what_was_staged_for_a_batch_may_come_twice_and_leaves_with_the_batch(
     assert client.stage(forgotten, TOPIC, 0, [b"never"]).code == 0
     assert client.known().ext["stagings"] == 2
     header = client.stage_raw(staged, more, len(body) + len(more) + 1)
-    assert "what came before is lost" in why(header)
+    assert "the bytes between are lost" in why(header)
     header = client.end(staged)
     assert "3 messages" in why(header)
     assert client.known("q").ext["stagedBytes"] > 0
     answer = client.commit("q", 0, [staged])
     assert "was not ended" in why(answer)
     assert client.abort("q", 0).ext["stagings"] == 0
-    assert "is not there" in why(client.end(staged))
-    assert "is not there" in why(client.commit("q", 0, [staged]))
+    assert "does not exist" in why(client.end(staged))
+    assert "does not exist" in why(client.commit("q", 0, [staged]))
     assert published(broker.address, TOPIC) == {0: [], 1: []}
 
 
@@ -109,7 +109,7 @@ def test_a_commit_that_does_not_name_what_is_staged_is_refused(client: SinkClien
     staged.messages += 1
     assert "1 message with" in why(client.commit("q", 0, [staged]))
     staged.messages -= 1
-    assert "is not there" in why(client.commit("q", 1, [staged]))
+    assert "does not exist" in why(client.commit("q", 1, [staged]))
     assert client.commit("q", 0, [staged]).code == 0
 
 

@@ -278,7 +278,7 @@ class SinkProcessor:
             file = self._staging.get(header.staging_id)
             if file is None or (file.key.query_id, file.key.batch_id) != (header.query_id, header.batch_id):
                 raise Refusal(
-                    ErrorCode.NOT_FOUND, f"staging {header.staging_id} is not there; stage all of it again"
+                    ErrorCode.NOT_FOUND, f"staging {header.staging_id} does not exist; stage all of it again"
                 )
             has = file.size, file.messages, file.checksum
             if has != (header.position, header.messages, header.checksum):
