@@ -134,7 +134,7 @@ def test_with_no_directory_left_puts_are_refused_and_resume_by_themselves(tmp_pa
         send(process.address, 100)
         with closed(tmp_path / "store" / "commitlog"):
             with pytest.raises(
-                StoreUnavailable, match=r"cannot be made: .*let the user that the broker runs as"
+                StoreUnavailable, match=r"cannot be created: .*let the user that the broker runs as"
             ) as said:
                 send(process.address, 1000)
             assert said.value.error is ErrorCode.READ_ONLY

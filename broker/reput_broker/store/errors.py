@@ -9,7 +9,8 @@ from pathlib import Path
 from reput_protocol.errors import ReputError
 
 REPAIR_REMEDY = (
-    "restore the file from a copy, or run `reput store repair` to see what is lost and to cut there"
+    "restore the file from a copy, or run `reput store repair` to see what would be lost and to truncate the "
+    "log there"
 )
 
 
@@ -203,7 +204,7 @@ class FileNotMade(StoreError):
         else:
             reason = str(cause) if self.cause_errno is None else os.strerror(self.cause_errno)
             reason += f"; {self._remedy(self.path.parent)}"
-        super().__init__(f"{path} cannot be made: {reason}; it is tried again by itself")
+        super().__init__(f"{path} cannot be created: {reason}; this is retried automatically")
 
     def _remedy(self, directory: Path) -> str:
         if self.is_out_of_descriptors:
@@ -213,7 +214,7 @@ class FileNotMade(StoreError):
         if self.cause_errno in NOT_PERMITTED:
             return _permission_remedy(self.cause_errno, directory)
         if self.cause_errno == errno.EEXIST:
-            return "no broker made the file that is there; move it away"
+            return "the existing file was not created by a broker; move it away"
         return f"check the disk of {directory}"
 
 
@@ -232,7 +233,7 @@ class FlushFailed(StoreError):
     def __init__(self, path: Path | str, cause: OSError) -> None:
         super().__init__(
             f"syncing {path} failed: {cause.strerror or cause}; "
-            "check the disk, then restart the broker so that it recovers from what is really on it"
+            "check the disk, then restart the broker so that it recovers from what is on disk"
         )
         self.path = Path(path)
         self.cause_errno = cause.errno
@@ -249,7 +250,7 @@ class StorePoolExhausted(StoreError):
 
     def __init__(self, count: int) -> None:
         super().__init__(
-            f"all {count} buffers of the transient store pool wait for the disk; send again in a moment"
+            f"all {count} buffers of the transient store pool are waiting for the disk; send again in a moment"
         )
         self.count = count
 

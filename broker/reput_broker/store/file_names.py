@@ -104,7 +104,7 @@ def list_files_of(
             raise ForeignFile(
                 path,
                 f"it has {size} bytes and the configured file size is {file_size}; "
-                "open the directory with the size it was made with, or move the file away",
+                "open the directory with the size it was created with, or move the file away",
             )
         if strays or (strays is not None and start != expected):
             strays.append(path)
@@ -145,7 +145,7 @@ def _parse_start(path: Path, file_size: int) -> int:
         raise ForeignFile(
             path,
             f"its name is not a multiple of the configured file size {file_size}; "
-            "open the directory with the size it was made with",
+            "open the directory with the size it was created with",
         )
     return start
 

@@ -194,7 +194,7 @@ def read_stream(directories: tuple[Path, ...], file_size: int = 0) -> Stream:
             name = entry.name
             if not (name.isascii() and name.isdecimal()) or len(name) != _NAME_DIGITS:
                 stream.odd.append(
-                    OddFile(path, 0, "its name is not a 20-digit offset: it belongs somewhere else")
+                    OddFile(path, 0, "its name is not a 20-digit offset; move it out of the directory")
                 )
                 continue
             stream.files.append(StreamFile(path, int(name), entry.stat().st_size))

@@ -212,7 +212,7 @@ class _FileReading:
                         self._file,
                         position,
                         size,
-                        "no record is there, but the log goes on in a later file",
+                        "no record is there, but the log continues in a later file",
                         False,
                     )
                 return
@@ -241,12 +241,12 @@ class _FileReading:
         scan, extent = locate(data, 0, len(data), check_crc=False)
         if extent is not None:
             claimed = FRONT.unpack_from(data)[6]
-            return scan, f"PHYSICALOFFSET is {claimed}, but the record lies at {self._file.start + position}"
+            return scan, f"PHYSICALOFFSET is {claimed}, but the record is at {self._file.start + position}"
         if scan.status is ScanStatus.BLANK:
             left = self._file_size - position
             if scan.size == left:
                 return scan, ""
-            return scan, f"a blank record there speaks of {scan.size} bytes, but {left} are left in the file"
+            return scan, f"a blank record there names {scan.size} bytes, but {left} are left in the file"
         return scan, scan.reason
 
     def _is_zero_from(self, position: int) -> bool:

@@ -58,11 +58,11 @@ class IndexRebuild:
         self.directory = layout.index_dir
         sizes = index_sizes(layout)
         if sizes is None:
-            raise IndexSizesUnknown(f"no file in {self.directory} tells how many slots and entries it has")
+            raise IndexSizesUnknown(f"no file in {self.directory} shows how many slots and entries it has")
         index_files = layout.index_files()
         for path in sorted(self.directory.iterdir()) if self.directory.is_dir() else ():
             if path not in index_files:
-                raise ForeignFile(path, "it is no index file; move it away")
+                raise ForeignFile(path, "it is not an index file; move it away")
         self._index = IndexService(temporary, *sizes, clock_ms=lambda: self._time_ms)
         self._time_ms = 0
         self._digest = 0
@@ -177,7 +177,7 @@ def refuse_other_queues(root: Path) -> None:
         directory = root / name
         for path in files_below(directory):
             raise ForeignFile(
-                path, f"a rebuild does not make {kind}; move {directory} away to go on without them"
+                path, f"a rebuild does not create {kind}; move {directory} away to continue without them"
             )
 
 
@@ -190,8 +190,8 @@ def refuse_other_delays(verification: Verification) -> None:
     if verification.other_delays is not None and not verification.delay_levels_given:
         raise ForeignFile(
             verification.other_delays,
-            "its messages are due at other times than by RocketMQ's delay levels; name those of the broker that wrote "
-            "them with --delay-levels (messageDelayLevel in its configuration)",
+            "its messages are due at other times than RocketMQ's delay levels give; name those of the broker that "
+            "wrote them with --delay-levels (messageDelayLevel in its configuration)",
         )
 
 
@@ -285,7 +285,7 @@ def rebuild(
                 made.append(factory(layout, temporary))
                 if made[-1].directory.is_symlink():
                     raise ForeignFile(
-                        made[-1].directory, "it is a symbolic link, and a directory would take its place"
+                        made[-1].directory, "it is a symbolic link, and a directory would replace it"
                     )
             if fill is None:
                 hand_out(layout, end_offset, made, deleted, delay_levels_ms, progress)

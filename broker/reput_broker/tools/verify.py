@@ -89,7 +89,7 @@ class Verification:
             )
         for name in SWAPPED:
             if (old := standing_for(self.root / name)) != self.root / name:
-                report.note(f"a rebuild was killed: the next start gives {old} its name {name} again")
+                report.note(f"a rebuild was killed: the next start renames {old} back to {name}")
         self._verify_files()
         topics = read_topics(layout.config_dir, report)
         deleted = read_deleted_topics(self.root, report)
@@ -152,7 +152,7 @@ class Verification:
         with odd.path.open("rb") as file:
             if any(file.read(1 << 20).strip(b"\0") for _ in range(1 + files[-1].size // (1 << 20))):
                 return False
-        self.report.note(f"{odd.path} was being made when the broker ended: the next start removes it")
+        self.report.note(f"{odd.path} was being created when the broker ended: the next start removes it")
         return True
 
     def _topics_of_another_form(self, topics: Mapping[str, Mapping[str, Any]]) -> set[str]:

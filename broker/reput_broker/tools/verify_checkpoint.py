@@ -83,9 +83,7 @@ def verify_checkpoint(root: Path, log: LogFacts, report: Report) -> None:
         return
     tail = data[MARK_END:].lstrip(b"\0")
     if tail:
-        report.fault(
-            "checkpoint", path, CHECKPOINT_BYTES - len(tail), "bytes that nobody writes are not zero"
-        )
+        report.fault("checkpoint", path, CHECKPOINT_BYTES - len(tail), "unused bytes are not zero")
     has_mark = any(data[MARK_AT:MARK_END])
     mark = valid_mark(root)
     if has_mark and mark is None:

@@ -94,7 +94,7 @@ def _verify_rest(raw: RawIndex, fault: _Fault) -> None:
         free = raw.entry_place(raw.used)
         stop = end_of_data(fd, free, raw.size)
         if stop > free:
-            fault(free, f"the bytes behind the last entry are not zero, up to byte {stop}")
+            fault(free, f"the bytes after the last entry are not zero, up to byte {stop}")
 
 
 class IndexSequence:
@@ -133,7 +133,7 @@ class IndexSequence:
             if raw.header.end_timestamp_ms <= whole_until_ms and len(kept) == number:
                 kept.append(raw)
                 continue
-            self._report.note(f"{raw.path} was in use when the broker ended: the next start makes it anew")
+            self._report.note(f"{raw.path} was in use when the broker ended: the next start rebuilds it")
             raw.close()
         return kept
 
@@ -462,7 +462,7 @@ class IndexCheck:
                 path, position = self._layout.log.place(self._behind_from)
                 self._report.fault("index", path, position, words)
             else:
-                self._report.note(f"{words}: the next start files them")
+                self._report.note(f"{words}: the next start indexes them")
         self._entries.close()
 
 

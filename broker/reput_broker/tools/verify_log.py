@@ -202,7 +202,7 @@ class LogCheck:
         self._unfinished.append(damage.offset)
         self.report.note(
             f"{damage.file.path} at byte {damage.position}: {damage.reason}; it had not been flushed, "
-            "the next start cuts it off"
+            "the next start truncates it"
         )
 
     def _record_fault(self, damage: Damage) -> None:
@@ -213,13 +213,13 @@ class LogCheck:
         if damage.is_tail and self._is_unfinished(damage):
             self.report.note(
                 f"{damage.file.path} at byte {damage.position}: {damage.size} bytes of unfinished "
-                f"writes ({damage.reason}); the next start cuts them off"
+                f"writes ({damage.reason}); the next start removes them"
             )
             return
         if damage.is_tail and self.stopped and self.mark is None and self._begins_with_zeros(damage):
             self.report.note(
-                f"{damage.file.path} at byte {damage.position}: stale bytes behind the log's end, as RocketMQ leaves "
-                "them when it cuts"
+                f"{damage.file.path} at byte {damage.position}: stale bytes after the log's end, which RocketMQ leaves "
+                "when it truncates"
             )
             return
         self.damages.append(damage)

@@ -56,7 +56,7 @@ class ExtUnits:
             return f"its extended entry at {position} is in no file"
         head = os.pread(self._files.fd(file.path), EXT_UNIT.size, position - file.start)
         if len(head) < EXT_UNIT.size:
-            return f"its extended entry at {position} is cut short"
+            return f"its extended entry at {position} is truncated"
         size, code, _, bitmap = EXT_UNIT.unpack(head)
         if bitmap < 0 or size != EXT_UNIT.size + bitmap:
             return f"its extended entry at {position} of {file.path} has size {size} and a bitmap of {bitmap} bytes"
@@ -467,11 +467,11 @@ class QueuesCheck:
                 behind += check.behind_count
         if behind:
             report.note(
-                f"{counted(behind, 'message has', 'messages have')} no unit yet: the next start makes them"
+                f"{counted(behind, 'message has', 'messages have')} no unit yet: the next start creates them"
             )
         if dangling:
             report.note(
-                f"{counted(dangling, 'unit points', 'units point')} behind the end of the log: "
+                f"{counted(dangling, 'unit points', 'units point')} beyond the end of the log: "
                 "the next start removes them"
             )
         if (other := self.other_delays()) is not None:

@@ -59,10 +59,15 @@ def read_topics(config_dir: Path, report: Report) -> dict[str, dict[str, Any]] |
     for name, entry in topics.items():
         position = max(table.data.find(f'"{name}"'.encode()), 0)
         if not isinstance(entry, dict):
-            report.fault("topics", table.path, position, f"the entry of topic {name} is no object")
+            report.fault("topics", table.path, position, f"the entry of topic {name} is not an object")
             continue
         if entry.get("topicName", name) != name:
-            report.fault("topics", table.path, position, f"topic {name} calls itself {entry['topicName']}")
+            report.fault(
+                "topics",
+                table.path,
+                position,
+                f"the entry of topic {name} has topicName {entry['topicName']}",
+            )
         for member in _COUNT_MEMBERS:
             value = entry.get(member, 0)
             if type(value) is not int or value < 0:
@@ -112,7 +117,7 @@ def verify_offsets(
         return
     table = table_in_force(path)
     if not isinstance(table.members.get("offsetTable", {}), dict):
-        report.fault("offsets", table.path, 0, "its offsetTable is no object")
+        report.fault("offsets", table.path, 0, "its offsetTable is not an object")
         return
     for name, entry in table.members.get("offsetTable", {}).items():
         position = max(table.data.find(f'"{name}"'.encode()), 0)
@@ -188,13 +193,15 @@ def _verify_journal(
                 "offsets", table.path, 0, f"its checksum is not the one that {present.name} gives for it"
             )
         elif present.exists():
-            report.note(f"{present} continues another consumerOffset.json: the next start sets it aside")
+            report.note(f"{present} continues another consumerOffset.json: the next start renames it")
         return None
     path, contents = found
     if contents.damaged_at is not None:
-        report.fault("journal", path, contents.damaged_at, "a record there is damaged, sound ones follow")
+        report.fault("journal", path, contents.damaged_at, "a record there is damaged, valid ones follow")
     elif contents.torn_bytes and stopped:
-        report.fault("journal", path, contents.end, f"{contents.torn_bytes} bytes at its end are no record")
+        report.fault(
+            "journal", path, contents.end, f"{contents.torn_bytes} bytes at its end are not a record"
+        )
     elif contents.torn_bytes:
         report.note(f"{path} ends with {contents.torn_bytes} bytes of an unfinished commit")
     apply_journal(offsets, contents)
@@ -219,7 +226,7 @@ def _decodes(path: Path, kind: str, report: Report) -> TableFile | None:
     """Report a table that cannot be decoded; return what a start could use, or None."""
     table = read_table(path)
     if table.error is not None:
-        report.fault(kind, path, _error_position(table), f"it is no JSON table: {table.error}")
+        report.fault(kind, path, _error_position(table), f"it is not a JSON table: {table.error}")
     in_force = table_in_force(path)
     return in_force if in_force.exists and in_force.error is None else None
 

@@ -105,7 +105,7 @@ async def refusal_of(store: Any) -> tuple[Refusal, Counters]:
     return put.outcome, counters
 
 
-AGAIN = "it is tried again by itself; send again once that is done"
+AGAIN = "this is retried automatically; send again once that is done"
 
 
 @pytest.mark.trio
@@ -121,28 +121,28 @@ AGAIN = "it is tried again by itself; send again once that is done"
         (
             FileNotMade(PATH, failed(errno.EMFILE)),
             ErrorCode.BUSY,
-            f"{PATH} cannot be made: Too many open files; allow the broker more open files (ulimit -n, "
-            "LimitNOFILE); it is tried again by itself; send again in a moment",
+            f"{PATH} cannot be created: Too many open files; allow the broker more open files (ulimit -n, "
+            "LimitNOFILE); this is retried automatically; send again in a moment",
             "busy",
         ),
         (
             FileNotMade(PATH, failed(errno.EROFS)),
             ErrorCode.READ_ONLY,
-            f"{PATH} cannot be made: Read-only file system; mount the file system of /data/commitlog for "
+            f"{PATH} cannot be created: Read-only file system; mount the file system of /data/commitlog for "
             f"writing; {AGAIN}",
             "",
         ),
         (
             FileNotMade(PATH, failed(errno.EACCES)),
             ErrorCode.READ_ONLY,
-            f"{PATH} cannot be made: Permission denied; let the user that the broker runs as "
+            f"{PATH} cannot be created: Permission denied; let the user that the broker runs as "
             f"(uid {os.geteuid()}) write to /data/commitlog; {AGAIN}",
             "",
         ),
         (
             FileNotMade(PATH, FlushFailed(PATH, failed(errno.EIO))),
             ErrorCode.READ_ONLY,
-            f"{PATH} cannot be made: Input/output error; check the disk of /data/commitlog; {AGAIN}",
+            f"{PATH} cannot be created: Input/output error; check the disk of /data/commitlog; {AGAIN}",
             "",
         ),
         (
@@ -196,7 +196,7 @@ async def test_the_first_file_of_a_log_is_refused_in_the_same_words(number: int,
         FakeStore(FileNotMade(PATH, failed(number)), PutStatus.CREATE_MAPPED_FILE_FAILED)
     )
     assert refusal.error is code
-    assert f"{PATH} cannot be made: {os.strerror(number)}" in refusal.text
+    assert f"{PATH} cannot be created: {os.strerror(number)}" in refusal.text
 
 
 @pytest.mark.trio

@@ -56,17 +56,20 @@ def test_health_says_which_directories_of_the_log_fail() -> None:
     health = Health()
     store = StoreHealth(health)
     store.note(
-        "commit_log_dir_failed", {"path": "/b", "reason": "/b/1 cannot be made: Read-only file system"}
+        "commit_log_dir_failed", {"path": "/b", "reason": "/b/1 cannot be created: Read-only file system"}
     )
-    store.note("commit_log_dir_failed", {"path": "/c", "reason": "/c/2 cannot be made: Input/output error"})
+    store.note(
+        "commit_log_dir_failed", {"path": "/c", "reason": "/c/2 cannot be created: Input/output error"}
+    )
     check = health.checks["commit_log_dirs"]
     assert not check.ok
     assert (
-        check.detail == "/b/1 cannot be made: Read-only file system; /c/2 cannot be made: Input/output error"
+        check.detail
+        == "/b/1 cannot be created: Read-only file system; /c/2 cannot be created: Input/output error"
     )
     assert not check.gates, "other directories take the files, and pulls go on in any case"
     store.note("commit_log_dir_works_again", {"path": "/b"})
-    assert health.checks["commit_log_dirs"].detail == "/c/2 cannot be made: Input/output error"
+    assert health.checks["commit_log_dirs"].detail == "/c/2 cannot be created: Input/output error"
     store.note("commit_log_dir_works_again", {"path": "/c"})
     assert health.checks["commit_log_dirs"].ok
 

@@ -107,7 +107,7 @@ def test_a_directory_that_fails_is_passed_over_said_once_and_tried_again(
     assert event == "commit_log_dir_failed"
     assert facts["path"] == str(options.log_dirs[1])
     assert os.strerror(code) in facts["reason"]
-    assert re.search(f"{remedy}; it is tried again by itself", facts["reason"])
+    assert re.search(f"{remedy}; this is retried automatically", facts["reason"])
     disks.failing.clear()
     fill(store, 3)
     assert placed(options)[1] == [1, 10]
@@ -266,7 +266,7 @@ def test_a_file_that_somebody_else_made_is_left_alone(tmp_path: Path, events: li
     (tmp_path / file_name(0)).write_bytes(b"theirs")
     for _ in range(2):
         with pytest.raises(
-            FileNotMade, match="File exists; no broker made the file that is there; move it away"
+            FileNotMade, match="File exists; the existing file was not created by a broker; move it away"
         ):
             maker.make(0, [tmp_path])
     assert (tmp_path / file_name(0)).read_bytes() == b"theirs"

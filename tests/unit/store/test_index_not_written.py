@@ -72,7 +72,7 @@ def test_messages_are_put_and_consumed_and_indexed_later(
     said = [facts["reason"] for event, facts in events if event == "index_not_written"]
     assert len(said) == 1, "once until it is over"
     assert str(options.index_dir) in said[0]
-    assert said[0].endswith("it is tried again by itself")
+    assert said[0].endswith("this is retried automatically")
     complete(store)
     assert [event for event, _ in events] == ["index_not_written", "index_complete"]
     put(store, b"25", keys=["k25"])

@@ -269,7 +269,7 @@ def test_a_log_that_ends_on_such_a_disk_is_refused(tmp_path: Path, read_only_dis
     some, _ = mounted_read_only(tmp_path, 4, 1)
     read_only_disk.add("disk1")
     before = tree(tmp_path)
-    with pytest.raises(ForeignFile, match="read-only in fact") as refused:
+    with pytest.raises(ForeignFile, match="in fact read-only") as refused:
         opened(some)
     assert refused.value.path == some.commit_log_dirs[1] / f"{4 * FILE:020d}"
     assert tree(tmp_path) == before
@@ -318,7 +318,7 @@ def test_a_log_that_the_options_leave_out_is_refused(tmp_path: Path) -> None:
     store = opened(small_options(tmp_path / "root"))
     fill(store, 2)
     assert store.close()
-    with pytest.raises(ForeignFile, match="the log lies elsewhere by"):
+    with pytest.raises(ForeignFile, match=r"store\.commit_log_dirs names other directories"):
         opened(options(tmp_path))
     some = options(tmp_path)
     store = opened(replace(some, read_only_commit_log_dirs=(some.commit_log_dir,)))

@@ -378,6 +378,6 @@ def _open(path: Path, size: int) -> int:
         raise ForeignFile(
             path,
             f"it has {actual} bytes, and an index file of the configured slots and entries has {size}; "
-            "open the directory with the sizes it was made with, or move index/ away: it is made anew",
+            "open the directory with the sizes it was created with, or move index/ away: it is rebuilt",
         )
     return fd

@@ -145,7 +145,8 @@ class IndexService:
             path = self.directory / name
             if not (name.isascii() and name.isdecimal() and len(name) == _NAME_DIGITS) or not path.is_file():
                 raise ForeignFile(
-                    path, "it is no index file; move it away (index files are named by 17 digits of a time)"
+                    path,
+                    "it is not an index file; move it away (index files are named by 17 digits of a time)",
                 )
             if after_crash and self._is_unfinished(path):
                 self._unfinished.append(path)

@@ -164,7 +164,7 @@ class _Walk:
             return True, ""
         return (
             False,
-            f"a blank record there speaks of {scan.size} bytes, but {size - position} are left in the file",
+            f"a blank record there names {scan.size} bytes, but {size - position} are left in the file",
         )
 
     def _tell(self) -> None:

@@ -64,7 +64,7 @@ def swap(new: Path, place: Path) -> None:
     elif not exchange(new, place):
         old = replaced(place)
         if old.exists():
-            raise ForeignFile(old, "a directory is to be set aside under this name; move it away")
+            raise ForeignFile(old, "a directory has to be moved to this name; move it away")
         os.rename(place, old)
         try:
             sync_directory(place.parent)

@@ -66,7 +66,7 @@ def refuse_foreign_files(data_dir: Path, *, keeps_ext: bool) -> None:
         if path.is_file() and _holds_offsets(path):
             raise ForeignFile(
                 path,
-                "it holds consumer offsets that this broker does not keep (enableLmq); let the groups commit their "
+                "it holds consumer offsets that this broker does not maintain (enableLmq); let the groups commit their "
                 "offsets to a RocketMQ with enableLmq=false, then remove the file",
             )
 
@@ -83,7 +83,7 @@ def refuse_unlisted_log(options: StoreOptions) -> None:
         for path in files_below(own):
             raise ForeignFile(
                 path,
-                "the log lies elsewhere by store.commit_log_dirs; name this directory there too, or in "
+                "store.commit_log_dirs names other directories; name this one there too, or in "
                 "store.read_only_commit_log_dirs, or move its files away",
             )
 
@@ -98,7 +98,7 @@ def refuse_unwritable_end(files: Sequence[MappedFile], end_offset: int) -> None:
         if not file.is_writable and file.end_offset > end_offset:
             raise ForeignFile(
                 file.path,
-                "the log goes on in it, but it lies in a directory that is read-only in fact; make that writable until "
+                "the log continues in it, but its directory is in fact read-only; make that writable until "
                 "the file is full, or move the file into one of store.commit_log_dirs",
             )
 
@@ -114,21 +114,21 @@ def _foreign_directories(root: Path, keeps_ext: bool) -> Iterator[tuple[Path, st
     batch = root / "batchconsumequeue"
     yield (
         batch,
-        f"this broker does not keep batch queues (topic attribute queue.type=BatchCQ); {drain} {batch}",
+        f"this broker does not support batch queues (topic attribute queue.type=BatchCQ); {drain} {batch}",
     )
     if not keeps_ext:
         yield (
             root / "consumequeue_ext",
             "queues here have extended entries (enableConsumeQueueExt); "
-            "set store.consume_queue_ext = true to keep them up",
+            "set store.consume_queue_ext = true to maintain them",
         )
     for directory in sorted((root / "consumequeue").glob(f"{LMQ_PREFIX}*")):
-        yield directory, f"this broker does not keep light message queues (enableLmq); {drain} {directory}"
+        yield directory, f"this broker does not support light message queues (enableLmq); {drain} {directory}"
     compaction = root / "compaction"
     for directory in (compaction / "compactionLog", compaction / "compactionCq"):
         yield (
             directory,
-            "this broker does not keep compacted topics (topic attribute cleanup.policy=COMPACTION); "
+            "this broker does not support compacted topics (topic attribute cleanup.policy=COMPACTION); "
             f"{drain} {compaction}",
         )
 
@@ -183,7 +183,8 @@ def refuse_foreign_records(files: Sequence[MappedFile], first: int, end_offset: 
             raise ForeignFile(
                 file.path,
                 f"the record at log offset {file.base_offset + position} belongs to {what}, which this broker does not "
-                "keep; go on with RocketMQ in this directory until it has expired, or copy the messages to a new one",
+                "support; continue with RocketMQ in this directory until it has expired, or copy the messages to a "
+                "new one",
             )
 
 

@@ -167,7 +167,7 @@ class IdentityCheck:
                     run.queue,
                     run.first + index,
                     place,
-                    f"but it is entry {number} of queue {queue_id} of topic {topic} that points at it",
+                    f"but entry {number} of queue {queue_id} of topic {topic} points at it",
                 )
 
     def _without_entries(self, run: _Run) -> list[int]:

@@ -158,8 +158,8 @@ def _naming(directory: Path) -> Iterator[None]:
             raise
         raise LogDirectoryUnusable(
             directory,
-            f"{error.strerror} ({error.filename}); name a directory, or one that can be made, or move away what is in "
-            "its place",
+            f"{error.strerror} ({error.filename}); name a directory that exists or can be created, or move away "
+            "what is in its place",
         ) from error
 
 

@@ -130,7 +130,7 @@ def check_files_before(files: Sequence[MappedFile], sink: RecordSink) -> None:
                 file.path,
                 walk.end_position,
                 f"{walk.reason} (log offset {file.base_offset + walk.end_position}), and queues that lack entries "
-                "cannot be made anew without it",
+                "cannot be rebuilt without it",
                 REPAIR_REMEDY,
             )
 
@@ -163,6 +163,6 @@ def _refuse_if_flushed(
         raise StoreDamaged(
             file.path,
             position,
-            f"{reason} (log offset {offset}), but a sound record that had been flushed follows at offset {survivor}",
+            f"{reason} (log offset {offset}), but a valid record that had been flushed follows at offset {survivor}",
             REPAIR_REMEDY,
         )

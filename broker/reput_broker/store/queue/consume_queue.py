@@ -318,8 +318,9 @@ class ConsumeQueue:
         return StoreDamaged(
             self.directory / file_name(start * UNIT_BYTES),
             (queue_offset - start) * UNIT_BYTES,
-            f"entry {queue_offset} of queue {self.queue_id} of topic {self.topic} points to no place in the log",
-            f"stop the broker and move {self.directory} away; the next start makes the queue anew from the log",
+            f"entry {queue_offset} of queue {self.queue_id} of topic {self.topic} points to an impossible place in "
+            "the log",
+            f"stop the broker and move {self.directory} away; the next start rebuilds the queue from the log",
         )
 
     # -- truncating and deleting -----------------------------------------------------------------------
