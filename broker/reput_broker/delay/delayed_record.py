@@ -14,6 +14,7 @@ from __future__ import annotations
 import re
 from typing import Final, NamedTuple
 
+from reput_broker.delay.timer_wheel import PRECISION_MS
 from reput_protocol import properties as names
 from reput_protocol.names import DELAY_CANCEL_TOPIC, SCHEDULE_TOPIC, TIMER_TOPIC
 from reput_protocol.properties import decode_properties, encode_properties, find_property
@@ -43,8 +44,6 @@ def origin_of(record: RecordView) -> int | None:
     origin = 0 if field == _AT_ZERO else field
     return origin if 0 <= origin < record.physical_offset else None
 
-
-TIMER_PRECISION_MS: Final = 1000
 
 BROKER_PROPERTIES: Final = (
     names.DELAY,
@@ -194,7 +193,7 @@ def decode_delayed(data: bytes) -> DelayedRecord | None:
 
 def timer_out_ms(deliver_ms: int) -> int:
     """Return the slot for a deliver time: the second before it (RocketMQ: HookUtils)."""
-    return (deliver_ms - 1) // TIMER_PRECISION_MS * TIMER_PRECISION_MS
+    return (deliver_ms - 1) // PRECISION_MS * PRECISION_MS
 
 
 def timer_due_ms(out_ms: int, deliver: bytes | None) -> int:
@@ -206,7 +205,7 @@ def timer_due_ms(out_ms: int, deliver: bytes | None) -> int:
     deliver_ms = number_of(deliver)
     if deliver_ms is not None and timer_out_ms(deliver_ms) == out_ms:
         return deliver_ms
-    return out_ms + TIMER_PRECISION_MS
+    return out_ms + PRECISION_MS
 
 
 def delivered_copy(delayed: DelayedRecord, queue_id: int, store_host: bytes, *, with_crc: bool) -> bytes:
@@ -264,7 +263,7 @@ def cancel_record(delayed: DelayedRecord, slot_ms: int, now_ms: int) -> Record:
     if not delayed.level:
         topic = TIMER_TOPIC
         found[names.TIMER_OUT_MS] = str(slot_ms)
-        found[names.TIMER_DELIVER_MS] = str(slot_ms + TIMER_PRECISION_MS)
+        found[names.TIMER_DELIVER_MS] = str(slot_ms + PRECISION_MS)
         found[names.TIMER_DEL_UNIQKEY] = delayed.key
         found[CANCELLED_BORN] = str(delayed.record.born_timestamp_ms)
     return Record(

@@ -157,7 +157,8 @@ class TimerMessageStore:
         self.chains: deque[Chain] = deque()
         """Active slots to be loaded, in order."""
         self._roll_window_ms = roll_window_ms
-        self._active_until = 0
+        self.active_until = 0
+        """Every non-empty slot before this time has been activated."""
         self._replay_from: int | None = None
         self._replay_until_ms = -1
         self._replay_until_offset = 0
@@ -243,7 +244,7 @@ class TimerMessageStore:
         self._consumed = consumed
         image = image_of(self.log, self.wheel.slots, self.read_ms, consumed)
         begin = slot_of(now_ms) if image.first_ms is None else min(image.first_ms, slot_of(now_ms))
-        self.read_ms = self._active_until = max(self.read_ms, begin)
+        self.read_ms = self.active_until = max(self.read_ms, begin)
         if image.consumed_ms is not None:
             self._replay_until_ms = image.consumed_ms
         if self.log.end:
@@ -310,7 +311,7 @@ class TimerMessageStore:
             self.wheel.put(one.slot_ms, one.after)
         for timed, one in zip(entries, placed, strict=False):
             if not timed.is_done and (
-                one.slot_ms < self._active_until
+                one.slot_ms < self.active_until
                 or one.slot_ms in self.active.slots
                 or timed.out_ms < self.read_ms
             ):
@@ -437,12 +438,12 @@ class TimerMessageStore:
 
     def activate_slots(self, now_ms: int) -> None:
         """Activate the slots that are due soon and queue their chains for loading."""
-        until = min(slot_of(now_ms) + self._lead_ms(now_ms), self._active_until + _SEARCHED_AT_ONCE_MS)
+        until = min(slot_of(now_ms) + self._lead_ms(now_ms), self.active_until + _SEARCHED_AT_ONCE_MS)
         # The first unfinished slot may hold late messages, wherever the clock is now.
         until = max(until, self.read_ms + PRECISION_MS)
-        if until <= self._active_until:
+        if until <= self.active_until:
             return
-        found = self.wheel.filled(self._active_until, until)
+        found = self.wheel.filled(self.active_until, until)
         if len(found) > _ACTIVATED_AT_ONCE:
             until = found[_ACTIVATED_AT_ONCE][0]
             del found[_ACTIVATED_AT_ONCE:]
@@ -450,18 +451,13 @@ class TimerMessageStore:
             if slot_ms not in self.active.slots and slot_ms >= self.read_ms:
                 self.active.activate(slot_ms, is_loaded=False)
                 self.chains.append(Chain(slot_ms, slot.last))
-        self._active_until = until
-
-    @property
-    def active_until(self) -> int:
-        """Every non-empty slot before this time has been activated."""
-        return self._active_until
+        self.active_until = until
 
     def _lead_ms(self, now_ms: int) -> int:
         """How far ahead slots are activated, so that all messages until then are loaded in time."""
         lead = LEAD_MS
         messages = 0
-        start = max(self._active_until, self.read_ms)
+        start = max(self.active_until, self.read_ms)
         for slot_ms, slot in self.wheel.filled(start, start + _LOOK_AHEAD_MS):
             messages += slot.number
             if slot_ms - now_ms <= LEAD_MS + messages // _LOADED_A_MS:
@@ -471,7 +467,7 @@ class TimerMessageStore:
     def finish_slots(self, now_ms: int) -> list[str]:
         """Move `read_ms` past finished slots; return the topics of delete messages that cancelled
         nothing."""
-        stop = min(slot_of(now_ms), self._active_until)
+        stop = min(slot_of(now_ms), self.active_until)
         if stop <= self.read_ms:
             return []
         self.read_ms, finished = self.active.finish_before(stop)
@@ -492,7 +488,7 @@ class TimerMessageStore:
         if self._replay_from is not None and self.read_ms <= self._replay_until_ms:
             partly_delivered.append(self._replay_until_ms)
         stop = max(partly_delivered, default=self.read_ms - PRECISION_MS) + PRECISION_MS
-        if stop > self._active_until or any(
+        if stop > self.active_until or any(
             slot_ms < stop and not slot.is_loaded for slot_ms, slot in slots.items()
         ):
             return []

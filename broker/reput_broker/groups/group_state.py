@@ -44,7 +44,7 @@ class GroupState:
         self.locks = QueueLocks(options, trio.current_time)
         self.notifier = GroupNotifier(self.online, tables.groups, options)
         self.membership = Membership(options, counters, self.online, self.notifier, self.locks)
-        self.requesters = Requesters(self.membership.producers)
+        self.requesters = Requesters(self.membership.clients)
         self.resets = PendingResets()
         self.progress = GroupProgress()
         self.commits = OffsetCommits(tables.offsets, self.resets, self.progress, on_commit, clock_ms)

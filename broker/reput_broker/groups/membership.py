@@ -51,7 +51,7 @@ class Membership:
         clock: Callable[[], float] = trio.current_time,
     ) -> None:
         self.clients = ClientTable()
-        self.producers = ProducerGroups(self.clients)
+        self.producers = ProducerGroups()
         self.consumers = groups
         self._options = options
         self._counters = counters

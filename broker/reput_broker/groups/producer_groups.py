@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
-from reput_broker.groups.client_table import ClientChannel, ClientTable
+from reput_broker.groups.client_table import ClientChannel
 
 ENTRY_BYTES: Final = 512
 """Approximate size of a client's group without its name."""
@@ -29,8 +29,7 @@ class _Producers:
 class ProducerGroups:
     """The clients of each producer group."""
 
-    def __init__(self, clients: ClientTable) -> None:
-        self._clients = clients
+    def __init__(self) -> None:
         self._groups: dict[str, _Producers] = {}
         self.held_bytes = 0
         """Approximate size of all producers."""
@@ -82,10 +81,6 @@ class ProducerGroups:
             return None
         producers.next = (producers.next + 1) % len(channels)
         return channels[producers.next]
-
-    def find(self, client_id: str) -> ClientChannel | None:
-        """Return the client with this id; None if it is not connected."""
-        return self._clients.find(client_id)
 
     def items(self) -> Iterator[tuple[str, list[ClientChannel]]]:
         """Iterate over the groups and their producers."""

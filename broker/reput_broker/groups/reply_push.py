@@ -19,7 +19,7 @@ from typing import Final
 import trio
 
 from reput_broker.config.sections import LimitsConfig
-from reput_broker.groups.producer_groups import ProducerGroups
+from reput_broker.groups.client_table import ClientTable
 from reput_broker.request import Client, ClientBusy, ClientGone, ClientSilent, Refusal
 from reput_protocol import properties as names
 from reput_protocol.codes import RequestCode, ResponseCode
@@ -37,8 +37,8 @@ class Requesters:
     then.
     """
 
-    def __init__(self, producers: ProducerGroups) -> None:
-        self._producers = producers
+    def __init__(self, clients: ClientTable) -> None:
+        self._clients = clients
         self._by_id: dict[str, Client] = {}
         self._ids: dict[Client, str] = {}
 
@@ -61,7 +61,7 @@ class Requesters:
 
     def find(self, client_id: str) -> Client | None:
         """Return the connection of the requester with this id; None if there is none."""
-        channel = self._producers.find(client_id)
+        channel = self._clients.find(client_id)
         if channel is not None and channel.producer_groups:
             return channel.client
         return self._by_id.get(client_id)

@@ -184,7 +184,7 @@ def discarded_record(half: HalfMessage) -> Record:
 
 
 def check_body(half: HalfMessage) -> bytes:
-    """Return the body of request 39: the half message with its destination (RocketMQ's protocol, 9.3)."""
+    """Return the body of request 39: the half message with its destination."""
     return encode_record(replace(half.record, topic=half.topic, queue_id=half.queue_id, version=0))
 
 
