@@ -7,11 +7,12 @@ from typing import Any, TypeVar, cast
 
 from reput_broker.config.sections import GroupsConfig
 from reput_broker.groups.queue_locks import QueueLocks as BrokerLocks
-from reput_client.consume.group.member import GroupMember, MemberOptions
+from reput_client.consume.group.member import GroupMember
+from reput_client.consume.group.options import MemberOptions
 from reput_client.consume.group.subscriptions import parse_topics
 from reput_client.offset_store import OFFSET_NOT_FOUND, OffsetStore, ReadOffsetType
 from reput_client.transport.address import Address
-from reput_client.transport.core import Call, Waiter
+from reput_client.transport.channel import Call, Waiter
 from reput_client.transport.routing import Route
 from reput_client.transport.runtime import Runtime
 from reput_client.transport.session import Session

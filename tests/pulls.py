@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from reput_client.consume.group.assigned import AssignedQueue
+from reput_client.consume.group.assigned_queue import AssignedQueue
 from reput_client.consume.group.serving import Serving
 from reput_client.consume.pull import PulledMessages, PullResult, PullStatus, Wanted
 from reput_protocol.record.message import Message, MessageQueue

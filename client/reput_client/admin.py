@@ -1,8 +1,8 @@
-"""Managing a broker: topics, figures, single messages; groups are in `admin_groups.py`."""
+"""The admin client: topics, broker status, single messages; groups are in `admin_groups.py`."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from datetime import datetime
 
 from reput_client.admin_groups import GroupAdmin
@@ -10,7 +10,6 @@ from reput_client.consume.offsets import OffsetRequests, timestamp_ms
 from reput_client.consume.pull import FoundMessages, PulledMessages
 from reput_client.received import ReceivedMessage
 from reput_client.transport.backoff import Backoff
-from reput_client.transport.core import Call
 from reput_client.transport.session import (
     CONNECT_TIMEOUT_S,
     REQUEST_TIMEOUT_S,
@@ -45,7 +44,7 @@ from reput_protocol.names import check_topic
 from reput_protocol.record.message import MessageQueue
 from reput_protocol.record.message_id import decode_offset_message_id
 from reput_protocol.record.record import decode_record
-from reput_protocol.wire.header import HeaderType, Value
+from reput_protocol.wire.header import HeaderType
 
 _MSGPACK = HeaderType.MSGPACK
 _QUEUES_MAX = 65_536
@@ -53,10 +52,10 @@ _TIME_MAX_MS = (1 << 63) - 1
 
 
 class Admin(GroupAdmin):
-    """Asks and tells one broker; an async context manager, under trio or asyncio.
+    """Manages one broker; an async context manager for trio and asyncio.
 
-    Every method raises `BrokerError` (its subclass says why) when the broker refuses, and `RequestTimeout`,
-    `ConnectFailed` or `ConnectionLost` when no answer comes in time.
+    Every method raises `BrokerError` (a subclass, by the reason) if the broker refuses, and `RequestTimeout`,
+    `ConnectFailed` or `ConnectionLost` if no answer comes in time.
 
     Args:
         address: `host:port` of the broker; of several, the first that answers is used.
@@ -79,10 +78,10 @@ class Admin(GroupAdmin):
     # -- topics ------------------------------------------------------------------------------------------------
 
     async def create_topic(self, topic: str, *, queues: int = 4, perm: int = Perm.READ_WRITE) -> None:
-        """Create a topic, or change the queues and permission of one that exists.
+        """Create a topic, or change the queues and permission of an existing one.
 
         Args:
-            queues: how many queues to write to and read from.
+            queues: the number of queues for writing and for reading.
             perm: bits of `Perm`: 4 read, 2 write, 6 both.
         """
         await self.alter_topic(topic, read_queues=queues, write_queues=queues, perm=perm)
@@ -90,20 +89,20 @@ class Admin(GroupAdmin):
     async def alter_topic(
         self, topic: str, *, read_queues: int, write_queues: int, perm: int = Perm.READ_WRITE
     ) -> None:
-        """Set a topic's queues apart for readers and writers, as one does while shrinking it."""
+        """Set different numbers of queues for reading and writing, as needed to shrink a topic."""
         if not (1 <= read_queues <= _QUEUES_MAX and 1 <= write_queues <= _QUEUES_MAX):
             raise ValueError(f"a topic has 1 to {_QUEUES_MAX} queues")
         header = CreateTopicHeader(check_topic(topic), read_queues, write_queues, perm)
         await self._ask(RequestCode.UPDATE_AND_CREATE_TOPIC, header.to_ext(_MSGPACK), f"create {topic}")
 
     async def delete_topic(self, topic: str) -> None:
-        """Delete a topic, its queues and every group's offsets in it."""
+        """Delete a topic, its queues, and all groups' offsets in it."""
         header = DeleteTopicHeader(check_topic(topic))
         await self._ask(RequestCode.DELETE_TOPIC_IN_BROKER, header.to_ext(_MSGPACK), f"delete {topic}")
         self._session.routes.forget(topic)
 
     async def list_topics(self) -> list[str]:
-        """Return the names of all topics, system ones included, sorted."""
+        """Return the names of all topics, including system topics, sorted."""
         call = await self._ask(RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER, {}, "list of topics")
         return sorted(TopicList.from_json(call.body).topics)
 
@@ -126,7 +125,7 @@ class Admin(GroupAdmin):
         return TopicStats.from_json(call.body)
 
     async def route(self, topic: str) -> TopicRoute:
-        """Return which brokers hold a topic, at which addresses and with how many queues, as the broker says it.
+        """Return the brokers that hold a topic, with the addresses they announce and their numbers of queues.
 
         Raises:
             TopicNotFound: there is no such topic.
@@ -141,7 +140,7 @@ class Admin(GroupAdmin):
     # -- the broker --------------------------------------------------------------------------------------------
 
     async def broker_status(self) -> dict[str, str]:
-        """Return the broker's own figures by name (RocketMQ: BrokerRuntimeInfo); all values are text."""
+        """Return the broker's statistics by name (RocketMQ: BrokerRuntimeInfo); all values are text."""
         call = await self._ask(RequestCode.GET_BROKER_RUNTIME_INFO, {}, "status of the broker")
         return dict(KVTable.from_json(call.body).table)
 
@@ -153,10 +152,10 @@ class Admin(GroupAdmin):
     # -- queues and messages -----------------------------------------------------------------------------------
 
     async def min_offset(self, topic: str, queue_id: int, *, broker_name: str | None = None) -> int:
-        """Return the offset of the first message that is still in the queue.
+        """Return the offset of the first message still in the queue.
 
         Args:
-            broker_name: whose queue is meant; needed where several brokers have one of that number.
+            broker_name: required if several brokers have a queue of that number.
         """
         return await self._offsets.min_offset(await self._queue(topic, queue_id, broker_name))
 
@@ -187,7 +186,7 @@ class Admin(GroupAdmin):
         return await self._session.queue(check_topic(topic), queue_id, broker_name)
 
     async def view_message(self, offset_message_id: str) -> ReceivedMessage:
-        """Return the message with this offset message id, checked as far as its checksums go.
+        """Return the message with this offset message id; its checksums are verified.
 
         Raises:
             InvalidMessage: not an offset message id.
@@ -214,10 +213,10 @@ class Admin(GroupAdmin):
         begin: datetime | int | None = None,
         end: datetime | int | None = None,
     ) -> FoundMessages:
-        """Return messages of `topic` with this unique id or key, newest first; none is no error.
+        """Return messages of `topic` with this unique id or key, newest first; may be empty.
 
         Args:
-            max_messages: at most so many; the broker gives 64 at most.
+            max_messages: upper bound; the broker returns at most 64.
             begin, end: stored at or after, and at or before: a datetime, or milliseconds since 1970.
         """
         header = QueryMessageHeader(
@@ -240,12 +239,12 @@ class Admin(GroupAdmin):
     async def list_delayed(
         self, *, topic: str | None = None, key: str | None = None, max_messages: int = 1000
     ) -> list[DelayedMessage]:
-        """Return messages that wait for their time, the soonest first: all, or those of a topic, or with a key.
+        """Return delayed messages that are not delivered yet, the earliest first; optionally of a topic or with a key.
 
         Args:
             topic: where they will be delivered.
             key: their unique id, or one of their keys.
-            max_messages: at most so many.
+            max_messages: upper bound.
         """
         header = ListDelayedHeader(None if topic is None else check_topic(topic), key, max_messages)
         messages: list[DelayedMessage] = []
@@ -260,25 +259,15 @@ class Admin(GroupAdmin):
                 return messages
 
     async def cancel_delayed(self, topic: str, key: str) -> list[CancelledMessage]:
-        """Cancel the messages that wait for `topic` and have this unique id or key; say of each what that came to.
+        """Cancel the delayed messages for `topic` with this unique id or key; return the outcome for each.
 
-        `CANCELLED` is certain, and so is `ALREADY_CANCELLED`: the message is never delivered, whatever becomes of the
-        broker. `DELIVERED` was too late.
+        `CANCELLED` and `ALREADY_CANCELLED` are durable: the message is never delivered. `DELIVERED`: it was too late.
 
         Raises:
-            NotFound: there is no such message, and the broker knows of none that there was.
+            NotFound: the broker knows no such message, waiting, delivered or cancelled.
         """
         header = CancelDelayedHeader(check_topic(topic), key)
         call = await self._ask(
             RequestCode.CANCEL_DELAYED_MESSAGE, header.to_ext(_MSGPACK), f"cancel {key} of {topic}"
         )
         return CancelResult.from_json(call.body).messages
-
-    async def _ask(self, code: RequestCode, ext: Mapping[str, Value], what: str) -> Call:
-        call = await self._session.ask(code, ext, what=what)
-        raise_refusal(call)
-        return call
-
-    def after_fork(self) -> None:
-        """In a forked child: leave the parent's connections alone."""
-        self._session.after_fork()

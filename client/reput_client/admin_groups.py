@@ -1,4 +1,4 @@
-"""Managing consumer groups: settings, members, progress, and setting that; the part of `Admin` about groups."""
+"""The part of `Admin` for consumer groups: settings, members, progress, and setting offsets."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from datetime import datetime
 
 from reput_client.consume.offsets import timestamp_ms
 from reput_client.transport.address import Address
+from reput_client.transport.channel import Call
 from reput_client.transport.client import Client
-from reput_client.transport.core import Call
 from reput_client.transport.session import raise_refusal
 from reput_protocol.codes import RequestCode
 from reput_protocol.commands.admin import DescribeGroupHeader, GroupDescription, GroupSummaries, GroupSummary
@@ -39,24 +39,22 @@ from reput_protocol.wire.header import HeaderType, Value
 
 _MSGPACK = HeaderType.MSGPACK
 _FORWARDED_GRACE_S = 11.0
-"""The broker waits 10 s for a member that it passes a question on to."""
+"""The broker waits 10 s for the answer of a member."""
 
 
 class GroupAdmin(Client):
-    """What `Admin` can do with consumer groups; see there for the errors."""
+    """The methods of `Admin` for consumer groups; see there for the errors."""
 
     # Settings
 
     async def list_groups(self) -> list[GroupSummary]:
-        """Return every group in short, sorted by name: members, topics, lag. The system's only if they are used."""
-        call = await self._ask_group(RequestCode.LIST_GROUPS, {}, "list of groups")
+        """Return a summary of every group, sorted by name: members, topics, lag. System groups only if used."""
+        call = await self._ask(RequestCode.LIST_GROUPS, {}, "list of groups")
         return GroupSummaries.from_json(call.body).groups
 
     async def group_configs(self) -> dict[str, SubscriptionGroupConfig]:
-        """Return the settings of all groups by name, the system's included."""
-        call = await self._ask_group(
-            RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG, {}, "settings of all groups"
-        )
+        """Return the settings of all groups by name, including system groups."""
+        call = await self._ask(RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG, {}, "settings of all groups")
         return SubscriptionGroupTable.from_json(call.body).groups
 
     async def group_config(self, group: str) -> SubscriptionGroupConfig:
@@ -66,15 +64,15 @@ class GroupAdmin(Client):
             GroupNotFound: there is no such group.
         """
         header = SubscriptionGroupHeader(check_group(group))
-        call = await self._ask_group(
+        call = await self._ask(
             RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG, header.to_ext(_MSGPACK), f"settings of {group}"
         )
         return SubscriptionGroupConfig.from_json(call.body)
 
     async def put_group(self, config: SubscriptionGroupConfig) -> None:
-        """Create a group, or give one other settings."""
+        """Create a group or change its settings."""
         check_group(config.group_name)
-        await self._ask_group(
+        await self._ask(
             RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP,
             {},
             f"settings of {config.group_name}",
@@ -82,11 +80,9 @@ class GroupAdmin(Client):
         )
 
     async def delete_group(self, group: str, *, clean_offsets: bool = True) -> None:
-        """Delete a group; with `clean_offsets` its progress too. Its retry and dead-letter topics stay."""
+        """Delete a group; with `clean_offsets` its progress too. Its retry and dead-letter topics remain."""
         header = DeleteSubscriptionGroupHeader(check_group(group), clean_offsets)
-        await self._ask_group(
-            RequestCode.DELETE_SUBSCRIPTIONGROUP, header.to_ext(_MSGPACK), f"delete {group}"
-        )
+        await self._ask(RequestCode.DELETE_SUBSCRIPTIONGROUP, header.to_ext(_MSGPACK), f"delete {group}")
 
     # Members and progress
 
@@ -97,31 +93,27 @@ class GroupAdmin(Client):
             GroupNotFound: there is no such group.
         """
         header = DescribeGroupHeader(check_group(group), None if topic is None else check_topic(topic))
-        call = await self._ask_group(
-            RequestCode.DESCRIBE_GROUP, header.to_ext(_MSGPACK), f"description of {group}"
-        )
+        call = await self._ask(RequestCode.DESCRIBE_GROUP, header.to_ext(_MSGPACK), f"description of {group}")
         return GroupDescription.from_json(call.body)
 
     async def topic_groups(self, topic: str) -> list[str]:
-        """Return the groups that subscribe to a topic now or have an offset in it, sorted."""
+        """Return the groups that subscribe to a topic or have an offset in it, sorted."""
         header = TopicConsumersHeader(check_topic(topic))
-        call = await self._ask_group(
+        call = await self._ask(
             RequestCode.QUERY_TOPIC_CONSUME_BY_WHO, header.to_ext(_MSGPACK), f"groups of {topic}"
         )
         return sorted(GroupList.from_json(call.body).groups)
 
     async def consume_stats(self, group: str, topic: str | None = None) -> ConsumeStats:
-        """Return a group's progress by queue as RocketMQ tells it; `describe_group` tells more."""
+        """Return a group's progress by queue in RocketMQ's form; `describe_group` returns more."""
         header = ConsumeStatsHeader(check_group(group), topic)
-        call = await self._ask_group(
-            RequestCode.GET_CONSUME_STATS, header.to_ext(_MSGPACK), f"progress of {group}"
-        )
+        call = await self._ask(RequestCode.GET_CONSUME_STATS, header.to_ext(_MSGPACK), f"progress of {group}")
         return ConsumeStats.from_json(call.body)
 
     async def consume_time_span(self, group: str, topic: str) -> ConsumeTimeSpan:
-        """Return from when to when the messages of a topic's queues are, and how far back in time a group is."""
+        """Return the times of the first and last message of a topic's queues, and how far a group lags in time."""
         header = ConsumeTimeSpanHeader(check_topic(topic), check_group(group))
-        call = await self._ask_group(
+        call = await self._ask(
             RequestCode.QUERY_CONSUME_TIME_SPAN, header.to_ext(_MSGPACK), f"time span of {group} in {topic}"
         )
         return ConsumeTimeSpan.from_json(call.body)
@@ -142,7 +134,7 @@ class GroupAdmin(Client):
     async def consume_directly(
         self, group: str, client_id: str, offset_message_id: str
     ) -> ConsumeDirectlyResult:
-        """Have a member consume one message in addition to its ordinary work; see `running_info` for the errors."""
+        """Make a member consume one message in addition to its ordinary work; errors as for `running_info`."""
         header = ConsumeDirectlyHeader(check_group(group), client_id, offset_message_id)
         call = await self._ask_member(
             RequestCode.CONSUME_MESSAGE_DIRECTLY, header.to_ext(_MSGPACK), client_id
@@ -161,18 +153,20 @@ class GroupAdmin(Client):
         shift: int | None = None,
         queue_id: int | None = None,
     ) -> dict[MessageQueue, int]:
-        """Return where a group would continue in each queue of a topic; nothing is set. Exactly one of these is needed:
+        """Return where a group would continue in each queue of a topic; nothing is set.
+
+        Exactly one of `when`, `offset` and `shift` is required.
 
         Args:
             when: at the first message stored at or after this datetime, or milliseconds since 1970; 0 is the oldest
-                message there is and -1 the end.
-            offset: at this offset, or the nearest that there is; a negative one counts from the end.
-            shift: so many messages after what is committed, or before it if negative. Queues without a committed
+                message and -1 the end.
+            offset: at this offset, or the nearest existing one; a negative one counts from the end.
+            shift: this many messages after the committed offset, or before it if negative. Queues without a committed
                 offset are left out.
             queue_id: in this queue only.
 
         Raises:
-            GroupNotFound, TopicNotFound: there is none.
+            GroupNotFound, TopicNotFound: it does not exist.
             BrokerError: the topic has no such queue.
         """
         if [when, offset, shift].count(None) != 2:
@@ -189,12 +183,12 @@ class GroupAdmin(Client):
         return await self._reset(header)
 
     async def set_offsets(self, group: str, offsets: Mapping[MessageQueue, int]) -> None:
-        """Set where a group continues, a topic's queues of one broker at once, and notify members that are online.
+        """Set where a group continues, the queues of a topic on one broker at once, and notify online members.
 
-        An offset that is not in its queue any more becomes the nearest that is.
+        An offset outside its queue becomes the nearest one inside.
 
         Raises:
-            GroupNotFound, TopicNotFound: there is none; topics before it, in the order of the queues, are set.
+            GroupNotFound, TopicNotFound: it does not exist; topics before it, in the order of the queues, are set.
         """
         by_broker: dict[tuple[str, str], dict[MessageQueue, int]] = {}
         for queue, at in offsets.items():
@@ -214,7 +208,7 @@ class GroupAdmin(Client):
         shift: int | None = None,
         queue_id: int | None = None,
     ) -> dict[MessageQueue, int]:
-        """Do what `plan_reset` would, and return where the group continues now."""
+        """Set what `plan_reset` returns, and return it."""
         plan = await self.plan_reset(group, topic, when=when, offset=offset, shift=shift, queue_id=queue_id)
         if plan:
             await self.set_offsets(group, plan)
@@ -223,14 +217,14 @@ class GroupAdmin(Client):
     async def clone_offsets(
         self, source: str, target: str, topic: str | None = None, *, dry_run: bool = False
     ) -> dict[MessageQueue, int]:
-        """Give group `target` the offsets of `source`, of one topic or of all, and return them.
+        """Copy the offsets of group `source`, of one topic or of all, to group `target`, and return them.
 
         With `dry_run` nothing is set. Raises `NotFound` if the source has none.
         """
         header = CloneGroupOffsetHeader(
             check_group(source), check_group(target), topic, offline=True, dry_run=dry_run
         )
-        call = await self._ask_group(
+        call = await self._ask(
             RequestCode.CLONE_GROUP_OFFSET, header.to_ext(_MSGPACK), f"copy of the offsets of {source}"
         )
         return ResetOffsetBody.from_json(call.body).offset_table
@@ -249,9 +243,7 @@ class GroupAdmin(Client):
         )
         return ResetOffsetBody.from_json(call.body).offset_table
 
-    async def _ask_group(
-        self, code: RequestCode, ext: Mapping[str, Value], what: str, body: bytes = b""
-    ) -> Call:
+    async def _ask(self, code: RequestCode, ext: Mapping[str, Value], what: str, body: bytes = b"") -> Call:
         return await self._session.ask_ok(code, ext, what=what, body=body)
 
     async def _ask_member(self, code: RequestCode, ext: Mapping[str, Value], client_id: str) -> Call:

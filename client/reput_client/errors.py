@@ -1,9 +1,9 @@
-"""Every error that a user of the client may catch; `reput_client` has them too.
+"""All errors that the client raises; `reput_client` exports them too.
 
-Those of messages, names and filters, and the broker's refusals (`BrokerError`), are shared with the broker.
-The errors differ in the one question a caller has: may the broker have acted on what I sent?
-`ConnectFailed`, `BrokerNotFound`, `ClientClosed` and `RequestTimeout` of a send: it has not.
-`SendOutcomeUnknown`: it is unknown. `AckNotReached`: it has stored the message, at a lower level than asked.
+Errors of messages, names and filters, and the broker's refusals (`BrokerError`), are shared with the broker. The errors
+tell whether the broker may have acted on a request. `ConnectFailed`, `BrokerNotFound`, `ClientClosed`, and
+`RequestTimeout` of a send: it has not. `SendOutcomeUnknown`: it may have. `AckNotReached`: it has stored the message,
+at a lower level than asked.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from reput_protocol.errors import (
 from reput_protocol.printable import counted
 
 if TYPE_CHECKING:
-    from reput_client.produce.posted import Posted
+    from reput_client.produce.posted_block import Posted
     from reput_client.produce.receipts import SendReceipt
 
 __all__ = [
@@ -82,7 +82,7 @@ __all__ = [
 
 
 class ConnectFailed(ReputError):
-    """No connection to `address` could be made; nothing was sent. `reason` is the system's own text, or who is there.
+    """No connection to `address` could be made; nothing was sent. `reason` is the system's text, or who answered.
 
     `announced_for` is the broker for which another address announced this one, or None.
     """
@@ -101,7 +101,7 @@ class ConnectFailed(ReputError):
 
 
 class NotABroker(ConnectFailed):
-    """What listens at `address` speaks another protocol; a request sent there had no effect. Not tried again."""
+    """The server at `address` speaks another protocol; a request sent there had no effect. It is not retried."""
 
     def __init__(self, address: str, reason: str) -> None:
         ReputError.__init__(self, f"{address} is not a broker's port for clients: {reason}")
@@ -110,10 +110,9 @@ class NotABroker(ConnectFailed):
 
 
 class ConnectionLost(ReputError):
-    """The connection to `address` ended while an answer was awaited.
+    """The connection to `address` ended before the answer came.
 
-    The client reconnects by itself and repeats what is safe to repeat, so a caller sees this only when the
-    deadline left no time for that.
+    The client reconnects and repeats what is safe to repeat, so this is raised only if the deadline left no time.
     """
 
     def __init__(self, address: str, reason: str) -> None:
@@ -123,7 +122,7 @@ class ConnectionLost(ReputError):
 
 
 class RequestTimeout(ReputError):
-    """No answer to `what` within `timeout_s` seconds. A send that raises this was never handed to the network."""
+    """No answer to `what` within `timeout_s` seconds. A send that raises this did not leave the client."""
 
     def __init__(self, what: str, timeout_s: float) -> None:
         super().__init__(f"{what}: no answer within {timeout_s:.2g} s")
@@ -132,10 +131,10 @@ class RequestTimeout(ReputError):
 
 
 class ReplyTimeout(ReputError):
-    """A request to `topic` got no reply within `timeout_s` seconds; whether it was handled is not known.
+    """A request to `topic` got no reply within `timeout_s` seconds; whether it was handled is unknown.
 
-    `correlation_id` is the one that its consumer sees. `is_stored` tells whether the broker has the request; if it is
-    False, that is not known. A reply that comes later is dropped.
+    `correlation_id` is the one that its consumer sees. `is_stored`: the broker certainly has the request. A later reply
+    is dropped.
     """
 
     def __init__(self, topic: str, correlation_id: str, timeout_s: float, *, is_stored: bool) -> None:
@@ -151,10 +150,10 @@ class ReplyTimeout(ReputError):
 
 
 class SendOutcomeUnknown(ReputError):
-    """The broker may or may not have stored the messages: their frame left, and no answer came.
+    """The messages left the client and no answer came: the broker may or may not have stored them.
 
-    Sending again may store them twice; `retries=` does it by itself. `message_ids` are the unique ids by
-    which the messages can be looked for (empty when the producer writes none).
+    Sending them again may store them twice; `retries=` does that automatically. `message_ids` are the unique ids to
+    search for (empty if the producer writes none).
     """
 
     def __init__(self, topic: str, queue_id: int, message_ids: Sequence[str], reason: str) -> None:
@@ -171,8 +170,8 @@ class SendOutcomeUnknown(ReputError):
 class AckNotReached(ReputError):
     """The messages are stored, but the asked level was not reached in time; do not send them again.
 
-    `receipts` are theirs (`receipt` is the first one); `response_code` is the broker's own (RocketMQ:
-    FLUSH_DISK_TIMEOUT, FLUSH_SLAVE_TIMEOUT, SLAVE_NOT_AVAILABLE).
+    `receipts` are theirs (`receipt` is the first); `response_code` is the broker's (RocketMQ: FLUSH_DISK_TIMEOUT,
+    FLUSH_SLAVE_TIMEOUT, SLAVE_NOT_AVAILABLE).
     """
 
     def __init__(
@@ -189,15 +188,15 @@ class AckNotReached(ReputError):
 
     @property
     def receipt(self) -> SendReceipt:
-        """The first receipt: the only one, for a single send."""
+        """The first receipt; the only one of a single send."""
         return self.receipts[0]
 
 
 class PartlySent(ReputError):
-    """Some messages of a bulk send are stored and some are not.
+    """Some messages of a send of many are stored and some are not.
 
-    `receipts` has one entry per message of the call, None where there is none; `errors` maps the index of
-    each message that failed to its error. Messages in neither were not sent.
+    `receipts` has an entry for each message, None if it is not known to be stored; `errors` maps the index of each
+    failed message to its error. Messages in neither were not sent.
     """
 
     def __init__(self, receipts: Sequence[SendReceipt | None], errors: Mapping[int, ReputError]) -> None:
@@ -211,10 +210,10 @@ class PartlySent(ReputError):
 
 
 class PostsFailed(ReputError):
-    """Of `flush`: posted messages failed, without a callback or a waiting caller that had been notified.
+    """Raised by `flush`: posted messages failed, and neither a callback nor a waiting caller has reported it.
 
-    `count` is how many, `failed` has them, each with its `error`; where very many failed, only the last ones. In
-    another process, to which it was pickled, it has none: they belong to their producer.
+    `count` is their number; `failed` has their handles, each with its `error`, or only the last ones if very many
+    failed. A pickled copy has no handles.
     """
 
     def __init__(self, failed: Sequence[Posted], count: int) -> None:
@@ -226,13 +225,13 @@ class PostsFailed(ReputError):
         self.count = count
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """As of every error, without what cannot be pickled."""
+        """Pickle without the handles, which cannot be pickled."""
         rebuild, (kind, args, state) = super().__reduce__()
         return rebuild, (kind, args, {**state, "failed": []})
 
 
 class BrokerNotFound(ReputError):
-    """The route of a topic names no address for broker `name`, even after asking again."""
+    """The route of a topic has no address for broker `name`, even after it was fetched again."""
 
     def __init__(self, name: str, topic: str) -> None:
         super().__init__(f"broker {name!r} of topic {topic!r} has no address in the route; is it running?")
@@ -241,7 +240,7 @@ class BrokerNotFound(ReputError):
 
 
 class AmbiguousQueue(ReputError):
-    """Queue `queue_id` of a topic is on each of `brokers`, and the call does not say which is meant."""
+    """Each of `brokers` has a queue `queue_id` of the topic, and `broker_name=` was not given."""
 
     def __init__(self, topic: str, queue_id: int, brokers: Sequence[str]) -> None:
         super().__init__(
@@ -254,7 +253,7 @@ class AmbiguousQueue(ReputError):
 
 
 class NoQueue(ReputError):
-    """A topic has no queue that can be used as asked."""
+    """A topic has no queue for the requested use."""
 
     def __init__(self, topic: str, what: str) -> None:
         super().__init__(f"topic {topic!r} has no {what}; check its queues and permission")
@@ -262,16 +261,16 @@ class NoQueue(ReputError):
 
 
 class ClientClosed(ReputError):
-    """The client was closed, before or while it was used. Nothing more was sent."""
+    """The client was closed before or during the call. Nothing more was sent."""
 
     def __init__(self, reason: str = "the client is closed; make a new one") -> None:
         super().__init__(reason)
 
 
 class DamagedMessage(ReputError):
-    """A pulled message fails its checksum or cannot be decompressed; its content is not handed out.
+    """A pulled message fails its checksum or cannot be decompressed; its content is not returned.
 
-    Continue with the next message, or look at the place with `reput store verify` on the broker's machine.
+    Continue with the next message, or examine the place with `reput store verify` on the broker's machine.
     """
 
     def __init__(self, topic: str, queue_id: int, queue_offset: int, reason: str) -> None:
@@ -283,7 +282,7 @@ class DamagedMessage(ReputError):
 
 
 class InflatedTooLarge(ReputError):
-    """The compressed bodies of a pull take more than `limit` bytes together; those of the first `rows` rows fit."""
+    """The compressed bodies of a pull exceed `limit` bytes together; those of the first `rows` rows fit."""
 
     def __init__(self, topic: str, queue_id: int, limit: int, rows: int) -> None:
         super().__init__(
@@ -295,7 +294,7 @@ class InflatedTooLarge(ReputError):
 
 
 class UnsupportedCompression(ReputError):
-    """A body is compressed in a way that this client cannot read; `raw_body` of the message still can be."""
+    """A body is compressed by a method that this client does not support; the message's `raw_body` is readable."""
 
     def __init__(self, method: str, queue_offset: int) -> None:
         super().__init__(
@@ -306,7 +305,7 @@ class UnsupportedCompression(ReputError):
 
 
 class OffsetStoreInUse(ReputError):
-    """Another consumer on this machine keeps its offsets in the same file; nothing was read or changed."""
+    """Another consumer on this machine uses the same offset file; nothing was read or changed."""
 
     def __init__(self, path: str) -> None:
         super().__init__(

@@ -1,8 +1,8 @@
-"""Where a group's progress is kept: with the broker, or in a local file (RocketMQ: OffsetStore).
+"""Where a group's progress is kept: at the broker, or in a local file (RocketMQ: OffsetStore).
 
-Both keep a table in memory that `update` changes and `persist` writes down. `read` answers the two ways in which
-there is no offset by numbers, as RocketMQ's clients do: -1 when none is kept or the broker answers with an error, -2
-when no answer came or the file cannot be read.
+Both keep a table in memory that `update` changes and `persist` stores. For a missing offset `read` returns numbers, as
+RocketMQ's clients do: -1 if none is stored or the broker answers with an error, -2 if no answer came or the file cannot
+be read.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class ReadOffsetType(Enum):
 
 
 class GroupOffsets(Protocol):
-    """What a remote store asks: a group's offsets at the brokers. `PullConsumer` is one."""
+    """A group's offsets at the brokers, for a remote store. `PullConsumer` has these methods."""
 
     async def committed(
         self, topic: str, queue_id: int, *, broker_name: str | None, set_zero_if_not_found: bool
@@ -48,10 +48,10 @@ class GroupOffsets(Protocol):
 
 
 class OffsetStore(ABC):
-    """The table in memory, and what both kinds of store have in common.
+    """The table in memory, and the common part of both kinds of store.
 
     Attributes:
-        failure: the error because of which the last `read` answered -1 or -2; None if there simply is no offset.
+        failure: the error for which the last `read` returned -1 or -2; None if there was simply no offset.
     """
 
     def __init__(self) -> None:
@@ -59,17 +59,15 @@ class OffsetStore(ABC):
         self.failure: Exception | None = None
 
     def update(self, queue: MessageQueue, offset: int, *, increase_only: bool = False) -> None:
-        """Keep `offset` in memory; with `increase_only` a lower one than the known is ignored."""
+        """Keep `offset` in memory; with `increase_only` a lower one is ignored."""
         if increase_only and offset <= self._table.get(queue, OFFSET_NOT_FOUND):
             return
         self._table[queue] = offset
 
     async def read(self, queue: MessageQueue, kind: ReadOffsetType) -> int:
-        """Return the queue's offset; -1 if none is kept or the broker refuses to tell, -2 if no answer came.
+        """Return the queue's offset; -1 if none is stored or the broker refuses, -2 if no answer came.
 
-        `failure` tells these apart, and says why.
-
-        What is read from the store is kept in memory.
+        `failure` tells these apart. An offset read from the store is kept in memory.
         """
         if kind is not ReadOffsetType.READ_FROM_STORE:
             offset = self._table.get(queue)
@@ -89,12 +87,12 @@ class OffsetStore(ABC):
         return stored
 
     async def persist(self, queue: MessageQueue) -> None:
-        """Write one queue's offset down; nothing if there is none in memory."""
+        """Store one queue's offset; does nothing if there is none in memory."""
         if queue in self._table:
             await self._write([queue])
 
     async def persist_all(self, queues: Iterable[MessageQueue]) -> None:
-        """Write the offsets of `queues` down and forget those of all others in memory."""
+        """Store the offsets of `queues`, and remove all others from memory."""
         kept = set(queues)
         for queue in [queue for queue in self._table if queue not in kept]:
             del self._table[queue]
@@ -102,7 +100,7 @@ class OffsetStore(ABC):
             await self._write(list(self._table))
 
     def remove(self, queue: MessageQueue) -> None:
-        """Forget a queue in memory; what is stored stays."""
+        """Remove a queue from memory; the stored offset remains."""
         self._table.pop(queue, None)
 
     def clone(self, topic: str | None = None) -> dict[MessageQueue, int]:
@@ -119,13 +117,13 @@ class OffsetStore(ABC):
 
 
 class RemoteOffsetStore(OffsetStore):
-    """Offsets kept by the broker, for a group whose members share the work (RocketMQ: RemoteBrokerOffsetStore).
+    """Offsets kept by the broker, for clustering groups (RocketMQ: RemoteBrokerOffsetStore).
 
-    As there, a group that has committed nothing reads 0 where the queue still has all its messages and they are recent.
+    As there, a group without an offset reads 0 if the queue still has all its messages and they are recent.
     """
 
     def __init__(self, group: GroupOffsets) -> None:
-        """Keep the offsets of `group`, for instance a `PullConsumer`."""
+        """Keep the offsets of `group`, such as a `PullConsumer`."""
         super().__init__()
         self._group = group
 
@@ -141,16 +139,16 @@ class RemoteOffsetStore(OffsetStore):
 
 
 class LocalFileOffsetStore(OffsetStore):
-    """Offsets kept in a file of this machine, for readers that each read everything (RocketMQ: broadcasting).
+    """Offsets kept in a local file, for broadcasting consumers (RocketMQ: LocalFileOffsetStore).
 
-    The file is JSON, replaced whole, with the previous version next to it as `.bak`, which is read when the file
-    itself is damaged. One process at a time may write it.
+    The file is JSON and is replaced as a whole; the previous version is kept as `.bak` and read if the file is damaged.
+    One process at a time may write it.
     """
 
     def __init__(
         self, path: str | Path, *, in_thread: Callable[[Callable[[], Any]], Awaitable[Any]] | None = None
     ) -> None:
-        """Keep the offsets in the file `path`, made at the first `persist`. `in_thread` runs blocking work."""
+        """Keep the offsets in the file `path`, created by the first `persist`. `in_thread` runs blocking work."""
         super().__init__()
         self.path = Path(path)
         self._in_thread = in_thread
@@ -166,7 +164,7 @@ class LocalFileOffsetStore(OffsetStore):
     async def _run(self, work: Callable[[], Any]) -> Any:
         if self._in_thread is not None:
             return await self._in_thread(work)
-        import anyio.to_thread  # not at the top: the blocking API loads no event loop
+        import anyio.to_thread  # not at the top: the synchronous API imports no event loop
 
         return await anyio.to_thread.run_sync(work)
 
@@ -176,10 +174,10 @@ class LocalFileOffsetStore(OffsetStore):
         replace_file(self.path, _encode(table))
 
     def _load(self) -> dict[MessageQueue, int]:
-        """Return what the file holds, or its backup; empty when there is neither.
+        """Return the content of the file or its backup; empty if neither exists.
 
         Raises:
-            OffsetStoreDamaged: there is one, and none can be read.
+            OffsetStoreDamaged: no existing one is readable.
         """
         reasons = []
         for path in (self.path, self.path.with_name(self.path.name + ".bak")):
@@ -210,7 +208,7 @@ def _decode(data: bytes) -> dict[MessageQueue, int]:
 
 
 def replace_file(path: Path, data: bytes) -> None:
-    """Make `data` the content of `path`; what it held before becomes `path.bak`. Durable when this returns."""
+    """Replace the content of `path` by `data`; the previous file becomes `path.bak`. Durable on return."""
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(path.name + ".tmp")
     with temporary.open("wb") as file:
@@ -219,7 +217,7 @@ def replace_file(path: Path, data: bytes) -> None:
         os.fsync(file.fileno())
     backup = path.with_name(path.name + ".bak")
     with suppress(FileNotFoundError):
-        # A link first: at no moment is there neither the file nor its backup.
+        # A link, so that the file or its backup exists at any time.
         with suppress(FileNotFoundError):
             backup.unlink()
         os.link(path, backup)

@@ -1,6 +1,6 @@
-"""A message as a consumer sees it: a view of its record that decodes a field when it is asked for.
+"""A received message: a view of its record, which decodes each field when it is accessed.
 
-Nothing is handed out unchecked: the checksums of a record are verified before a message is made of it.
+The checksums of a record are verified before a message is created from it.
 """
 
 from __future__ import annotations
@@ -46,13 +46,13 @@ _METHODS = {
     MessageSysFlag.COMPRESSION_ZLIB: "zlib",
 }
 INFLATED_BYTES_MAX = 64 * 1024 * 1024
-"""The largest body that is inflated: a few hostile kilobytes must not fill the memory."""
+"""Maximum size of a decompressed body, so that a few hostile kilobytes cannot fill the memory."""
 INFLATED_TOTAL_MAX = 256 * 1024 * 1024
-"""How much the bodies of one pull of columns may inflate to together, unless the caller says otherwise."""
+"""Default maximum of all decompressed bodies of one pull of columns together."""
 
 
 def compression_method(sys_flag: int) -> str | None:
-    """Return the name of the method that a record's sysFlag says its body has, or None."""
+    """Return the name of the compression method by a record's sysFlag, or None."""
     if not sys_flag & MessageSysFlag.COMPRESSED:
         return None
     kind = sys_flag & MessageSysFlag.COMPRESSION_MASK
@@ -60,10 +60,10 @@ def compression_method(sys_flag: int) -> str | None:
 
 
 def inflate(data: Buffer) -> bytes:
-    """Return the body that zlib made `data` of.
+    """Return the body that was compressed to `data` by zlib.
 
     Raises:
-        ValueError: it is no zlib stream, is cut short, or is larger than `INFLATED_BYTES_MAX`.
+        ValueError: it is not a zlib stream, is truncated, or exceeds `INFLATED_BYTES_MAX`.
     """
     decompressor = zlib.decompressobj()
     try:
@@ -83,13 +83,13 @@ _COMPRESSED: Final = int(MessageSysFlag.COMPRESSED)
 
 
 class PulledRecords:
-    """The records of a pull, which its messages are views of.
+    """The records of a pull, shared by its messages.
 
     Attributes:
         topic, broker_name: where they were pulled from.
         data: the records.
-        table: the numbers that the kernel found in them (`COLUMNS`).
-        faults: what is wrong with records that fail their checksums, by where their row starts in the table.
+        table: the kernel's numbers for them (`COLUMNS`).
+        faults: checksum failures, by the start of the record's row in the table.
     """
 
     __slots__ = ("broker_name", "data", "faults", "table", "topic")
@@ -105,16 +105,16 @@ class PulledRecords:
 class ReceivedMessage:
     """One message of a pull.
 
-    It keeps the bytes of its whole pull alive: copy what you want to keep for long.
+    It keeps the bytes of the whole pull in memory: copy what you keep for long.
 
     Attributes:
-        send_back_id: names it to the broker in every request to take it back, from the first one on.
+        send_back_id: identifies it in all requests that give it back, from the first one on.
     """
 
     __slots__ = ("_at", "_records", "send_back_id")
 
     def __init__(self, records: PulledRecords, at: int) -> None:
-        """Make the message of the row that starts at `at` in the table of `records`."""
+        """Create the message for the row that starts at `at` in the table of `records`."""
         self._records = records
         self._at = at
         self.send_back_id: str | None = None
@@ -124,7 +124,7 @@ class ReceivedMessage:
         """Return the message of a single record.
 
         Raises:
-            RecordMalformed: that is not a record, or not all of it is.
+            RecordMalformed: `record` is not one whole record.
         """
         table, end, _, _, reason = scan_records(record, 0, len(record))
         if len(table) != WIDTH or end < len(record):
@@ -185,24 +185,24 @@ class ReceivedMessage:
 
     @property
     def properties(self) -> dict[str, str]:
-        """All properties, system ones (`TAGS`, `KEYS`, `UNIQ_KEY`, ...) included; a new dict each time."""
+        """All properties, including system ones (`TAGS`, `KEYS`, `UNIQ_KEY`, ...); a new dict each time."""
         self._check()
         return decode_properties(self._bytes(PROPERTIES))
 
     def get_property(self, name: str) -> str | None:
-        """One property, or None; cheaper than `properties` when only one is wanted."""
+        """One property, or None; cheaper than `properties`."""
         self._check()
         value = find_property(self._bytes(PROPERTIES), name.encode())
         return None if value is None else value.decode("utf-8", "replace")
 
     @property
     def wants_reply(self) -> bool:
-        """Whether it is a request: its sender waits, or has waited, for a reply to it."""
+        """Whether it is a request: its sender waits or has waited for a reply."""
         return self.get_property("REPLY_TO_CLIENT") is not None and self.get_property("MSG_TYPE") != "reply"
 
     @property
     def message_id(self) -> str:
-        """The producer's unique id (`UNIQ_KEY`), or the offset id where there is none."""
+        """The producer's unique id (`UNIQ_KEY`), or the offset id if there is none."""
         return self.get_property("UNIQ_KEY") or self.offset_message_id
 
     @property
@@ -211,10 +211,10 @@ class ReceivedMessage:
         return MessageQueue(self.topic, self.broker_name, self.queue_id)
 
     def with_class(self, kind: type[R]) -> R:
-        """Return this message as an object of another class of message."""
+        """Return this message as an object of another message class."""
         return kind(self._records, self._at)
 
-    # -- the fields of the record -----------------------------------------------------------------------------
+    # -- fields of the record ----------------------------------------------------------------------------------
 
     @property
     def topic(self) -> str:
@@ -243,7 +243,7 @@ class ReceivedMessage:
 
     @property
     def flag(self) -> int:
-        """The application's own 32 bits."""
+        """The application's 32 bits."""
         return self._records.table[self._at + FLAG]
 
     @property
@@ -263,7 +263,7 @@ class ReceivedMessage:
 
     @property
     def reconsume_times(self) -> int:
-        """How often a consumer has sent the message back."""
+        """How often the message was given back."""
         return self._records.table[self._at + RECONSUME_TIMES]
 
     @property
@@ -273,7 +273,7 @@ class ReceivedMessage:
 
     @property
     def offset_message_id(self) -> str:
-        """The id that names the broker and the place in its log."""
+        """The id that encodes broker and log position."""
         return offset_message_id_of(self._store_host_bytes(), self.physical_offset)
 
     @property
@@ -290,7 +290,7 @@ class ReceivedMessage:
 
     @property
     def record(self) -> bytes:
-        """The whole record, byte for byte as the broker stores it; a copy."""
+        """The whole record as the broker stores it; a copy."""
         return self._bytes(POSITION)
 
     def __repr__(self) -> str:
@@ -300,7 +300,7 @@ class ReceivedMessage:
     # -- inside ------------------------------------------------------------------------------------------------
 
     def _bytes(self, number: int) -> bytes:
-        """Return a part of the record: its place is the number so far into the row, its size comes next."""
+        """Return a part of the record; `number` is the column of its position, followed by that of its size."""
         start, size = self._records.table[self._at + number : self._at + number + 2]
         return self._records.data[start : start + size]
 
@@ -328,10 +328,10 @@ class ReceivedMessage:
 
 
 class DamagedRecord(ReceivedMessage):
-    """A message of which only its place in its queue is known: the record there cannot be read, or is another one.
+    """A message whose record is unreadable or another message's; only its place in its queue is known.
 
-    Every access to the fields of the record raises `DamagedMessage`, as for a message that fails its checksum. Topic,
-    queue id and queue offset are those that were pulled; `record` is what came in its place.
+    Access to any field of the record raises `DamagedMessage`, as for a failed checksum. Topic, queue id and queue
+    offset are the pulled ones; `record` is what was received in its place.
     """
 
     __slots__ = ("_found", "_queue_id", "_queue_offset")
@@ -356,12 +356,12 @@ class DamagedRecord(ReceivedMessage):
 
     @property
     def record(self) -> bytes:
-        """What came in the place of the record."""
+        """What was received in place of the record."""
         return self._found
 
     @property
     def record_bytes(self) -> int:
-        """The size of what came."""
+        """The size of what was received."""
         return len(self._found)
 
     def __repr__(self) -> str:
@@ -370,7 +370,7 @@ class DamagedRecord(ReceivedMessage):
 
 
 class _NoRecords(PulledRecords):
-    """What a damaged message is a view of: nothing that can be read."""
+    """The records of a damaged message: there are none."""
 
     __slots__ = ("_queue_id", "_queue_offset")
 
@@ -383,5 +383,5 @@ class _NoRecords(PulledRecords):
 
     @property
     def table(self) -> array[int]:  # type: ignore[override]
-        """There is none."""
+        """Raise `DamagedMessage`."""
         raise DamagedMessage(self.topic, self._queue_id, self._queue_offset, self.faults[0])

@@ -9,7 +9,7 @@ import pytest
 from reput_broker.background import BackgroundBroker
 from reput_client.blocking import Admin, Message, Producer
 from reput_client.blocking.bulk import BulkReader
-from reput_client.consume.fetching import FetchedBlock
+from reput_client.consume.fetch_records import FetchedBlock
 from reput_client.consume.pull import read_records
 from reput_protocol.errors import BrokerError, FilterRefused, TopicNotFound
 from reput_protocol.record.columns import RecordColumns

@@ -274,7 +274,7 @@ def test_a_damaged_message_is_named_and_passed_over(
         face.run(scenario)
     (record,) = caplog.records
     assert "CRC" in record.message
-    assert "going on with the next" in record.message
+    assert "continuing with the next" in record.message
 
 
 def test_the_application_may_settle_it_itself(face: Face, broker: FakeBroker) -> None:

@@ -168,7 +168,7 @@ def test_a_oneway_request_leaves_and_waits_for_nothing(face: Face, broker: FakeB
             sent = [header for header in broker.requests if header.code == code]
             assert [header.is_oneway for header in sent] == [True] * 3
             assert sent[0].ext == ext
-            assert client.session.connection_to(client.session.home)._core.pending == 0
+            assert client.session.connection_to(client.session.home)._channel.pending == 0
 
     face.run(scenario)
 

@@ -52,16 +52,16 @@ def _offsets(recorder: Recorder, group: str) -> None:
 
 
 def _pulls(recorder: Recorder, group: str) -> None:
-    from reput_client.consume.group import fetching
+    from reput_client.consume.group import fetcher
 
-    pull_ext = fetching.pull_ext
+    pull_ext = fetcher.pull_ext
 
     def noted(pulled_by: str, topic: str, queue_id: int, *rest: Any, **options: Any) -> Any:
         if options.get("commit_offset") is not None:
             recorder.note("commit", group=group, topic=topic, queue=queue_id, offset=options["commit_offset"])
         return pull_ext(pulled_by, topic, queue_id, *rest, **options)
 
-    fetching.pull_ext = noted
+    fetcher.pull_ext = noted
 
 
 def _locks(recorder: Recorder, group: str) -> None:
@@ -91,7 +91,7 @@ def _locks(recorder: Recorder, group: str) -> None:
 
 
 def _queues(recorder: Recorder, group: str) -> None:
-    from reput_client.consume.group.fetching import Fetcher
+    from reput_client.consume.group.fetcher import Fetcher
     from reput_client.consume.group.handover import Handover
 
     add, follow = Fetcher.add, Handover.follow

@@ -214,7 +214,7 @@ def deduplication_forgotten() -> None:
 
 def committed_too_soon() -> None:
     """what is handed out is committed, handled or not"""
-    from reput_client.consume.group.assigned import QueueProgress
+    from reput_client.consume.group.assigned_queue import QueueProgress
 
     QueueProgress.position = QueueProgress.handed_to  # type: ignore[assignment,method-assign]
 

@@ -1,8 +1,8 @@
-"""The client for programs without an event loop: the same classes, whose methods block.
+"""The synchronous API, for programs without an event loop: the same classes with blocking methods.
 
-They are the very coroutines of `reput_client`, each run to its end in the calling thread (see `runtime.py`): no event
-loop, and no background threads but those of a group's member, a transaction producer, or a producer that has sent a
-request. Threads may share a client, and a forked child may go on using one: it connects again.
+Each method runs the coroutine of `reput_client` to its end in the calling thread (see `runtime.py`). There is no event
+loop, and no background thread except for a group member, a transaction producer, or a producer that has sent a request.
+Threads may share a client. A forked child may continue to use one: it reconnects.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from reput_client.blocking.pull_consumer import PullConsumer
 from reput_client.consume.group.failures import GiveBack, OnFailure, RetryHere, StopRunning
 from reput_client.consume.pull import PullResult, PullStatus
 from reput_client.offset_store import ReadOffsetType
-from reput_client.produce.posted import Posted
+from reput_client.produce.posted_block import Posted
 from reput_client.produce.receipts import SendReceipt
 from reput_client.produce.transactions import TransactionReceipt
 from reput_client.received import ReceivedMessage

@@ -1,4 +1,4 @@
-"""The blocking admin client."""
+"""The synchronous admin client."""
 
 from __future__ import annotations
 

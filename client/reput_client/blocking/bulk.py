@@ -1,27 +1,27 @@
-"""The blocking clients for reading and writing in bulk, which the pipeline uses."""
+"""The synchronous bulk reader and batch writer, which the pipeline uses."""
 
 from __future__ import annotations
 
 from reput_client.blocking.client import BlockingClient, blocking, constructor, locked
-from reput_client.consume import bulk
+from reput_client.consume import bulk_reader
 from reput_client.produce import batch_writer
 
 
-class BulkReader(BlockingClient[bulk.BulkReader]):
-    """Reads queues in bulk; a context manager. Arguments, errors: `reput_client.consume.bulk.BulkReader`."""
+class BulkReader(BlockingClient[bulk_reader.BulkReader]):
+    """Reads queues in bulk; a context manager. Arguments, errors: `reput_client.consume.bulk_reader`."""
 
-    @constructor(bulk.BulkReader)
-    def __init__(self, client: bulk.BulkReader) -> None:
+    @constructor(bulk_reader.BulkReader)
+    def __init__(self, client: bulk_reader.BulkReader) -> None:
         super().__init__(client)
 
-    cluster = blocking(bulk.BulkReader.cluster)
-    topics = blocking(bulk.BulkReader.topics)
-    queue_bounds = blocking(bulk.BulkReader.queue_bounds)
-    offset_by_time = blocking(bulk.BulkReader.offset_by_time)
-    committed = blocking(bulk.BulkReader.committed)
-    commit = blocking(bulk.BulkReader.commit)
-    fetch = blocking(bulk.BulkReader.fetch)
-    prefetch = blocking(bulk.BulkReader.prefetch)
+    cluster = blocking(bulk_reader.BulkReader.cluster)
+    topics = blocking(bulk_reader.BulkReader.topics)
+    queue_bounds = blocking(bulk_reader.BulkReader.queue_bounds)
+    offset_by_time = blocking(bulk_reader.BulkReader.offset_by_time)
+    committed = blocking(bulk_reader.BulkReader.committed)
+    commit = blocking(bulk_reader.BulkReader.commit)
+    fetch = blocking(bulk_reader.BulkReader.fetch)
+    prefetch = blocking(bulk_reader.BulkReader.prefetch)
 
 
 class BatchWriter(BlockingClient[batch_writer.BatchWriter]):

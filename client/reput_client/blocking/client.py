@@ -1,8 +1,8 @@
-"""What every blocking client has, and how its methods are made from those of the async client.
+"""The base class of synchronous clients, and how their methods are derived from those of the async clients.
 
-A blocking client holds an async client whose runtime is a `BlockingRuntime`. `send = blocking(Producer.send)` is a
-method with the parameters, the result and the documentation of `Producer.send`, which runs that coroutine to its end in
-the calling thread. A method is written out where the blocking one does something else, and nowhere else.
+A synchronous client holds an async client whose runtime is a `BlockingRuntime`. `send = blocking(Producer.send)` is a
+method with the parameters, result and docstring of `Producer.send` that runs the coroutine in the calling thread. Only
+methods that differ are written out.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def blocking(
 
 
 def locked(method: Callable[Concatenate[Any, P], T]) -> Callable[Concatenate[Any, P], T]:
-    """Return a method that calls `method`, which never waits, while no other thread runs the client's code."""
+    """Return a method that calls `method`, which never waits, under the client's lock."""
 
     def call(self: _Driven, /, *args: P.args, **kwargs: P.kwargs) -> T:
         return self._runtime.call(lambda: method(self._client, *args, **kwargs))
@@ -47,9 +47,9 @@ def locked(method: Callable[Concatenate[Any, P], T]) -> Callable[Concatenate[Any
 def signature_of(
     method: Callable[Concatenate[Any, P], Coroutine[Any, Any, T]],
 ) -> Callable[[Callable[..., T]], Callable[Concatenate[Any, P], T]]:
-    """Give a method that is written out the parameters and the result of `method`.
+    """Give a written-out method the parameters and result of `method`.
 
-    Its docstring follows that of `method`: it says what is different.
+    Its docstring is appended to that of `method`: it describes the differences.
     """
 
     def decorate(function: Callable[..., T]) -> Callable[Concatenate[Any, P], T]:
@@ -64,7 +64,7 @@ def signature_of(
 def constructor(
     kind: Callable[P, ClientT],
 ) -> Callable[[Callable[[Any, ClientT], None]], Callable[Concatenate[Any, P], None]]:
-    """Make an `__init__` with the parameters of the async client `kind` from one that takes such a client."""
+    """Make an `__init__` with the parameters of the async client `kind` out of one that takes such a client."""
     new_client = cast("Callable[P, ClientT]", on_blocking_runtime(cast("type[Client]", kind)))
 
     def decorate(init: Callable[[Any, ClientT], None]) -> Callable[Concatenate[Any, P], None]:
@@ -82,7 +82,7 @@ def on_blocking_runtime(kind: type[ClientT]) -> type[ClientT]:
 
 
 def _described_by(method: Callable[..., Any], function: Callable[P, T]) -> Callable[P, T]:
-    """Give `function` the name, the docstring and the signature of `method`, in tracebacks too."""
+    """Give `function` the name, docstring and signature of `method`, in tracebacks too."""
     assert isinstance(function, FunctionType), "methods are made from functions"
     name, qualified = method.__name__, method.__qualname__
     function.__code__ = function.__code__.replace(co_name=name, co_qualname=qualified)
@@ -90,14 +90,14 @@ def _described_by(method: Callable[..., Any], function: Callable[P, T]) -> Calla
 
 
 class _Driven:
-    """What the methods made here need of their object."""
+    """The attributes that derived methods use."""
 
     _client: Any
     _runtime: BlockingRuntime
 
 
 class BlockingClient(Generic[ClientT]):
-    """An async client and the runtime that its coroutines are run on; a context manager."""
+    """An async client and the runtime of its coroutines; a context manager."""
 
     def __init__(self, client: ClientT) -> None:
         runtime = client.runtime
@@ -110,7 +110,7 @@ class BlockingClient(Generic[ClientT]):
         """Connect.
 
         Raises:
-            ConnectFailed: no broker answers at the given address.
+            ConnectFailed: no broker answers at the given addresses.
         """
         try:
             self._runtime.run(self._client.__aenter__())
@@ -125,7 +125,7 @@ class BlockingClient(Generic[ClientT]):
         self._close(self._client.__aexit__(kind, error, trace))
 
     def close(self) -> None:
-        """Close the connections; any thread may. Calls in progress in other threads end with `ClientClosed`."""
+        """Close the connections. Any thread may call it; calls in progress raise `ClientClosed`."""
         self._close(self._client.aclose())
 
     def _close(self, closing: Coroutine[Any, Any, None]) -> None:
@@ -133,6 +133,6 @@ class BlockingClient(Generic[ClientT]):
             self._runtime.run(closing)
         except ClientClosed:
             if self._runtime.interruption is None:
-                raise  # else an interrupt has closed it before
+                raise  # otherwise an interrupt has closed it before
         finally:
             self._runtime.close()

@@ -1,4 +1,4 @@
-"""The blocking consumer."""
+"""The synchronous consumer."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from reput_client.blocking.offset_store import BlockingOffsetStore
 from reput_client.consume import consumer as asynchronous
 from reput_client.consume.group.allocation import AllocationStrategy, averagely
 from reput_client.consume.group.failures import OnFailure
+from reput_client.consume.group.overdue import Handlers
 from reput_client.consume.group.subscriptions import Start
-from reput_client.consume.group.turn import Hands
 from reput_client.errors import ClientClosed
 from reput_client.received import ReceivedMessage
 from reput_client.transport.backoff import Backoff
@@ -29,9 +29,9 @@ class Consumer(BlockingClient[asynchronous.Consumer]):
     """A member of a consumer group; a context manager and an iterator.
 
     Arguments, errors and what counts as handled are those of `reput_client.Consumer`. One thread iterates; any thread
-    may close the consumer, which ends the iteration. A thread of its own keeps the membership alive and commits while
-    the application is busy; it ends when the consumer is closed, and holds up no exit of the program. A forked child
-    that goes on using the consumer becomes a member of its own, without messages.
+    may close the consumer, which ends the iteration. A daemon thread keeps the membership and commits while the
+    application is busy; it ends when the consumer is closed. A forked child that continues to use the consumer becomes
+    a new member without messages.
     """
 
     def __init__(
@@ -99,27 +99,27 @@ class Consumer(BlockingClient[asynchronous.Consumer]):
 
     @property
     def topic(self) -> str:
-        """The topic; of several the first."""
+        """The topic, or the first of several."""
         return self._client.topic
 
     @property
     def topics(self) -> tuple[str, ...]:
-        """The topics that are consumed."""
+        """The consumed topics."""
         return self._client.topics
 
     @property
     def client_id(self) -> str:
-        """What the group knows this member by; empty before it was entered."""
+        """The id of this member in the group; empty before it has joined."""
         return self._client.client_id
 
     @property
     def assignment(self) -> list[MessageQueue]:
-        """The queues that are this member's now, those of the retry topic included."""
+        """The queues that this member has now, including those of the retry topic."""
         return self._runtime.call(lambda: self._client.assignment)
 
     @property
     def connected(self) -> bool:
-        """Whether there is a connection that has not failed yet."""
+        """Whether any connection is open."""
         return self._client.connected
 
     @property
@@ -129,7 +129,7 @@ class Consumer(BlockingClient[asynchronous.Consumer]):
 
     @property
     def stopped(self) -> bool:
-        """Whether nothing more is handed out, because the consumer was stopped or closed."""
+        """Whether no more messages are delivered because the consumer was stopped or closed."""
         return self._client.stopped
 
     positions = locked(asynchronous.Consumer.positions)
@@ -139,7 +139,7 @@ class Consumer(BlockingClient[asynchronous.Consumer]):
         return self
 
     def __next__(self) -> ReceivedMessage:
-        message = self._runtime.call(self._client.next_in_turn)
+        message = self._runtime.call(self._client.receive_nowait)
         if message is None:
             message = self.receive()
             if message is None:
@@ -155,9 +155,9 @@ class Consumer(BlockingClient[asynchronous.Consumer]):
     rewind = locked(asynchronous.Consumer.rewind)
 
     def stop(self) -> None:
-        """Hand out nothing more: an iteration ends when its loop comes back, `run` when its handlers are done.
+        """Deliver no more messages: an iteration ends at its next message, `run` when its handlers are done.
 
-        Never waits; any thread may call it, and a signal handler.
+        Never waits; any thread or signal handler may call it.
         """
         self._runtime.call_soon(self._client.stop)
 
@@ -165,13 +165,13 @@ class Consumer(BlockingClient[asynchronous.Consumer]):
         """Call `handler` with every message, in `concurrency` threads, until the consumer is stopped or closed.
 
         With `concurrency=1` the handler runs in the calling thread. When a handler raises, `on_failure` decides. If
-        that ends `run`, the first exception comes out once the handlers in progress are done; its message is not
+        that ends `run`, the first exception is raised when the handlers in progress are done; its message is not
         handled.
         """
         if concurrency < 1:
             raise ValueError(f"concurrency must be at least 1, not {concurrency}")
-        hands = self._client.hands
-        hands.begin(concurrency)
+        handlers = self._client.handlers
+        handlers.begin(concurrency)
         try:
             if concurrency == 1:
                 for message in self:
@@ -181,11 +181,11 @@ class Consumer(BlockingClient[asynchronous.Consumer]):
                         self._runtime.run(self._client.failed(message, error))
             else:
                 run_in_threads(
-                    self.take, lambda: self._client.stopped, lambda m: self._handle(m, handler), hands
+                    self.take, lambda: self._client.stopped, lambda m: self._handle(m, handler), handlers
                 )
         finally:
-            hands.end()
-            with suppress(ClientClosed):  # by an interrupt
+            handlers.end()
+            with suppress(ClientClosed):  # from an interrupt
                 self.rewind()
 
     def _handle(self, message: ReceivedMessage, handler: Callable[[ReceivedMessage], object]) -> None:
@@ -201,27 +201,25 @@ def run_in_threads(
     take: Callable[[float], ReceivedMessage | None],
     is_over: Callable[[], bool],
     handle: Callable[[ReceivedMessage], None],
-    hands: Hands,
+    handlers: Handlers,
 ) -> None:
-    """Take messages and handle them, in a thread for each of the hands, until it is over or `handle` raises.
+    """Take and handle messages, in a thread for each handler, until it is over or `handle` raises.
 
-    Waits for all of them.
-
-    Each of them takes a message, one at a time, and handles it: a slow handler holds up no message while a thread is
-    free.
+    Each thread takes one message at a time, so a slow handler delays no other message while a thread is free. Returns
+    when all threads have ended.
 
     Raises:
-        BaseException: the first that `handle` or `take` raised, or what interrupted the calling thread.
+        BaseException: the first exception of `handle` or `take`, or what interrupted the calling thread.
     """
     gate = threading.Lock()
     failures: list[BaseException] = []
 
     def work(number: int) -> None:
-        slots = hands.slots
+        slots = handlers.slots
         try:
             while True:
                 with gate:
-                    # Another's handler may fail while no message comes; a bounded wait notices that.
+                    # A bounded wait, to notice another handler's failure while no message arrives.
                     message = None
                     while message is None and not failures and not is_over():
                         message = take(_LOOK_ROUND_S)
@@ -234,14 +232,14 @@ def run_in_threads(
             failures.append(error)
 
     started = [
-        threading.Thread(target=work, name=f"reput-handler-{n}", args=(n,)) for n in range(hands.count)
+        threading.Thread(target=work, name=f"reput-handler-{n}", args=(n,)) for n in range(handlers.count)
     ]
     try:
         for thread in started:
             thread.start()
         for thread in started:
-            # Python calls signal handlers in the main thread. Where another thread got the signal, as it may when the
-            # process was stopped, the main thread only notices when it comes back from its wait.
+            # Python runs signal handlers in the main thread. If another thread received the signal, as may happen after
+            # the process was stopped, the main thread notices only when its wait returns.
             while thread.is_alive():
                 thread.join(_LOOK_ROUND_S)
     except BaseException as error:

@@ -1,4 +1,4 @@
-"""The blocking offset stores."""
+"""The synchronous offset stores."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from reput_protocol.record.message import MessageQueue
 
 
 class BlockingOffsetStore:
-    """An offset store whose reads and writes block; see `reput_client.offset_store` for what the methods mean."""
+    """An offset store with blocking reads and writes; see `reput_client.offset_store` for the methods."""
 
     def __init__(self, store: OffsetStore, runtime: BlockingRuntime) -> None:
         self._client = store
@@ -23,12 +23,12 @@ class BlockingOffsetStore:
 
     @property
     def asynchronous(self) -> OffsetStore:
-        """The store itself, whose methods are coroutines."""
+        """The async store."""
         return self._client
 
     @property
     def failure(self) -> Exception | None:
-        """The error because of which the last `read` answered -1 or -2; None if there simply is no offset."""
+        """The error for which the last `read` returned -1 or -2; None if there was simply no offset."""
         return self._client.failure
 
     read = blocking(OffsetStore.read)
@@ -36,11 +36,11 @@ class BlockingOffsetStore:
     persist_all = blocking(OffsetStore.persist_all)
 
     def update(self, queue: MessageQueue, offset: int, *, increase_only: bool = False) -> None:
-        """Keep `offset` in memory; with `increase_only` a lower one than the known is ignored."""
+        """Keep `offset` in memory; with `increase_only` a lower one is ignored."""
         self._client.update(queue, offset, increase_only=increase_only)
 
     def remove(self, queue: MessageQueue) -> None:
-        """Forget a queue in memory; what is stored stays."""
+        """Remove a queue from memory; the stored offset remains."""
         self._client.remove(queue)
 
     def clone(self, topic: str | None = None) -> dict[MessageQueue, int]:
@@ -49,7 +49,7 @@ class BlockingOffsetStore:
 
 
 class RemoteOffsetStore(BlockingOffsetStore):
-    """Offsets kept by the broker, asked over the connection of a `PullConsumer`."""
+    """Offsets kept by the broker, over the connection of a `PullConsumer`."""
 
     def __init__(self, group: PullConsumer) -> None:
         client, runtime = group._client, group._runtime  # noqa: SLF001
@@ -57,7 +57,7 @@ class RemoteOffsetStore(BlockingOffsetStore):
 
 
 class LocalFileOffsetStore(BlockingOffsetStore):
-    """Offsets kept in a file of this machine; see `reput_client.LocalFileOffsetStore`."""
+    """Offsets kept in a local file; see `reput_client.LocalFileOffsetStore`."""
 
     def __init__(self, path: str | Path) -> None:
         super().__init__(asynchronous.LocalFileOffsetStore(path, in_thread=_at_once), BlockingRuntime())

@@ -1,4 +1,4 @@
-"""The blocking producers."""
+"""The synchronous producers."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from reput_client.blocking.client import (
 from reput_client.errors import ClientClosed, PostsFailed
 from reput_client.produce import producer as asynchronous
 from reput_client.produce import transactions
-from reput_client.produce.posted import Posted
+from reput_client.produce.posted_block import Posted
 from reput_client.produce.presence import HEARTBEAT_INTERVAL_S
 from reput_client.produce.producer import SEND_TIMEOUT_S
 from reput_client.produce.receipts import SendReceipt
@@ -35,15 +35,15 @@ T = TypeVar("T")
 
 
 def _copy(items: Sequence[T]) -> Sequence[T]:
-    """Return the application's `items`, read without the client's lock: an error of theirs leaves the client whole."""
+    """Read the application's `items` without the client's lock: an exception from them leaves the client usable."""
     return items if type(items) in (list, tuple) else list(items)
 
 
 class Producer(BlockingClient[asynchronous.Producer]):
     """Sends messages; a context manager. Arguments and errors are those of `reput_client.Producer`.
 
-    Threads may share one: their sends wait at the same time on one connection. From the first `request` on a thread
-    sends heartbeats; it ends when the producer is closed, and holds up no exit of the program.
+    Threads may share one; their sends wait concurrently on one connection. From the first `request` on a daemon thread
+    sends heartbeats; it ends when the producer is closed.
     """
 
     @constructor(asynchronous.Producer)
@@ -60,16 +60,16 @@ class Producer(BlockingClient[asynchronous.Producer]):
             if self._runtime.interruption is None:
                 raise
             if error is None:
-                self._client.tell_interrupted()
+                self._client.report_interrupted()
         finally:
             self.close()
 
     def close(self) -> None:
-        """Close the connections; any thread may. See `reput_client.Producer.aclose`."""
+        """Close the connections; any thread may call it. See `reput_client.Producer.aclose`."""
         super().close()
         if self._runtime.interruption is not None:
             try:
-                self._client.tell_interrupted()
+                self._client.report_interrupted()
             except PostsFailed as failed:
                 log.error("an interrupted producer was closed: %s", failed)
 
@@ -80,7 +80,7 @@ class Producer(BlockingClient[asynchronous.Producer]):
 
     @property
     def client_id(self) -> str:
-        """What brokers know this producer by; empty as long as they need not know it."""
+        """The id that brokers know this producer by; empty until they need it."""
         return self._client.client_id
 
     @property
@@ -96,12 +96,12 @@ class Producer(BlockingClient[asynchronous.Producer]):
 
     @signature_of(asynchronous.Producer.send_batch)
     def send_batch(self, messages: Sequence[Message], **options: Any) -> list[SendReceipt]:
-        """`messages` that are not a list or tuple are copied before the first one is sent."""
+        """`messages` other than a list or tuple are copied before the first one is sent."""
         return self._runtime.run(self._client.send_batch(_copy(messages), **options))
 
     @signature_of(asynchronous.Producer.send_pipelined)
     def send_pipelined(self, messages: Iterable[Message], **options: Any) -> list[SendReceipt]:
-        """`messages` is read while the client's lock is held: an iterator that waits holds up other threads."""
+        """`messages` is read under the client's lock: an iterator that waits delays other threads."""
         return self._runtime.run(self._client.send_pipelined(self._runtime.read(messages), **options))
 
     @signature_of(asynchronous.Producer.send_many)
@@ -114,7 +114,7 @@ class Producer(BlockingClient[asynchronous.Producer]):
         keys: Sequence[Sequence[str]] | None = None,
         **options: Any,
     ) -> Sequence[SendReceipt]:
-        """`bodies` is read while the client's lock is held: an iterator that waits holds up other threads."""
+        """`bodies` is read under the client's lock: an iterator that waits delays other threads."""
         return self._runtime.run(
             self._client.send_many(
                 topic,
@@ -127,25 +127,25 @@ class Producer(BlockingClient[asynchronous.Producer]):
 
     @signature_of(asynchronous.Producer.post)
     def post(self, message: Message, **options: Any) -> Posted:
-        """In the blocking API, `post` blocks where the async one waits, and `result()` of the answer blocks, too.
+        """In the synchronous API `post` blocks where the async one waits, and so does `result()`.
 
-        There is no thread: blocks leave, answers are taken and `on_done` is called during calls of `post`, `flush`,
-        `close` and the answers' `result()`, in the calling thread. So a message whose `linger_s` is over leaves with
-        the next of these calls, and not before: call `flush` after the last `post`. `on_done` may use the producer. A
-        broker that neither takes nor refuses a connection blocks the caller for `connect_timeout_s` at each attempt.
-        A `KeyboardInterrupt` or `SystemExit` of `on_done` is raised by that call, and the producer stays usable.
+        There is no thread: blocks are sent, answers are taken and `on_done` is called during calls of `post`, `flush`,
+        `close` and `result()`, in the calling thread. So a message whose `linger_s` has passed is sent by the next of
+        these calls, not before: call `flush` after the last `post`. `on_done` may use the producer. A broker that
+        neither accepts nor refuses a connection blocks the caller for `connect_timeout_s` at each attempt. A
+        `KeyboardInterrupt` or `SystemExit` from `on_done` is raised by that call, and the producer stays usable.
         Whether an interrupted `post` has taken its message is unknown.
         """
         return self._runtime.run(self._client.post(message, **options))
 
     @signature_of(asynchronous.Producer.flush)
     def flush(self) -> None:
-        """An interrupted producer raises `ClientClosed` once it has called the callbacks that are left."""
+        """An interrupted producer raises `ClientClosed` after it has called the remaining callbacks."""
         try:
             self._runtime.run(self._client.flush())
         except ClientClosed:
             if self._runtime.interruption is not None:
-                self._client.tell_interrupted()
+                self._client.report_interrupted()
             raise
 
 
@@ -156,12 +156,12 @@ _TransactionProducer = on_blocking_runtime(transactions.TransactionProducer)
 
 
 class TransactionProducer(Producer):
-    """A producer whose messages can be part of local transactions; a context manager.
+    """A producer of messages that are part of local transactions; a context manager.
 
     Arguments and errors are those of `reput_client.TransactionProducer`; `check` and local transactions are ordinary
     functions. `check` is called in threads of its own, up to `checks_at_once` at a time, local transactions in the
-    thread that sends. A thread sends heartbeats; it ends when the producer is closed, and holds up no exit of the
-    program. A forked child that goes on using the producer registers again with its first transaction.
+    sending thread. A daemon thread sends heartbeats; it ends when the producer is closed. A forked child that continues
+    to use the producer registers again with its first transaction.
     """
 
     _client: transactions.TransactionProducer
@@ -201,9 +201,7 @@ class TransactionProducer(Producer):
             max_in_flight=max_in_flight,
             new_backoff=new_backoff,
         )
-        BlockingClient.__init__(
-            self, client
-        )  # not that of Producer, which makes a client without transactions
+        BlockingClient.__init__(self, client)  # not Producer's, which makes a client without transactions
 
     def send_in_transaction(
         self,
@@ -215,7 +213,7 @@ class TransactionProducer(Producer):
         key: str | None = None,
         timeout_s: float | None = None,
     ) -> TransactionReceipt:
-        """Store a message, run a local transaction, and commit the message or roll it back as that says.
+        """Store a message, run a local transaction, and commit or roll back the message accordingly.
 
         See `reput_client.TransactionProducer.send_in_transaction`.
         """

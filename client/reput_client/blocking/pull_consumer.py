@@ -1,4 +1,4 @@
-"""The blocking pull consumer."""
+"""The synchronous pull consumer."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from reput_client.consume import pull_consumer as asynchronous
 class PullConsumer(BlockingClient[asynchronous.PullConsumer]):
     """Pulls messages; a context manager. Arguments and errors are those of `reput_client.PullConsumer`.
 
-    Threads may share one: their pulls wait at the same time on one connection.
+    Threads may share one; their pulls wait concurrently on one connection.
     """
 
     @constructor(asynchronous.PullConsumer)

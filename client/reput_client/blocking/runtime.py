@@ -1,17 +1,17 @@
-"""The runtime of programs without an event loop: every wait blocks the calling thread.
+"""The runtime of the synchronous API: every wait blocks the calling thread.
 
-Threads may share one client. A coroutine of the client runs in the thread of its caller, from one wait to the next as
-one *step*. One lock serialises the steps, and no thread holds it while it waits. After a fork the child starts with a
-lock of its own and connects again; it never touches the parent's connection.
+Threads may share one client. A coroutine of the client runs in its caller's thread; the code between two waits is one
+*step*. One lock serialises the steps, and is not held while a thread waits. After a fork the child gets a new lock and
+reconnects; it never uses the parent's connection.
 
-Ctrl-C and signal handlers may raise between any two instructions of the main thread. One rule covers them all:
+Ctrl-C and signal handlers may raise between any two instructions of the main thread:
 
-- An exception in a wait is raised into the coroutine, as cancelling a task would: its `finally` blocks run, and the
-  client stays whole.
-- An exception in a step closes the client for good (`interruption`), because the state may be half changed, unless the
+- An exception in a wait is raised into the coroutine, like a cancellation: its `finally` blocks run, and the client
+  stays usable.
+- An exception in a step closes the client for good (`interruption`), because its state may be inconsistent, unless the
   step itself raised it: an error of the client, of its arguments, or of the operating system (`errno`). Setting one
-  attribute does it, and nothing is repaired: every wait ends, every later call raises `ClientClosed`, and what is
-  still open has an unknown outcome. Other threads notice within a second, even if the lock was never released.
+  attribute is enough, and nothing is repaired: every wait ends, every later call raises `ClientClosed`, and unfinished
+  operations have an unknown outcome. Other threads notice within a second, even if the lock is never released.
 """
 
 from __future__ import annotations
@@ -35,17 +35,17 @@ from reput_protocol.errors import ReputError
 T = TypeVar("T")
 
 _SLICE_S: Final = 1.0
-"""A longer wait is made of such slices: Python calls signal handlers in the main thread, and where another thread got
-the signal, the main thread notices only between two waits. A client that was interrupted is noticed there, too."""
+"""A longer wait is divided into slices of this length: Python runs signal handlers in the main thread, which, if
+another thread received the signal, notices only between two waits. So does a thread whose client was interrupted."""
 
 _RAISED_BY_CALLS: Final = (ReputError, ValueError, TypeError, AttributeError, LookupError, ArithmeticError)
-"""What the client's own code and wrong arguments raise. An `OSError` with an `errno` is the operating system's. Any
-other exception in a step may have come from a signal handler."""
+"""Exceptions of the client's own code and of wrong arguments. An `OSError` with an `errno` is the operating system's.
+Any other exception in a step may come from a signal handler."""
 
 
 @coroutine
 def _blocking(function: Callable[[], T]) -> Generator[Callable[[], T], T, T]:
-    """Have `run` call `function`, which may block, without the lock; return what it returns."""
+    """Make `run` call `function`, which may block, without the lock; return its result."""
     return (yield function)
 
 
@@ -57,17 +57,17 @@ class BlockingEvent:
     def __init__(self, runtime: BlockingRuntime) -> None:
         self._runtime = runtime
         self._is_set = False
-        self._gate = threading.Lock()  # open once the event is set; it guards nothing
+        self._gate = threading.Lock()  # released once the event is set
         self._gate.acquire()
 
     def set(self) -> None:
-        """Wake the threads that wait."""
+        """Wake the waiting threads."""
         if not self._is_set:
             self._is_set = True
             self._gate.release()
 
     async def wait(self, timeout_s: float) -> None:
-        """Block until set or `timeout_s` is over."""
+        """Block until set, or for `timeout_s`."""
         if not self._is_set and timeout_s > 0:
             await _blocking(partial(self._block, time.monotonic() + timeout_s))
 
@@ -81,7 +81,7 @@ class BlockingEvent:
 
 
 class BlockingRuntime:
-    """Waits that block, and `run`, which drives a coroutine of the client to its end in the calling thread."""
+    """Waits that block, and `run`, which runs a coroutine of the client in the calling thread."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -107,7 +107,7 @@ class BlockingRuntime:
 
     @property
     def interruption(self) -> str | None:
-        """Why the client was closed in the middle of an operation; None if it was not."""
+        """Why an interrupt closed the client in the middle of an operation, or None."""
         kind = self._interrupted_by
         if kind is None:
             return None
@@ -117,11 +117,11 @@ class BlockingRuntime:
         )
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
-        """Return what `work` returns. It runs in this thread, and holds the lock except while it waits.
+        """Run `work` in this thread, with the lock except while it waits, and return its result.
 
         Raises:
             ClientClosed: an interrupt has closed the client.
-            Others as `work`.
+            BaseException: whatever `work` raises.
         """
         if os.getpid() != self._pid:
             self._after_fork()
@@ -142,7 +142,7 @@ class BlockingRuntime:
                     return result
                 except _RAISED_BY_CALLS:
                     raise
-                # No call before the assignments: CPython raises what a second signal brings only after calls.
+                # No call before the assignments: CPython raises a second signal's exception only after calls.
                 except OSError as error:
                     if error.errno is None and error is not thrown and error is not self._from_application:
                         self._interrupted_by = error.__class__
@@ -160,7 +160,7 @@ class BlockingRuntime:
                 except BaseException as error:
                     thrown = error
         except BaseException as error:
-            if work.cr_frame is not None:  # type: ignore[attr-defined]  # it was left before its end
+            if work.cr_frame is not None:  # type: ignore[attr-defined]  # it did not run to its end
                 self._interrupted_by = error.__class__
             self._from_application = None
             if self._interrupted_by is not None and self._on_interrupt is not None:
@@ -168,7 +168,7 @@ class BlockingRuntime:
             raise
 
     def call(self, function: Callable[[], T]) -> T:
-        """Return what `function`, which never waits, returns; no other thread runs the client's code meanwhile."""
+        """Call `function`, which never waits, under the lock, and return its result."""
 
         async def work() -> T:
             return function()
@@ -176,12 +176,12 @@ class BlockingRuntime:
         return self.run(work())
 
     def call_soon(self, function: Callable[[], None]) -> None:
-        """As `call`, but never waits: if the client's code is running, `function` follows as soon as that pauses.
+        """Like `call`, but never waits: if the client's code is running, `function` is called when that pauses.
 
         So a signal handler may call this, whatever it has interrupted.
         """
         if self._lock.locked():
-            # Not a `Thread`: starting one takes locks of its own, which the interrupted code might hold.
+            # Not a `Thread`: starting one takes locks that the interrupted code might hold.
             _thread.start_new_thread(self._call_unless_closed, (function,))
         else:
             self._call_unless_closed(function)
@@ -191,7 +191,7 @@ class BlockingRuntime:
             self.call(function)
 
     def read(self, items: Iterable[T]) -> Iterable[T]:
-        """Return the application's `items`, to be read in a step; what reading them raises leaves the client whole."""
+        """Return the application's `items` for reading in a step; an exception from them leaves the client usable."""
         return items if type(items) in (list, tuple) else self._read(items)
 
     def _read(self, items: Iterable[T]) -> Iterator[T]:
@@ -202,7 +202,7 @@ class BlockingRuntime:
             raise
 
     def _after_fork(self) -> None:
-        # Another thread of the parent may have held the lock when it forked; here no thread will ever release it.
+        # Another thread of the parent may have held the lock; it does not exist here and would never release it.
         self._lock = threading.Lock()
         self._pid = os.getpid()
         self._polling = self._woken = False
@@ -210,7 +210,7 @@ class BlockingRuntime:
         if self._on_fork is not None:
             self._on_fork()
 
-    # The monotonic clock; read six times a send, so without a call of our own around it.
+    # The monotonic clock without a call in between: it is read six times for each send.
     now = staticmethod(time.monotonic)
 
     def event(self) -> BlockingEvent:
@@ -218,7 +218,7 @@ class BlockingRuntime:
         return BlockingEvent(self)
 
     async def pause(self) -> None:
-        """Let other threads that want the lock have it for a moment."""
+        """Let other threads take the lock."""
         await _blocking(partial(time.sleep, 0.0))
 
     async def sleep(self, seconds: float) -> None:
@@ -226,17 +226,17 @@ class BlockingRuntime:
         await _blocking(partial(time.sleep, seconds))
 
     def prepare(self) -> None:
-        """Make the pair of sockets by which `interrupt` ends a wait.
+        """Create the socket pair by which `interrupt` ends a wait.
 
         Raises:
-            OSError: there are no descriptors for it.
+            OSError: there are no descriptors left.
         """
         if self._waker is None:
             self._waker = socket.socketpair()
             self._waker[0].setblocking(False)
 
     async def wait_readable(self, sockets: tuple[socket.socket, ...], timeout_s: float) -> None:
-        """Block until a socket is readable, interrupted, closed, or `timeout_s` is over."""
+        """Block until a socket is readable or closed, `interrupt` is called, or `timeout_s` has passed."""
         poller = self._poller
         if poller is None or self._polled is not sockets:
             poller = self._new_poller(sockets)
@@ -254,7 +254,7 @@ class BlockingRuntime:
 
     def _new_poller(self, sockets: tuple[socket.socket, ...]) -> select.poll:
         self.prepare()
-        assert self._waker is not None, "`prepare` has made it"
+        assert self._waker is not None, "`prepare` created it"
         poller = select.poll()
         for sock in (*sockets, self._waker[0]):
             poller.register(sock, select.POLLIN)
@@ -262,20 +262,20 @@ class BlockingRuntime:
         return poller
 
     def interrupt(self) -> None:
-        """Wake the thread that polls, if one does."""
+        """Wake the polling thread, if any."""
         if self._polling and not self._woken and self._waker is not None:
             self._woken = True
             self._waker[1].send(b"\0")
 
     async def wait_writable(self, sock: socket.socket, timeout_s: float) -> None:
-        """Block until the socket takes bytes, is closed, or `timeout_s` is over."""
+        """Block until the socket is writable or closed, or `timeout_s` has passed."""
         poller = select.poll()
         poller.register(sock, select.POLLOUT)
         await _blocking(partial(self._poll, poller, timeout_s))
 
     def _poll(self, poller: select.poll, timeout_s: float) -> None:
         until = time.monotonic() + timeout_s
-        # `poll` returns after its time-out, but never before it: so rounded up.
+        # Rounded up: `poll` must not return before the timeout.
         while not poller.poll(max(0, math.ceil(min(timeout_s, _SLICE_S) * 1000))):
             timeout_s = until - time.monotonic()
             if timeout_s <= 0 or self._interrupted_by is not None:
@@ -288,10 +288,10 @@ class BlockingRuntime:
         sock.close()
 
     def close(self) -> None:
-        """Free the descriptors of the runtime itself. The client is closed already and waits no more."""
+        """Free the runtime's own descriptors, after the client was closed."""
         self._closing = True
         if not self._polling or self._interrupted_by is not None:
-            self._close_waker()  # else the thread that polls does it on its way out
+            self._close_waker()  # otherwise the polling thread does it
 
     def _close_waker(self) -> None:
         waker, self._waker, self._poller = self._waker, None, None
@@ -305,7 +305,7 @@ class BlockingRuntime:
     def spawn(
         self, work: Callable[[], Coroutine[Any, Any, None]], on_end: Callable[[], None] | None = None
     ) -> None:
-        """Run `work` in a thread of its own, which holds up no exit of the program."""
+        """Run `work` in a daemon thread."""
 
         def run() -> None:
             with suppress(ClientClosed):
@@ -318,13 +318,13 @@ class BlockingRuntime:
         threading.Thread(target=run, name="reput-group", daemon=True).start()
 
     def end_dead(self) -> None:
-        """Threads end by themselves."""
+        """Do nothing: threads end by themselves."""
 
     async def outside(self, function: Callable[[], None]) -> None:
         """Call `function` here, without the lock, so that it may use the client."""
         await _blocking(function)
 
     async def shielded(self, timeout_s: float, work: Callable[[], Awaitable[Any]]) -> None:
-        """Await `work()`; nothing can cancel it here, and its own deadlines bound it."""
+        """Await `work()`: nothing can cancel it here, and its own deadlines limit it."""
         del timeout_s
         await work()

@@ -1,1 +1,1 @@
-"""Consumers: members of a group, and readers that pull by offset."""
+"""Consumers: group members, readers that pull by offset, and bulk readers."""

@@ -1,4 +1,4 @@
-"""Columns of messages as Arrow arrays and batches; needs pyarrow."""
+"""Columns of messages as Arrow arrays and record batches; needs pyarrow."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from reput_protocol.record.columns import Places, RecordColumns
 
 
 class ArrowRecords:
-    """The columns of some records. Each is copied out of their buffer when it is asked for."""
+    """The columns of some records; each is copied out of their buffer when it is requested."""
 
     def __init__(self, records: RecordColumns) -> None:
         self._records = records
@@ -34,15 +34,15 @@ class ArrowRecords:
         return self._values(self._records.part("topic"), kind, is_text=True)
 
     def body(self, kind: pa.DataType, inflated: dict[int, bytes]) -> pa.Array:
-        """Return the bodies, with other ones in place of those that are compressed."""
+        """Return the bodies, with those in `inflated`, by row, in place of the compressed ones."""
         return self._values(self._records.part("body"), kind, replaced=inflated)
 
     def property(self, name: str, kind: pa.DataType) -> pa.Array:
-        """Return the value of one property, null where a message does not have it."""
+        """Return the value of one property, null for messages without it."""
         return self._values(self._records.property(name), kind, is_text=True, is_nullable=True)
 
     def map(self, kind: pa.MapType) -> pa.Array:
-        """Return all properties of every message as a map, the broker's own included."""
+        """Return all properties of every message, including the broker's, as a map."""
         bounds, names, values = self._property_units()
         texts = (self._values(places, pa.string(), is_text=True) for places in (names, values))
         return pa.MapArray.from_arrays(bounds, *texts, kind)
@@ -85,7 +85,7 @@ TIME: Final = pa.timestamp("ms", "UTC")
 PROPERTIES: Final = pa.map_(pa.string(), pa.string())
 
 Inflated: TypeAlias = Callable[[], dict[int, bytes]]
-"""Returns the compressed bodies by row, decompressed."""
+"""Returns the decompressed bodies of compressed messages, by row."""
 
 COLUMNS: Final[dict[str, Callable[[ArrowRecords, Inflated], pa.Array]]] = {
     "queue_id": lambda records, _: records.number("queue_id", pa.int32()),
@@ -100,7 +100,7 @@ COLUMNS: Final[dict[str, Callable[[ArrowRecords, Inflated], pa.Array]]] = {
     "store_timestamp": lambda records, _: records.number("store_timestamp_ms", TIME),
     "reconsume_times": lambda records, _: records.number("reconsume_times", pa.int32()),
 }
-"""How each column is made; `keys` are several with blanks between them, `properties` all of a message's."""
+"""How each column is made. `keys` are separated by blanks; `properties` are all of a message's."""
 
 
 def record_batch(
@@ -109,7 +109,7 @@ def record_batch(
     """Return an Arrow batch with the named columns, all of `COLUMNS` by default.
 
     Raises:
-        ValueError: there is no such column.
+        ValueError: a name is not a column.
     """
     wanted = tuple(COLUMNS) if names is None else names
     unknown = [name for name in wanted if name not in COLUMNS]

@@ -1,4 +1,4 @@
-"""The messages of a pull as columns: NumPy arrays, and an Arrow batch where pyarrow is there. No object per message."""
+"""The messages of a pull as NumPy arrays, or as an Arrow batch if pyarrow is installed; no object per message."""
 
 from __future__ import annotations
 
@@ -25,18 +25,18 @@ class CodedValues(NamedTuple):
     """A column of texts: row i has `values[codes[i]]`."""
 
     values: list[str | None]
-    """Each once, in no particular order; None for rows that have none."""
+    """Distinct values in no particular order; None for rows without one."""
     codes: IntArray
 
 
 class MessageColumns:
-    """Messages of one queue, row by row in the order of their offsets. Checksums were verified when they came.
+    """Messages of one queue in the order of their offsets. Their checksums have been verified.
 
-    The numbers are native NumPy arrays of one value per message. Nothing is made before it is asked for.
+    Numbers are native NumPy arrays with one value per message. Nothing is computed before it is requested.
 
     Attributes:
-        topic, queue_id: whose messages they are.
-        records: the records' fields and places, for what has no column of its own here.
+        topic, queue_id: of all messages.
+        records: the records' fields and positions, for data without a column here.
     """
 
     __slots__ = ("queue_id", "records", "topic")
@@ -54,32 +54,32 @@ class MessageColumns:
 
     @property
     def queue_offset(self) -> IntArray:
-        """The number of each message in its queue."""
+        """The offset of each message in its queue."""
         return self.records.queue_offset
 
     @property
     def physical_offset(self) -> IntArray:
-        """Where each message is in the commit log."""
+        """The position of each message in the commit log."""
         return self.records.physical_offset
 
     @property
     def born_timestamp_ms(self) -> IntArray:
-        """When each was made, by its producer's clock; milliseconds since 1970."""
+        """When each message was created, by its producer's clock; milliseconds since 1970."""
         return self.records.born_timestamp_ms
 
     @property
     def store_timestamp_ms(self) -> IntArray:
-        """When each was stored, by the broker's clock; milliseconds since 1970."""
+        """When each message was stored, by the broker's clock; milliseconds since 1970."""
         return self.records.store_timestamp_ms
 
     @property
     def flag(self) -> NDArray[np.int32]:
-        """The application's flag of each."""
+        """The application's flag of each message."""
         return self.records.flag
 
     @property
     def reconsume_times(self) -> NDArray[np.int32]:
-        """How often each was given back."""
+        """How often each message was given back."""
         return self.records.reconsume_times
 
     @property
@@ -89,9 +89,9 @@ class MessageColumns:
         return flags
 
     def body_matrix(self) -> ByteArray | None:
-        """Return the bodies as a table, a row of bytes for each; None if their sizes differ or one is compressed.
+        """Return the bodies as a 2-D array, one row of bytes each; None if sizes differ or a body is compressed.
 
-        Where the records are of one size as well it is a view of what came, not a copy.
+        It is a view of the received bytes if the records have one size as well, otherwise a copy.
         """
         sizes, starts = self.records.body_size, self.records.body_position
         if not len(self) or (sizes != sizes[0]).any() or self.compressed.any():
@@ -105,14 +105,14 @@ class MessageColumns:
         return view
 
     def bodies(self, *, max_inflated: int = INFLATED_TOTAL_MAX) -> tuple[ByteArray, IntArray]:
-        """Return the bodies back to back, and where they begin and end: body i is `data[bounds[i]:bounds[i + 1]]`.
+        """Return the bodies back to back, and their bounds: body i is `data[bounds[i]:bounds[i + 1]]`.
 
         Args:
-            max_inflated: how many bytes the compressed ones may take together when they are decompressed.
+            max_inflated: the limit in bytes for all compressed bodies together, decompressed.
 
         Raises:
-            DamagedMessage: a compressed body cannot be decompressed; it names the first.
-            InflatedTooLarge: they take more than `max_inflated`.
+            DamagedMessage: a compressed body cannot be decompressed; names the first.
+            InflatedTooLarge: they exceed `max_inflated`.
             UnsupportedCompression: a body is compressed with LZ4 or Zstandard.
         """
         inflated = self._inflated_bodies(max_inflated)
@@ -120,7 +120,7 @@ class MessageColumns:
         return np.frombuffer(data, np.uint8), np.asarray(bounds, np.int64)
 
     def _inflated_bodies(self, max_inflated: int) -> dict[int, bytes]:
-        """Return the compressed bodies by row, decompressed."""
+        """Return the decompressed bodies of compressed messages, by row."""
         found: dict[int, bytes] = {}
         left = max_inflated
         for row in np.flatnonzero(self.compressed).tolist():
@@ -131,7 +131,7 @@ class MessageColumns:
         return found
 
     def inflated(self, row: int) -> bytes:
-        """Return a compressed body, decompressed.
+        """Return a compressed body decompressed.
 
         Raises:
             DamagedMessage: it cannot be decompressed.
@@ -147,27 +147,27 @@ class MessageColumns:
             raise DamagedMessage(self.topic, self.queue_id, offset, str(error)) from None
 
     def tags(self) -> list[str | None]:
-        """Return the tag of each message, None for one without."""
+        """Return the tag of each message, or None."""
         return self.values_of(TAGS)
 
     def keys(self) -> list[str | None]:
-        """Return the keys of each message, several with blanks between them, None for one without."""
+        """Return the keys of each message, separated by blanks, or None."""
         return self.values_of(KEYS)
 
     def values_of(self, name: str) -> list[str | None]:
-        """Return one property of each message, None for one without."""
+        """Return one property of each message, or None."""
         values, codes = self.coded(name)
         return [values[code] for code in codes.tolist()]
 
     def coded(self, name: str) -> CodedValues:
-        """Return one property as its distinct values, and a number for each message that says which one it has.
+        """Return one property as its distinct values and, for each message, the index of its value.
 
-        For what repeats, tags above all: no text is made per message.
+        For values that repeat, such as tags: no string is created per message.
         """
         return CodedValues(*self.records.distinct(self.records.property(name)))
 
     def take(self, rows: Any) -> MessageColumns:
-        """Return some of the messages: a slice, row numbers, or a truth value for each."""
+        """Return some of the messages: by a slice, row numbers, or a boolean for each."""
         return MessageColumns(self.topic, self.queue_id, self.records.take(rows))
 
     def to_arrow(
@@ -176,8 +176,8 @@ class MessageColumns:
         """Return the messages as an Arrow batch.
 
         Args:
-            names: which columns, of `reput_client.consume.arrow.COLUMNS`; all by default. A column that
-                is left out costs nothing.
+            names: columns of `reput_client.consume.arrow.COLUMNS`; all by default. A column that is left out costs
+                nothing.
             max_inflated: as for `bodies`.
 
         Raises:

@@ -1,4 +1,4 @@
-"""Consuming topics as a member of a group: an iterator over messages, or a handler that is called with them."""
+"""The consumer: a member of a group, used as an iterator over messages or with a handler."""
 
 from __future__ import annotations
 
@@ -11,11 +11,12 @@ from typing import Final, Self
 from reput_client.consume.group.allocation import AllocationStrategy, averagely
 from reput_client.consume.group.commits import FileOwner, offset_file
 from reput_client.consume.group.failures import GiveBack, OnFailure
-from reput_client.consume.group.fetching import FlowLimits
+from reput_client.consume.group.fetcher import FlowLimits
 from reput_client.consume.group.handling import Handling, Taking
-from reput_client.consume.group.member import GroupMember, MemberOptions
+from reput_client.consume.group.member import GroupMember
+from reput_client.consume.group.options import MemberOptions
+from reput_client.consume.group.overdue import Handlers
 from reput_client.consume.group.subscriptions import Start, checked_start, parse_topics
-from reput_client.consume.group.turn import Hands
 from reput_client.consume.send_back import send_back
 from reput_client.offset_store import LocalFileOffsetStore, OffsetStore
 from reput_client.received import ReceivedMessage
@@ -33,56 +34,54 @@ _MODELS: Final = {"clustering": MessageModel.CLUSTERING, "broadcasting": Message
 
 
 class Consumer(Client):
-    """A member of a consumer group; an async context manager, under trio or asyncio.
+    """A member of a consumer group; an async context manager for trio and asyncio.
 
         async with Consumer(address, group="billing", topic="orders") as consumer:
             async for message in consumer:
-                ...  # handled once the loop comes back for the next message
+                ...  # handled when the loop asks for the next message
 
     Or `run` calls a handler, for several messages at a time.
 
-    The members of a group share the queues of their topics out among themselves, again within a second of a member's
-    coming, leaving or dying. A message counts as handled when the next one is asked for, or when the `async with`
-    block ends without an exception. Progress is committed every `commit_interval_s`, when a queue goes to another
-    member and at the end, and never past a message that is not handled: after a crash some messages come again,
-    none is left out.
+    The members of a group divide the queues of their topics among themselves, again within a second after a member
+    joins, leaves or dies. A message counts as handled when the next one is requested, or when the `async with` block
+    ends without an exception. Progress is committed every `commit_interval_s`, when a queue moves to another member and
+    at the end, and never past an unhandled message: after a crash some messages are redelivered, and none is lost.
 
     One task may iterate at a time; any task may close the consumer, which ends the iteration. A lost connection is
-    made again, for ever, with back-off. From entering to closing a task of its own keeps the membership alive and
-    commits, whatever the application does meanwhile; it belongs to the event loop and to no task group.
+    reconnected with back-off, without limit. While entered, a task of its own keeps the membership and commits,
+    whatever the application does; it belongs to the event loop and to no task group.
 
     Args:
-        address: `host:port` of a broker, several with commas, or a list of them.
-        group: the consumer group. All its members subscribe to the same topics and tags.
-        topic, topics: what to consume: one topic, or several names, or a mapping from names to tags.
-        tags: `*`, or tags joined by `||`, for every topic that has none of its own.
-        sql: instead of tags, a SQL92 expression over the properties of messages: `amount > 5 AND TAGS = 'paid'`.
-        start: where a queue begins of which the group has no offset yet: `earliest`, `latest`, a datetime
-            (messages stored from then on), a queue offset, or a function that returns one for a queue.
+        address: `host:port` of a broker, several separated by commas, or a list of them.
+        group: the consumer group. All members must subscribe to the same topics and tags.
+        topic, topics: what to consume: one topic, several names, or a mapping from names to tags.
+        tags: `*`, or tags joined by `||`, for every topic without its own.
+        sql: instead of tags, a SQL92 expression over message properties: `amount > 5 AND TAGS = 'paid'`.
+        start: where to begin in a queue for which the group has no offset: `earliest`, `latest`, a datetime (messages
+            stored from then on), a queue offset, or a function that returns one for a queue.
         mode: `clustering`, or `broadcasting`: every member gets every message and keeps its own offsets.
-        orderly: one message of a queue at a time, the next when that is handled, also with `run(concurrency=n)`,
-            and by one member at a time: queues are locked at the broker. A queue changes hands when its message is
-            handled, however long that takes; those of a member that was killed do within a minute.
-        allocation: how queues are shared out, the same rule for all members: `averagely`,
-            `circularly`, `by_machine_room`, `by_config` or `consistent_hash`.
-        on_failure: what `run` does when a handler raises: by default `GiveBack`, the message goes back to the broker
-            and comes again later; in order, or broadcasting, it comes again here. Others: `RetryHere`, `StopRunning`.
-        handler_timeout_s: a message that a handler of `run`, or the caller of `take`, has had for so long is given
-            back to the broker and handled by that, so that it comes again and the rest of its queue can be committed;
-            not in order, and not for `broadcasting`.
-        prefetch_messages, prefetch_bytes: how much may be held ahead of the application, over all queues (a single
-            message may be larger).
-        queue_messages_max, queue_bytes_max, queue_span_max: when to pull no more of a queue; see `FlowLimits`.
-        commit_interval_s: seconds between commits; 0 commits each time a message is asked for.
+        orderly: deliver one message of a queue at a time, the next when that is handled, also with
+            `run(concurrency=n)`. Queues are locked at the broker, so that one member has each. A queue moves when its
+            message is handled, however long that takes; after a member was killed, within a minute.
+        allocation: how queues are divided, the same for all members: `averagely`, `circularly`, `by_machine_room`,
+            `by_config` or `consistent_hash`.
+        on_failure: what `run` does when a handler raises. Default: `GiveBack`, the broker redelivers the message later;
+            in order or broadcasting, it is redelivered here. Others: `RetryHere`, `StopRunning`.
+        handler_timeout_s: a message that a handler of `run` or the caller of `take` has had for this long is given back
+            to the broker and counts as handled, so that it is redelivered and its queue can be committed. Not in order,
+            and not for `broadcasting`.
+        prefetch_messages, prefetch_bytes: how much may be prefetched over all queues (a single message may be larger).
+        queue_messages_max, queue_bytes_max, queue_span_max: when to stop pulling from a queue; see `FlowLimits`.
+        commit_interval_s: seconds between commits; 0 commits each time a message is requested.
         heartbeat_interval_s: seconds between heartbeats; less than the broker's `groups.heartbeat_timeout`.
-        offset_store: where progress is kept; by default with the broker, or for `broadcasting` in a file in
+        offset_store: where progress is kept; by default at the broker, or for `broadcasting` in a file in
             `~/.reput_offsets` (or `$REPUT_OFFSETS_DIR`).
-        wait_for_topic: a topic that does not exist yet is waited for, and then read from its beginning even with
-            `start="latest"`; False: entering raises `TopicNotFound`.
-        instance: tells consumers of one group apart that broadcast on one machine.
+        wait_for_topic: wait for a topic that does not exist, and then read it from the beginning even with
+            `start="latest"`; if False, entering raises `TopicNotFound`.
+        instance: distinguishes broadcasting consumers of one group on one machine.
 
     Raises:
-        InvalidName, FilterSyntaxError, ValueError: an argument breaks the rules.
+        InvalidName, FilterSyntaxError, ValueError: an argument is not valid.
     """
 
     def __init__(
@@ -149,22 +148,22 @@ class Consumer(Client):
         )
         self._member = GroupMember(self._session, options)
         self._taking = Taking(self._session, self._member, self._join)
-        self._turn = self._taking.turn
+        self._iteration = self._taking.iteration
         self._handling = Handling(self._session, self._member, self._taking, on_failure or GiveBack())
 
     # -- life --------------------------------------------------------------------------------------------------
 
     async def __aenter__(self) -> Self:
-        """Connect, join the group and take the queues that fall to this member.
+        """Connect, join the group and take the queues assigned to this member.
 
-        Queues that other members have to let go of first follow within a second.
+        Queues that other members have to give up first follow within a second.
 
         Raises:
-            ConnectFailed: no broker answers at the given address.
+            ConnectFailed: no broker answers at the given addresses.
             TopicNotFound: there is no such topic, and `wait_for_topic` is False.
             NoQueue: a topic cannot be read.
-            BrokerError: the broker does not take us into the group.
-            OffsetStoreInUse: another consumer that broadcasts has the offset file.
+            BrokerError: the broker refuses the member.
+            OffsetStoreInUse: another broadcasting consumer uses the offset file.
         """
         await self._session.connect()
         try:
@@ -183,8 +182,9 @@ class Consumer(Client):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._taking.stop()
-        message = self._turn.message
-        if message is not None and not self._member.hands.in_turn:  # else a handler of `run` still has it
+        message = self._iteration.message
+        has_handler = self._member.handlers.is_single  # the handler of `run` still has the message
+        if message is not None and not has_handler:
             if kind is None:
                 self._taking.current_is_handled()
             else:
@@ -192,19 +192,19 @@ class Consumer(Client):
         await self.aclose()
 
     def stop(self) -> None:
-        """Hand out nothing more: an iteration ends when its loop comes back, `run` when its handlers are done.
+        """Deliver no more messages: an iteration ends at its next message, `run` when its handlers are done.
 
-        Never waits, and any task may call it; `aclose`, or the end of the `async with` block, then leaves the group
-        with everything committed that was handed out.
+        Never waits; any task may call it. `aclose`, or the end of the `async with` block, then commits all messages
+        that were delivered and leaves the group.
         """
         self._taking.stop()
 
     async def aclose(self) -> None:
         """Commit what is handled, leave the group and close the connections; an iteration in progress ends.
 
-        The message that the application holds at this moment does not count as handled. In order, no member gets it, or
-        what follows it in its queue, before the queue's lock has expired, as when the program is killed; to `stop` and
-        wait for the end of `run` spares others that. May be called twice.
+        The message that the application has does not count as handled. In order, no member gets it or later messages
+        of its queue before the queue's lock has expired, as if the program was killed; to avoid that, call `stop` and
+        wait for the end of `run`. Idempotent.
         """
         session = self._session
         if session.closed:
@@ -228,38 +228,38 @@ class Consumer(Client):
 
     @property
     def stopped(self) -> bool:
-        """Whether nothing more is handed out, because the consumer was stopped or closed."""
+        """Whether no more messages are delivered because the consumer was stopped or closed."""
         return self._taking.over
 
     # -- the group ---------------------------------------------------------------------------------------------
 
     @property
     def topics(self) -> tuple[str, ...]:
-        """The topics that are consumed."""
+        """The consumed topics."""
         return self._member.options.subscriptions.topics
 
     @property
     def topic(self) -> str:
-        """The topic; of several the first."""
+        """The topic, or the first of several."""
         return self.topics[0]
 
     @property
     def client_id(self) -> str:
-        """What the group knows this member by; empty before it was entered."""
+        """The id of this member in the group; empty before it has joined."""
         return self._member.client_id
 
     @property
     def assignment(self) -> list[MessageQueue]:
-        """The queues that are this member's now, those of the retry topic included."""
+        """The queues that this member has now, including those of the retry topic."""
         return sorted(queue for queue, assigned in self._member.fetcher.queues.items() if assigned.confirmed)
 
     @property
     def connected(self) -> bool:
-        """Whether there is a connection that has not failed yet."""
+        """Whether any connection is open."""
         return self._session.connected
 
     def positions(self) -> dict[MessageQueue, int]:
-        """Return, for each queue of the assignment, the offset of its first message that is not handled."""
+        """Return for each assigned queue the offset of its first unhandled message."""
         queues = self._member.fetcher.queues
         return {queue: queues[queue].progress.position for queue in self.assignment}
 
@@ -277,62 +277,61 @@ class Consumer(Client):
         return self
 
     async def __anext__(self) -> ReceivedMessage:
-        # Once for each message: what `next_in_turn` does, and a call less.
-        turn = self._turn
-        if monotonic() < turn.until:
-            message = next(turn.messages, None)
+        # `receive_nowait` inlined: this runs once for each message.
+        iteration = self._iteration
+        if monotonic() < iteration.until:
+            message = next(iteration.messages, None)
             if message is not None:
-                turn.message = message
+                iteration.message = message
                 return message
         message = await self._taking.receive(math.inf)
         if message is None:
             raise StopAsyncIteration
         return message
 
-    def next_in_turn(self) -> ReceivedMessage | None:
-        """As `receive`, but None where that would have to wait or has something else to do; never waits."""
-        turn = self._turn
-        if monotonic() < turn.until:
-            message = next(turn.messages, None)
+    def receive_nowait(self) -> ReceivedMessage | None:
+        """Like `receive`, but None if that would have to wait or poll; never waits."""
+        iteration = self._iteration
+        if monotonic() < iteration.until:
+            message = next(iteration.messages, None)
             if message is not None:
-                turn.message = message
+                iteration.message = message
                 return message
         return None
 
     async def receive(self, timeout_s: float = math.inf) -> ReceivedMessage | None:
-        """Return the next message, or None when `timeout_s` is over or the consumer was stopped or closed.
+        """Return the next message, or None after `timeout_s` or when the consumer was stopped or closed.
 
-        A commit that falls due meanwhile may take half a second more, with a `commit_interval_s` of 0.
-
-        Asking for a message says that the one before is handled.
+        Asking for a message marks the one before as handled. With a `commit_interval_s` of 0, a commit may take half a
+        second longer than `timeout_s`.
 
         Raises:
-            BrokerError: a refusal that waiting does not cure, such as a topic that was deleted.
-            RecordMalformed: what the broker sent is no records.
+            BrokerError: a refusal that waiting does not change, such as a deleted topic.
+            RecordMalformed: the broker's answer does not consist of records.
         """
         return await self._taking.receive(timeout_s)
 
     async def take(self, timeout_s: float = math.inf) -> ReceivedMessage | None:
-        """As `receive`, but the message counts as handled only when `done` is called with it.
+        """Like `receive`, but the message counts as handled only when `done` is called with it.
 
-        For programs that handle several messages at a time; `run` does it for you.
+        For programs that handle several messages at a time; `run` does this.
         """
         taken = await self._taking.take(timeout_s)
         return None if taken is None else taken[1]
 
     def done(self, message: ReceivedMessage) -> None:
-        """A message from `take` is handled; progress moves on once all before it are.
+        """Mark a message from `take` as handled; progress advances once all before it are handled.
 
-        Where its queue is another member's by now, that has no effect: it may come again there.
+        No effect if its queue has moved to another member, which may get the message again.
         """
         assigned = self._member.find(message.queue)
         if assigned is not None:
             self._member.handled((assigned, message))
 
     def again(self, message: ReceivedMessage, after_s: float = 1.0) -> None:
-        """A message is not handled: it comes again, after `after_s` seconds. In order, its queue waits that long."""
-        if self._turn.message is message:
-            self._turn.finish()
+        """Redeliver a message here after `after_s` seconds. In order, its queue waits that long."""
+        if self._iteration.message is message:
+            self._iteration.finish()
         assigned = self._member.find(message.queue)
         if assigned is not None and assigned.progress.holds(message.queue_offset, message):
             self._member.again((assigned, message), after_s)
@@ -340,19 +339,18 @@ class Consumer(Client):
     async def give_back(
         self, message: ReceivedMessage, *, delay_level: int = 0, reason: str | None = None
     ) -> None:
-        """A message could not be handled: the broker takes it, and the group gets it again later.
+        """Give a message back to the broker, which redelivers it to the group later; here it counts as handled.
 
-        Here it is handled by that. Where its queue is another member's by now, nothing happens: it comes again there.
+        No effect if its queue has moved to another member, which gets the message.
 
         Args:
-            delay_level: how long it waits, as RocketMQ's delay level; 0: longer with each attempt, from 10 s on; -1: it
-                goes to the group's dead letters, as do messages that have come back too often.
-            reason: why, for people who look at it later.
+            delay_level: the delay as RocketMQ's delay level; 0: longer with each attempt, from 10 s on; -1: make it a
+                dead letter, as happens to messages that were given back too often.
+            reason: stored with the message, for people.
 
         Raises:
-            BrokerError: the broker does not take it.
-            ConnectFailed, ConnectionLost, RequestTimeout: it is not known whether the broker has it; to ask again is
-                safe.
+            BrokerError: the broker refuses it.
+            ConnectFailed, ConnectionLost, RequestTimeout: it is unknown whether the broker has it; repeating is safe.
             DamagedMessage: it is unknown which message it is.
         """
         assigned = self._member.find(message.queue)
@@ -372,10 +370,10 @@ class Consumer(Client):
     ) -> None:
         """Call `handler` with every message, up to `concurrency` at a time, until the consumer is stopped or closed.
 
-        A message is handled when its handler returns; only a contiguous handled beginning of a queue is committed.
-        With `concurrency=1`, or in an orderly consumer, messages of a queue are handled in order. When a handler
-        raises, `on_failure` decides. If that ends `run`, the exception comes out alone with `concurrency=1`,
-        otherwise in a group, and its message is not handled.
+        A message is handled when its handler returns; only a contiguous prefix of a queue is committed. With
+        `concurrency=1` or `orderly`, messages of a queue are handled in order. When a handler raises, `on_failure`
+        decides. If that ends `run`, the exception is raised, with `concurrency` above 1 in an exception group, and its
+        message is not handled.
         """
         if concurrency < 1:
             raise ValueError(f"concurrency must be at least 1, not {concurrency}")
@@ -383,39 +381,39 @@ class Consumer(Client):
             if concurrency > 1:
                 await self._handling.run_concurrently(handler, concurrency)
             else:
-                await self._handling.run_in_turn(handler)
+                await self._handling.run_one_by_one(handler)
         finally:
             self.rewind()
 
     @property
-    def hands(self) -> Hands:
-        """What the handlers of `run` hold; for code that runs handlers in another way."""
-        return self._member.hands
+    def handlers(self) -> Handlers:
+        """The handlers of `run`; for code that runs handlers in another way."""
+        return self._member.handlers
 
     async def failed(self, message: ReceivedMessage, error: Exception) -> None:
-        """A message from `take` could not be handled, because of `error`: do with it what `on_failure` says.
+        """Apply `on_failure` to a message from `take` that could not be handled because of `error`.
 
         Raises:
-            Exception: `error` itself, if `on_failure` wants it to end everything.
+            Exception: `error` itself, if `on_failure` ends `run`.
         """
         await self._handling.failed(message, error)
 
     def rewind(self) -> None:
-        """Hand out again, next, what was taken and is not handled. Messages handled out of turn come twice."""
-        self._turn.finish()
+        """Redeliver next what was taken and is not handled. Messages handled out of order are delivered twice."""
+        self._iteration.finish()
         self._member.rewind()
 
     async def commit(self) -> None:
-        """Commit all progress now, the message last received through iteration included.
+        """Commit all progress now, including the message last received by iteration.
 
         Raises:
-            ReputError: the offset store could not take it; progress is kept and committed later.
+            ReputError: the offset store did not take it; progress is kept and committed later.
         """
         self._taking.current_is_handled()
         await self._member.commits.commit(self._member.fetcher.queues.values())
 
     def after_fork(self) -> None:
-        """In a forked child: leave the parent's connections alone, and become a member of its own when used."""
+        """In a forked child: abandon the parent's connections, and join as a new member when used."""
         self._session.after_fork()
         self._taking.forget()
         self._member.forget()

@@ -1,13 +1,13 @@
-"""Requests about offsets: a group's progress, the bounds of a queue, a queue by time.
+"""Requests about offsets: a group's progress, the bounds of a queue, offsets by time.
 
-A queue is named with its broker, and its broker is asked: several brokers may have a queue of one topic and number.
+A request goes to the broker that the queue names, since several brokers may have a queue of one topic and number.
 """
 
 from __future__ import annotations
 
 from datetime import datetime
 
-from reput_client.transport.core import Call
+from reput_client.transport.channel import Call
 from reput_client.transport.session import Session, raise_refusal
 from reput_protocol.codes import BoundaryType, RequestCode, ResponseCode
 from reput_protocol.commands.header import CommandHeader
@@ -26,7 +26,7 @@ _MSGPACK = HeaderType.MSGPACK
 
 
 class OffsetRequests:
-    """Asks for offsets on behalf of one session. `timeout_s` None is the client's own timeout."""
+    """Offset requests of one session. `timeout_s` None means the client's own timeout."""
 
     def __init__(self, session: Session) -> None:
         self._session = session
@@ -34,10 +34,10 @@ class OffsetRequests:
     async def committed(
         self, group: str, queue: MessageQueue, *, set_zero_if_not_found: bool = False
     ) -> int | None:
-        """Return the offset that `group` has committed, or None.
+        """Return the committed offset of `group`, or None.
 
-        With `set_zero_if_not_found` the broker answers 0 for a group without an offset whose queue still has all its
-        messages, and these are recent, as it does for RocketMQ's clients.
+        With `set_zero_if_not_found` the broker answers 0 for a group without an offset if the queue still has all its
+        messages and they are recent, as it does for RocketMQ's clients.
         """
         header = QueryConsumerOffsetHeader(
             group, queue.topic, queue.queue_id, None if set_zero_if_not_found else False
@@ -57,12 +57,12 @@ class OffsetRequests:
         increase_only: bool = False,
         timeout_s: float | None = None,
     ) -> None:
-        """Commit: `group` continues at `offset`. Once this returns, the commit survives a killed broker.
+        """Commit that `group` continues at `offset`. Once this returns, the commit survives a killed broker.
 
-        With `increase_only` an offset below the committed one changes nothing.
+        With `increase_only` an offset below the committed one is ignored.
 
         Raises:
-            ValueError: a negative offset.
+            ValueError: the offset is negative.
         """
         if offset < 0:
             raise ValueError(f"cannot commit offset {offset}; offsets start at 0")
@@ -71,7 +71,7 @@ class OffsetRequests:
         raise_refusal(await self._ask(code, header, queue, f"commit of {group}", timeout_s))
 
     async def min_offset(self, queue: MessageQueue) -> int:
-        """Return the offset of the first message that is still there."""
+        """Return the offset of the first message still in the queue."""
         header = QueueHeader(queue.topic, queue.queue_id)
         return _offset(await self._ask(RequestCode.GET_MIN_OFFSET, header, queue, "first offset"))
 
@@ -87,14 +87,14 @@ class OffsetRequests:
 
         Args:
             when: a datetime (a naive one is local time) or milliseconds since 1970.
-            boundary: which of several messages of that very millisecond: `LOWER` the first, `UPPER` the last.
+            boundary: of several messages in that millisecond, `LOWER` means the first, `UPPER` the last.
         """
         header = SearchOffsetHeader(queue.topic, queue.queue_id, timestamp_ms(when), BoundaryType(boundary))
         code = RequestCode.SEARCH_OFFSET_BY_TIMESTAMP
         return _offset(await self._ask(code, header, queue, "offset by time"))
 
     async def earliest_time_ms(self, queue: MessageQueue) -> int | None:
-        """Return when the first message was stored, in milliseconds since 1970, or None if there is none."""
+        """Return when the first message was stored, in milliseconds since 1970, or None if the queue is empty."""
         header = QueueHeader(queue.topic, queue.queue_id)
         call = await self._ask(RequestCode.GET_EARLIEST_MSG_STORETIME, header, queue, "first message")
         raise_refusal(call)
@@ -109,7 +109,7 @@ class OffsetRequests:
         what: str,
         timeout_s: float | None = None,
     ) -> Call:
-        """Ask the queue's broker; return the answered call, whatever its code."""
+        """Send a request to the queue's broker; return the answered call, whatever its code."""
         return await self._session.ask(
             code,
             header.to_ext(_MSGPACK),

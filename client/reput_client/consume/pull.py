@@ -1,4 +1,4 @@
-"""One pull: what it asks for, what its answer brings, and the answer to the next one, asked for ahead."""
+"""One pull: its request and result, and requesting the next one ahead."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from typing import Final, NamedTuple, Self, overload
 
 from reput_client.consume.pull_survey import Pulled, SurveyedMessage, survey
 from reput_client.received import DamagedRecord, PulledRecords, ReceivedMessage
+from reput_client.transport.channel import Call, Waiter
 from reput_client.transport.connection import Connection
-from reput_client.transport.core import Call, Waiter
 from reput_client.transport.pump import Pump
 from reput_protocol.buffers import Buffer
 from reput_protocol.codes import ExpressionType, PullSysFlag, RequestCode, ResponseCode
@@ -31,7 +31,7 @@ log = logging.getLogger("reput_client")
 
 
 class PullStatus(Enum):
-    """How a pull went (RocketMQ: PullStatus). In every case `next_begin_offset` says where to continue."""
+    """The outcome of a pull (RocketMQ: PullStatus). `next_begin_offset` always says where to continue."""
 
     FOUND = "FOUND"
     NO_NEW_MESSAGE = "NO_NEW_MSG"
@@ -41,25 +41,25 @@ class PullStatus(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """An expression for the broker to filter by, and what is left to compare here."""
+    """A filter: the expression for the broker, and the tags that are compared here."""
 
     expression_type: ExpressionType
     expression: str
     tag_filter: TagFilter | None
-    """Of tags a broker compares the hashes; a SQL92 expression it evaluates completely."""
+    """The broker compares hashes of tags only; None for SQL92, which it evaluates completely."""
 
     @property
     def is_everything(self) -> bool:
-        """Whether no message is left out."""
+        """Whether every message matches."""
         return self.tag_filter is not None and self.tag_filter.matches_all
 
     @classmethod
     def of(cls, tags: str, sql: str | None) -> Self:
-        """Return what `tags` or `sql` asks for; a SQL92 expression is left to the broker, which judges it.
+        """Return the filter for `tags` or `sql`; SQL92 is parsed by the broker only.
 
         Raises:
             FilterSyntaxError: `tags` cannot be parsed.
-            ValueError: there are both.
+            ValueError: both are given.
         """
         if sql is None:
             tag_filter = TagFilter.parse(tags)
@@ -94,9 +94,9 @@ def pull_ext(
     wait_s: float,
     commit_offset: int | None = None,
 ) -> dict[str, Value]:
-    """Return the header fields of a pull; with `wait_s` the broker holds it until something comes.
+    """Return the header fields of a pull; with `wait_s` the broker holds it until messages arrive.
 
-    `commit_offset` is committed on the way. The answer does not say whether that went well.
+    `commit_offset` is committed too; the answer does not say whether that succeeded.
     """
     sys_flag = PullSysFlag.SUBSCRIPTION
     if commit_offset is not None:
@@ -119,11 +119,11 @@ def pull_ext(
 
 
 class PulledMessages(Sequence[ReceivedMessage]):
-    """The messages of a pull. Each is made when it is asked for, over the bytes that came from the broker.
+    """The messages of a pull; each object is created when it is accessed, over the received bytes.
 
-    A broker filters tags by their hash; what only shares the hash of a wanted tag is left out here. A message whose
-    record cannot be read, or is not the one that was asked for, is there, and raises `DamagedMessage` when its content
-    is looked at, as does one that fails its checksum.
+    A broker filters tags by hash; messages that only share the hash of a wanted tag are left out here. A message whose
+    record is unreadable, is not the requested one or fails its checksum is included, and raises `DamagedMessage` when
+    its content is accessed.
     """
 
     __slots__ = ("_messages", "_records", "_rows")
@@ -136,21 +136,21 @@ class PulledMessages(Sequence[ReceivedMessage]):
         broker_name: str = "",
         pulled: Pulled | None = None,
     ) -> None:
-        """Read the records and verify their checksums; with `pulled`, check that they are the ones it asked for.
+        """Read the records and verify their checksums; with `pulled`, also that they are the requested ones.
 
         Raises:
-            RecordMalformed: the records do not add up; with `pulled`, not even so far that damage could be told apart.
+            RecordMalformed: the records are malformed; with `pulled`, so badly that damaged ones cannot be noted apart.
         """
         data = records if type(records) is bytes else bytes(records)
         surveyed: list[SurveyedMessage] | None = None
         table = read_records(data) if pulled is None else read_pull(data, pulled)
         if table is None:
-            assert pulled is not None, "records that nothing is known of are sound"
+            assert pulled is not None, "without `pulled`, malformed records raise"
             surveyed = _survey(data, pulled)
             table = array("q", chain.from_iterable(message.row for message in surveyed))
         self._records = PulledRecords(topic, broker_name, data, table)
         self._rows: Sequence[int] = range(0, len(table), WIDTH)
-        """Where the row of each message starts in the table."""
+        """The start of each message's row in the table."""
         if tag_filter is not None and not tag_filter.matches_all:
             values, codes = distinct(data, table, TAG, WIDTH)
             is_wanted = [tag_filter.matches_tag(value.decode("utf-8", "replace") or None) for value in values]
@@ -160,7 +160,7 @@ class PulledMessages(Sequence[ReceivedMessage]):
             self._messages = list(self._with_damaged(surveyed, pulled.queue_id))
 
     def _with_damaged(self, surveyed: list[SurveyedMessage], queue_id: int) -> Iterator[ReceivedMessage]:
-        """Yield all messages in order. The tag of a damaged one is unknown; no filter hides damage."""
+        """Yield all messages in order. The tag of a damaged one is unknown, so no filter hides it."""
         records = self._records
         wanted = frozenset(self._rows)
         at = 0
@@ -175,12 +175,12 @@ class PulledMessages(Sequence[ReceivedMessage]):
 
     @property
     def record_bytes(self) -> int:
-        """The size of everything the pull brought."""
+        """The total size of the records."""
         return len(self._records.data)
 
     @property
     def record_data(self) -> bytes:
-        """Everything the pull brought: records back to back, as they came."""
+        """The records back to back, as received."""
         return self._records.data
 
     def _at(self, index: int) -> ReceivedMessage:
@@ -216,7 +216,7 @@ def read_records(data: bytes) -> array[int]:
     """Return the table of the records that fill `data`.
 
     Raises:
-        RecordMalformed: something else is among them; `index` and `position` say where.
+        RecordMalformed: there are other bytes; `index` and `position` say where.
     """
     table, end, _, _, reason = scan_records(data, 0, len(data))
     if end < len(data):
@@ -225,9 +225,9 @@ def read_records(data: bytes) -> array[int]:
 
 
 def read_pull(data: bytes, pulled: Pulled) -> array[int] | None:
-    """Return the table of the records that a pull brought; None if they are not all the ones it asked for.
+    """Return the table of a pull's records; None if they are not all the requested ones.
 
-    Without a filter no message is left out, except those that expired before the first one.
+    Without a filter no message may be missing, except expired ones before the first.
     """
     topic, queue_id, offset, next_offset, filtered = pulled
     table, end = queue_records(data, 0, len(data), topic.encode(), queue_id, offset, False)
@@ -261,17 +261,17 @@ class FoundMessages(NamedTuple):
 
     messages: PulledMessages
     complete: bool
-    """False while the broker makes its index again after a crash: messages may be missing."""
+    """False while the broker rebuilds its index after a crash: messages may be missing."""
 
 
 class PullResult:
     """Status, messages and the offsets to continue with.
 
     Attributes:
-        status: how the pull went.
+        status: the outcome.
         messages: a sequence of `ReceivedMessage`, empty unless `status` is FOUND.
-        next_begin_offset: the queue offset of the next pull, even when nothing was found.
-        min_offset, max_offset: the bounds of the queue; `max_offset` is the next one to be written.
+        next_begin_offset: the queue offset of the next pull, even if nothing was found.
+        min_offset, max_offset: the bounds of the queue; `max_offset` is the next offset to be assigned.
     """
 
     __slots__ = ("max_offset", "messages", "min_offset", "next_begin_offset", "status")
@@ -298,11 +298,11 @@ class PullResult:
 
 
 def pull_result(queue: MessageQueue, offset: int, call: Call, wanted: Wanted) -> PullResult:
-    """Return what an answered pull from `offset` of a queue brought. Damaged messages are among the messages.
+    """Return the result of an answered pull from `offset` of a queue. Damaged messages are included.
 
     Raises:
         BrokerError: the broker refused the pull.
-        RecordMalformed: what came is no records, and no message can have been meant.
+        RecordMalformed: the answer has no records, and no message can be missing.
     """
     header = call.answer
     status = _STATUS_OF_CODE.get(header.code)
@@ -314,19 +314,19 @@ def pull_result(queue: MessageQueue, offset: int, call: Call, wanted: Wanted) ->
     )
     messages = PulledMessages(queue.topic, call.body, wanted.tag_filter, queue.broker_name, pulled)
     if status is PullStatus.FOUND and not messages:
-        # Every message only shared its tag's hash with a wanted one.
+        # All of them only shared a tag's hash.
         status = PullStatus.NO_MATCHED_MESSAGE
     return PullResult(status, messages, result.next_begin_offset, result.min_offset, result.max_offset)
 
 
 class ReadAhead:
-    """At most one such request for each queue; its answer is kept until it is taken, replaced or dropped.
+    """At most one request ahead for each queue; its answer is kept until it is taken, replaced or dropped.
 
-    It is taken only by a reader that asks for exactly the same; any other ask drops it.
+    Only an identical request takes it; any other drops it.
 
     Args:
         pump: waits for answers.
-        code: what is asked, PULL_MESSAGE or FETCH_RECORDS.
+        code: PULL_MESSAGE or FETCH_RECORDS.
     """
 
     def __init__(self, pump: Pump, code: RequestCode = RequestCode.PULL_MESSAGE) -> None:
@@ -335,7 +335,7 @@ class ReadAhead:
         self._pulls: dict[Hashable, tuple[Mapping[str, Value], Connection, Call]] = {}
 
     def start(self, queue: Hashable, ext: Mapping[str, Value], connection: Connection | None) -> None:
-        """Ask for `ext` now, without waiting; without an open connection, do nothing."""
+        """Send the request `ext` without waiting; does nothing without an open connection."""
         self.drop(queue)
         if connection is not None and connection.usable():
             call = connection.start(self._code, ext, Waiter())
@@ -343,7 +343,7 @@ class ReadAhead:
             self._pulls[queue] = (ext, connection, call)
 
     async def take(self, queue: Hashable, ext: Mapping[str, Value], deadline: float) -> Call | None:
-        """Return the answered request for `ext`; None if there is none, it failed or `deadline` passed."""
+        """Return the answered request `ext`; None if there is none, it failed, or `deadline` passed."""
         if queue not in self._pulls:
             return None
         asked, connection, call = self._pulls.pop(queue)
@@ -356,7 +356,7 @@ class ReadAhead:
         return call if call.done and call.error is None and asked == ext else None
 
     def drop(self, queue: Hashable) -> None:
-        """Want what was asked for of the queue no more."""
+        """Abandon the request of a queue."""
         if queue in self._pulls:
             _, connection, call = self._pulls.pop(queue)
             if not call.done:

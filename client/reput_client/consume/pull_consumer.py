@@ -1,11 +1,11 @@
-"""Reading queues by offset: the caller decides what to read, from where, and what to commit."""
+"""Pulling by offset: the caller decides what to read, from where, and what to commit."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from datetime import datetime
 
-from reput_client.consume.fetching import (
+from reput_client.consume.fetch_records import (
     COLUMN_BYTES,
     NO_END,
     ColumnsResult,
@@ -38,17 +38,17 @@ from reput_protocol.wire.header import Value
 
 
 class PullConsumer(Client):
-    """Pulls messages and keeps a group's offsets; an async context manager, under trio or asyncio.
+    """Pulls messages and keeps a group's offsets; an async context manager for trio and asyncio.
 
-    Any number of tasks may share one: their pulls wait side by side on one connection.
+    Any number of tasks may share one; their pulls wait concurrently on one connection.
 
     Args:
-        address: `host:port` of a broker, several with commas, or a list of them.
-        group: the consumer group whose offsets `commit` and `committed` mean.
-        timeout_s: seconds a request may take, connecting included; a pull has its `wait_s` on top.
+        address: `host:port` of a broker, several separated by commas, or a list of them.
+        group: the consumer group for `commit` and `committed`.
+        timeout_s: seconds a request may take, connecting included; for a pull, in addition to `wait_s`.
 
     Raises:
-        InvalidName: the group's name breaks the rules.
+        InvalidName: the group's name is not valid.
     """
 
     def __init__(
@@ -94,27 +94,27 @@ class PullConsumer(Client):
         read_ahead: bool = False,
         broker_name: str | None = None,
     ) -> PullResult:
-        """Return messages of one queue from `offset` on, waiting up to `wait_s` seconds if there are none yet.
+        """Return messages of one queue from `offset` on; waits up to `wait_s` seconds if there are none.
 
         Args:
             offset: the queue offset of the first wanted message.
-            max_messages, max_bytes: at most as much; the first message comes whatever its size.
+            max_messages, max_bytes: upper bounds; the first message is returned whatever its size.
             tags: `*`, or tags joined by `||`.
-            sql: instead of tags, a SQL92 expression over the properties of messages, which the broker evaluates.
-            read_ahead: while the queue has more, ask for it at once, so that it arrives while these messages are
-                handled. A next pull from `next_begin_offset` with the same arguments takes it; its answer, the
-                queue's bounds included, may be as old as this pull. One answer per queue is kept.
-            broker_name: whose queue is meant; needed where several brokers have a queue `queue_id` of the topic.
+            sql: instead of tags, a SQL92 expression over message properties, evaluated by the broker.
+            read_ahead: if the queue has more, request it at once, so that it arrives while these messages are handled.
+                The next pull from `next_begin_offset` with the same arguments takes it; its answer, including the
+                bounds, may be as old as this pull. One answer per queue is kept.
+            broker_name: required if several brokers have a queue `queue_id` of the topic.
 
         Returns:
-            A result even where nothing was found: its status says why, its `next_begin_offset` where to continue.
+            A result even if nothing was found: its status says why, `next_begin_offset` where to continue.
 
         Raises:
             TopicNotFound, PermissionDenied, BrokerError: refused.
-            AmbiguousQueue: several brokers have such a queue, and `broker_name` names none.
+            AmbiguousQueue: several brokers have such a queue, and `broker_name` is not given.
             FilterSyntaxError: `tags` cannot be parsed.
             FilterRefused: the broker cannot parse `sql`; says where.
-            RecordMalformed: what came is no records. (One that cannot be read is a damaged message among the others.)
+            RecordMalformed: the answer has no records. (A single unreadable record is a damaged message.)
             RequestTimeout, ConnectFailed, ConnectionLost: no answer in time.
         """
         if offset < 0 or max_messages < 1 or max_bytes < 1 or wait_s < 0:
@@ -163,22 +163,22 @@ class PullConsumer(Client):
         read_ahead: bool = True,
         broker_name: str | None = None,
     ) -> ColumnsResult:
-        """Return messages of one queue from `offset` on as columns, waiting up to `wait_s` seconds if there are none.
+        """Return messages of one queue from `offset` on as columns; waits up to `wait_s` seconds if there are none.
 
-        For programs that read much: the broker sends blocks of its log without looking at single messages, and no
-        object is made for a message here. Checksums are verified, and tags compared, for all messages at once.
+        For programs that read much: the broker sends blocks of its log without examining single messages, and no object
+        is created per message. Checksums and tags are checked for all messages at once.
 
         Args:
             tags: `*`, or tags joined by `||`.
-            max_bytes: at most so many bytes of records, 4 MiB at most; the first message comes whatever its size.
-            read_ahead: ask for what comes next at once, so that it arrives while these are handled.
-            broker_name: whose queue is meant; needed where several brokers have a queue `queue_id` of the topic.
+            max_bytes: maximum bytes of records, at most 4 MiB; the first message is returned whatever its size.
+            read_ahead: request the next messages at once, so that they arrive while these are handled.
+            broker_name: required if several brokers have a queue `queue_id` of the topic.
 
         Raises:
-            DamagedMessage: the message at `offset` cannot be read; `offset` + 1 continues after it. (Of messages
-                further on, those before a damaged one come first. With `tags` its offset may be that of an earlier
-                message that has another tag, where not even its record can be read.)
-            TopicNotFound, PermissionDenied, BrokerError: refused. Apache RocketMQ's broker does not know this request.
+            DamagedMessage: the message at `offset` cannot be read; continue after it with `offset` + 1. (If a later
+                one is damaged, those before it are returned first. With `tags` and an unreadable record, the offset may
+                be that of an earlier message with another tag.)
+            TopicNotFound, PermissionDenied, BrokerError: refused. Apache RocketMQ's broker does not have this request.
             FilterSyntaxError: `tags` cannot be parsed.
             RequestTimeout, ConnectFailed, ConnectionLost: no answer in time.
             ModuleNotFoundError: NumPy is not installed.
@@ -202,7 +202,7 @@ class PullConsumer(Client):
         result = fetched(topic, queue_id, offset, call, tag_filter)
         is_beyond = result.status is PullStatus.OFFSET_ILLEGAL and offset > result.max_offset
         if is_beyond or result.status is PullStatus.NO_NEW_MESSAGE:
-            # Blocks end with what is durable; an ordinary pull sees further, and can wait.
+            # Blocks end with the durable messages; an ordinary pull also returns later ones, and can wait.
             return await self._pull_as_columns(queue, offset, wait_s, tag_filter, max_bytes)
         if read_ahead and offset < result.next_begin_offset < result.max_offset:
             following = fetch_ext(topic, queue_id, result.next_begin_offset, NO_END, max_bytes, tags)
@@ -233,12 +233,12 @@ class PullConsumer(Client):
         return columns_result(topic, queue_id, offset, records, empty, tag_filter)
 
     async def commit(self, topic: str, queue_id: int, offset: int, *, broker_name: str | None = None) -> None:
-        """Commit that the group continues at `offset`; it may be lower than before, which rewinds.
+        """Commit that the group continues at `offset`; a lower one than before rewinds.
 
         Once this returns, the commit survives a killed broker.
 
         Args:
-            broker_name: whose queue is meant, here and below; needed where several brokers have one of that number.
+            broker_name: required, here and below, if several brokers have a queue of that number.
         """
         await self._offsets.commit(self.group, await self._queue(topic, queue_id, broker_name), offset)
 
@@ -252,8 +252,8 @@ class PullConsumer(Client):
     ) -> int | None:
         """Return the group's committed offset, or None if it has none.
 
-        With `set_zero_if_not_found` it is 0, as for RocketMQ's clients, for a group that has none where the queue still
-        has all its messages and they are recent.
+        With `set_zero_if_not_found` it is 0, as for RocketMQ's clients, if the group has none but the queue still has
+        all its messages and they are recent.
         """
         return await self._offsets.committed(
             self.group,
@@ -262,7 +262,7 @@ class PullConsumer(Client):
         )
 
     async def min_offset(self, topic: str, queue_id: int, *, broker_name: str | None = None) -> int:
-        """Return the offset of the first message that is still in the queue."""
+        """Return the offset of the first message still in the queue."""
         return await self._offsets.min_offset(await self._queue(topic, queue_id, broker_name))
 
     async def max_offset(self, topic: str, queue_id: int, *, broker_name: str | None = None) -> int:
@@ -280,8 +280,8 @@ class PullConsumer(Client):
     ) -> int:
         """Return the offset of the first message stored at or after `when` (datetime, or ms since 1970).
 
-        Beyond the last message it is the queue's end, before the first one its beginning. With `boundary="UPPER"`
-        the last of several messages of that millisecond is meant.
+        Returns the end of the queue if all messages are older, its start if all are newer. With `boundary="UPPER"` it
+        is the last of several messages of that millisecond.
         """
         queue = await self._queue(topic, queue_id, broker_name)
         return await self._offsets.offset_by_time(queue, when, boundary)
@@ -290,6 +290,6 @@ class PullConsumer(Client):
         return await self._session.queue(check_topic(topic), queue_id, broker_name)
 
     def after_fork(self) -> None:
-        """In a forked child: leave the parent's connections alone."""
+        """In a forked child: abandon the parent's connections."""
         super().after_fork()
         self._new_read_aheads()

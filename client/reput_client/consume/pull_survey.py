@@ -1,15 +1,15 @@
-"""What a pull brought, record by record, when not all of it is as it must be: which messages are sound, which damaged.
+"""Sorting the records of a pull that are not all valid into intact and damaged messages.
 
-Damage is named and passed over, never handed out, and it never hides what follows it: a message whose record cannot be
-read, or says that it is another one, takes its place in the pull as a damaged one.
+Damage is reported and skipped, and never hides what follows: a message whose record is unreadable, or is another
+message's, is returned as a damaged one in its place.
 
-- Where no record can be read, the next one that can is looked for: one of this queue with a fitting queue offset whose
-  body matches its checksum.
-- Without a filter nothing is left out, so that the place of a record says which message it has to be.
-- Otherwise queue offsets ascend within what was asked for. Records that do not fit in are damaged: as few as can be,
-  since one wrong number must not make all that follow it wrong.
-- How many messages an unreadable stretch held is known without a filter: their queue offsets are missing. With a filter
-  it counts as one.
+- After an unreadable record the search continues at the next readable one: one of this queue with a plausible queue
+  offset, whose body matches its checksum.
+- Without a filter no message is missing, so the position of a record determines which message it must be.
+- Otherwise queue offsets ascend within the requested range. Records that do not fit are damaged: as few as possible,
+  since one wrong number must not make all that follow wrong.
+- The number of messages in an unreadable stretch follows from the missing queue offsets. With a filter it counts as
+  one.
 """
 
 from __future__ import annotations
@@ -30,29 +30,29 @@ _TOPIC_SHOWN: Final = 80
 
 
 class Pulled(NamedTuple):
-    """What a pull asked for, and where the broker says that the next one begins."""
+    """The range of a pull: from the requested offset to the next one by the broker's answer."""
 
     topic: str
     queue_id: int
     offset: int
     next_offset: int
     filtered: bool = False
-    """Whether the broker leaves out messages by their tags."""
+    """Whether the broker filters messages."""
 
 
 class SurveyedMessage(NamedTuple):
-    """One message of the pull; `damage` says why it cannot be handed out, and is empty where it can."""
+    """One message of the pull; `damage` says why its content is unavailable, and is empty if it is intact."""
 
     start: int
     end: int
     queue_offset: int
     damage: str
     row: array[int]
-    """What the kernel found there, empty if the message is damaged."""
+    """The kernel's row, empty if the message is damaged."""
 
 
 class _Span(NamedTuple):
-    """Which message of which queue a record says it is."""
+    """The message that a record claims to be."""
 
     topic: bytes
     queue_id: int
@@ -61,13 +61,13 @@ class _Span(NamedTuple):
 
 
 class _Stretch(NamedTuple):
-    """Bytes that hold a record, or none that can be read."""
+    """Bytes that are one record, or that have no readable record."""
 
     start: int
     end: int
     span: _Span | None
     reason: str = ""
-    """Why no record can be read there."""
+    """Why there is no readable record."""
 
     @property
     def damage(self) -> str:
@@ -79,10 +79,10 @@ class _Stretch(NamedTuple):
 
 
 def survey(records: bytes, pulled: Pulled) -> list[SurveyedMessage]:
-    """Return the messages of a pull, with ascending queue offsets.
+    """Return the messages of a pull by ascending queue offset.
 
     Raises:
-        RecordMalformed: nothing that can be read lies there, and no queue offset is left for it to have had.
+        RecordMalformed: nothing is readable, and no queue offset is left that a message could have had.
     """
     stretches = _stretches(records, pulled)
     found = max((_messages(stretches, fits, pulled) for fits in _judgements(stretches, pulled)), key=len)
@@ -92,10 +92,10 @@ def survey(records: bytes, pulled: Pulled) -> list[SurveyedMessage]:
 
 
 def _judgements(stretches: list[_Stretch], pulled: Pulled) -> Iterator[list[bool]]:
-    """Ways to tell which records are the ones that were asked for; the one that accounts for most messages is right."""
+    """Yield candidates for which records are the requested ones; the one that accounts for most messages is right."""
     first = pulled.next_offset - len(stretches)
     if not pulled.filtered and all(stretch.span is not None for stretch in stretches):
-        # Nothing is left out, so each has its number.
+        # None is missing, so each record's offset is known.
         yield [
             _may_be(stretch.span, pulled) and stretch.span.queue_offset == first + index
             for index, stretch in enumerate(stretches)
@@ -107,7 +107,7 @@ def _judgements(stretches: list[_Stretch], pulled: Pulled) -> Iterator[list[bool
 
 
 def _messages(stretches: list[_Stretch], fits: list[bool], pulled: Pulled) -> list[SurveyedMessage]:
-    """The messages if these records are the ones that were asked for."""
+    """Return the messages if exactly the records marked in `fits` are the requested ones."""
     messages: list[SurveyedMessage] = []
     damaged: list[_Stretch] = []
     after = pulled.offset
@@ -126,7 +126,7 @@ def _messages(stretches: list[_Stretch], fits: list[bool], pulled: Pulled) -> li
 def _damaged_messages(
     damaged: list[_Stretch], first: int, stop: int, pulled: Pulled
 ) -> list[SurveyedMessage]:
-    """Give damaged stretches the queue offsets between what is sound before and after them."""
+    """Give damaged stretches the queue offsets between the intact records around them."""
     messages: list[SurveyedMessage] = []
     for number, stretch in enumerate(damaged):
         left = stop - first - (len(damaged) - number - 1)
@@ -142,7 +142,7 @@ def _damaged_messages(
 
 
 def _stretches(records: bytes, pulled: Pulled) -> list[_Stretch]:
-    """Split the bytes into records and what is between them."""
+    """Split the bytes into records and unreadable stretches."""
     stretches: list[_Stretch] = []
     position = 0
     end = len(records)
@@ -165,7 +165,7 @@ def _span(records: bytes, row: array[int]) -> _Span:
 
 
 def _next_record(records: bytes, position: int, pulled: Pulled) -> int:
-    """Return where the next record of the queue starts that can be read and has a sound body; the end without one."""
+    """Return where the next readable record of the queue with an intact body starts, or the end."""
     end = len(records)
     for match in _MAGIC.finditer(records, position + 4):
         start = match.start() - 4
@@ -179,7 +179,7 @@ def _next_record(records: bytes, position: int, pulled: Pulled) -> int:
 
 
 def _may_be(span: _Span, pulled: Pulled) -> bool:
-    """Whether a record says that it is one of those that were asked for."""
+    """Whether a record claims to be one of the requested messages."""
     return (
         span.topic == pulled.topic.encode()
         and span.queue_id == pulled.queue_id
@@ -188,8 +188,8 @@ def _may_be(span: _Span, pulled: Pulled) -> bool:
 
 
 def _ascending(stretches: list[_Stretch], pulled: Pulled, *, of_equals_first: bool) -> list[bool]:
-    """Which records ascend within what was asked for: as many as can be."""
-    lowest_ends: list[int] = []  # the lowest queue offset that so many ascending records can end with
+    """Return which records form a longest ascending sequence within the requested range."""
+    lowest_ends: list[int] = []  # by length - 1: the lowest queue offset that such a sequence can end with
     holders: list[int] = []
     before: dict[int, int] = {}
     for number, (_, _, span, _) in enumerate(stretches):

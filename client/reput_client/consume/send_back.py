@@ -1,9 +1,9 @@
-"""Giving a message back that could not be handled: the broker hands it out again later, to whichever member.
+"""Giving back a message that could not be handled: the broker redelivers it later to any member.
 
-The broker is asked with 36, once more where no answer comes. If it refuses, or cannot be asked, the message is sent to
-the group's retry topic like any other, as RocketMQ's clients do (DefaultMQPushConsumerImpl.sendMessageBack). If that
-fails too, the caller keeps the message and tries again. All these requests bear the same id, by which the broker knows
-that they are one: it takes the message back once, whichever answers get lost.
+The client sends request 36, again if there is no answer. If the broker refuses or cannot be reached, the message is
+sent to the group's retry topic like any other, as RocketMQ's clients do (DefaultMQPushConsumerImpl.sendMessageBack). If
+that fails too, the caller keeps the message and retries. All these requests have the same id, by which the broker takes
+the message back once, whichever answers are lost.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from reput_protocol.record.message import MessageQueue
 from reput_protocol.wire.header import HeaderType
 
 DEAD_LETTER: Final = -1
-"""The delay level that makes a message a dead letter at once."""
+"""The delay level that makes a message a dead letter immediately."""
 _FIRST_LEVEL: Final = 3
 _ANY_QUEUE: Final = -1
 _REASON_CHARACTERS_MAX: Final = 500
@@ -59,19 +59,19 @@ async def send_back(
     max_reconsume_times: int | None = None,
     reason: str | None = None,
 ) -> None:
-    """Return once the broker has the message for a later try, or as a dead letter; the caller is done with it then.
+    """Give a message back; on return the broker has it for redelivery or as a dead letter.
 
     Args:
-        queue: where the message was pulled from, which for a message that comes back is a queue of the retry topic.
+        queue: where the message was pulled from; for a redelivered message, a queue of the retry topic.
         delay_level: 1 to 18 for RocketMQ's delays; 0 for a longer one each time: 10 s, 30 s, 1 min, ...; `DEAD_LETTER`
-            for no other try.
-        max_reconsume_times: how often it may come back before it is a dead letter; None leaves that to the group's
-            settings at the broker, 16 unless they were changed.
-        reason: why, for people who look at retries and dead letters.
+            for no further attempt.
+        max_reconsume_times: how often it may be redelivered before it is a dead letter; None leaves that to the group's
+            settings at the broker, by default 16.
+        reason: shown with retries and dead letters.
 
     Raises:
-        ReputError: neither way worked, or no answer came; the message is still the caller's, and asking again with it
-            is safe: the broker takes it once.
+        ReputError: both ways failed, or no answer came. The caller keeps the message; repeating is safe, since the
+            broker takes it once.
         DamagedMessage: it is unknown which message it is.
     """
     if reason is not None:
@@ -96,9 +96,9 @@ async def send_back(
     except ReputError as error:
         session.check_open()
         if address is not None and isinstance(error, RequestTimeout | ConnectionLost):
-            raise  # the broker may have the message, and knows this request again
+            raise  # the broker may have the message, and will recognise a repeated request
         if is_unsupported(error):
-            raise  # it would not know what the retry topic is for either
+            raise  # such a broker does not serve the retry topic either
         log.warning("%r not sent back, it is sent to the retry topic instead: %s", message, error)
         resend = resend_header(group, message, delay_level, max_reconsume_times, reason)
         await session.ask_ok(
@@ -111,7 +111,7 @@ async def send_back(
 
 
 async def _ask(session: Session, message: ReceivedMessage, address: Address, header: SendBackHeader) -> None:
-    """Ask with 36 until there is an answer, for as long as two requests take."""
+    """Send request 36 until it is answered, for at most the time of two requests."""
     repeated = structs.replace(header, is_repeated=True).to_ext(HeaderType.MSGPACK)
     ext = header.to_ext(HeaderType.MSGPACK)
     for tries_left in (1, 0):
@@ -140,7 +140,7 @@ def resend_header(
     max_reconsume_times: int | None,
     reason: str | None,
 ) -> SendMessageHeader:
-    """Return the header of the send that takes the place of 36 (RocketMQ: sendMessageBackAsNormalMessage)."""
+    """Return the header of the send that replaces 36 (RocketMQ: sendMessageBackAsNormalMessage)."""
     properties = {
         name: value
         for name, value in message.properties.items()
@@ -154,7 +154,9 @@ def resend_header(
     if delay_level >= 0:
         properties[names.DELAY] = str(delay_level or _FIRST_LEVEL + message.reconsume_times)
     else:
-        max_reconsume_times = message.reconsume_times  # once too often, so that it is a dead letter
+        max_reconsume_times = (
+            message.reconsume_times
+        )  # exceeded by this one, so that it becomes a dead letter
     if reason:
         properties[names.RETRY_REASON] = "".join(c if c.isprintable() else " " for c in reason)
         if len(encode_properties(properties)) > PROPERTIES_BYTES_MAX:

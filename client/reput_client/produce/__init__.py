@@ -1,1 +1,1 @@
-"""The producer: sends and posts messages, and has transactions, requests and replies."""
+"""The producer: sending, posting, transactions, requests and replies; and the batch writer of the Spark sink."""

@@ -1,6 +1,6 @@
-"""Where posted messages gather: the open blocks, one for each queue at most, and what may be held in all.
+"""The open blocks of posted messages, at most one for each queue, and the limit on bytes held. No I/O.
 
-Pure: what is asked of the network is asked elsewhere. A message is checked here before anything of it is kept.
+A message is validated before any part of it is kept.
 """
 
 from __future__ import annotations
@@ -9,8 +9,8 @@ from collections.abc import Callable
 from itertools import takewhile
 from typing import Final
 
-from reput_client.produce.block import PostedBlock, Terms, Waits
-from reput_client.produce.posted import Posted
+from reput_client.produce.block import Terms
+from reput_client.produce.posted_block import Posted, PostedBlock, Waits
 from reput_client.produce.puts import too_large
 from reput_client.produce.queue_selector import RoundRobin, named_queue
 from reput_client.produce.unique_ids import id_text_bytes
@@ -23,7 +23,7 @@ from reput_protocol.record.put_block import BLOCK_BYTES_MAX
 from reput_protocol.record.record import record_bytes
 
 BLOCK_MESSAGES: Final = 1024
-"""Messages in a block, if they are small: larger blocks are hardly cheaper."""
+"""Messages in a block, if they are small; larger blocks are hardly cheaper."""
 _TEXTS_MAX: Final = 1024
 _TEXT_BYTES_MAX: Final = 256
 
@@ -34,10 +34,11 @@ class Accumulator:
     """The open blocks of one producer.
 
     Args:
-        ids: makes the unique ids; None if there are to be none.
-        known_alone: messages with an id of their own share no block: the broker takes or knows a block as a whole.
-        block_bytes: what a block may have, unless one message alone has more.
-        held_max: bytes of all blocks that are not done, unless one message alone has more.
+        ids: makes the unique ids; None writes none.
+        known_alone: messages with a unique id of their own get a block of their own, since the broker deduplicates
+            whole blocks.
+        block_bytes: maximum size of a block, unless a single message is larger.
+        held_max: maximum bytes of all unfinished blocks, unless a single message is larger.
     """
 
     def __init__(
@@ -57,15 +58,15 @@ class Accumulator:
         self._block_bytes = block_bytes
         self._held_max = held_max
         self.held = 0
-        """Bytes of all blocks that are not done; who finishes one takes it off."""
+        """Bytes of all unfinished blocks; whoever finishes a block subtracts it."""
         self.open: dict[MessageQueue, PostedBlock] = {}
         """In the order in which they are due."""
         self._current: dict[str, PostedBlock] = {}
-        """By topic, the open block of those messages for which any queue will do."""
+        """By topic: the open block of messages without a chosen queue."""
         self.last_serial = 0
-        """Of the block that was opened last."""
+        """Serial of the last block opened."""
         self._texts: dict[str | None, bytes] = {}
-        """The properties of messages that have nothing but a tag."""
+        """Encoded properties of messages that have only a tag, by tag."""
 
     def take(
         self,
@@ -75,7 +76,7 @@ class Accumulator:
         key: str | None,
         on_done: OnDone | None,
     ) -> Posted | None:
-        """Put a message into the open block where it belongs; None if there is none that has room.
+        """Put a message into its open block; None if there is none with room.
 
         Raises:
             InvalidMessage: it cannot be sent.
@@ -93,7 +94,7 @@ class Accumulator:
         text = self.text_of(message)
         body = message.body
         if type(body) is not bytes:
-            body = bytes(body)  # its owner may change it
+            body = bytes(body)  # the caller may change it
         size = block.fixed + len(body) + len(text)
         if block.terms != terms or block.size + size > self._block_bytes or self.held + size > self._held_max:
             return None
@@ -113,7 +114,7 @@ class Accumulator:
         return size
 
     def text_of(self, message: Message) -> bytes:
-        """Return a message's properties text, without a unique id unless it has its own.
+        """Return a message's encoded properties, without a unique id unless it has its own.
 
         Raises:
             InvalidMessage: it cannot be sent.
@@ -133,13 +134,13 @@ class Accumulator:
         return text
 
     def has_room(self, size: int) -> bool:
-        """Whether a record of `size` bytes may be held beside the others."""
+        """Whether a record of `size` bytes fits into the held bytes."""
         return self.held + size <= self._held_max or not self.held
 
     def choose(
         self, route: Route, queue_id: int | None, key: str | None, is_held_up: Callable[[MessageQueue], bool]
     ) -> MessageQueue:
-        """Return the queue for a message that opens a block: any will do better than one that is held up.
+        """Return the queue for a message that opens a block; without `queue_id` and `key`, one that is not held up.
 
         Raises:
             InvalidMessage, NoQueue: there is none.
@@ -153,7 +154,7 @@ class Accumulator:
         return queue
 
     def current(self, topic: str) -> PostedBlock | None:
-        """Return the open block of messages for which any queue will do."""
+        """Return the open block of messages without a chosen queue."""
         return self._current.get(topic)
 
     def fits(self, block: PostedBlock, message: Message, size: int, terms: Terms) -> bool:
@@ -193,17 +194,17 @@ class Accumulator:
         return self._put(block, message, bytes(message.body), text, size, on_done)
 
     def due(self, now: float) -> list[PostedBlock]:
-        """Return the open blocks that are due."""
+        """Return the open blocks that are due to leave."""
         return list(takewhile(lambda block: block.due_at <= now, self.open.values()))
 
     def close(self, block: PostedBlock) -> None:
-        """Take no more messages for a block."""
+        """Stop adding messages to a block."""
         del self.open[block.queue]
         if self._current.get(block.queue.topic) is block:
             del self._current[block.queue.topic]
 
     def withdraw(self, block: PostedBlock, number: int) -> None:
-        """Take a message out of an open block."""
+        """Remove a message from an open block."""
         self.held -= block.size
         block.withdraw(number)
         self.held += block.size
@@ -226,5 +227,5 @@ class Accumulator:
         return posted
 
     def is_alone(self, message: Message) -> bool:
-        """Whether a message shares no block."""
+        """Whether a message must have a block of its own."""
         return message.delay is not None or (self._known_alone and message.unique_id is not None)

@@ -1,8 +1,7 @@
-"""Writing in bulk: blocks of records with several requests in flight, staged for a batch or put at once.
+"""Bulk writes for whole batches, such as the Spark sink's: several requests in flight, staged or put at once.
 
-For programs that write whole batches, such as the Spark sink. Every request here may be repeated: staging recognises
-what it has, and puts are for who would rather have a message twice than not at all. So a lost connection, or a broker
-that is killed and comes back, costs time and nothing else, as long as it is back before the time is up.
+Every request may be repeated: the broker recognises repeated staging, and puts are at least once. A lost connection or
+a broker restart therefore only costs time, if the broker is back before the timeout.
 """
 
 from __future__ import annotations
@@ -13,9 +12,9 @@ from typing import Final, NamedTuple, Self
 
 from reput_client.errors import ConnectionLost, RequestTimeout
 from reput_client.transport.backoff import Backoff
+from reput_client.transport.channel import Call, RequestTemplate, Waiter
 from reput_client.transport.client import Client
 from reput_client.transport.connection import Connection
-from reput_client.transport.core import Call, RequestTemplate, Waiter
 from reput_client.transport.session import CONNECT_TIMEOUT_S, raise_refusal
 from reput_protocol.buffers import Buffer
 from reput_protocol.codes import AckLevel, RequestCode, ResponseCode
@@ -44,17 +43,17 @@ _RETRY_PAUSE_S: Final = 0.05
 
 
 class StagingScope(NamedTuple):
-    """What a staging belongs to."""
+    """The attempt that a staging belongs to."""
 
     query_id: str
     batch_id: int
     partition_id: int
     staging_id: str
-    """Made again for every attempt."""
+    """New for every attempt."""
 
 
 class _Sent:
-    """A request that is not answered yet."""
+    """A request without an answer yet."""
 
     __slots__ = ("body", "call", "connection", "template", "waiter", "what")
 
@@ -71,9 +70,9 @@ class BatchWriter(Client):
     """Writes blocks to one broker. An async context manager; for one task at a time.
 
     Args:
-        address: `host:port` of the broker, or several such under which it can be reached, with commas.
-        timeout_s: how long a request may go without an answer, repeats and reconnecting included.
-        window_bytes: how many bytes may be sent and not answered.
+        address: `host:port` of the broker, or several of its addresses separated by commas.
+        timeout_s: how long a request may take, including repeats and reconnecting.
+        window_bytes: maximum bytes sent and unanswered.
     """
 
     def __init__(
@@ -97,23 +96,23 @@ class BatchWriter(Client):
         self._position = self._messages = self._checksum = 0
 
     async def __aenter__(self) -> Self:
-        """Connect, waiting for a broker that is not there yet.
+        """Connect; waits for a broker that does not answer yet.
 
         Raises:
-            ConnectFailed: no broker answers at the given address in time.
+            ConnectFailed: no broker answers before the timeout.
         """
         await self._session.open(None, self._session.deadline(None))
         return self
 
     async def aclose(self) -> None:
-        """Close the connections. What is not answered may or may not have been done."""
+        """Close the connections. Unanswered requests may or may not have been executed."""
         self._session.close()
 
     async def write_queues(self, topic: str) -> list[int] | None:
-        """Return the queues of a topic that take messages; None for a topic that is made at the first message.
+        """Return the writable queues of a topic; None for a topic that will be created by its first message.
 
         Raises:
-            TopicNotFound: there is no such topic, and the broker makes none by itself.
+            TopicNotFound: there is no such topic and the broker does not create topics.
         """
         route = await self._session.publish_route(topic, self._session.deadline(None))
         return None if route.template else [queue.queue_id for queue in route.writable]
@@ -121,17 +120,17 @@ class BatchWriter(Client):
     # -- staging ---------------------------------------------------------------------------------------------------
 
     def begin(self, scope: StagingScope) -> None:
-        """Stage for `scope` from now on."""
+        """Start a new staging for `scope`."""
         self._scope = scope
         self._parts, self._parts_bytes = [], 0
         self._position = self._messages = self._checksum = 0
 
     async def stage(self, topic: str, queue_id: int, count: int, block: Buffer) -> None:
-        """Stage a block of `count` records, as PutMessage takes them, with unique ids. Waits while the window is full.
+        """Stage a PutMessage block of `count` records with unique ids. Waits while the window is full.
 
         Raises:
-            BrokerError: what was sent so far was refused.
-            RequestTimeout, ConnectFailed: no answer in time.
+            BrokerError: an earlier request was refused.
+            RequestTimeout, ConnectFailed: no answer before the timeout.
         """
         head = encode_staged_head(topic, queue_id, count, block)
         self._checksum = crc32(head, self._checksum)
@@ -151,7 +150,7 @@ class BatchWriter(Client):
         await self._send(RequestCode.STAGE_RECORDS, ext, body, f"staging {scope.staging_id}")
 
     async def end(self) -> StagedPart:
-        """Wait until all that was staged is on the broker's disk, and return what to commit it by.
+        """Wait until everything staged is on the broker's disk, and return what `commit` needs.
 
         Raises:
             BrokerError, RequestTimeout, ConnectFailed: it is not.
@@ -172,11 +171,11 @@ class BatchWriter(Client):
     async def commit(
         self, query_id: str, batch_id: int, parts: Sequence[StagedPart], timeout_s: float | None = None
     ) -> CommitStagedResult:
-        """Publish stagings as one batch and return once it is on the disk.
+        """Publish stagings as one batch; returns once the batch is on disk.
 
         Raises:
-            BrokerError: refused; its text says whether the batch is decided all the same.
-            RequestTimeout, ConnectFailed: no answer in time. The same commit may be asked for again.
+            BrokerError: refused; the text says whether the batch is decided nevertheless.
+            RequestTimeout, ConnectFailed: no answer in time; the same commit may be repeated.
         """
         call = await self._ask(
             RequestCode.COMMIT_STAGED,
@@ -188,7 +187,7 @@ class BatchWriter(Client):
         return CommitStagedResult.from_ext(call.answer.ext)
 
     async def abort(self, query_id: str, batch_id: int) -> QueryStagedResult:
-        """Drop what is staged for a batch, and return what is left of its query."""
+        """Drop what is staged for a batch, and return what remains of its query."""
         call = await self._ask(
             RequestCode.ABORT_STAGED,
             AbortStagedHeader(query_id, batch_id).to_ext(_MSGPACK),
@@ -197,7 +196,7 @@ class BatchWriter(Client):
         return QueryStagedResult.from_ext(call.answer.ext)
 
     async def staged(self, query_id: str | None = None) -> QueryStagedResult:
-        """Return what the broker knows of a query, or how much is staged in all."""
+        """Return the broker's state of a query, or the total of what is staged."""
         call = await self._ask(
             RequestCode.QUERY_STAGED, QueryStagedHeader(query_id).to_ext(_MSGPACK), "look at what is staged"
         )
@@ -225,17 +224,17 @@ class BatchWriter(Client):
     async def put(
         self, topic: str, queue_id: int, count: int, block: Buffer, ack: AckLevel = AckLevel.FLUSHED
     ) -> None:
-        """Put a block of `count` records, at least once: what a lost connection leaves open is put again.
+        """Put a block of `count` records, at least once: it is sent again after a lost connection.
 
         Raises:
-            BrokerError: what was sent so far was refused.
-            RequestTimeout, ConnectFailed: no answer in time.
+            BrokerError: an earlier request was refused.
+            RequestTimeout, ConnectFailed: no answer before the timeout.
         """
         ext = PutMessageHeader(topic, queue_id, count, ack, None).to_ext(_MSGPACK)
         await self._send(RequestCode.PUT_MESSAGE, ext, block, f"put to {topic}/{queue_id}")
 
     async def drain(self) -> None:
-        """Send what is gathered and wait until everything is answered. Raises what the first refusal says."""
+        """Send what is buffered and wait until everything is answered. Raises the first refusal."""
         if self._parts:
             await self._send_parts()
         while self._window:
@@ -260,7 +259,7 @@ class BatchWriter(Client):
         sent.call = connection.start_template(sent.template, sent.waiter, sent.body)
 
     async def _take(self) -> None:
-        """Wait for the oldest request; one that may be repeated is, with all behind it, until it is answered."""
+        """Wait for the oldest request, repeating it and all later ones while that may help."""
         oldest = self._window[0]
         started_at = self._session.runtime.now()
         deadline = self._session.deadline(None)
@@ -298,10 +297,10 @@ class BatchWriter(Client):
 
 def _is_done(call: Call) -> bool:
     code = call.answer.code
-    # Stored and not synced in time is stored; who puts at least once need not put it again.
+    # Stored but not synced in time: at least once is satisfied, so it is not put again.
     return code in (ResponseCode.SUCCESS, ResponseCode.FLUSH_DISK_TIMEOUT)
 
 
 def _passes_soon(error: BrokerError) -> bool:
-    """Whether a refused request is worth repeating: a disk may stay full for long, and the caller is to know."""
+    """Whether to repeat a refused request; a full disk may stay full for long, so the caller must be notified."""
     return error.retryable and error.error is not ErrorCode.DISK_FULL

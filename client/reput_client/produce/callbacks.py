@@ -1,4 +1,4 @@
-"""Calls what a program gave to `post` to be called when a message is done."""
+"""Calling the `on_done` callbacks of posted messages."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from itertools import repeat
 from threading import get_ident
 from typing import Final
 
-from reput_client.produce.block import PostedBlock
+from reput_client.produce.posted_block import PostedBlock
 from reput_client.transport.runtime import CallerRuns, Event, Runtime
 
 log = logging.getLogger("reput_client")
@@ -21,30 +21,30 @@ _ENDS_CALLER: Final = (KeyboardInterrupt, SystemExit)
 
 
 class Callbacks:
-    """The callbacks of one producer's blocks. They are called in the order in which blocks were done, one at a time."""
+    """The callbacks of one producer, called one at a time, in the order in which their blocks were done."""
 
     def __init__(self, runtime: Runtime) -> None:
         self._runtime = runtime
-        # What a task must not be ended by, a caller may.
+        # A producer's task must survive these; a caller need not.
         self._let_through = _ENDS_CALLER if isinstance(runtime, CallerRuns) else ()
         self._to_call: deque[PostedBlock] = deque()
-        """Done, with callbacks that have not been called."""
+        """Done blocks whose callbacks were not all called."""
         self._calling: int | None = None
-        """The thread that calls callbacks just now."""
+        """The thread that is calling callbacks."""
         self._called: Event | None = None
-        """Set when it has called those of a block, if anything waits for that."""
+        """Set when the callbacks of a block were called, if a caller waits for that."""
 
     def __bool__(self) -> bool:
-        """Whether there are any to be called."""
+        """Whether callbacks remain to be called."""
         return bool(self._to_call)
 
     def add(self, block: PostedBlock) -> None:
-        """A block is done: those that it has, if any, are to be called."""
+        """Schedule the callbacks of a block that is done."""
         if block.callbacks:
             self._to_call.append(block)
 
     async def call(self) -> None:
-        """Call those of what is done, unless one of them, or another thread's, is just being called."""
+        """Call the callbacks of done blocks; does nothing while any thread is calling one."""
         while self._to_call and self._calling is None:
             block = self._to_call[0]
             self._calling = get_ident()
@@ -59,17 +59,17 @@ class Callbacks:
                     self._called = None
 
     def call_interrupted(self, unfinished: Iterable[PostedBlock]) -> None:
-        """As `call`, after an interrupt has closed the client, also those of blocks that are not done.
+        """Like `call`, after an interrupt has closed the client; includes unfinished blocks.
 
-        Another thread may still be in one of them.
+        Another thread may still be in a callback.
         """
         for block in (*self._to_call, *unfinished):
             self._call_each(block)
 
     async def called(self, last: int) -> None:
-        """Return when those of blocks up to this serial have been called, by whichever thread.
+        """Return when the callbacks of blocks up to serial `last` were called, by any thread.
 
-        Not from such a callback: there the caller would wait for itself.
+        Returns early when called from a callback, which would otherwise wait for itself.
         """
         await self.call()
         while self._calling not in (None, get_ident()) and any(
@@ -81,14 +81,14 @@ class Callbacks:
             await self.call()
 
     def forget(self) -> None:
-        """In a forked child: they are the parent's."""
+        """In a forked child: drop the parent's callbacks."""
         self._to_call.clear()
         self._calling = self._called = None
 
     def _call_each(self, block: PostedBlock) -> None:
-        with suppress(IndexError):  # of `popleft`: that were all
-            # CPython calls signal handlers nowhere between a step of this `map` and the first instruction of `on_done`,
-            # so each callback is called once, whatever interrupts this.
+        with suppress(IndexError):  # from `popleft`: none is left
+            # CPython runs no signal handler between a step of this `map` and the first instruction of `on_done`, so
+            # each callback is called once, whatever interrupts this.
             for posted, on_done in map(deque.popleft, repeat(block.callbacks)):
                 try:
                     on_done(posted)

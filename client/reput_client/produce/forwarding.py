@@ -1,4 +1,4 @@
-"""Passing a message on: which of its properties belong to the message, and which to the way that it came."""
+"""The properties of a forwarded message: those that belong to the message, not to its delivery."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from reput_protocol.properties import (
     encode_properties,
 )
 
-_OF_THE_WAY: Final = frozenset(
+_OF_THE_DELIVERY: Final = frozenset(
     {
-        # its producer and the broker
+        # written by its producer and the broker
         names.UNIQ_KEY,
         names.WAIT,
         names.MSG_REGION,
         names.TRACE_ON,
         names.CLUSTER,
         names.CRC32,
-        # its consumers
+        # written for its consumers
         names.RETRY_TOPIC,
         names.RETRY_REASON,
         names.SEND_BACK_ID,
@@ -36,7 +36,7 @@ _OF_THE_WAY: Final = frozenset(
         names.MIN_OFFSET,
         names.MAX_OFFSET,
         "1ST_POP_TIME",
-        # its transaction
+        # of its transaction
         names.PRODUCER_GROUP,
         names.TRANSACTION_ID,
         names.TRANSACTION_CHECK_TIMES,
@@ -44,28 +44,28 @@ _OF_THE_WAY: Final = frozenset(
         names.CHECK_IMMUNITY_TIME,
     }
 )
-"""With the names that only brokers may write, what a copy does not have."""
+"""Properties that a copy does not get, in addition to those that only brokers may write."""
 
 
 def forwarded_properties(
     properties: Mapping[str, str], unique_id: str | None, added: Mapping[str, str]
 ) -> bytes:
-    """Return the properties text of a copy.
+    """Return the encoded properties of a copy.
 
     Args:
-        properties: those of the message that was received.
-        unique_id: the copy's own, or None.
-        added: more, or others in their place.
+        properties: of the received message.
+        unique_id: of the copy, or None.
+        added: additional or replaced properties.
 
     Raises:
-        InvalidMessage: one that is added may not be set.
+        InvalidMessage: an added property may not be set.
     """
-    kept = {name: value for name, value in properties.items() if not _is_of_the_way(name)}
+    kept = {name: value for name, value in properties.items() if not _is_of_the_delivery(name)}
     for name, value in added.items():
         check_property(name, value)
         kept[name] = value
     return encode_properties({names.UNIQ_KEY: unique_id, **kept} if unique_id else kept)
 
 
-def _is_of_the_way(name: str) -> bool:
-    return name in _OF_THE_WAY or name in RESERVED_NAMES or name.startswith(RESERVED_PREFIXES)
+def _is_of_the_delivery(name: str) -> bool:
+    return name in _OF_THE_DELIVERY or name in RESERVED_NAMES or name.startswith(RESERVED_PREFIXES)

@@ -1,4 +1,4 @@
-"""The blocks that go to one broker: waiting for their turn, in flight, answered, failed, sent again."""
+"""The blocks for one broker: waiting to be sent, in flight, answered, failed, sent again."""
 
 from __future__ import annotations
 
@@ -11,8 +11,7 @@ from typing import Final
 
 from reput_client.errors import BrokerNotFound, ClientClosed, ConnectionLost, RequestTimeout
 from reput_client.produce.block import Block
-from reput_client.produce.puts import Putter, outcome_unknown
-from reput_client.produce.retries import RETRY_PAUSE_S, after
+from reput_client.produce.puts import RETRY_PAUSE_S, Putter, outcome_unknown, unknown_after
 from reput_client.transport.address import Address
 from reput_client.transport.backoff import Backoff
 from reput_client.transport.session import Session
@@ -22,19 +21,19 @@ from reput_protocol.record.message import MessageQueue
 log = logging.getLogger("reput_client")
 
 _IN_FLIGHT: Final = 64
-"""Blocks that may be unanswered at a time."""
+"""Maximum unanswered blocks."""
 _IN_FLIGHT_BYTES: Final = 4 << 20
-"""While so many bytes are unanswered no more blocks leave."""
+"""No further block is sent while this many bytes are unanswered."""
 _LOOK_AHEAD: Final = 64
-"""So many of the blocks that wait are looked at for one that may leave."""
+"""How many waiting blocks are examined for one that may be sent."""
 
 
 class Link:
-    """What goes to one broker. Nothing here waits but `connect`, and nothing raises.
+    """The blocks for one broker. Only `connect` waits, and nothing raises.
 
-    Blocks of one queue leave in their order. Where one may have to be sent again, a queue has one block in flight at a
-    time, so that none is overtaken; otherwise none is sent again but what cannot have left, and that comes before what
-    is behind it.
+    Blocks of one queue are sent in order. If a block may have to be sent again, it is the only one of its queue in
+    flight, so that none overtakes it. Other blocks are sent again only if they cannot have left, and then before the
+    blocks behind them.
 
     Invariant: a sealed block that is not done is in `waiting` or in `flying`.
     """
@@ -47,7 +46,7 @@ class Link:
         on_news: Callable[[Block | None], None],
         backoff: Backoff,
     ) -> None:
-        """`on_news` is called when the call of a block has finished; with None when a connection is there or is not."""
+        """`on_news` is called with a block whose call has finished, and with None after a connection attempt."""
         self._session = session
         self._putter = putter
         self._connection = session.connection_to(address)
@@ -60,10 +59,10 @@ class Link:
         self._failure: ReputError | None = None
         self._heard_at = -math.inf
         self.expires_at = math.inf
-        """There is nothing for `expire` before this; when that time has come, `next_expiry` looks it up anew."""
+        """`expire` has nothing to do before this time; `next_expiry` updates it."""
 
     def add(self, block: Block, now: float) -> None:
-        """Take a block that was sealed."""
+        """Add a sealed block."""
         if block.terms.is_patient or not block.since:
             block.since = now
         self.waiting.append(block)
@@ -71,25 +70,25 @@ class Link:
 
     @property
     def is_full(self) -> bool:
-        """Whether a block would wait until others are answered."""
+        """Whether a further block would have to wait for answers."""
         return (
             len(self.flying) + len(self.waiting) >= _IN_FLIGHT
             or sum(len(block.data) for block in (*self.flying, *self.waiting)) >= _IN_FLIGHT_BYTES
         )
 
     def is_busy(self, queue: MessageQueue) -> bool:
-        """Whether a block of this queue would wait until others are answered."""
+        """Whether a block of this queue would have to wait for answers."""
         return bool(self.flying) and (
             self.is_full or any(block.queue == queue and block.is_serial for block in self.flying)
         )
 
     @property
     def has_unwritten(self) -> bool:
-        """Whether the system has yet to take something that was sent."""
+        """Whether sent frames are not completely written."""
         return self._connection.has_unwritten
 
     def send(self, now: float) -> bool:
-        """Send what can leave now; return whether the system has all that was sent."""
+        """Send what can leave now; return whether everything sent is written."""
         if self.waiting and self._connection.usable():
             self._start(now)
         return self._connection.flush_now()
@@ -124,12 +123,12 @@ class Link:
             flying_bytes += len(block.data)
 
     def answered(self, now: float) -> list[Block]:
-        """Take the answers that have come; return the blocks that are done."""
+        """Handle the answers received; return the blocks that are done."""
         done: list[Block] = []
         again: list[Block] = []
         for block in list(self.flying):
             call = block.call
-            assert call is not None, "what flies was called"
+            assert call is not None, "a block in flight has a call"
             if not call.done:
                 continue
             place = self.flying.index(block)
@@ -138,7 +137,7 @@ class Link:
                 self._heard_at = now
                 for behind in self.flying[place:]:
                     if behind.terms.is_patient:
-                        behind.sent_at = now  # now it is its turn to be answered
+                        behind.sent_at = now  # its time for the answer starts now
                 self._connect_at = -math.inf
                 self._failure = None
                 self._backoff.reset()
@@ -165,15 +164,15 @@ class Link:
         return done
 
     def _wait_again(self, blocks: list[Block]) -> None:
-        """Have blocks wait once more, before all others."""
+        """Put blocks back, before all waiting ones."""
         self.waiting.extendleft(reversed(blocks))
         for block in blocks:
             self.expires_at = min(self.expires_at, block.since + block.terms.timeout_s)
 
     def expire(self, now: float, *, spares: bool) -> list[Block]:
-        """Give up what had no answer, or could not leave, in time; return the blocks that are done.
+        """Give up blocks that were not answered or not sent in time; return those that are done.
 
-        `spares`: nobody has looked for a while, so what has not left gets its time once more; once for each block.
+        `spares`: no step was done for a while, so blocks that have not left get their time again, once each.
         """
         done: list[Block] = []
         again: list[Block] = []
@@ -188,8 +187,8 @@ class Link:
                     block.since = max(block.since, now)
                     block.sent_at = now
         for block in [block for block in self.flying if now >= self._flies_until(block)]:
-            assert block.call is not None, "what flies was called"
-            assert block.connection is not None, "what flies has a connection"
+            assert block.call is not None, "a block in flight has a call"
+            assert block.connection is not None, "a block in flight has a connection"
             self.flying.remove(block)
             error: ReputError = _not_left(block)
             block.connection.doubt(block.sent_at)
@@ -197,7 +196,7 @@ class Link:
                 reason = f"no answer within {block.terms.timeout_s:.2g} s"
                 error = outcome_unknown(block.queue, block.unique_ids, reason)
             self._failed(block, error, now, done, again)
-        # Those behind have time, too, or are looked at next; one that is sent again may hold them up.
+        # Later blocks have more time or are examined next; one that is sent again may hold them up.
         for block in [b for b in islice(self.waiting, _LOOK_AHEAD) if now >= self._waits_until(b)]:
             self.waiting.remove(block)
             self._failed(block, self._failure or _not_left(block), now, done, again)
@@ -205,22 +204,22 @@ class Link:
         return done
 
     def withdraw(self, block: Block) -> None:
-        """Forget a block; its answer is not waited for."""
+        """Remove a block without waiting for its answer."""
         if block in self.waiting:
             self.waiting.remove(block)
         elif block in self.flying:
             self.flying.remove(block)
-            assert block.call is not None, "what flies was called"
-            assert block.connection is not None, "what flies has a connection"
+            assert block.call is not None, "a block in flight has a call"
+            assert block.connection is not None, "a block in flight has a connection"
             block.connection.abandon(block.call)
 
     def _failed(
         self, block: Block, error: ReputError, now: float, done: list[Block], again: list[Block]
     ) -> None:
-        """Put a block to those to be sent again, if it may be, or finish it and put it to those that are done."""
+        """Add a failed block to `again` if it may be repeated; otherwise finish it and add it to `done`."""
         block.attempt += 1
         try:
-            block.unknown = after(error, block.unknown, is_last=block.attempt > block.terms.retries)
+            block.unknown = unknown_after(error, block.unknown, is_last=block.attempt > block.terms.retries)
         except ReputError as last:
             block.finish(None, last)
             done.append(block)
@@ -232,7 +231,7 @@ class Link:
     # -- times -----------------------------------------------------------------------------------------------------
 
     def _waits_until(self, block: Block) -> float:
-        """Return when a block that waits is given up: a patient one has time as long as the broker answers others."""
+        """Return when a waiting block is given up: a patient one has time while the broker answers others."""
         terms = block.terms
         return (max(block.since, self._heard_at) if terms.is_patient else block.since) + terms.timeout_s
 
@@ -240,14 +239,14 @@ class Link:
         return block.sent_at + block.terms.timeout_s
 
     def next_expiry(self) -> float:
-        """Look up when there is something for `expire`."""
+        """Compute when `expire` is needed next."""
         flying = min(map(self._flies_until, self.flying), default=math.inf)
         waiting = min(map(self._waits_until, islice(self.waiting, _LOOK_AHEAD)), default=math.inf)
         self.expires_at = min(flying, waiting)
         return self.expires_at
 
     def next_due(self, now: float) -> float:
-        """Return when there is something to do here even if nothing comes, or some time before."""
+        """Return a time, perhaps too early, at which there is work here even if no answer comes."""
         due_at = self.expires_at
         if self.waiting:
             for block in islice(self.waiting, _LOOK_AHEAD):
@@ -260,7 +259,7 @@ class Link:
     # -- connecting ------------------------------------------------------------------------------------------------
 
     def needs_connection(self, now: float) -> bool:
-        """Whether to `connect` now."""
+        """Whether to call `connect` now."""
         return (
             bool(self.waiting)
             and not self.connecting
@@ -270,7 +269,7 @@ class Link:
         )
 
     async def connect(self) -> None:
-        """Try once to connect. Never raises: what waits is given up when its time is over."""
+        """Try once to connect. Never raises; waiting blocks expire."""
         runtime = self._session.runtime
         self.connecting = True
         try:
@@ -288,12 +287,12 @@ class Link:
             log.exception("cannot connect to %s", self._connection.address)
             self._failure = ReputError(f"cannot connect to {self._connection.address}: {error!r}")
         finally:
-            self.connecting = False  # first, whatever interrupts the rest
+            self.connecting = False  # first, in case an interrupt skips the rest
             self._connect_at = runtime.now() + self._backoff.next_delay_s()
             self.connected()
 
     def connected(self) -> None:
-        """An attempt has ended, whichever way."""
+        """Report that a connection attempt has ended."""
         self.connecting = False
         self._on_news(None)
 

@@ -1,4 +1,4 @@
-"""Sends of many messages: divided into blocks, with several blocks in flight."""
+"""Sends of many messages: divided into blocks, several of them in flight."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from reput_client.produce.puts import outcome_unknown, too_large
 from reput_client.produce.receipts import ChainedReceipts, SendReceipt
 from reput_client.produce.sender import Sender
 from reput_client.transport.address import Address
-from reput_client.transport.core import Waiter
+from reput_client.transport.channel import Waiter
 from reput_client.transport.routing import Route
 from reput_client.transport.session import Session
 from reput_protocol.buffers import Buffer
@@ -41,28 +41,28 @@ _NOT_SENT: Final = (BrokerNotFound, ClientClosed, ConnectFailed, ConnectionLost,
 
 
 class Group(NamedTuple):
-    """Messages that one block can hold.
+    """Messages for one block.
 
     Attributes:
-        texts: the encoded properties of each, without a unique id unless it has its own; one text is that of all.
-        flags: of each; one is that of all.
-        own_ids: the unique ids that messages have of their own, by number.
+        texts: encoded properties, without a unique id unless the message has its own: of each message, or one for all.
+        flags: of each message, or one for all.
+        own_ids: messages' own unique ids, by message number.
     """
 
     topic: str
     bodies: list[Buffer]
     texts: list[bytes]
     flags: list[int]
-    own_ids: dict[int, str] = {}  # noqa: RUF012  # never changed where it is not given
+    own_ids: dict[int, str] = {}  # noqa: RUF012  # the default is never changed
     is_delayed: bool = False
 
 
 class Limits(NamedTuple):
-    """What a block holds: messages, and bytes unless one message alone has more.
+    """The size of a block: maximum messages, and bytes unless a single message is larger.
 
     Attributes:
-        id_bytes: of the unique id that each properties text gets.
-        known_alone: a message with a unique id of its own shares no block.
+        id_bytes: of the unique id added to each message's properties.
+        known_alone: a message with a unique id of its own gets a block of its own.
     """
 
     messages: int
@@ -72,11 +72,11 @@ class Limits(NamedTuple):
 
 
 class SendOfMany:
-    """One send of many messages. Blocks leave until one fails; those in flight then are waited for.
+    """One send of many messages. Blocks are sent until one fails; then only those in flight are waited for.
 
     Args:
         choose: returns the queue of a block.
-        in_flight: how many blocks may be unanswered at a time; of divisible ones, how many messages.
+        in_flight: maximum unanswered blocks; if they are divisible, messages.
     """
 
     def __init__(
@@ -93,25 +93,25 @@ class SendOfMany:
         self._terms = terms
         self._in_flight = in_flight
         self._room_from = in_flight - max(1, in_flight // 2)
-        """So few are unanswered when the next blocks are made: the broker works on these meanwhile."""
+        """The next blocks are encoded when this many or fewer are unanswered; the broker handles those meanwhile."""
         self._unanswered = 0
         self._blocks: list[tuple[int, Block]] = []
         """With the index of the first message of each."""
         self._open: dict[Block, int] = {}
-        """Those that are not done, in order, each with what it counts towards `in_flight`."""
+        """Unfinished blocks in order, each with what it counts towards `in_flight`."""
         self._begun = 0
-        """How many messages the blocks have."""
+        """How many messages are in blocks."""
         self._failed = False
         self._holder = Waiter()
         self._links: set[Link] = set()
-        """Where the blocks go."""
+        """The links of the blocks."""
 
     async def run(self, groups: Iterable[Group]) -> Sequence[SendReceipt]:
-        """Send all and return their receipts in order.
+        """Send all messages and return their receipts in order.
 
         Raises:
-            PartlySent: some are stored and some are not.
-            ReputError: the first message could not be sent, and nothing was.
+            PartlySent: some messages are stored and some are not.
+            ReputError: the first message could not be sent; nothing was.
         """
         errors: dict[int, ReputError] = {}
         opened, sender = self._open, self._sender
@@ -153,7 +153,7 @@ class SendOfMany:
         await self._sender.wait(self._holder, condition, self._links)
 
     async def _begin(self, group: Group) -> None:
-        """Send a group; nothing of it was sent if this raises."""
+        """Send a group; if this raises, no part of it was sent."""
         session = self._session
         deadline = session.deadline(self._terms.timeout_s)
         route = await session.publish_route(group.topic, deadline)
@@ -184,7 +184,7 @@ class SendOfMany:
                 del self._open[other]
 
     def _outcome(self, errors: dict[int, ReputError]) -> Sequence[SendReceipt]:
-        """Return all receipts, or raise what the errors of blocks, and those given, come to."""
+        """Return all receipts, or raise the combined errors of the blocks and `errors`."""
         done = [(first, block) for first, block in self._blocks if block.done]
         stored: dict[int, SendReceipt] = {}
         if errors or self._failed or len(done) < len(self._blocks):
@@ -204,7 +204,7 @@ class SendOfMany:
 
 
 def block_of(group: Group, queue: MessageQueue, address: Address, terms: Terms) -> Block:
-    """Return the block of a group; it takes no more messages."""
+    """Return the block of a group; messages cannot be added to it."""
     block = Block(queue, address, terms)
     block.bodies, block.texts, block.flags = group.bodies, group.texts, group.flags
     block.own_ids = group.own_ids
@@ -216,7 +216,7 @@ def groups_of(messages: Iterable[Message], limits: Limits) -> Iterator[Group]:
     """Divide messages into groups of one topic; a delayed message is a group of its own.
 
     Raises:
-        InvalidMessage: of the message behind those of the groups so far.
+        InvalidMessage: for the first message that is not in a group.
     """
     group, size, alone = Group("", [], [], []), 0, False
     topic, fixed = "", 0
@@ -262,10 +262,10 @@ def groups_of(messages: Iterable[Message], limits: Limits) -> Iterator[Group]:
 def groups_of_bodies(
     topic: str, bodies: Iterable[Buffer], texts: list[bytes], flag: int, limits: Limits
 ) -> Iterator[Group]:
-    """Divide bodies of one topic into groups; `texts` has the properties of each, or of all in one.
+    """Divide the bodies of one topic into groups; `texts` has the properties of each message, or one entry for all.
 
     Raises:
-        InvalidMessage: of the body behind those of the groups so far.
+        InvalidMessage: for the first body that is not in a group.
     """
     iterator = iter(bodies)
     fixed, index = record_bytes(0, topic, limits.id_bytes), 0
@@ -300,7 +300,7 @@ def groups_of_bodies(
 
 
 def _checked(bodies: list[Buffer]) -> tuple[list[Buffer], InvalidMessage | None]:
-    """Return the bodies as bytes that can be sent, up to the first that cannot, and what is wrong with that."""
+    """Return the bodies as bytes up to the first invalid one, and the error of that one."""
     good: list[Buffer] = []
     for body in bodies:
         try:
@@ -320,12 +320,12 @@ def texts_of(
     properties: Mapping[str, str] | None,
     flag: int,
 ) -> list[bytes]:
-    """Return the properties texts of `count` messages, unique ids apart; one text if it is the same for all.
+    """Return the encoded properties of `count` messages without unique ids; one entry if all are the same.
 
-    `id_bytes` are what the unique id takes besides, so that a text which is too long is refused here.
+    `id_bytes`: size of the unique id that is added later; it counts towards the limit.
 
     Raises:
-        InvalidName, InvalidMessage: what cannot be sent; the text names it.
+        InvalidName, InvalidMessage: an argument cannot be sent; the text names it.
     """
     common = Message(topic, b"", tag, properties=properties, flag=flag)
     if tags is None and keys is None:

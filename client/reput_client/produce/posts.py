@@ -1,4 +1,4 @@
-"""Messages handed over one at a time: `post` puts each into a block and returns; its outcome is reported later."""
+"""Posted messages of one producer: `post` adds each to a block and returns; the outcome is reported later."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from typing import Final
 
 from reput_client.errors import BrokerNotFound, ClientClosed, PostsFailed, RequestTimeout
 from reput_client.produce.accumulator import Accumulator, OnDone
-from reput_client.produce.block import PostedBlock, Terms
+from reput_client.produce.block import Terms
 from reput_client.produce.callbacks import Callbacks
-from reput_client.produce.posted import Posted
+from reput_client.produce.posted_block import Posted, PostedBlock
 from reput_client.produce.puts import outcome_unknown
 from reput_client.produce.receipts import SendReceipt
 from reput_client.produce.sender import Sender
@@ -34,14 +34,14 @@ BUFFER_BYTES: Final = 32 << 20
 _FAILED_BLOCKS_MAX: Final = 1000
 _STOP_S: Final = 5.0
 _EXIT_S: Final = 5.0
-"""How long the end of a program may wait for what was posted."""
+"""How long the exit of a program may wait for posted messages."""
 
 
 class Posts:
-    """What was posted with one producer: taken, sent and reported.
+    """The posted messages of one producer: added, sent and reported.
 
-    Under trio and asyncio a task sends it while anything is under way, and those who wait only sleep; who waits starts
-    the task again, should it have been cancelled. Without an event loop the callers that post or wait send it.
+    Under trio and asyncio a task sends them while any is unfinished, and callers only wait; a waiting caller restarts
+    the task if it was cancelled. In the synchronous API the callers that post or wait send them.
     """
 
     def __init__(
@@ -57,16 +57,16 @@ class Posts:
         self._sender = sender
         self._linger_s = linger_s if linger_s > 0 else POST_LINGER_S
         self._unfinished: dict[int, PostedBlock] = {}
-        """Blocks that are not done, by serial, in that order."""
+        """Unfinished blocks by serial, in that order."""
         self._changed: Event | None = None
-        """Set when a block is done, if anything waits for that."""
+        """Set when a block is done, if a caller waits for that."""
         self._callbacks = Callbacks(session.runtime)
         self._ended: Event | None = None
-        """Set when the task has ended, while there is one."""
+        """Set when the task has ended; None while there is no task."""
         self._failed: deque[PostedBlock] = deque()
-        """Failed; `flush` raises for the messages whose failure was not reported yet."""
+        """Failed blocks; `flush` raises for their messages whose failure was not reported."""
         self._failed_before = 0
-        """Such messages of blocks that are forgotten."""
+        """Number of such messages in blocks dropped from `_failed`."""
         self._flushing = 0
         """How many callers wait in `flush`, which reports failures."""
         self._closed = False
@@ -76,7 +76,7 @@ class Posts:
     def take(
         self, message: Message, terms: Terms, queue_id: int | None, key: str | None, on_done: OnDone | None
     ) -> Posted | None:
-        """Take a message if a block is open for it and nothing is due; else None: see `post`."""
+        """Add a message if its block is open and nothing is due; else return None, and `post` is needed."""
         if self._sender.caller is not None and self._session.runtime.now() >= self._sender.due_at:
             return None
         return self._accumulator.take(message, terms, queue_id, key, on_done)
@@ -84,7 +84,7 @@ class Posts:
     async def post(
         self, message: Message, terms: Terms, queue_id: int | None, key: str | None, on_done: OnDone | None
     ) -> Posted:
-        """Do what is due, let others run, and take a message as soon as there is room for it."""
+        """Do what is due, let other tasks run, and add a message as soon as there is room."""
         self._check_open()
         await self._attend()
         await self._session.runtime.pause()
@@ -93,9 +93,9 @@ class Posts:
     async def send(
         self, message: Message, terms: Terms, queue_id: int | None, key: str | None
     ) -> SendReceipt:
-        """Take a message, send it with others that come soon, and return its receipt; raises as `Producer.send`.
+        """Send a message in a block with others that come soon; return its receipt or raise like `Producer.send`.
 
-        A caller that is cancelled takes its message back, if its block has not been sealed.
+        If the caller is cancelled before the block is sealed, the message is removed from it.
         """
         posted = self.take(message, terms, queue_id, key, None)
         if posted is None:
@@ -104,10 +104,10 @@ class Posts:
                 await self._attend()
             posted = await self._take(message, terms, queue_id, key, None)
         block, number = posted.block, posted.number
-        posted.is_told()
+        posted.mark_reported()
         try:
             await self.wait_for(block)
-        except ClientClosed as closed:  # by an interrupt
+        except ClientClosed as closed:  # from an interrupt
             raise outcome_unknown(block.queue, (), str(closed)) from closed
         finally:
             if self._accumulator.open.get(block.queue) is block:
@@ -126,9 +126,9 @@ class Posts:
         key: str | None,
         on_done: OnDone | None,
     ) -> Posted:
-        """Wait for room and for the route, and take a message.
+        """Wait for room and for the route, and add a message.
 
-        Whatever is raised, and whenever the caller is cancelled, the message was not taken.
+        If this raises or is cancelled, the message was not added.
         """
         accumulator, session = self._accumulator, self._session
         text = accumulator.text_of(message)
@@ -140,9 +140,9 @@ class Posts:
             if accumulator.has_room(size):
                 break
             await self._make_room(size, deadline)
-        # From here to the end nothing waits.
+        # No wait from here on.
         posted = self._put(message, text, size, terms, route, queue_id, key, on_done)
-        self._see_to_task()
+        self._ensure_task()
         return posted
 
     def _put(
@@ -156,13 +156,13 @@ class Posts:
         key: str | None,
         on_done: OnDone | None,
     ) -> Posted:
-        """Put a message into an open block; what that replaces leaves at once. Nothing here waits."""
+        """Add a message to an open block, or to a new one; a block it replaces is sent. Never waits."""
         accumulator, sender, left = self._accumulator, self._sender, False
         alone = accumulator.is_alone(message)
         is_current = queue_id is None and key is None and not alone
         block = accumulator.current(message.topic) if is_current else None
         if block is not None and not accumulator.fits(block, message, size, terms):
-            sender.leave(block)
+            sender.seal(block)
             block, left = None, True
         if block is None:
             queue = accumulator.choose(route, queue_id, key, lambda queue: self._is_held_up(route, queue))
@@ -171,7 +171,7 @@ class Posts:
                 raise BrokerNotFound(queue.broker_name, queue.topic)
             block = accumulator.open.get(queue)
             if block is not None and not accumulator.fits(block, message, size, terms):
-                sender.leave(block)
+                sender.seal(block)
                 block, left = None, True
             if block is None:
                 now = self._session.runtime.now()
@@ -187,15 +187,15 @@ class Posts:
                 )
                 block.since = now
                 self._unfinished[block.serial] = block
-                sender.see_to(due_at)
+                sender.require_step(due_at)
                 _unfinished.add(self)
         posted = accumulator.put(block, message, text, size, on_done)
         if alone:
-            sender.leave(block)
+            sender.seal(block)
             left = True
         if left:
             if not sender.step():
-                sender.wake()  # who waits writes the rest
+                sender.wake()  # a waiting caller writes the rest
             sender.look_ahead()
         return posted
 
@@ -207,11 +207,11 @@ class Posts:
         self._check_open()
 
     def _is_ready_for(self, size: int) -> bool:
-        """Whether there is room, or never will be; asked again whenever a block is done."""
+        """Whether there is room or the producer is closed; checked again whenever a block is done."""
         accumulator = self._accumulator
         nothing_leaves = bool(accumulator.open) and len(accumulator.open) == len(self._unfinished)
         if nothing_leaves and not self._closed and not accumulator.has_room(size):
-            self._sender.leave_all()  # nothing else can make room
+            self._sender.seal_all()  # nothing else can make room
             self._sender.wake()
         return self._closed or accumulator.has_room(size)
 
@@ -223,16 +223,16 @@ class Posts:
         if self._closed:
             raise ClientClosed
 
-    # -- telling -------------------------------------------------------------------------------------------------------
+    # -- reporting -----------------------------------------------------------------------------------------------------
 
     async def flush(self) -> None:
-        """Send what has gathered, and wait until all that was posted before is done, and its callbacks are called.
+        """Send all open blocks, wait until everything posted before is done, and call its callbacks.
 
         Raises:
-            PostsFailed: messages failed, and that was not reported yet.
+            PostsFailed: messages failed and this was not reported yet.
         """
         last = self._accumulator.last_serial
-        self._sender.leave_all()
+        self._sender.seal_all()
         self._flushing += 1
         try:
             await self._attend()
@@ -240,19 +240,19 @@ class Posts:
             await self._callbacks.called(last)
         finally:
             self._flushing -= 1
-        self._raise_untold()
+        self._raise_unreported()
 
-    def tell_interrupted(self) -> None:
-        """After an interrupt has closed the client: call the callbacks that are left, and raise what `flush` raises.
+    def report_interrupted(self) -> None:
+        """After an interrupt has closed the client: call the remaining callbacks, and raise what `flush` would.
 
         Raises:
-            PostsFailed: messages failed or have an unknown outcome, and that was not reported yet.
+            PostsFailed: messages failed or have an unknown outcome, and this was not reported yet.
         """
         self._callbacks.call_interrupted(self._unfinished.values())
-        self._raise_untold()
+        self._raise_unreported()
 
-    def _raise_untold(self) -> None:
-        failed, count = self._untold()
+    def _raise_unreported(self) -> None:
+        failed, count = self._take_unreported()
         if count:
             raise PostsFailed(failed, count)
 
@@ -261,32 +261,32 @@ class Posts:
         if block.error is not None:
             self._failed.append(block)
             if len(self._failed) > _FAILED_BLOCKS_MAX:
-                self._failed_before += len(_untold(self._failed.popleft()))
+                self._failed_before += len(_unreported(self._failed.popleft()))
         self._accumulator.held -= block.size
-        # Last: what an interrupt leaves here has an unknown outcome, or was not reported yet.
+        # Last: after an interrupt before this line, the outcome is unknown or not reported yet.
         del self._unfinished[block.serial]
         self._signal()
         if not self._unfinished:
             _unfinished.discard(self)
 
     def _signal(self) -> None:
-        """Have those who wait for blocks to be done look again."""
+        """Wake the callers that wait for blocks."""
         if self._changed is not None:
             self._changed.set()
             self._changed = None
 
-    def _untold(self) -> tuple[list[Posted], int]:
-        """Return the messages whose failure was not reported, and how many they are with those forgotten."""
+    def _take_unreported(self) -> tuple[list[Posted], int]:
+        """Return the messages whose failure was not reported, and their number including those of dropped blocks."""
         blocks = list(self._failed)
         if self.interruption is not None:
-            # Those that were not done by then; one may be in both places.
+            # Include those that were not done by then; a block may be in both collections.
             blocks = list(dict.fromkeys((*blocks, *self._unfinished.values())))
-        failed = [posted for block in blocks for posted in _untold(block)]
+        failed = [posted for block in blocks for posted in _unreported(block)]
         count = self._failed_before + len(failed)
         self._failed.clear()
         self._failed_before = 0
         for posted in failed:
-            posted.is_told()
+            posted.mark_reported()
         return failed, count
 
     # -- sending -------------------------------------------------------------------------------------------------------
@@ -296,14 +296,14 @@ class Posts:
         await self._sender.attend()
         await self._callbacks.call()
 
-    async def _tend(self, condition: Callable[[], bool], deadline: float) -> bool:
-        """Do what is due until `condition` holds; False when `deadline` came first."""
-        return await self._sender.tend(condition, deadline, self._callbacks.call)
+    async def _send_until(self, condition: Callable[[], bool], deadline: float) -> bool:
+        """Do what is due until `condition` holds; False if `deadline` came first."""
+        return await self._sender.send_until(condition, deadline, self._callbacks.call)
 
     # -- the task ------------------------------------------------------------------------------------------------------
 
-    def _see_to_task(self) -> None:
-        """Where tasks are: have one while there is something to do."""
+    def _ensure_task(self) -> None:
+        """Start the sending task if it is needed and tasks exist."""
         if self._sender.caller is not None:
             return
         self._session.runtime.end_dead()
@@ -313,16 +313,16 @@ class Posts:
 
     async def _run(self, ended: Event) -> None:
         try:
-            await self._tend(self._is_idle, math.inf)
+            await self._send_until(self._is_idle, math.inf)
         except Exception as error:
-            log.exception("what was posted cannot be sent any more")
+            log.exception("posted messages cannot be sent any more")
             self._give_up(ReputError(f"posting has failed: {error!r}"))
         finally:
-            # At once, not when the loop comes to it: the next post must see that there is no task.
+            # Here and not when the loop gets to it: the next post must see that there is no task.
             self._has_ended(ended)
 
     def _has_ended(self, ended: Event) -> None:
-        """The task has ended; should it have been cancelled, even before it began, those who wait start another."""
+        """Note that the task has ended; if it was cancelled, even before it started, waiting callers restart it."""
         ended.set()
         if self._ended is ended:
             self._ended = None
@@ -336,15 +336,15 @@ class Posts:
     # -- waiting -------------------------------------------------------------------------------------------------------
 
     async def _wait(self, condition: Callable[[], bool], deadline: float) -> bool:
-        """Wait until `condition`, which changes when a block is done; False when `deadline` came first."""
+        """Wait for `condition`, which changes when a block is done; False if `deadline` came first."""
         if self._sender.caller is not None:
-            return await self._tend(condition, deadline)
+            return await self._send_until(condition, deadline)
         runtime = self._session.runtime
         while not condition():
             remaining = deadline - runtime.now()
             if remaining <= 0:
                 return False
-            self._see_to_task()
+            self._ensure_task()
             if self._changed is None:
                 self._changed = runtime.event()
             await self._changed.wait(remaining)
@@ -353,16 +353,16 @@ class Posts:
     async def wait_for(self, block: PostedBlock) -> None:
         """Return when the block is done."""
         if self._sender.caller is not None:
-            await self._tend(lambda: block.done, math.inf)
+            await self._send_until(lambda: block.done, math.inf)
             return
         while not block.done:
-            self._see_to_task()
+            self._ensure_task()
             if block.changed is None:
                 block.changed = self._session.runtime.event()
             await block.changed.wait(math.inf)
 
     def block_for(self, block: PostedBlock) -> None:
-        """As `wait_for`, where the caller may block; also returns when the client was interrupted."""
+        """Like `wait_for`, blocking the calling thread; also returns when the client was interrupted."""
         if self._sender.caller is None:
             raise RuntimeError("the message is not acknowledged yet; await it, or flush the producer first")
         try:
@@ -373,13 +373,13 @@ class Posts:
 
     @property
     def interruption(self) -> str | None:
-        """Why the client was closed in the middle of an operation; None if it was not."""
+        """Why an interrupt closed the client in the middle of an operation, or None."""
         return self._sender.interruption
 
     # -- ending --------------------------------------------------------------------------------------------------------
 
     def close(self) -> None:
-        """After the connections were closed: end everything. Never waits."""
+        """Fail everything unfinished, after the connections were closed. Never waits."""
         self._closed = True
         self._sender.take_answers()
         self._give_up(ClientClosed("the producer was closed before the message was sent"))
@@ -388,21 +388,21 @@ class Posts:
         self._sender.give_up(self._unfinished.values(), error)
 
     async def ended(self) -> None:
-        """After `close`: have the callbacks called and the task end, and log the failures that were not reported."""
+        """After `close`: call the callbacks, wait for the task to end, and log unreported failures."""
         await self._callbacks.call()
         if self._ended is not None:
             self._sender.wake()
             await self._ended.wait(_STOP_S)
         if not self._flushing:
-            self._log_untold()
+            self._log_unreported()
 
-    def _log_untold(self) -> None:
-        _, count = self._untold()
+    def _log_unreported(self) -> None:
+        _, count = self._take_unreported()
         if count:
             log.error("%d posted messages have failed: the producer was closed without a flush", count)
 
     def end_with_program(self, deadline: float) -> None:
-        """The program ends without `close`: send what was posted, or, where that takes an event loop, log how much."""
+        """Send what was posted, at program exit without `close`; with an event loop, only log how much there is."""
         caller = self._sender.caller
         if caller is None:
             count = sum(block.count or len(block.bodies) for block in self._unfinished.values())
@@ -410,19 +410,19 @@ class Posts:
             return
         try:
             caller.run(self._flush_and_close(deadline))
-        except ClientClosed:  # by an interrupt
+        except ClientClosed:  # from an interrupt
             self._callbacks.call_interrupted(self._unfinished.values())
-            self._log_untold()
+            self._log_unreported()
 
     async def _flush_and_close(self, deadline: float) -> None:
-        self._sender.leave_all()
+        self._sender.seal_all()
         await self._wait(lambda: not self._unfinished, deadline)
         self._session.close()
         self.close()
         await self.ended()
 
     def forget(self, ids: UniqueIdGenerator | None) -> None:
-        """In a forked child: what is under way is the parent's; continue with other ids."""
+        """In a forked child: drop what the parent sends, and continue with other ids."""
         self._sender.forget(ids)
         for block in self._unfinished.values():
             reason = "it was posted before the fork, and the parent process sends it"
@@ -437,7 +437,7 @@ class Posts:
 
 
 _unfinished: Final[set[Posts]] = set()
-"""Those with blocks that are not done; they are kept for `_end_with_program` even if the program forgets them."""
+"""Posts with unfinished blocks; this keeps them until `_end_with_program` even if the program drops them."""
 
 os.register_at_fork(after_in_child=_unfinished.clear)
 
@@ -455,8 +455,8 @@ def _end_with_program() -> None:
             log.exception("a producer has failed to send what was posted before the program ended")
 
 
-def _untold(block: PostedBlock) -> list[Posted]:
-    """Return the messages of a block that failed or have an unknown outcome, where that was not reported."""
+def _unreported(block: PostedBlock) -> list[Posted]:
+    """Return the failed messages of a block, unknown outcomes included, that were not reported."""
     count = block.count or len(block.bodies)
     return [
         Posted(block, number)

@@ -1,14 +1,12 @@
-"""A producer that brokers send questions or replies to: its membership of the group, and the heartbeats that
-keep it.
+"""Membership of a producer whose group receives requests from brokers, and the heartbeats that keep it.
 
-A broker sends its questions on the connection that a heartbeat came by. When that ends, it has no client to
-ask until a heartbeat comes by another one. Producers that only send have no membership.
+A broker sends its requests on the connection of the last heartbeat. When that connection ends, it has no client to send
+to until a heartbeat arrives on another one. Producers that only send have no membership.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
 from typing import Final
 
 from reput_client.transport.address import Address
@@ -31,48 +29,56 @@ _RETRY_S: Final = 0.5
 _LEAVE_S: Final = 1.0
 
 
-class ProducerMembership:
-    """One client's membership of one producer group, at every broker that it has sent to; a background chore.
+class Presence:
+    """Membership of one client in its producer group, at every broker it has sent to. It starts when it is needed.
+
+    It is the chore of its own background.
 
     Attributes:
-        client_id: what brokers know this producer by; empty before it has joined.
-        on_due: called, never waiting, when a heartbeat is due earlier than thought.
+        client_id: the id that brokers know this producer by; empty before it has joined.
     """
 
     def __init__(self, session: Session, group: str, heartbeat_interval_s: float) -> None:
         self.client_id = ""
-        self.on_due: Callable[[], None] = lambda: None
         self._session = session
         self._group = group
         self._interval_s = heartbeat_interval_s
-        self._epochs: dict[Address, int | None] = {}  # by which connection a broker knows us; None: by none
+        self._epochs: dict[Address, int | None] = {}
+        """By broker: the epoch of the connection that it knows this producer by, or None."""
         self._beating: dict[Address, Event] = {}
         self._due_at = 0.0
+        # It logs what ends it; the next use starts it again.
+        self._background = Background(session, (self,), on_failure=lambda: None)
         session.on_lost = self._connection_lost
 
-    async def join(self) -> None:
-        """Connect to a broker and register with it.
+    async def begin(self) -> None:
+        """Register with a broker and start the heartbeats; does nothing if it has begun.
 
         Raises:
-            ConnectFailed, RequestTimeout: none answers.
-            BrokerError: it does not take us.
+            ConnectFailed, RequestTimeout: no broker answers.
+            BrokerError: the broker refuses.
         """
-        session = self._session
-        deadline = session.deadline(session.connect_timeout_s)
-        connection = await session.open(None, deadline)
-        await self.be_known_to(connection.address, max(deadline, session.deadline(None)))
+        if not self._background.running:
+            session = self._session
+            deadline = session.deadline(session.connect_timeout_s)
+            connection = await session.open(None, deadline)
+            await self._register(connection.address, max(deadline, session.deadline(None)))
+            self._background.start()
 
     async def be_known_to(self, address: Address, deadline: float | None = None) -> None:
-        """Register with a broker that does not know us by the connection that we have to it now.
-
-        Many may want that at a time; one heartbeat is sent for all of them.
+        """Make sure that a broker knows this producer by the present connection to it, and start the heartbeats.
 
         Raises:
-            ReputError: as `join`.
+            InvalidName: the group's name is not valid for members.
+            ConnectFailed, RequestTimeout, BrokerError: as `begin`.
         """
+        check_client_group(self._group)
+        await self._register(address, self._session.deadline(None) if deadline is None else deadline)
+        self._background.start()
+
+    async def _register(self, address: Address, deadline: float) -> None:
+        """Send a heartbeat unless the broker knows the present connection; one heartbeat serves all callers."""
         runtime = self._session.runtime
-        if deadline is None:
-            deadline = self._session.deadline(None)
         while not self._is_known_to(address):
             beating = self._beating.get(address)
             if beating is not None and runtime.now() < deadline:
@@ -113,7 +119,7 @@ class ProducerMembership:
         return self._due_at
 
     async def do(self) -> None:
-        """See `Chore`: send heartbeats; what is refused or not answered is tried again soon."""
+        """See `Chore`: send heartbeats; failed ones are repeated soon."""
         now = self._session.runtime.now()
         self._due_at = now + self._interval_s
         for address in list(self._epochs):
@@ -128,12 +134,12 @@ class ProducerMembership:
         if self._epochs.get(connection.address) is not None and not self._session.closed:
             self._epochs[connection.address] = None
             self._due_at = self._session.runtime.now()
-            self.on_due()
+            self._background.wake()
 
     # -- ending ------------------------------------------------------------------------------------------------
 
     async def leave(self) -> None:
-        """Tell the brokers that we are gone, over connections that are there; never raises."""
+        """Unregister from the brokers over open connections; never raises."""
         header = UnregisterClientHeader(self.client_id, producer_group=self._group)
         for address, epoch in list(self._epochs.items()):
             connection = self._session.connection_to(address)
@@ -148,64 +154,18 @@ class ProducerMembership:
                     deadline=self._session.deadline(_LEAVE_S),
                 )
             except ReputError as error:
-                log.warning("producer group %s: not told %s that we leave: %s", self._group, address, error)
+                log.warning("producer group %s: not unregistered at %s: %s", self._group, address, error)
         self._epochs.clear()
-
-    def forget(self) -> None:
-        """In a forked child: it is no member yet, and must not pass for its parent."""
-        self._epochs.clear()
-        self._beating.clear()
-        self.client_id = ""
-        self._due_at = 0.0
-
-
-class Presence:
-    """Whether and how brokers know one producer. It begins when it is first needed."""
-
-    def __init__(self, session: Session, group: str, heartbeat_interval_s: float) -> None:
-        self._group = group
-        self._membership = ProducerMembership(session, group, heartbeat_interval_s)
-        # It logs what ends it; the next use starts it again.
-        self._background = Background(session, (self._membership,), on_failure=lambda: None)
-        self._membership.on_due = self._background.wake
-
-    @property
-    def client_id(self) -> str:
-        """What brokers know the producer by; empty before it has begun."""
-        return self._membership.client_id
-
-    async def begin(self) -> None:
-        """Register with a broker and keep that up; nothing happens if it has begun.
-
-        Raises:
-            ConnectFailed, RequestTimeout: none answers.
-            BrokerError: it does not take us.
-        """
-        if not self._background.running:
-            await self._membership.join()
-            self._background.start()
-
-    async def be_known_to(self, address: Address, deadline: float | None = None) -> None:
-        """Have a broker know the producer by the connection that there is to it now; begins it if need be.
-
-        Raises:
-            InvalidName: the group's name is not one for members.
-            ConnectFailed, RequestTimeout, BrokerError: as `begin`.
-        """
-        check_client_group(self._group)
-        await self._membership.be_known_to(address, deadline)
-        self._background.start()
-
-    async def leave(self) -> None:
-        """Tell the brokers that the producer is gone; never raises."""
-        await self._membership.leave()
 
     async def stop(self, timeout_s: float) -> None:
-        """Keep it up no longer."""
+        """Stop the heartbeats; return when they have stopped, or after `timeout_s`."""
         if self._background.running:
             await self._background.stop(timeout_s)
 
     def forget(self) -> None:
-        """In a forked child: it has not begun."""
-        self._membership.forget()
+        """In a forked child: not a member yet, and distinct from its parent."""
+        self._epochs.clear()
+        self._beating.clear()
+        self.client_id = ""
+        self._due_at = 0.0
         self._background.forget()

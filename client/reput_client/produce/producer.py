@@ -12,20 +12,19 @@ from reput_client.produce.accumulator import Accumulator, OnDone
 from reput_client.produce.block import Terms
 from reput_client.produce.forwarding import forwarded_properties
 from reput_client.produce.many import Limits, SendOfMany, block_of, groups_of, groups_of_bodies, texts_of
-from reput_client.produce.posted import Posted
+from reput_client.produce.posted_block import Posted
 from reput_client.produce.posts import BUFFER_BYTES, Posts
 from reput_client.produce.presence import HEARTBEAT_INTERVAL_S, Presence
-from reput_client.produce.puts import Putter, receipt_of, too_large
+from reput_client.produce.puts import RETRY_PAUSE_S, Putter, receipt_of, too_large, unknown_after
 from reput_client.produce.queue_selector import RoundRobin
 from reput_client.produce.receipts import SendReceipt
 from reput_client.produce.requests import REPLY_TIMEOUT_S, Requests, reply_to, send_reply
-from reput_client.produce.retries import RETRY_PAUSE_S, after
 from reput_client.produce.sender import Sender
 from reput_client.produce.unique_ids import id_text_bytes, new_generator
 from reput_client.received import ReceivedMessage
 from reput_client.transport.backoff import Backoff
+from reput_client.transport.channel import RequestTemplate
 from reput_client.transport.client import Client
-from reput_client.transport.core import RequestTemplate
 from reput_client.transport.session import CONNECT_TIMEOUT_S, wall_clock_ms
 from reput_protocol.buffers import Buffer
 from reput_protocol.codes import AckLevel, MessageSysFlag
@@ -38,50 +37,49 @@ log = logging.getLogger("reput_client")
 
 SEND_TIMEOUT_S: Final = 10.0
 """Longer than the 5 s a broker waits for its disk by default, so that a slow disk is told and not guessed."""
-
+"""Longer than the 5 s for which a broker waits for its disk by default, so that it can report a slow disk."""
 MANY_BATCH: Final = 1024
-"""Messages in a block of `send_many`, if they are small; `batch_bytes` ends the block of larger ones."""
+"""Messages in a block of `send_many`, if they are small; otherwise `batch_bytes` limits the block."""
 
 MANY_IN_FLIGHT: Final = 8
 
 _BLOCKS_OF_SINGLES: Final = 4
-"""What may be in flight of `send_pipelined` is divided into so many blocks, for as many queues."""
+"""The in-flight limit of `send_pipelined` is divided into this many blocks, which go to different queues."""
 
 _STOP_S: Final = 5.0
 _LEVELS: Final[dict[str, AckLevel]] = {level.value: level for level in AckLevel}
 
 
 class Producer(Client):
-    """Sends messages to the topics of a broker or a cluster.
+    """Sends messages to the topics of a broker or cluster.
 
-    Use it as an async context manager, under trio or asyncio; any number of tasks may share one. It owns no task, but
-    from its first `request` on one that sends heartbeats, and one while anything is posted, or lingers, and not done:
-    cancelling a send leaves the producer usable, and closing it from any task ends the sends in progress with
-    `ClientClosed`.
+    An async context manager for trio and asyncio, shared by any number of tasks. It owns a task only while posted or
+    lingering messages are unfinished, and from the first `request` on one for heartbeats. Cancelling a send leaves the
+    producer usable; closing it from any task ends the sends in progress with `ClientClosed`.
 
     Args:
-        address: `host:port` of a broker, several with commas, or a list of them.
-        group: the producer's group name, for people who look at the broker.
-        ack: what an acknowledgement means unless a send says otherwise: `page_cache` (survives the broker
-            process), `flushed` (survives the machine) or `replicated`.
+        address: `host:port` of a broker, several separated by commas, or a list of them.
+        group: the producer group, shown by the broker.
+        ack: what an acknowledgement means by default: `page_cache` (survives the broker process), `flushed`
+            (survives the machine) or `replicated`.
         timeout_s: seconds a send may take, connecting included; each repetition has as many.
-        retries: how often a send is repeated when its outcome is unknown or the broker is busy. 0, because a
-            repeated send can store a message twice; not so with `deduplicate`.
-        deduplicate: have the broker store each message once, known by topic and unique id, within its
-            `dedup.window`; one that it has already is answered with the receipt of the first time. Fresh ids are
-            looked for only when a send is repeated; a message's own `unique_id` always is, whoever sent it before.
-        linger_s: seconds a `send` waits for others to share a block with; 0 sends at once. What is posted waits as
+        retries: how often a send is repeated when its outcome is unknown or the broker is busy. The default is 0
+            because a repeated send can store a message twice, unless `deduplicate` is on.
+        deduplicate: make the broker store each message once, by topic and unique id, within its `dedup.window`; a
+            duplicate is answered with the first receipt. Generated ids are checked only when a send is repeated, a
+            message's own `unique_id` always.
+        linger_s: seconds a `send` waits for others to share a block with; 0 sends immediately. Posted messages wait as
             long, or 5 ms if it is 0.
-        batch_bytes: the size of blocks, of whichever way of sending, at most 8 MiB.
-        buffer_bytes: how many bytes may be posted, or linger, and not done; more wait for room.
-        max_in_flight: how many messages `send_pipelined` keeps unanswered unless it is told.
-        unique_ids: write a `UNIQ_KEY` into every message; without it a message is known by its offset id only.
-        heartbeat_interval_s: seconds between heartbeats, once there are any; well below the broker's
+        batch_bytes: maximum size of a block, at most 8 MiB.
+        buffer_bytes: maximum bytes of posted or lingering messages that are not done; further ones wait for room.
+        max_in_flight: the default limit of unanswered messages in `send_pipelined`.
+        unique_ids: write a `UNIQ_KEY` into every message; without it a message has only its offset id.
+        heartbeat_interval_s: seconds between heartbeats, if any; well below the broker's
             `groups.heartbeat_timeout`.
 
     Raises:
         ValueError: an argument is out of range.
-        InvalidName: the group's name breaks the rules.
+        InvalidName: the group's name is not valid.
     """
 
     def __init__(
@@ -140,12 +138,12 @@ class Producer(Client):
 
     @property
     def client_id(self) -> str:
-        """What brokers know this producer by; empty as long as they need not know it."""
+        """The id that brokers know this producer by; empty until they need it."""
         return self._presence.client_id
 
     @property
     def late_replies(self) -> int:
-        """How many replies came when their requests waited no more."""
+        """How many replies came after their requests had timed out."""
         return self._requests.late_replies
 
     async def __aexit__(
@@ -153,11 +151,11 @@ class Producer(Client):
     ) -> None:
         """Flush what was posted, and close.
 
-        Also where the block raises, or ends by `sys.exit()`. Where it is cancelled or ends by a `KeyboardInterrupt`
-        nothing is waited for: what has not left fails as `aclose` says, which logs how much.
+        Also flushes if the block raises or ends by `sys.exit()`. If it is cancelled or ends by a `KeyboardInterrupt`,
+        nothing is waited for: unsent messages fail as with `aclose`, which logs their number.
 
         Raises:
-            PostsFailed: some of it failed, and nobody was told of it yet; logged where the block raises already.
+            PostsFailed: messages failed and this was not reported yet; only logged if the block raises already.
         """
         try:
             await self.flush_at_exit(error)
@@ -165,7 +163,7 @@ class Producer(Client):
             await self.aclose()
 
     async def flush_at_exit(self, error: BaseException | None) -> None:
-        """The first half of `__aexit__`."""
+        """Flush as `__aexit__` does; the first half of it."""
         if error is None:
             await self._posts.flush()
         elif isinstance(error, (Exception, SystemExit)):
@@ -175,9 +173,9 @@ class Producer(Client):
                 log.error("the block that used a producer has ended by %r, and: %s", error, failed)
 
     async def aclose(self) -> None:
-        """Close the connections. Sends in progress, and what is posted, fail: `ClientClosed`, `SendOutcomeUnknown`.
+        """Close the connections. Sends in progress and posted messages fail: `ClientClosed`, `SendOutcomeUnknown`.
 
-        Who wants stored what was posted calls `flush` first, or leaves the `async with` block, which does.
+        To have posted messages stored, call `flush` first, or leave the `async with` block, which does.
         """
         self._requests.close()
         try:
@@ -189,7 +187,7 @@ class Producer(Client):
             await self._session.runtime.shielded(_STOP_S, self._posts.ended)
 
     async def _leave(self) -> None:
-        """Say goodbye to the brokers that know us."""
+        """Unregister from the brokers."""
         await self._presence.leave()
         await self._presence.stop(_STOP_S)
 
@@ -204,17 +202,17 @@ class Producer(Client):
     ) -> SendReceipt:
         """Send one message and return its receipt once the ack level is reached.
 
-        A delayed message waits at the broker, where its receipt says: `queue_offset` and the offset message id
-        are those of the waiting record, not of the one that consumers get. It does not linger.
+        For a delayed message, `queue_offset` and the offset message id are those of the waiting record, not of the one
+        that consumers get. A delayed message does not linger.
 
         Args:
             ack: the level for this message; the producer's own if None.
-            queue_id: the queue; otherwise the one that `key` stands for; otherwise each queue in turn.
+            queue_id: the queue; otherwise chosen by `key`; otherwise round robin.
 
         Raises:
             SendOutcomeUnknown: the frame left and no answer came; the message may be stored.
             AckNotReached: stored, but the level was not reached in time; carries the receipt.
-            BrokerError: refused, as the subclass that says why; not stored.
+            BrokerError: refused, with the reason as the subclass; not stored.
             ConnectFailed, RequestTimeout, ClientClosed, InvalidMessage: not sent.
         """
         if self._linger_s > 0:
@@ -235,7 +233,7 @@ class Producer(Client):
                 route = session.routes.fresh(topic, now) or await session.publish_route(topic, deadline)
                 queue = self._selector.choose(route, queue_id, key)
                 try:
-                    # What may be stored already shares no block: the broker takes or knows a block as a whole.
+                    # A put that may be stored shares no block: the broker deduplicates whole blocks.
                     may_be_stored = attempt > 0 or (
                         self._putter.deduplicate and message.unique_id is not None
                     )
@@ -249,7 +247,7 @@ class Producer(Client):
                         session.routes.forget(topic)
             except ReputError as error:
                 attempt += 1
-                unknown = after(error, unknown, is_last=attempt > self._retries)
+                unknown = unknown_after(error, unknown, is_last=attempt > self._retries)
             await session.runtime.sleep(RETRY_PAUSE_S * attempt)
 
     async def forward(
@@ -263,19 +261,18 @@ class Producer(Client):
         key: str | None = None,
         timeout_s: float | None = None,
     ) -> SendReceipt:
-        """Send a message that was received to another topic, or once more to its own.
+        """Send a received message to another topic, or again to its own.
 
-        The copy has the body as it is stored, compressed or not, and flag, tag, keys and properties. It gets a unique
-        id of its own, and nothing of what brokers and consumers noted on the way of the first one (see
-        `forwarding.py`).
+        The copy has the stored body, compressed or not, and the flag, tag, keys and properties. It gets a new unique
+        id, and none of the properties that brokers and consumers added to the original (see `forwarding.py`).
 
         Args:
-            properties: more properties, or others in their place.
+            properties: additional or replaced properties.
             ack, queue_id, key, timeout_s: as for `send`.
 
         Raises:
             DamagedMessage: the message fails its checksum; nothing was sent.
-            Others as `send`.
+            ReputError: as for `send`.
         """
         check_send_topic(topic)
         level = self._ack if ack is None else AckLevel(ack)
@@ -301,10 +298,10 @@ class Producer(Client):
         key: str | None = None,
         timeout_s: float | None = None,
     ) -> None:
-        """Send one message and wait for no answer: for what may be lost, such as measurements.
+        """Send one message without an answer, for messages that may be lost, such as measurements.
 
-        Returns when the system has the message. Nobody says whether the broker stored it, or refused it; it counts it
-        either way. Messages to one queue are stored in the order in which they were sent. It does not linger.
+        Returns when the system has taken the message. Whether the broker stored or refused it is unknown; the broker
+        counts both. Messages to one queue are stored in the order in which they were sent. It does not linger.
 
         Raises:
             ConnectFailed, RequestTimeout, ClientClosed, InvalidMessage: not sent.
@@ -340,19 +337,18 @@ class Producer(Client):
         queue_id: int | None = None,
         key: str | None = None,
     ) -> ReceivedMessage:
-        """Send one message and return what a consumer of its topic replies to it (see `reply`).
+        """Send one message and return the reply of a consumer of its topic (see `reply`).
 
-        Any number of requests may wait at a time. With the first one the producer becomes known to the broker, by
-        heartbeats. A request is never sent twice, whatever `retries` says; whoever sends it again may have it handled
-        twice.
+        Any number of requests may wait at a time. The first one registers the producer with the broker, by heartbeats.
+        A request is never sent twice, whatever `retries` is; sending it again may have it handled twice.
 
         Args:
-            timeout_s: how long the whole may take; the producer's own if None.
+            timeout_s: for the whole request; the producer's own if None.
             ack, queue_id, key: as for `send`.
 
         Raises:
-            ReplyTimeout: no reply in time; it names topic and correlation id. A later reply is dropped and counted.
-            BrokerError: refused, as the subclass that says why; not stored.
+            ReplyTimeout: no reply in time; it has topic and correlation id. A later reply is dropped and counted.
+            BrokerError: refused, with the reason as the subclass; not stored.
             ConnectFailed, RequestTimeout, InvalidMessage: not sent.
             ClientClosed: the producer was closed meanwhile.
         """
@@ -382,17 +378,16 @@ class Producer(Client):
         flag: int = 0,
         timeout_s: float = REPLY_TIMEOUT_S,
     ) -> None:
-        """Reply to a request that a consumer has got; returns when the requester's client has the reply.
+        """Reply to a request that a consumer has received; returns when the requester's client has the reply.
 
-        Whether somebody there still waits for it, nobody learns. Which messages are requests, `request.wants_reply`
-        tells.
+        Whether the request still waits there is not reported. `request.wants_reply` tells which messages are requests.
 
         Raises:
-            InvalidMessage: what was received is no request, or a part of the reply cannot be sent; not sent.
+            InvalidMessage: the message is not a request, or the reply cannot be sent; not sent.
             RequesterGone: the requester is not connected any more.
-            BrokerBusy: the requester has not answered, or takes no more for now; `retryable`.
-            BrokerError: refused for another reason, as the subclass that says why.
-            ConnectFailed, ConnectionLost, RequestTimeout: nobody knows whether it has arrived.
+            BrokerBusy: the requester has not answered, or accepts no more for now; `retryable`.
+            BrokerError: refused for another reason, with the reason as the subclass.
+            ConnectFailed, ConnectionLost, RequestTimeout: it is unknown whether it has arrived.
         """
         message = reply_to(request, body, tag=tag, keys=keys, properties=properties, flag=flag)
         unique_id = None if self._ids is None else self._ids.next()
@@ -410,15 +405,15 @@ class Producer(Client):
     ) -> list[SendReceipt]:
         """Send messages of one topic to one queue, in order, in blocks; return their receipts in order.
 
-        Each block is stored whole or not at all, and the next one leaves only when it is acknowledged, so
-        whatever happens, what is stored is a beginning of `messages`. `timeout_s` counts for each block. A delayed
-        message travels alone; for many of them `send_pipelined` is quicker.
+        Each block is stored whole or not at all and is acknowledged before the next is sent, so the stored messages are
+        always a prefix of `messages`. `timeout_s` counts for each block. A delayed message is a block of its own; for
+        many of them `send_pipelined` is faster.
 
         Raises:
-            InvalidMessage: the messages are of several topics, or one does not fit; nothing was sent.
-            PartlySent: a later block failed; `receipts` hold what is stored before it.
+            InvalidMessage: the messages are of several topics, or one is too large; nothing was sent.
+            PartlySent: a later block failed; `receipts` has those of the blocks before.
             AckNotReached: as for `send`; its receipts include those of the blocks before.
-            Others as `send`: the first block failed.
+            ReputError: as for `send`: the first block failed.
         """
         if not messages:
             return []
@@ -458,16 +453,16 @@ class Producer(Client):
         key: str | None = None,
         timeout_s: float | None = None,
     ) -> list[SendReceipt]:
-        """Send messages with up to `in_flight` blocks unanswered at a time; return their receipts in order.
+        """Send messages with up to `in_flight` blocks unanswered; return their receipts in order.
 
         A block has up to `batch` messages and `batch_bytes`, and is stored whole or not at all. With `batch=1` each
         message is stored or refused by itself, `in_flight` counts messages, and several share a frame. Messages to one
-        queue are stored in their order. Without `queue_id` or `key` the frames go to each queue in turn.
-        `timeout_s` is how long the broker may stay silent. `retries` does not count here.
+        queue are stored in order. Without `queue_id` or `key` the frames go to the queues round robin. `timeout_s` is
+        how long the broker may be silent. `retries` does not apply.
 
         Raises:
-            PartlySent: a message failed; nothing after it was sent but what was in flight already.
-            ReputError: the first message could not be sent, and nothing was.
+            PartlySent: a message failed; later ones were sent only if already in flight.
+            ReputError: the first message could not be sent; nothing was.
         """
         if in_flight is not None and in_flight < 1:
             raise ValueError(f"in_flight must be at least 1, not {in_flight}")
@@ -476,7 +471,7 @@ class Producer(Client):
         in_flight = in_flight or self._max_in_flight
         singles = batch == 1
         if singles:
-            # Messages that fail each by itself may share frames all the same.
+            # Such messages may still share frames: they fail one by one.
             blocks = _BLOCKS_OF_SINGLES if queue_id is None and key is None else 1
             batch = max(1, in_flight // blocks)
         limits = self._limits(batch, known_alone=singles and self._putter.deduplicate)
@@ -502,27 +497,27 @@ class Producer(Client):
         key: str | None = None,
         timeout_s: float | None = None,
     ) -> Sequence[SendReceipt]:
-        """Send a message of `topic` for each body, in blocks with several in flight; return their receipts in order.
+        """Send a message of `topic` for each body, in blocks, several in flight; return their receipts in order.
 
-        What is stored is what `send` would have stored of each, at a fraction of the cost: no message is an object
-        here, and a receipt becomes one when it is looked at. Each block is stored whole or not at all. Messages to one
-        queue are stored in their order. Without `queue_id` or `key` the blocks go to each queue in turn. `timeout_s` is
-        how long the broker may stay silent. `retries` does not count here.
+        Stores what `send` would store for each body, at a fraction of the cost: no `Message` is created, and a receipt
+        only when it is accessed. Each block is stored whole or not at all. Messages to one queue are stored in order.
+        Without `queue_id` or `key` the blocks go to the queues round robin. `timeout_s` is how long the broker may be
+        silent. `retries` does not apply.
 
         Args:
-            bodies: may be an iterator, which is read as the blocks leave, unless `tags` or `keys` are given. A body
-                must not change before the call returns.
+            bodies: may be an iterator, which is read as blocks are sent, unless `tags` or `keys` are given. A body must
+                not change before the call returns.
             tag, properties, flag: of every message.
-            tags: the tag of each message, or None for one that has none, in place of `tag`.
+            tags: instead of `tag`: the tag of each message, or None for no tag.
             keys: the keys of each message.
-            batch: messages in a block at most; it also ends at the producer's `batch_bytes`.
-            in_flight: blocks that may be unanswered at a time.
+            batch: maximum messages in a block; the producer's `batch_bytes` also applies.
+            in_flight: maximum unanswered blocks.
             ack, queue_id, key: as for `send`.
 
         Raises:
             InvalidName, InvalidMessage: topic, tag, keys or properties cannot be sent; nothing was.
-            PartlySent: a message failed; nothing after it was sent but what was in flight already.
-            ReputError: the first message could not be sent, and nothing was.
+            PartlySent: a message failed; later ones were sent only if already in flight.
+            ReputError: the first message could not be sent; nothing was.
         """
         if in_flight < 1 or batch < 1:
             raise ValueError(f"batch and in_flight must be at least 1, not {batch} and {in_flight}")
@@ -543,30 +538,30 @@ class Producer(Client):
         key: str | None = None,
         on_done: OnDone | None = None,
     ) -> Posted:
-        """Hand over one message and go on; it leaves in a block with others, and is acknowledged later.
+        """Add one message to a block and return; it is sent and acknowledged later.
 
-        A block leaves when its first message has waited `linger_s`, when it has `batch_bytes` or 1,024 messages and
-        another one comes, or with `flush`. This waits for the route of a topic that is new, while `buffer_bytes` are
-        not done, and shortly whenever a block is full, so that others run. Messages to one queue are stored in the
-        order in which they were posted, also those that `retries` sends again; a block that fails does not hold up
-        those behind it. What is told as `SendOutcomeUnknown` may still be stored, later and behind others. Without
-        `queue_id` or `key` the blocks go to each queue in turn, and past brokers that lag behind.
+        A block is sent when its first message has waited `linger_s`, when another message comes and it has
+        `batch_bytes` or 1,024 messages, or by `flush`. `post` waits for the route of a new topic, while `buffer_bytes`
+        are not done, and briefly whenever a block is full, so that other tasks run. Messages to one queue are stored in
+        the order of posting, also those that `retries` sends again; a failed block does not hold up later ones. A
+        message reported as `SendOutcomeUnknown` may still be stored, later and behind others. Without `queue_id` or
+        `key` the blocks go round robin to the queues, except those of brokers that lag.
 
-        What became of it, the answer tells: `await` it. Failures of which nobody is told by that or by `on_done` are
-        raised by the next `flush`, or when the `async with` block ends; see `__aexit__` for how it may end. A block
-        that a broker refuses fails with all its messages.
+        `await` the result for the outcome. Failures not reported by that or by `on_done` are raised by the next `flush`
+        or at the end of the `async with` block (see `__aexit__`). A block that a broker refuses fails with all its
+        messages.
 
         Args:
-            message: a delayed one travels alone, as does one with a unique id of its own under `deduplicate`. A body
-                that is no `bytes` is copied.
+            message: a delayed one gets a block of its own, as does, with `deduplicate`, one with its own unique id. A
+                body that is not `bytes` is copied.
             ack, queue_id, key: as for `send`.
-            on_done: called with the answer once that is done, by the producer's task: it must be quick, and what it
-                raises is logged, whatever it is.
+            on_done: called with the result when it is done, in the producer's task. It must be quick; exceptions are
+                logged.
 
         Raises:
             InvalidMessage: it cannot be sent.
             RequestTimeout: there was no room for `timeout_s` seconds.
-            TopicNotFound, NoQueue, BrokerNotFound, ConnectFailed, ClientClosed: nor was it taken then.
+            TopicNotFound, NoQueue, BrokerNotFound, ConnectFailed, ClientClosed: it was not taken either.
         """
         terms = self._post_terms[self._ack if ack is None else _LEVELS.get(ack) or AckLevel(ack)]
         posted = self._posts.take(message, terms, queue_id, key, on_done)
@@ -575,26 +570,25 @@ class Producer(Client):
         return posted
 
     async def flush(self) -> None:
-        """Send at once what was posted, and wait until all of it is done and callbacks have been called.
+        """Send at once what was posted, and wait until all of it is done and its callbacks were called.
 
-        Every message is done in the end: each is given `timeout_s` to leave and `timeout_s` to be answered, for each
-        repetition.
+        Every message gets done: it has `timeout_s` to leave and `timeout_s` to be answered, for each repetition.
 
         Raises:
-            PostsFailed: some of it failed, and nobody was told of it yet.
+            PostsFailed: messages failed and this was not reported yet.
         """
         await self._posts.flush()
 
-    def tell_interrupted(self) -> None:
-        """In the blocking API, after an interrupt has closed the producer: call the callbacks that are left.
+    def report_interrupted(self) -> None:
+        """In the synchronous API, after an interrupt has closed the producer: call the remaining callbacks.
 
         Raises:
-            PostsFailed: as `flush`; what had no answer by then has an unknown outcome.
+            PostsFailed: as `flush`; unanswered messages have an unknown outcome.
         """
-        self._posts.tell_interrupted()
+        self._posts.report_interrupted()
 
     def after_fork(self) -> None:
-        """In a forked child: leave the parent's connections and posts alone and make ids of the child's own."""
+        """In a forked child: abandon the parent's connections and posts, and generate ids of the child's own."""
         if self._ids is not None:
             self._ids = new_generator()
         self._posts.forget(self._ids)
@@ -641,7 +635,7 @@ class Producer(Client):
         may_be_stored: bool,
         oneway: bool = False,
     ) -> tuple[RequestTemplate, Buffer]:
-        """Return header and body of the frame with which one message leaves."""
+        """Return header and body of the frame for one message."""
         if message.delay is not None:
             template = self._putter.single(
                 queue, message, unique_id, ack, may_be_stored=may_be_stored, oneway=oneway

@@ -1,7 +1,7 @@
-"""Sends on the wire: one frame out, what its answer or its silence means, and the receipts.
+"""Puts on the wire: one frame out, and what its answer, silence or failure means.
 
-A block of records is a PutMessage. A message that the broker keeps to itself for a while, because it is delayed for
-example, travels alone as RocketMQ's 310: the broker makes another record of it.
+A block of records is sent as PutMessage. A message of which the broker makes another record, such as a delayed one, is
+sent alone as RocketMQ's 310.
 """
 
 from __future__ import annotations
@@ -10,10 +10,16 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Final
 
-from reput_client.errors import AckNotReached, ClientClosed, RequestTimeout, SendOutcomeUnknown
+from reput_client.errors import (
+    AckNotReached,
+    ClientClosed,
+    ConnectionLost,
+    RequestTimeout,
+    SendOutcomeUnknown,
+)
 from reput_client.produce.receipts import SendReceipt
+from reput_client.transport.channel import Call, RequestTemplate, Waiter
 from reput_client.transport.connection import Connection
-from reput_client.transport.core import Call, RequestTemplate, Waiter
 from reput_client.transport.session import Session, wall_clock_ms
 from reput_protocol.buffers import Buffer
 from reput_protocol.codes import AckLevel, Dedup, RequestCode, ResponseCode
@@ -23,7 +29,13 @@ from reput_protocol.commands.send import (
     SendMessageHeader,
     SendMessageResult,
 )
-from reput_protocol.errors import HeaderFieldError, InvalidMessage, error_from_response
+from reput_protocol.errors import (
+    BrokerError,
+    HeaderFieldError,
+    InvalidMessage,
+    ReputError,
+    error_from_response,
+)
 from reput_protocol.properties import PROPERTIES_BYTES_MAX, encode_properties
 from reput_protocol.record.message import Message, MessageQueue, encode_properties_text
 from reput_protocol.record.message_id import decode_offset_message_id
@@ -43,11 +55,14 @@ _STORED: Final = frozenset(
 _SUCCESS: Final = ResponseCode.SUCCESS.value
 _new_tuple = tuple.__new__
 
+RETRY_PAUSE_S: Final = 0.05
+"""Delay before the first repetition; the n-th waits n times as long."""
+
 
 class Putter:
-    """Sends blocks of records, and messages that travel alone, for one producer of `group`.
+    """Sends blocks of records, and messages as 310, for a producer of `group`.
 
-    With `deduplicate` the broker is told of every frame whether it may be stored already.
+    With `deduplicate` every frame tells the broker whether it may be stored already.
     """
 
     def __init__(self, session: Session, group: str, *, deduplicate: bool = False) -> None:
@@ -68,13 +83,13 @@ class Putter:
         oneway: bool = False,
         shareable: bool = False,
     ) -> RequestTemplate:
-        """Return the encoded header of such a put; producers use few, so they are kept.
+        """Return the encoded header of a put; a producer uses few different ones, so they are cached.
 
         Args:
             queue, count, ack: of the put.
-            may_be_stored: it was sent before, or the ids of its messages are the application's.
-            oneway: nobody answers it.
-            shareable: a put of one message that may share a frame with others like it, if nothing speaks against that.
+            may_be_stored: it was sent before, or the application chose the ids of its messages.
+            oneway: it has no answer.
+            shareable: a put of one message that may share a frame with similar ones.
         """
         dedup = self.dedup(may_be_stored)
         flag = ONEWAY_FLAG if oneway else 0
@@ -85,14 +100,14 @@ class Putter:
                 self._templates.clear()
             header = PutMessageHeader(queue.topic, queue.queue_id, count, ack, dedup)
             ext = header.to_ext(HeaderType.MSGPACK)
-            # The broker takes or knows a block as a whole, so what it has to know again shares none.
+            # The broker deduplicates whole blocks, so a put that it has to check shares none.
             of_many = partial(self.template, queue, ack=ack) if shareable and dedup is None else None
             template = RequestTemplate(RequestCode.PUT_MESSAGE, ext, flag=flag, of_many=of_many, queue=queue)
             self._templates[key] = template
         return template
 
     def dedup(self, may_be_stored: bool) -> Dedup | None:
-        """Return what the broker is to do about a put that may be stored already, or is known not to be."""
+        """Return whether the broker is to check for the put (it may be stored) or only to remember it."""
         if not self.deduplicate:
             return None
         return Dedup.CHECK if may_be_stored else Dedup.MARK
@@ -109,18 +124,18 @@ class Putter:
         sys_flag: int = 0,
         oneway: bool = False,
     ) -> RequestTemplate:
-        """Return the encoded header of a 310 that carries `message`; its body is the message's.
+        """Return the encoded header of a 310 for `message`; its body is the message's.
 
         Args:
-            may_be_stored: it was sent before, or its id is the application's.
-            added_properties: what the application may not set itself: what marks a half message.
+            may_be_stored: it was sent before, or the application chose its id.
+            added_properties: properties that applications may not set, such as those of a half message.
             sys_flag: bits of `MessageSysFlag`.
 
         Raises:
-            InvalidMessage: the message is larger than what travels at once.
+            InvalidMessage: the message is larger than a block may be.
         """
         text = encode_properties_text(message, unique_id)
-        # A half message, or a request, is never sent twice, and cannot be known again.
+        # A half message or request is never sent twice and cannot be deduplicated.
         dedup = None if added_properties else self.dedup(may_be_stored)
         if added_properties:
             text += encode_properties(added_properties)
@@ -139,10 +154,10 @@ class Putter:
         oneway: bool = False,
         dedup: Dedup | None = None,
     ) -> RequestTemplate:
-        """Return the encoded header of a 310 that carries a message with this properties text and flag.
+        """Return the encoded header of a 310 with these encoded properties and flag.
 
         Raises:
-            InvalidMessage: the message is larger than what travels at once.
+            InvalidMessage: the message is larger than a block may be.
         """
         size = record_bytes(body_size, queue.topic, len(text))
         if size > BLOCK_BYTES_MAX or len(text) > PROPERTIES_BYTES_MAX:
@@ -178,10 +193,10 @@ class Putter:
     ) -> Call:
         """Send one frame with the messages of `unique_ids` and return its answered call, whatever the answer is.
 
-        A frame that cannot have left is sent again on the next connection; one that may have left, never.
+        A frame that cannot have left is sent on the next connection; one that may have left is never repeated.
 
         Raises:
-            SendOutcomeUnknown: the frame left, and no answer came.
+            SendOutcomeUnknown: the frame left and no answer came.
             RequestTimeout, ConnectFailed, ClientClosed: it did not leave.
         """
         session = self._session
@@ -196,7 +211,7 @@ class Putter:
             try:
                 answered = await session.pump.wait(waiter, deadline)
             except ClientClosed as closed:
-                # An interrupt has closed the client: what has left of the frame is not known.
+                # Closed by an interrupt: how much of the frame has left is unknown.
                 raise outcome_unknown(queue, unique_ids, str(closed)) from closed
             finally:
                 if not call.done:
@@ -217,7 +232,7 @@ class Putter:
     async def put_oneway(
         self, queue: MessageQueue, template: RequestTemplate, body: Buffer, deadline: float
     ) -> None:
-        """Send one frame that nobody answers; return when the system has all of it.
+        """Send one frame that has no answer; return when the system has taken all of it.
 
         Raises:
             SendOutcomeUnknown: the connection ended when part of it had left.
@@ -251,12 +266,33 @@ def outcome_unknown(queue: MessageQueue, unique_ids: Sequence[str | None], reaso
     return SendOutcomeUnknown(queue.topic, queue.queue_id, [i for i in unique_ids if i is not None], reason)
 
 
+def unknown_after(
+    error: ReputError, unknown: SendOutcomeUnknown | None, *, is_last: bool
+) -> SendOutcomeUnknown | None:
+    """Return for a send that failed with `error` and is to be repeated: the unknown outcome so far, or None.
+
+    Raises:
+        SendOutcomeUnknown: it is not repeated, and this or an earlier attempt may be stored.
+        ReputError: `error`; it is not repeated, and no attempt can be stored.
+    """
+    if isinstance(error, SendOutcomeUnknown):
+        unknown = error
+    repeatable = isinstance(error, (SendOutcomeUnknown, ConnectionLost)) or (
+        isinstance(error, BrokerError) and error.retryable
+    )
+    if repeatable and not is_last:
+        return unknown
+    if unknown is None or unknown is error or isinstance(error, AckNotReached):
+        raise error
+    raise unknown from error
+
+
 def result_of(call: Call) -> PutMessageResult:
-    """Return where an answered put, or message that travelled alone, was stored, at whatever ack level.
+    """Return where an answered put or 310 was stored, whatever ack level was reached.
 
     Raises:
         BrokerError: it was refused.
-        HeaderFieldError: the answer does not say what a receipt needs.
+        HeaderFieldError: the answer lacks what a receipt needs.
     """
     header = call.answer
     if header.code not in _STORED:
@@ -279,7 +315,7 @@ def check_ack(call: Call, asked: AckLevel, receipts: Sequence[SendReceipt]) -> N
     """Raise if a put was stored but the asked ack level was not reached.
 
     Raises:
-        AckNotReached: with the receipts of what is stored.
+        AckNotReached: with the receipts.
     """
     header = call.answer
     if header.code != _SUCCESS:
@@ -290,7 +326,7 @@ def receipt_of(topic: str, call: Call, unique_id: str | None, asked: AckLevel) -
     """Return the receipt of an answered put of one message.
 
     Raises:
-        AckNotReached: stored, but not at the level that was asked for.
+        AckNotReached: stored, but not at the asked level.
         BrokerError, HeaderFieldError: as `result_of`.
     """
     receipt = single_receipt(topic, result_of(call), unique_id)
@@ -300,7 +336,7 @@ def receipt_of(topic: str, call: Call, unique_id: str | None, asked: AckLevel) -
 
 def single_receipt(topic: str, result: PutMessageResult, unique_id: str | None) -> SendReceipt:
     """Return the receipt of a put of one message."""
-    # Past the constructor of a named tuple, which is Python's.
+    # Not by the constructor of the named tuple, which is Python code.
     return _new_tuple(
         SendReceipt,
         (

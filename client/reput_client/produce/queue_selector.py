@@ -1,4 +1,4 @@
-"""Which queue a message goes to: given, by key, or round robin."""
+"""The queue of a message: given, by key, or round robin."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ _I32_MIN = -0x8000_0000
 
 
 def queue_by_key(route: Route, key: str) -> MessageQueue:
-    """Return the queue of `key`: one key always goes to one queue, while the number of queues stays the same.
+    """Return the queue of `key`. A key always has the same queue while the number of queues does not change.
 
-    The choice is RocketMQ's (SelectMessageQueueByHash), so that its producers and ours agree.
+    The rule is RocketMQ's (SelectMessageQueueByHash), so that its producers choose the same queue.
     """
     queues = route.writable
     if not queues:
@@ -27,7 +27,7 @@ def queue_by_key(route: Route, key: str) -> MessageQueue:
 
 
 def queue_by_id(route: Route, queue_id: int) -> MessageQueue:
-    """Return queue `queue_id`; on the first broker, if several have one of that number.
+    """Return queue `queue_id`, of the first broker if several have one.
 
     Raises:
         InvalidMessage: the topic has no such writable queue.
@@ -42,29 +42,29 @@ def queue_by_id(route: Route, queue_id: int) -> MessageQueue:
 
 
 def named_queue(route: Route, queue_id: int | None, key: str | None) -> MessageQueue:
-    """Return the queue of this number, or else of this key; one of both is given.
+    """Return the queue of this number, or of this key; one of them must be given.
 
     Raises:
         InvalidMessage, NoQueue: there is none.
     """
     if queue_id is not None:
         return queue_by_id(route, queue_id)
-    assert key is not None, "one of both is given"
+    assert key is not None, "one of them is given"
     return queue_by_key(route, key)
 
 
 class RoundRobin:
-    """Every queue of a topic in turn, from a random first one, so that many producers do not march in step."""
+    """Round robin over the queues of each topic, from a random first one, so that producers spread."""
 
     def __init__(self, first: Callable[[], int] = lambda: random.randrange(1 << 16)) -> None:
         self._first = first
         self._next: dict[str, int] = {}
 
     def choose(self, route: Route, queue_id: int | None = None, key: str | None = None) -> MessageQueue:
-        """Return the queue of this number, or else of this key, or else the next writable one.
+        """Return the queue of this number, or of this key, or the next writable one.
 
         Raises:
-            InvalidMessage, NoQueue: there is none.
+            InvalidMessage, NoQueue: there is no such queue.
         """
         if queue_id is not None or key is not None:
             return named_queue(route, queue_id, key)

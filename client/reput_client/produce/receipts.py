@@ -1,4 +1,4 @@
-"""What a producer gets back for a stored message, and for many."""
+"""Receipts of stored messages."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ _new_tuple = tuple.__new__
 
 
 class SendReceipt(NamedTuple):
-    """Where one message lies and what is known of it. A receipt is made only for a message that is stored.
+    """The place of a stored message, from the broker's answer.
 
     `queue_offset` is its number in its queue, `physical_offset` its byte position in the broker's commit log,
-    `store_timestamp_ms` the broker's clock, `ack` the level that was reached.
+    `store_timestamp_ms` by the broker's clock, `ack` the level reached.
     """
 
     topic: str
@@ -34,22 +34,22 @@ class SendReceipt(NamedTuple):
 
     @property
     def offset_message_id(self) -> str:
-        """The id that names the broker and the place in its log (RocketMQ: offsetMsgId)."""
+        """The id that encodes broker and log position (RocketMQ: offsetMsgId)."""
         return offset_message_id_of(_packed_host(self.store_host), self.physical_offset)
 
     @property
     def message_id(self) -> str:
-        """The producer's unique id (`UNIQ_KEY`), or the offset id where the producer wrote none."""
+        """The producer's unique id (`UNIQ_KEY`), or the offset id if there is none."""
         return self.unique_id or self.offset_message_id
 
 
 class BlockReceipts(Sequence[SendReceipt]):
-    """The receipts of a block that is stored; each is made when it is looked at.
+    """The receipts of a stored block; each is created when it is accessed.
 
     Args:
-        result: where the block lies.
-        positions: where each record begins in the block.
-        unique_ids: the id of each.
+        result: where the block is stored.
+        positions: where each record starts in the block.
+        unique_ids: of each message.
     """
 
     __slots__ = ("_positions", "_result", "_topic", "_unique_ids")
@@ -80,7 +80,7 @@ class BlockReceipts(Sequence[SendReceipt]):
             return [self[number] for number in range(*index.indices(len(self)))]
         result, positions = self._result, self._positions
         position = positions[index]
-        # Past the constructor of a named tuple, which is Python's.
+        # Not by the constructor of the named tuple, which is Python code.
         return _new_tuple(
             SendReceipt,
             (
@@ -107,14 +107,14 @@ class BlockReceipts(Sequence[SendReceipt]):
                 repeat(result.store_timestamp),
                 repeat(result.store_host),
                 repeat(result.ack),
-                self._unique_ids[:],  # of ids that are not written out yet, a list
+                self._unique_ids[:],  # makes a list of ids that are not formatted yet
                 strict=False,
             ),
         )
 
 
 class ChainedReceipts(Sequence[SendReceipt]):
-    """The receipts of several frames, one after the other."""
+    """The receipts of several blocks, one after the other."""
 
     __slots__ = ("_ends", "_parts")
 
@@ -142,7 +142,7 @@ class ChainedReceipts(Sequence[SendReceipt]):
         return chain.from_iterable(self._parts)
 
     def __eq__(self, other: object) -> bool:
-        """Whether `other` is a sequence of the same receipts, a list for instance."""
+        """Whether `other` is a sequence of the same receipts, such as a list."""
         return isinstance(other, Sequence) and list(self) == list(other)
 
     __hash__ = None  # type: ignore[assignment]

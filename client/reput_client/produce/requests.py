@@ -1,9 +1,9 @@
-"""Requests and their replies (RocketMQ: DefaultMQProducerImpl.request, MessageUtil.createReplyMessage).
+"""Requests and replies (RocketMQ: DefaultMQProducerImpl.request, MessageUtil.createReplyMessage).
 
-A request is an ordinary message with a correlation id and the client id of the producer that waits. A
-consumer handles it and replies with both (325), to the broker that has the request, which knows the
-requester; that broker hands the reply over (326) on the connection that the heartbeats go by, and answers
-when the requester has it. A reply whose request has timed out is dropped and counted.
+A request is an ordinary message with a correlation id and the client id of the waiting producer. A consumer handles it
+and sends a reply with both (325) to the broker that has the request. That broker delivers the reply (326) to the
+requester on its heartbeat connection, and answers when the requester has it. A reply whose request has timed out is
+dropped and counted.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from reput_client.produce.presence import Presence
 from reput_client.produce.puts import Putter, result_of
 from reput_client.received import ReceivedMessage
 from reput_client.transport.broker_requests import BrokerRequest
-from reput_client.transport.core import Waiter
+from reput_client.transport.channel import Waiter
 from reput_client.transport.session import Session, wall_clock_ms
 from reput_protocol import properties as names
 from reput_protocol.buffers import Buffer
@@ -46,7 +46,7 @@ class _Pending:
 
 
 class Requests:
-    """The requests of one producer that wait for their replies.
+    """The requests of one producer that wait for replies.
 
     Attributes:
         late_replies: how many replies came after their request had timed out.
@@ -69,14 +69,14 @@ class Requests:
         timeout_s: float,
         deadline: float,
     ) -> ReceivedMessage:
-        """Send a request to a queue and return its reply; raises what `Producer.request` raises."""
+        """Send a request to a queue and return its reply; raises like `Producer.request`."""
         session = self._session
         if self._putter.deduplicate and message.unique_id is not None:
             raise InvalidMessage(
                 "a request that is known already would be handled by nobody; send it without unique_id, or with a "
                 "producer without deduplicate"
             )
-        # A broker that has the request must know whom a reply is for.
+        # The broker with the request must have this client's connection when the reply comes.
         await self._presence.be_known_to(await session.broker_address(queue, deadline), deadline)
         correlation_id = str(uuid.uuid4())
         pending = self._pending[correlation_id] = _Pending()
@@ -105,10 +105,10 @@ class Requests:
         added: Mapping[str, str],
         deadline: float,
     ) -> bool:
-        """Send the request; return whether it is known to be stored. If not, a reply may come all the same.
+        """Send the request; return whether it is certainly stored. A reply may come in either case.
 
-        It always travels alone: only then the broker adds the property CLUSTER, by which RocketMQ's clients find
-        where replies go.
+        It is sent as a 310: only then does the broker add the property CLUSTER, by which RocketMQ's clients find the
+        reply topic.
         """
         template = self._putter.single(queue, message, unique_id, ack, added_properties=added)
         try:
@@ -122,7 +122,7 @@ class Requests:
     def _take(self, request: BrokerRequest) -> None:
         """Take a reply.
 
-        The broker gets an answer whether or not the request still waits (RocketMQ: receiveReplyMessage).
+        The broker gets an answer even if the request does not wait any more (RocketMQ: receiveReplyMessage).
         """
         header = PushReplyHeader.from_ext(request.ext)
         reply = _message_of(header, bytes(request.body))
@@ -137,18 +137,18 @@ class Requests:
         self._session.pump.wake(pending.waiter)
 
     def close(self) -> None:
-        """The client is being closed: requests in progress raise `ClientClosed`."""
+        """Make requests in progress raise `ClientClosed`."""
         for pending in self._pending.values():
             pending.is_closed = True
             self._session.pump.wake(pending.waiter)
 
     def forget(self) -> None:
-        """In a forked child: the replies are the parent's."""
+        """In a forked child: drop the parent's requests."""
         self._pending.clear()
 
 
 def _message_of(header: PushReplyHeader, body: bytes) -> ReceivedMessage:
-    """Return a reply as consumers see messages. Raises InvalidMessage if it cannot be one."""
+    """Return a reply as a received message. Raises InvalidMessage if it is not valid."""
     properties = decode_properties((header.properties or "").encode())
     properties[names.ARRIVE_TIME] = str(wall_clock_ms())
     record = encode_record(
@@ -171,13 +171,13 @@ def _message_of(header: PushReplyHeader, body: bytes) -> ReceivedMessage:
 
 def _host(text: str) -> Host:
     try:
-        return Host.parse(text.lstrip("/"))  # as Java writes addresses
+        return Host.parse(text.lstrip("/"))  # Java writes addresses with a slash
     except ValueError:
         return ZERO_HOST
 
 
 REPLY_TIMEOUT_S: Final = 12.0
-"""Longer than the 10 s that a broker waits for the requester, so that the broker reports a silent one."""
+"""Longer than the 10 s for which a broker waits for the requester, so that it can report a silent one."""
 
 _FROM_REQUEST: Final = (names.CORRELATION_ID, names.REPLY_TO_CLIENT, names.TTL)
 
@@ -191,10 +191,10 @@ def reply_to(
     properties: Mapping[str, str] | None = None,
     flag: int = 0,
 ) -> Message:
-    """Return the message that replies to a request.
+    """Return the reply message for a request.
 
     Raises:
-        InvalidMessage: what was received is no request, or a part of the reply cannot be sent.
+        InvalidMessage: the message is not a request, or a part of the reply cannot be sent.
     """
     found = request.properties
     cluster = found.get(names.CLUSTER)
@@ -216,9 +216,9 @@ async def send_reply(
     broker_name: str,
     deadline: float,
 ) -> None:
-    """Hand a reply to its requester, through the broker that has the request.
+    """Send a reply to its requester through the broker that has the request.
 
-    It is repeated if its connection is lost: a requester takes the first one.
+    Repeated if the connection is lost: a requester takes the first reply.
 
     Raises:
         RequesterGone, BrokerError and others: see `Producer.reply`.
@@ -231,7 +231,7 @@ async def send_reply(
         born_timestamp=wall_clock_ms(),
         flag=reply.flag,
         properties=encode_properties_text(reply, unique_id).decode(),
-        # The requester has it then; that the copy lies on the disk is nothing to wait for.
+        # The requester has the reply when this is answered; syncing the stored copy adds nothing.
         ack=AckLevel.PAGE_CACHE,
     )
     await session.ask_ok(
@@ -245,7 +245,7 @@ async def send_reply(
 
 
 async def _queue_on(session: Session, topic: str, broker_name: str, deadline: float) -> MessageQueue:
-    """Return a queue of the reply topic on this broker; on any other if it has none there."""
+    """Return a queue of the reply topic on this broker, or else on any other."""
     route = await session.publish_route(topic, deadline)
     if not route.writable:
         raise NoQueue(topic, "writable queue")

@@ -1,4 +1,4 @@
-"""Sends the blocks of one producer: what is due is done by the callers that wait, one step after the other."""
+"""Sends the blocks of one producer. Callers that wait do the work, in steps."""
 
 from __future__ import annotations
 
@@ -9,13 +9,14 @@ from typing import Final
 
 from reput_client.errors import ClientClosed
 from reput_client.produce.accumulator import Accumulator
-from reput_client.produce.block import Block, PostedBlock
+from reput_client.produce.block import Block
 from reput_client.produce.link import Link
+from reput_client.produce.posted_block import PostedBlock
 from reput_client.produce.puts import Putter, outcome_unknown
 from reput_client.produce.receipts import SendReceipt
 from reput_client.transport.address import Address
 from reput_client.transport.backoff import Backoff
-from reput_client.transport.core import Waiter
+from reput_client.transport.channel import Waiter
 from reput_client.transport.runtime import CallerRuns
 from reput_client.transport.session import Session, wall_clock_ms
 from reput_protocol.errors import ReputError
@@ -28,7 +29,7 @@ _LOOK_AGAIN_S: Final = 0.005
 
 
 class Sender:
-    """The links of one producer. Invariant: a sealed block that is not done is in one of them."""
+    """The links of one producer. Invariant: a sealed block that is not done is in a link."""
 
     def __init__(
         self,
@@ -44,40 +45,40 @@ class Sender:
         self._ids = ids
         self._new_backoff = new_backoff
         self.caller = session.runtime if isinstance(session.runtime, CallerRuns) else None
-        """The runtime, if there are no tasks and callers do everything."""
+        """The runtime if there are no tasks and callers do the work, else None."""
         self._links: dict[Address, Link] = {}
         self._has_news = False
-        """Whether links have news that no step has looked at."""
-        self._tenders: dict[Waiter, float] = {}
-        """Those who look after whatever is due, and until when they sleep."""
+        """Whether links have news that no step has handled."""
+        self._steppers: dict[Waiter, float] = {}
+        """Callers in `send_until`, and until when they sleep."""
         self._waiting = 0
         """How many callers wait for blocks that they hold."""
         self.due_at = math.inf
-        """When those who post have to have `step` called again even if nothing comes."""
+        """When `step` must be called again even if no answer comes."""
         self._stepped_at = -math.inf
 
     # -- steps: nothing here waits -------------------------------------------------------------------------------------
 
-    def see_to(self, due_at: float) -> None:
-        """Have `step` called at this time at the latest."""
+    def require_step(self, due_at: float) -> None:
+        """Make sure that `step` is called by this time."""
         self.due_at = min(self.due_at, due_at)
-        if any(until > due_at for until in self._tenders.values()):
+        if any(until > due_at for until in self._steppers.values()):
             self.wake()
 
     def wake(self) -> None:
-        """Have those who look after whatever is due look again."""
-        for waiter in self._tenders:
+        """Make the callers in `send_until` do a step."""
+        for waiter in self._steppers:
             self._session.pump.wake(waiter)
 
     def _wake_all(self) -> None:
-        """Have everybody look again: who waits for a block sees to it that its broker is connected to."""
+        """Wake every caller: one that waits for a block also connects to its broker."""
         self.wake()
         for link in self._links.values():
             for block in (*link.flying, *link.waiting):
-                self._wake_those_of(block)
+                self._wake_holders(block)
 
-    def _wake_those_of(self, block: Block) -> None:
-        """Have those look again who look after a block."""
+    def _wake_holders(self, block: Block) -> None:
+        """Wake the callers that send a block."""
         if not block.holders:
             self.wake()
         for holder in block.holders:
@@ -85,7 +86,7 @@ class Sender:
                 self._session.pump.wake(holder)
 
     def _heard(self, block: Block | None) -> None:
-        """The call of a block has finished, or a connection is there or is not."""
+        """Note that the call of a block has finished, or that a connection attempt has ended."""
         self._has_news = True
         if block is None or block.call is None or block.call.error is not None:
             self._wake_all()
@@ -96,7 +97,7 @@ class Sender:
             self.wake()
 
     def link(self, address: Address) -> Link:
-        """Return what goes to the broker at `address`."""
+        """Return the link to the broker at `address`."""
         link = self._links.get(address)
         if link is None:
             link = self._links[address] = Link(
@@ -105,32 +106,32 @@ class Sender:
         return link
 
     def is_held_up(self, address: Address) -> bool:
-        """Whether blocks for this broker have to wait for their turn, or for a connection."""
+        """Whether blocks for this broker wait for others or for a connection."""
         link = self._links.get(address)
         return link is not None and (bool(link.waiting) or link.is_full)
 
     @property
     def is_connecting(self) -> bool:
-        """Whether a task is connecting to a broker."""
+        """Whether any link is connecting."""
         return any(link.connecting for link in self._links.values())
 
     def _is_busy(self, block: PostedBlock) -> bool:
-        """Whether a block would wait for its turn, so that it may as well take more messages."""
+        """Whether a block would have to wait, so that further messages may as well be added."""
         link = self._links.get(block.address)
         return link is not None and link.is_busy(block.queue)
 
-    def leave_all(self) -> None:
+    def seal_all(self) -> None:
         """Seal every open block."""
         for block in list(self._accumulator.open.values()):
-            self.leave(block)
+            self.seal(block)
 
-    def leave(self, block: PostedBlock) -> None:
-        """Seal an open block and have it wait for its turn."""
+    def seal(self, block: PostedBlock) -> None:
+        """Seal an open block and queue it."""
         self._accumulator.close(block)
         self.add(block)
 
     def add(self, block: Block) -> None:
-        """Seal a block that takes no more messages and have it wait for its turn."""
+        """Seal a block and queue it on its link."""
         link = self.link(block.address)
         if self._session.closed:
             block.finish(None, ClientClosed("the producer was closed before the message was sent"))
@@ -138,7 +139,7 @@ class Sender:
             return
         try:
             block.seal(wall_clock_ms(), self._ids)
-        except Exception as error:  # what can be wrong with a message was looked at when it came
+        except Exception as error:  # messages were validated when they were added
             log.exception("a block of %d messages cannot be made", len(block.bodies))
             block.finish(None, ReputError(f"the block cannot be made: {error!r}"))
             self._finished([block])
@@ -146,7 +147,7 @@ class Sender:
         link.add(block, self._session.runtime.now())
 
     def step(self) -> bool:
-        """Do all that is due and can be done now; return whether the system has all that was sent."""
+        """Do everything that is due and possible now; return whether everything sent is written."""
         now_of, accumulator, links = self._session.runtime.now, self._accumulator, self._links.values()
         while True:
             now = now_of()
@@ -155,7 +156,7 @@ class Sender:
             if accumulator.open:
                 for block in accumulator.due(now):
                     if now >= _grows_until(block) or not self._is_busy(block):
-                        self.leave(block)
+                        self.seal(block)
             written = True
             for link in links:
                 if now >= link.expires_at:
@@ -168,65 +169,65 @@ class Sender:
         return written
 
     def look_ahead(self) -> None:
-        """After a step: find out when the next one is due, and have those woken who would sleep longer."""
+        """After a step: compute when the next one is due, and wake callers that would sleep longer."""
         now = self._session.runtime.now()
         due_at = min((link.next_due(now) for link in self._links.values()), default=math.inf)
         for block in self._accumulator.open.values():
             if block.due_at > now:
                 due_at = min(due_at, block.due_at)
                 break
-            # It leaves when an answer has come; callers that only post have to look for that.
+            # It leaves after an answer; callers that only post must check for that.
             again_at = math.inf if self.caller is None else now + _LOOK_AGAIN_S
             due_at = min(due_at, _grows_until(block), again_at)
         self.due_at = due_at
-        self.see_to(due_at)
+        self.require_step(due_at)
 
     def _take_news(self, now: float) -> None:
         self._has_news = False
-        self.due_at = now  # what was known of it counts no more
+        self.due_at = now  # outdated
         for link in self._links.values():
             done = link.answered(now)
             if done:
                 self._finished(done)
 
     def _expire(self, now: float) -> None:
-        """Give up what has had its time, if that is so."""
+        """Give up expired blocks, if there are any."""
         links = self._links.values()
         if now < min(link.next_expiry() for link in links):
             return
-        self._session.poll(to_the_end=True)  # the answers may be here
-        self._has_news = True  # what is given up makes room for others
-        spares = not self._tenders and not self._waiting and now - self._stepped_at > _AWAY_S
+        self._session.poll(to_the_end=True)  # their answers may have arrived
+        self._has_news = True  # given-up blocks make room for others
+        spares = not self._steppers and not self._waiting and now - self._stepped_at > _AWAY_S
         for link in links:
             self._finished(link.answered(now))
             self._finished(link.expire(now, spares=spares))
 
     def _finished(self, blocks: Sequence[Block]) -> None:
-        """Blocks are done."""
+        """Report blocks that are done."""
         routes = self._session.routes
         for block in blocks:
             route = routes.get(block.queue.topic)
             if route is not None and route.template:
-                routes.forget(block.queue.topic)  # there is a topic now
+                routes.forget(block.queue.topic)  # the topic exists now
             if block.on_done is not None:
                 block.on_done(block)
-            self._wake_those_of(block)
+            self._wake_holders(block)
 
     def take_answers(self) -> None:
-        """Take the answers that have come."""
+        """Handle the answers received."""
         self._take_news(self._session.runtime.now())
 
     def withdraw(self, blocks: Iterable[Block]) -> None:
-        """Wait no more for blocks that are not done; those that have not left never will."""
+        """Stop waiting for blocks that are not done; those not sent never will be."""
         for block in blocks:
             for part in (block, *block.parts):
                 self._links[block.address].withdraw(part)
         for link in self._links.values():
             for waiting in link.waiting:
-                self._wake_those_of(waiting)  # there may be room for it now
+                self._wake_holders(waiting)  # there may be room for it now
 
     def give_up(self, opened: Iterable[Block], error: ReputError) -> None:
-        """End everything, blocks that are open too: with `error`, or as unknown what may have left."""
+        """End everything including open blocks: with `error`, or as unknown if a block may have left."""
         blocks: dict[Block, None] = dict.fromkeys(opened)
         for link in self._links.values():
             blocks.update(dict.fromkeys((*link.flying, *link.waiting)))
@@ -234,15 +235,15 @@ class Sender:
             link.waiting.clear()
         for block in list(self._accumulator.open.values()):
             self._accumulator.close(block)
-        ended = [each for each in blocks if not each.parts]  # a divided one ends with its parts
+        ended = [each for each in blocks if not each.parts]  # a divided block ends with its parts
         for each in ended:
             if not each.done:
                 each.give_up(error)
         self._finished(ended)
 
     def forget(self, ids: UniqueIdGenerator | None) -> None:
-        """In a forked child: what is under way is the parent's; continue with other ids."""
-        self._tenders.clear()
+        """In a forked child: drop what the parent sends, and continue with other ids."""
+        self._steppers.clear()
         self._waiting = 0
         self._links.clear()
         self._ids = ids
@@ -259,12 +260,12 @@ class Sender:
             written = self.step()
         self.look_ahead()
         if not written:
-            self.wake()  # who waits writes the rest
+            self.wake()  # a waiting caller writes the rest
 
-    async def tend(
+    async def send_until(
         self, condition: Callable[[], bool], deadline: float, between: Callable[[], Awaitable[None]]
     ) -> bool:
-        """Do whatever is due until `condition` holds; False when `deadline` came first.
+        """Do steps until `condition` holds; False if `deadline` came first.
 
         `between` is awaited after each step.
         """
@@ -275,7 +276,7 @@ class Sender:
             while True:
                 waiter.ready = False
                 self.step()
-                self._tenders[waiter] = -math.inf
+                self._steppers[waiter] = -math.inf
                 await between()
                 if condition():
                     return True
@@ -284,16 +285,16 @@ class Sender:
                 if await self._connect():
                     continue
                 self.look_ahead()
-                self._tenders[waiter] = until = min(deadline, self.due_at)
+                self._steppers[waiter] = until = min(deadline, self.due_at)
                 await session.pump.wait(waiter, until)
-                self._tenders[waiter] = -math.inf
+                self._steppers[waiter] = -math.inf
         finally:
-            self._tenders.pop(waiter, None)
+            self._steppers.pop(waiter, None)
 
     async def wait(self, holder: Waiter, condition: Callable[[], bool], links: Collection[Link]) -> None:
-        """After `step`: do what is due on these links, where `holder` holds blocks, until `condition` holds.
+        """After `step`: do steps on the links of the holder's blocks until `condition` holds.
 
-        The caller connects by itself, also where there are tasks.
+        The caller connects by itself, even if there are tasks.
         """
         session = self._session
         self._waiting += 1
@@ -315,7 +316,7 @@ class Sender:
                 self.step()
 
     async def _connect(self) -> bool:
-        """Connect where it is time, in tasks if there are such; return whether the caller has done so instead."""
+        """Connect links that need it, in tasks if there are any; return whether the caller has connected."""
         now = self._session.runtime.now()
         links = [link for link in self._links.values() if link.needs_connection(now)]
         for link in links:
@@ -327,14 +328,14 @@ class Sender:
         return bool(links) and self.caller is not None
 
     async def deliver(self, block: Block) -> Sequence[SendReceipt]:
-        """Send a block and return its receipts; raises what has happened to it."""
+        """Send a block and return its receipts, or raise its error."""
         holder = Waiter()
         block.holders.append(holder)
         self.add(block)
         try:
             self.step()
             await self.wait(holder, lambda: block.done, (self.link(block.address),))
-        except ClientClosed as closed:  # by an interrupt
+        except ClientClosed as closed:  # from an interrupt
             raise outcome_unknown(block.queue, block.unique_ids, str(closed)) from closed
         finally:
             if not block.done:
@@ -346,13 +347,13 @@ class Sender:
 
     @property
     def interruption(self) -> str | None:
-        """Why the client was closed in the middle of an operation; None if it was not."""
+        """Why an interrupt closed the client in the middle of an operation, or None."""
         return None if self.caller is None else self.caller.interruption
 
 
 def _grows_until(block: PostedBlock) -> float:
-    """Return until when a block takes messages at the latest, though it is due.
+    """Return until when a block that is due may still take messages.
 
-    Where the time of a message counts from its call on, none may join late.
+    No message may join late if its time counts from its own call.
     """
     return block.since + block.terms.timeout_s if block.terms.is_patient else block.due_at

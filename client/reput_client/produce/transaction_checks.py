@@ -1,14 +1,12 @@
-"""How transactions end: telling the broker (37), and answering its questions about those that have not ended
-(39).
+"""Ending transactions: telling the broker (37), and answering its checks of unfinished ones (39).
 
-(RocketMQ: DefaultMQProducerImpl.endTransaction, checkTransactionState.) An end may be sent twice, also by two
-producers: the first one counts, and the same once more changes nothing. So a request whose answer was lost is
-simply repeated. RocketMQ's clients want no answer; here it says whether the broker has it.
+(RocketMQ: DefaultMQProducerImpl.endTransaction, checkTransactionState.) Ending is idempotent, also by two producers:
+the first end counts. So a request whose answer was lost is repeated. RocketMQ's clients expect no answer; Reput's
+broker says whether it has the end.
 
-Questions come on the connection that the heartbeats go by. The application's `check` answers them, so many at
-a time, each in a task of its own, or a thread in the blocking API. A question that is not answered, because
-`check` raised or too many wait, comes again in the broker's next round, perhaps to another producer of the
-group.
+Checks come on the heartbeat connection. The application's `check` answers a limited number of them at a time, each in a
+task, or a thread in the synchronous API. A check that is not answered, because `check` raised or too many wait, is
+repeated in the broker's next round, perhaps with another producer of the group.
 """
 
 from __future__ import annotations
@@ -34,7 +32,7 @@ log = logging.getLogger("reput_client")
 
 
 class HalfPlace(NamedTuple):
-    """A half message as a broker has to be told of it: where it lies, and what it is."""
+    """A half message: its place at its broker, and its identity."""
 
     address: Address
     queue_offset: int
@@ -45,19 +43,19 @@ class HalfPlace(NamedTuple):
 
 
 class TransactionEnds:
-    """Ends transactions of one producer group."""
+    """Ends the transactions of one producer group."""
 
     def __init__(self, session: Session, group: str) -> None:
         self._session = session
         self._group = group
 
     async def end(self, half: HalfPlace, state: TransactionState, *, from_check: bool = False) -> bool:
-        """Tell the broker that has the half message; return whether it has taken it as said.
+        """Tell the broker of the half message how it ended; return whether the broker has accepted that.
 
-        That it has not, because it could not be reached for instance, is logged and no error: it will ask.
+        If the broker could not be reached, for example, that is logged and not an error: it will check.
 
         Args:
-            from_check: this answers a question of the broker.
+            from_check: this answers a check.
 
         Raises:
             TransactionEnded: the transaction has been ended the other way.
@@ -90,7 +88,7 @@ class TransactionEnds:
 
 
 Check: TypeAlias = Callable[[ReceivedMessage], Awaitable[TransactionState]]
-"""Says how the local transaction of a message went; `message_id` is the transaction's id."""
+"""Returns how the local transaction of a message went; `message_id` is the transaction's id."""
 
 _WAITING_MAX: Final = 1000
 
@@ -101,7 +99,7 @@ class _Question(NamedTuple):
 
 
 class TransactionChecks:
-    """Takes the questions about one producer group and has them answered.
+    """Takes the checks for one producer group and answers them by the application's `check`.
 
     Args:
         at_once: how many are answered at a time.
@@ -116,7 +114,7 @@ class TransactionChecks:
         self._ends = ends
         self._at_once = at_once
         self._waiting: deque[_Question] = deque()
-        self._known: set[str] = set()  # the transactions that wait or are under way
+        self._known: set[str] = set()  # transactions whose checks wait or are in progress
         self._working = 0
         self._stopping = False
         self._idle: Event | None = None
@@ -146,7 +144,7 @@ class TransactionChecks:
             self._session.runtime.spawn(self._work)
 
     async def _work(self) -> None:
-        """Answer until nothing waits any more."""
+        """Answer checks until none waits."""
         try:
             while self._waiting and not self._stopping:
                 question = self._waiting.popleft()
@@ -170,7 +168,7 @@ class TransactionChecks:
             log.warning("transaction %s: check says %s, but %s", half.unique_id, state.name, error)
 
     async def _decide(self, message: ReceivedMessage) -> TransactionState:
-        """Ask the application. What goes wrong there is logged, and says nothing about the transaction."""
+        """Call the application's `check`. A failure is logged and leaves the transaction undecided."""
         try:
             state = await self._check(message)
         except Exception:
@@ -184,7 +182,7 @@ class TransactionChecks:
         return state
 
     async def finish(self, timeout_s: float) -> None:
-        """Take no question any more; return when those under way are answered, or after `timeout_s`."""
+        """Take no more checks; return when those in progress are answered, or after `timeout_s`."""
         self._stopping = True
         self._waiting.clear()
         if self._working:
@@ -192,7 +190,7 @@ class TransactionChecks:
             await self._idle.wait(timeout_s)
 
     def forget(self) -> None:
-        """In a forked child: the parent answers what it was asked."""
+        """In a forked child: drop the parent's checks."""
         self._waiting.clear()
         self._known.clear()
         self._working = 0

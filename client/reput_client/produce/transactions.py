@@ -1,16 +1,15 @@
-"""Sending a message together with a local transaction: consumers get it if that commits, and never if it does not.
+"""Transactional messages: sent together with a local transaction, delivered only if it commits.
 
     async with TransactionProducer(address, group="shop", check=was_paid) as producer:
         receipt = await producer.send_in_transaction(Message("orders", body), pay)
 
 1. The message is stored as a half message, which no consumer sees.
-2. `pay` runs, the local transaction, and says how it went.
-3. The producer has the broker commit the message or roll it back.
+2. `pay`, the local transaction, runs and returns how it went.
+3. The producer tells the broker to commit the message or roll it back.
 
-If the third step does not reach the broker, or `pay` could not say, the broker asks later: any producer of the group
-answers with `check`, on whatever machine. So `check` must find out from what the local transaction has left behind,
-a row in a database for example, by the transaction's id: `unique_id` of the message that `pay` gets, `message_id` of
-the one that `check` gets.
+If step 3 does not reach the broker, or `pay` returned UNKNOWN, the broker checks later: any producer of the group, on
+any machine, answers with `check`. So `check` must look up what the local transaction has left, such as a row in a
+database, by the transaction's id: `unique_id` of the message passed to `pay`, `message_id` of that passed to `check`.
 """
 
 from __future__ import annotations
@@ -35,57 +34,56 @@ from reput_protocol.names import check_client_group
 from reput_protocol.record.message import Message
 
 LocalTransaction: TypeAlias = Callable[[Message], Awaitable[TransactionState]]
-"""Does what belongs to the message and says how it went. The message has its `unique_id`: the transaction's id."""
+"""Executes the local transaction and returns how it went. The message's `unique_id` is the transaction's id."""
 
 _STOP_S: Final = 5.0
 
 
 class TransactionReceipt(NamedTuple):
-    """What became of a message that was sent in a transaction."""
+    """The outcome of a message that was sent in a transaction."""
 
     topic: str
     queue_id: int
     """The queue that consumers get it from."""
     transaction_id: str
-    """Also the message's id, as consumers see it."""
+    """Also the message's id for consumers."""
     state: TransactionState
-    """What the local transaction said."""
+    """What the local transaction returned."""
     confirmed: bool
-    """Whether the broker has taken that. If not, it will ask `check`."""
+    """Whether the broker has accepted that. If not, it will call `check`."""
     half: SendReceipt
-    """The half message's receipt: its offsets are those of the half message, not those that consumers see."""
+    """The receipt of the half message; consumers see other offsets."""
 
     @property
     def message_id(self) -> str:
-        """The id under which consumers know the message."""
+        """The message's id for consumers."""
         return self.transaction_id
 
     @property
     def is_committed(self) -> bool:
-        """Whether the message is consumers' to have, as far as this producer knows."""
+        """Whether the message is committed, as far as this producer knows."""
         return self.state is TransactionState.COMMIT and self.confirmed
 
 
 class TransactionProducer(Producer):
-    """A producer whose messages can be part of local transactions; it can send others as well.
+    """A producer of messages that are part of local transactions; it can send other messages as well.
 
-    An async context manager, under trio or asyncio. From entering to closing it has a task of its own, which sends
-    heartbeats so that the broker knows whom to ask, and one for each question while it is answered.
+    An async context manager for trio and asyncio. While entered it has a task for heartbeats, by which the broker knows
+    whom to check with, and a task for each check being answered.
 
     Args:
-        address: `host:port` of a broker, several with commas, or a list of them.
-        group: the producers' group: all that can answer for each other's transactions.
-        check: called with a message of the group whose transaction has not been ended; says how it went. A message
-            whose local transaction never began is asked about, too: ROLLBACK is the answer to that. If it raises, the
-            broker asks again.
-        checks_at_once: how many questions are answered at a time.
+        address: `host:port` of a broker, several separated by commas, or a list of them.
+        group: the producer group; its members can answer checks for each other's transactions.
+        check: called with a message whose transaction has not ended; returns how it went. This includes messages whose
+            local transaction never began: the answer is then ROLLBACK. If it raises, the broker repeats the check.
+        checks_at_once: how many checks are answered at a time.
         heartbeat_interval_s: seconds between heartbeats; well below the broker's `groups.heartbeat_timeout`.
-        ack, timeout_s, connect_timeout_s, retries, linger_s, batch_bytes, max_in_flight: as of `Producer`, for messages
-            that are sent without a transaction. Half messages are always flushed, and never sent twice.
+        ack, timeout_s, connect_timeout_s, retries, linger_s, batch_bytes, max_in_flight: as for `Producer`, for
+            messages sent without a transaction. Half messages are always flushed and never sent twice.
 
     Raises:
         ValueError: an argument is out of range.
-        InvalidName: the group's name breaks the rules.
+        InvalidName: the group's name is not valid.
     """
 
     def __init__(
@@ -127,8 +125,8 @@ class TransactionProducer(Producer):
         """Connect and register with the broker.
 
         Raises:
-            ConnectFailed: no broker answers at the given address.
-            BrokerError: the broker does not take us.
+            ConnectFailed: no broker answers at the given addresses.
+            BrokerError: the broker refuses the registration.
         """
         await super().__aenter__()
         try:
@@ -139,9 +137,9 @@ class TransactionProducer(Producer):
         return self
 
     async def aclose(self) -> None:
-        """Say goodbye and close the connections; questions that are being answered have a moment to end.
+        """Unregister and close the connections; checks in progress have a few seconds to finish.
 
-        Local transactions that run meanwhile end as they will, and the broker asks another producer about them.
+        Local transactions that run meanwhile finish, and the broker checks with another producer.
         """
         await super().aclose()
 
@@ -160,27 +158,27 @@ class TransactionProducer(Producer):
         key: str | None = None,
         timeout_s: float | None = None,
     ) -> TransactionReceipt:
-        """Store a message, run a local transaction, and commit the message or roll it back as that says.
+        """Store a message, run a local transaction, and commit or roll back the message accordingly.
 
         A delay of the message counts from the commit.
 
         Args:
             local_transaction: called once, with the message, when the half message is stored. UNKNOWN leaves the
-                decision to `check`. So does an exception, which comes out here: whether it has committed before is
-                something that only its own records tell.
-            check_after_s: after how many seconds the broker may ask for the first time; not before its own
-                `transactions.timeout`. Once it may, the answer of this call comes too late, and only `check` counts.
-            queue_id, key, timeout_s: as for `send`; the time is for the half message.
+                decision to `check`. So does an exception, which is raised here: only the application's own records tell
+                whether it committed before.
+            check_after_s: seconds before the broker's first check; at least the broker's own `transactions.timeout`.
+                After the first check the result of this call is ignored, and only `check` counts.
+            queue_id, key, timeout_s: as for `send`; the timeout is for the half message.
 
         Returns:
-            What came of it. That the broker could not be told is no error: it will ask.
+            The outcome. It is not an error if the broker could not be told: it will check.
 
         Raises:
-            TransactionEnded: `check` has been asked meanwhile and has ended it the other way, or it was put aside.
+            TransactionEnded: `check` has meanwhile ended it the other way, or it was put aside.
             SendOutcomeUnknown: it is unknown whether the half message is stored. The local transaction has not run; if
-                the broker has the message, it will ask.
-            AckNotReached: the half message is not known to be on disk. It is rolled back, nothing has run.
-            BrokerError, ConnectFailed, RequestTimeout, ClientClosed, InvalidMessage: as for `send`; nothing has run.
+                the broker has the message, it will check.
+            AckNotReached: the half message may not be on disk. It is rolled back; the local transaction has not run.
+            BrokerError, ConnectFailed, RequestTimeout, ClientClosed, InvalidMessage: as for `send`; it has not run.
         """
         assert self._ids is not None, "it writes unique ids"
         message = copy(message)
@@ -227,7 +225,7 @@ class TransactionProducer(Producer):
         )
         try:
             address = await session.broker_address(queue, deadline)
-            # A broker that has a half message must have a producer to ask.
+            # The broker must have a producer to check with before it has the half message.
             await self._presence.be_known_to(address)
             call = await self._putter.put(queue, template, message.body, deadline, (unique_id,))
         finally:
@@ -243,6 +241,6 @@ class TransactionProducer(Producer):
         return half, place
 
     def after_fork(self) -> None:
-        """In a forked child: leave the parent's connections alone; the next transaction registers again."""
+        """In a forked child: abandon the parent's connections; the next transaction registers again."""
         super().after_fork()
         self._checks.forget()

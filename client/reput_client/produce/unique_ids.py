@@ -1,4 +1,4 @@
-"""The ids that this process's producers write into `UNIQ_KEY`."""
+"""Generation of the unique ids that this process's producers write into `UNIQ_KEY`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from reput_protocol.record.message_id import UniqueIdGenerator
 
 
 def new_generator() -> UniqueIdGenerator:
-    """Return a generator for this process; its random part keeps ids of equal containers apart."""
+    """Return a generator for this process; a random part separates processes of equal containers."""
     return UniqueIdGenerator(
         own_address(),
         os.getpid(),
@@ -22,12 +22,12 @@ def new_generator() -> UniqueIdGenerator:
 
 
 def id_text_bytes(generator: UniqueIdGenerator | None) -> int:
-    """Return how many bytes of each properties text the ids of a generator take."""
+    """Return how many bytes a generator's id takes in the encoded properties."""
     return 0 if generator is None else len(UNIQ_KEY) + generator.id_size + 2
 
 
 def own_address() -> bytes:
-    """Return the IPv4 address that this machine would use towards the outside; no packet is sent."""
+    """Return this machine's IPv4 address towards the outside; no packet is sent."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         try:
             probe.connect(("192.0.2.1", 9))  # an address reserved for documentation

@@ -1,1 +1,1 @@
-"""Everything between a client and the network: connections, sessions, routes, and the runtime they wait in."""
+"""Connections, routes and requests, and the runtime interface that all waits go through."""

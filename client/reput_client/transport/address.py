@@ -1,4 +1,4 @@
-"""Broker addresses as people write them: `host`, `host:port`, `[::1]:port`, several with commas."""
+"""Broker addresses: `host`, `host:port`, `[::1]:port`, or several separated by commas."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ DEFAULT_PORT = 10911
 
 
 class Address(NamedTuple):
-    """Where a broker listens, and where else it may be found; `str()` of it is `host:port`, of several with commas."""
+    """The address of a broker, and alternatives for it; `str()` returns `host:port`, several separated by commas."""
 
     host: str
     port: int
@@ -17,7 +17,7 @@ class Address(NamedTuple):
 
     @property
     def each(self) -> tuple[Address, ...]:
-        """All places to try, in order."""
+        """All addresses to try, in order."""
         return (self._replace(others=()), *self.others)
 
     def __str__(self) -> str:
@@ -26,7 +26,7 @@ class Address(NamedTuple):
 
 
 def parse_address(text: str) -> Address:
-    """Return the address that `text` names; without a port it is 10911.
+    """Return the address that `text` names; the default port is 10911.
 
     Raises:
         ValueError: no host, a port outside 1 to 65535, or a URL.
@@ -54,10 +54,10 @@ def parse_address(text: str) -> Address:
 
 
 def parse_addresses(addresses: str | Iterable[str]) -> tuple[Address, ...]:
-    """Return the addresses of `"a:1,b:2"`, `"a:1;b:2"` or a list of such, without duplicates, in order.
+    """Return the addresses in `"a:1,b:2"`, `"a:1;b:2"` or a list of such strings, in order, without duplicates.
 
     Raises:
-        ValueError: there is none, or one cannot be parsed.
+        ValueError: there is no address, or one cannot be parsed.
     """
     if isinstance(addresses, str):
         addresses = [addresses]

@@ -1,13 +1,11 @@
-"""The runtime of trio and asyncio programs, through anyio.
+"""The runtime for trio and asyncio programs, built on anyio.
 
-A client owns no task and no task group: the caller that waits for an answer does the reading (see `pump.py`).
-That is why two clients may be closed in any order and from any task, and why leaving an `async for` early
-leaves nothing behind.
+A client owns no task and no task group: the caller that waits for an answer reads the sockets (see `pump.py`). So
+two clients may be closed in any order and from any task, and leaving an `async for` early leaves nothing running.
 
-Under asyncio it waits for sockets and events with the loop's own futures. anyio's waits would do, and do
-under trio; under asyncio they cost more than the rest of a `send`: each registers the socket with the loop
-and removes it again, and has a cancel scope for its time limit. Cancelling the waiting task, by asyncio or by
-a scope of anyio, ends these waits like any other.
+Under trio, waits are anyio's. Under asyncio they are futures of the loop, because anyio's waits cost more there than
+the rest of a `send`: each registers the socket with the loop, removes it again, and opens a cancel scope for its
+timeout. Cancelling the waiting task, by asyncio or by an anyio scope, ends these waits like any other.
 """
 
 from __future__ import annotations
@@ -30,7 +28,7 @@ T = TypeVar("T")
 
 
 class AsyncioEvent:
-    """An event of one loop, with a timeout on its wait."""
+    """An event of one asyncio loop whose wait takes a timeout."""
 
     __slots__ = ("_is_set", "_waiting")
 
@@ -45,7 +43,7 @@ class AsyncioEvent:
             _wake(future)
 
     async def wait(self, timeout_s: float) -> None:
-        """Return once set or after `timeout_s`."""
+        """Return once set, or after `timeout_s`."""
         if self._is_set:
             await asyncio.sleep(0)
             return
@@ -62,10 +60,10 @@ class AsyncioEvent:
 
 
 class SocketWatch:
-    """Waits of one task at a time for the sockets of one client.
+    """Waits for the sockets of one client, by one task at a time.
 
-    Sockets stay registered with the loop between waits; only when something comes for which no task waits are they
-    taken out, until one does.
+    Sockets stay registered with the loop between waits. They are removed when one becomes readable while no task waits,
+    and registered again by the next wait.
     """
 
     def __init__(self) -> None:
@@ -79,11 +77,11 @@ class SocketWatch:
 
     @property
     def is_of_running_loop(self) -> bool:
-        """Whether the loop that it was made in is the one that runs: a client may be used in one after the other."""
+        """Whether it was made in the running loop; a client may be used in several loops, one after the other."""
         return self._loop is asyncio.get_running_loop()
 
     async def wait(self, sockets: tuple[socket.socket, ...], timeout_s: float) -> None:
-        """Return when one of the sockets is readable, after `interrupt`, or when time is up; perhaps earlier."""
+        """Return when a socket is readable, after `interrupt` or after `timeout_s`; may return early."""
         loop = self._loop
         if sockets is not self._sockets or len(self._registered) != len(sockets):
             self._register(sockets)
@@ -102,7 +100,7 @@ class SocketWatch:
             _wake(self._future)
 
     def forget(self, sock: socket.socket) -> None:
-        """A socket is about to be closed."""
+        """Stop watching a socket that is about to be closed."""
         descriptor = self._registered.pop(sock, None)
         if descriptor is not None and not self._loop.is_closed():
             self._loop.remove_reader(descriptor)
@@ -123,8 +121,7 @@ class SocketWatch:
     def _on_readable(self) -> None:
         future = self._future
         if self._has_woken:
-            # The loop has looked at the socket once more before the task that was woken could read. If there really
-            # is something new, the loop will say so again.
+            # The loop reported the socket again before the woken task could read. New data is reported once more.
             self._has_woken = False
         elif future is None:
             for descriptor in self._registered.values():
@@ -135,7 +132,7 @@ class SocketWatch:
             _wake(future)
 
     def _set_timer(self) -> None:
-        """Have one timer for all waits: nearly all end long before, and the next one is due later still."""
+        """Keep one timer for all waits: nearly all waits end before it fires, and the next one ends later still."""
         if self._timer is not None:
             self._timer.cancel()
         self._timer = None if self._ends_at == math.inf else self._loop.call_at(self._ends_at, self._on_time)
@@ -156,7 +153,7 @@ def _wake(future: asyncio.Future[None]) -> None:
 
 
 class AnyioEvent:
-    """An event of the running loop, with a timeout on its wait."""
+    """An event of the running loop whose wait takes a timeout."""
 
     __slots__ = ("_event",)
 
@@ -164,11 +161,11 @@ class AnyioEvent:
         self._event = anyio.Event()
 
     def set(self) -> None:
-        """Wake the tasks that wait."""
+        """Wake the waiting tasks."""
         self._event.set()
 
     async def wait(self, timeout_s: float) -> None:
-        """Return once set or after `timeout_s`."""
+        """Return once set, or after `timeout_s`."""
         if timeout_s == math.inf:
             await self._event.wait()
             return
@@ -184,16 +181,16 @@ class AnyioRuntime:
         self._reading: anyio.CancelScope | None = None
         self._watch: SocketWatch | None = None  # under asyncio
         self._tasks: dict[asyncio.Task[None], Callable[[], None]] = {}
-        """Under asyncio: what was spawned, and what to call when it has ended. The loop keeps only weak references."""
+        """Under asyncio: spawned tasks and their `on_end`. The loop itself keeps only weak references."""
 
     def now(self) -> float:
-        """Return the running loop's time, so that a test's virtual clock governs deadlines too."""
+        """Return the running loop's time; a test's virtual clock thus governs deadlines too."""
         if self._clock is None:
             self._clock = self._find_loop()
         return self._clock()
 
     def _find_loop(self) -> Callable[[], float]:
-        """Return the clock of the running loop; asking which one that is costs more than all that a send asks of it."""
+        """Return the clock of the running loop; looking the loop up each time would cost more than the clock."""
         if _running_in_trio():
             clock: Callable[[], float] = sys.modules["trio"].current_time
             return clock
@@ -215,10 +212,10 @@ class AnyioRuntime:
         await anyio.sleep(seconds)
 
     def prepare(self) -> None:
-        """Return: the event loop has what it needs."""
+        """Do nothing: the event loop has what it needs."""
 
     async def wait_readable(self, sockets: tuple[socket.socket, ...], timeout_s: float) -> None:
-        """Suspend until a socket is readable, interrupted, closed, or `timeout_s` is over."""
+        """Wait until a socket is readable or closed, `interrupt` is called, or `timeout_s` has passed."""
         if self._clock is None:
             self._clock = self._find_loop()
         if self._watch is not None:
@@ -238,14 +235,14 @@ class AnyioRuntime:
                 self._reading = None
 
     def interrupt(self) -> None:
-        """End the wait in progress, if there is one."""
+        """End the wait in progress, if any."""
         if self._watch is not None:
             self._watch.interrupt()
         elif self._reading is not None:
             self._reading.cancel()
 
     async def wait_writable(self, sock: socket.socket, timeout_s: float) -> None:
-        """Suspend until the socket takes bytes, is closed, or `timeout_s` is over."""
+        """Wait until the socket is writable or closed, or `timeout_s` has passed."""
         with anyio.move_on_after(timeout_s), suppress(anyio.ClosedResourceError):
             await anyio.wait_writable(sock)
 
@@ -253,7 +250,7 @@ class AnyioRuntime:
         """Wake the tasks that wait for the socket and close it."""
         if self._watch is not None:
             self._watch.forget(sock)
-        with suppress(Exception):  # no loop is running any more: then no task waits either
+        with suppress(Exception):  # no loop is running, so no task waits
             anyio.notify_closing(sock)
         sock.close()
 
@@ -270,7 +267,7 @@ class AnyioRuntime:
             return
         task = asyncio.get_running_loop().create_task(work())
         self._tasks[task] = on_end or (lambda: None)
-        # Not in the task: asyncio ends one that is cancelled at once without a single step of it.
+        # Not in the task: asyncio ends a task that is cancelled before its first step without running it.
         task.add_done_callback(self._has_ended)
 
     def _has_ended(self, task: asyncio.Task[None]) -> None:
@@ -291,7 +288,7 @@ class AnyioRuntime:
         function()
 
     async def shielded(self, timeout_s: float, work: Callable[[], Awaitable[Any]]) -> None:
-        """Await `work()` behind a shield for at most `timeout_s`."""
+        """Await `work()`, shielded from cancellation, for at most `timeout_s`."""
         with anyio.move_on_after(timeout_s, shield=True):
             await work()
 
@@ -305,13 +302,13 @@ async def _finish(work: Callable[[], Coroutine[Any, Any, None]], on_end: Callabl
 
 
 def _running_in_trio() -> bool:
-    # Asked first: in trio's guest mode an asyncio loop may be running underneath.
+    # First: in trio's guest mode an asyncio loop may run underneath.
     trio = sys.modules.get("trio")
     return trio is not None and bool(trio.lowlevel.in_trio_run())
 
 
 async def _wait_any_readable(sockets: Sequence[socket.socket]) -> None:
-    """Return when one of several sockets is readable; a task for each, gone when this returns."""
+    """Return when one of several sockets is readable. Runs a task for each; all have ended on return."""
 
     async def watch(sock: socket.socket) -> None:
         with suppress(anyio.ClosedResourceError):

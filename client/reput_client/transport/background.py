@@ -1,7 +1,7 @@
-"""The background of a client that must act while its application is busy: heartbeats, rebalancing, commits.
+"""The background task of a client that must act while its application is busy: heartbeats, rebalancing, commits.
 
-It is one task, or one thread in the blocking API, that does chores when they are due and meanwhile attends to the
-connections (see `pump.py`). Clients that only answer their callers have none.
+It is one task, or one thread in the synchronous API. It does each chore when it is due and reads the connections
+between chores (see `pump.py`). Clients that only answer their callers have no background.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from reput_client.errors import ClientClosed
-from reput_client.transport.core import Waiter
+from reput_client.transport.channel import Waiter
 from reput_client.transport.runtime import Event
 from reput_client.transport.session import Session
 
@@ -20,20 +20,20 @@ log = logging.getLogger("reput_client")
 
 
 class Chore(Protocol):
-    """Something that has to be done now and then."""
+    """Recurring work."""
 
     def next_due(self) -> float:
-        """Return when it has to be done, on the runtime's clock; `math.inf` when there is nothing to do."""
+        """Return when it is due next, on the runtime's clock; `math.inf` if there is nothing to do."""
 
     async def do(self) -> None:
-        """Do it. What may go wrong in daily life it deals with itself; what it raises ends the background."""
+        """Do it. Expected failures are handled here; an exception ends the background."""
 
 
 class Background:
     """Does chores one after the other until it is stopped.
 
     Attributes:
-        failure: what ended it although it was not stopped, or None.
+        failure: the exception that ended it, or None.
     """
 
     def __init__(self, session: Session, chores: Sequence[Chore], on_failure: Callable[[], None]) -> None:
@@ -51,7 +51,7 @@ class Background:
         return self._ended is not None
 
     def start(self) -> None:
-        """Begin; nothing happens if it runs already."""
+        """Start; does nothing if it is running."""
         self._session.runtime.end_dead()
         if self._ended is None:
             self._stopping = False
@@ -60,18 +60,18 @@ class Background:
             self._session.runtime.spawn(self._run)
 
     def wake(self) -> None:
-        """Look again whether a chore is due."""
+        """Check again whether a chore is due."""
         self._session.pump.wake(self._waiter)
 
     async def stop(self, timeout_s: float) -> None:
-        """Begin no chore any more; return when the one under way is done, or after `timeout_s`."""
+        """Start no further chore; return when the current one is done, or after `timeout_s`."""
         self._stopping = True
         self.wake()
         if self._ended is not None:
             await self._ended.wait(timeout_s)
 
     def forget(self) -> None:
-        """In a forked child: there is none."""
+        """In a forked child, where the task or thread does not exist: count as not started."""
         self._ended = None
         self._waiter = Waiter()
 

@@ -1,4 +1,4 @@
-"""How long to wait before the next attempt to connect."""
+"""The delay before the next attempt to connect."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from collections.abc import Callable
 
 
 class Backoff:
-    """Delays that double from `first_s` to `max_s`, each cut by up to `jitter` of itself at random.
+    """Delays that double from `first_s` to `max_s`, each reduced at random by up to the fraction `jitter`.
 
-    The jitter keeps many clients of one restarted broker from coming back at the same instant.
+    The jitter spreads the reconnects of many clients after a broker restart.
     """
 
     def __init__(
@@ -27,12 +27,12 @@ class Backoff:
         self._failures = 0
 
     def next_delay_s(self) -> float:
-        """Count one more failure and return the seconds to wait because of it."""
-        # The exponent is bounded: a broker that is down for days must not overflow a float.
+        """Count a failure and return the seconds to wait before the next attempt."""
+        # The exponent is bounded so that a broker that is down for days does not overflow a float.
         whole = min(self._max_s, self._first_s * 2.0 ** min(self._failures, 32))
         self._failures += 1
         return whole * (1.0 - self._jitter * self._uniform())
 
     def reset(self) -> None:
-        """Start over: an attempt succeeded."""
+        """Start over after a successful attempt."""
         self._failures = 0

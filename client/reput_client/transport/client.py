@@ -1,4 +1,4 @@
-"""What every client has: a session, opening and closing it, the runtime that its waits are made of, and an id."""
+"""The base class of all clients: a session, opening and closing it, its runtime; and new client ids."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from reput_client.transport.session import Session
 
 
 class Client:
-    """A client of a broker or a cluster; an async context manager."""
+    """A client of a broker or cluster; an async context manager."""
 
     @staticmethod
     def new_runtime() -> Runtime:
-        """Return the runtime for a new client: the running event loop. Subclasses run elsewhere."""
+        """Return the runtime of a new client: the running event loop, unless a subclass overrides this."""
         from reput_client.transport.aio import (
-            AnyioRuntime,  # not at the top: the blocking API loads no event loop
+            AnyioRuntime,  # not at the top: the synchronous API imports no event loop
         )
 
         return AnyioRuntime()
@@ -45,7 +45,7 @@ class Client:
         """Connect.
 
         Raises:
-            ConnectFailed: no broker answers at the given address.
+            ConnectFailed: no broker answers at the given addresses.
         """
         await self._session.connect()
         return self
@@ -60,12 +60,12 @@ class Client:
         self._session.close()
 
     def after_fork(self) -> None:
-        """In a forked child: leave the parent's connections alone."""
+        """In a forked child: abandon the parent's connections without closing them for the parent."""
         self._session.after_fork()
 
     @property
     def runtime(self) -> Runtime:
-        """What this client's waits are made of."""
+        """The runtime that this client waits with."""
         return self._session.runtime
 
 
@@ -74,10 +74,10 @@ _last_ns = _FIRST
 
 
 def new_client_id(local_ip: str) -> str:
-    """Return an id that no other client has: address, process and a number, as RocketMQ's clients write it.
+    """Return a unique client id, `address@process#number`, as RocketMQ's clients write it.
 
-    Members sort these ids to share the queues out, so an id must stay the same for as long as its client is a member.
+    The members of a group sort these ids to assign queues, so an id must not change while its client is a member.
     """
     global _last_ns
-    _last_ns = max(time.time_ns(), _last_ns + 1)  # two clients of one tick of the clock differ all the same
+    _last_ns = max(time.time_ns(), _last_ns + 1)  # unique even within one tick of the clock
     return f"{local_ip}@{os.getpid()}#{_last_ns}"

@@ -1,4 +1,4 @@
-"""One broker connection: connecting and reconnecting, writing, reading, and what a lost connection means."""
+"""One connection to a broker: connecting, identifying the broker, writing, reading, and losing it."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from reput_client.errors import ClientClosed, ConnectFailed, ConnectionLost, Not
 from reput_client.transport.address import Address
 from reput_client.transport.backoff import Backoff
 from reput_client.transport.broker_requests import BrokerRequest
-from reput_client.transport.core import (
+from reput_client.transport.channel import (
     Call,
-    ChannelCore,
+    Channel,
     OnewayCall,
     Outgoing,
     RequestTemplate,
@@ -33,15 +33,15 @@ from reput_protocol.errors import ProtocolError, ReputError
 from reput_protocol.wire.frames import encode_frame_head
 from reput_protocol.wire.header import Header, Value
 
-# Above 64 KiB the buffer of a read comes from the system anew each time, which costs more than a small read itself;
-# so large ones only where the last one was filled, or a frame is known to go on.
+# A larger read buffer is mapped by the system each time, which costs more than a small read itself. So it is large only
+# after a read that filled it, or while a frame is incomplete.
 _READ_BYTES: Final = 64 * 1024
 _READ_BYTES_LARGE: Final = 1024 * 1024
 _READS_MAX: Final = 8
 _IDLE_S: Final = 0.05
-"""After so long without an answer a connection is looked at before it is used."""
+"""A connection without an answer for this long is checked before it is used."""
 _STUCK_S: Final = 0.01
-"""After so long without writing a byte the write turn is given up for a moment."""
+"""The write turn is given up after this long without writing a byte."""
 _JOIN_BYTES_MAX: Final = 256 * 1024
 _HTTP_PORT: Final = "an HTTP server answers there (the broker's http_port?)"
 _IOV_MAX: Final = 64
@@ -50,13 +50,13 @@ _TRY_S: Final = 1.0
 
 
 class BrokerIdentity(NamedTuple):
-    """Which broker is at an address; `start_id`, where it is known, is another one after each start."""
+    """The broker at an address; `start_id`, if known, changes with every start."""
 
     name: str
     start_id: str | None
 
     def difference_from(self, expected: BrokerIdentity) -> str | None:
-        """Return what is wrong if `expected` should be there, or None."""
+        """Return how it differs from `expected`, or None if it does not."""
         if self.name != expected.name:
             return f"broker {self.name!r} answers there, not {expected.name!r}"
         if expected.start_id is not None and self.start_id not in (None, expected.start_id):
@@ -68,18 +68,18 @@ class BrokerIdentity(NamedTuple):
 
 
 class Connection:
-    """A connection to `address` that is made when it is needed and made again when it was lost.
+    """A connection to `address`, opened when it is needed and opened again after it was lost.
 
-    An address may stand for several places where the broker may be: these are tried one after the other, each for a
-    short time, beginning with the one that was good last. A place may accept connections and never answer. One that was
-    announced may be another broker's. In both cases a new connection is used only once the broker has said who it is.
+    An address may have several alternatives. They are tried one after the other, each for a short time, starting with
+    the last one that worked; one may accept connections and never answer. An address that another broker announced may
+    belong to a different broker. In both cases a new connection is used only after the broker has identified itself.
 
-    Invariant: while there is no socket, no call is pending and nothing is unwritten; losing the socket fails
-    every pending call and drops every unwritten frame. A call's `sent` then tells which of the two it was.
+    Invariant: without a socket, no call is pending and nothing is unwritten. Losing the socket fails every pending call
+    and drops every unwritten frame; `sent` of a call tells which of the two it was.
 
     Attributes:
-        epoch: counts the sockets: what the broker knows of this client by its connection holds for one epoch.
-        broker: who is at the other end, where that was asked and answered.
+        epoch: counts the sockets. What the broker knows about this client by its connection is valid for one epoch.
+        broker: the identity of the broker, if it was asked and answered.
     """
 
     def __init__(
@@ -95,9 +95,9 @@ class Connection:
         """Start without a connection.
 
         Args:
-            on_request: takes what the broker asks, and must neither wait nor raise.
-            on_lost: called when the connection has ended; the same holds for it.
-            on_met: called when the broker has identified itself; the same holds for it.
+            on_request: called with each request from the broker; must neither wait nor raise.
+            on_lost: called when the connection has ended; must neither wait nor raise.
+            on_met: called when the broker has identified itself; must neither wait nor raise.
         """
         self._runtime = runtime
         self._pump = pump
@@ -107,11 +107,11 @@ class Connection:
         self._on_request = on_request
         self._on_lost = on_lost
         self._on_met = on_met
-        self._places = deque(address.each)  # the one to try next first
+        self._places = deque(address.each)  # next to try first
         self._expected: BrokerIdentity | None = None
         self.broker: BrokerIdentity | None = None
-        self._unsure = False  # whether the broker has yet to show that it is there, and the right one
-        self._core = self._new_core()
+        self._unsure = False  # whether the broker must identify itself before the connection is used
+        self._channel = self._new_channel()
         self._socket: socket.socket | None = None
         self._connecting: Event | None = None
         self._next_attempt_at = -math.inf
@@ -120,7 +120,7 @@ class Connection:
         self._out_skip = 0  # bytes of the first frame that are written already
         self._writing = False
         self._closed = False
-        self._useful = False  # whether this connection has brought anything yet
+        self._useful = False  # whether this connection has received anything
         self._read_bytes = _READ_BYTES
         self._read_at = -math.inf
 
@@ -128,11 +128,11 @@ class Connection:
 
     @property
     def is_open(self) -> bool:
-        """Whether frames may be queued: there is a socket that has not failed, with a broker that is not in doubt."""
+        """Whether frames may be queued: there is a socket, and its broker is not in doubt."""
         return self._socket is not None and not self._unsure
 
     def is_of(self, broker_name: str) -> bool:
-        """Whether the broker of this name is, or may be, at the other end."""
+        """Whether the broker at the other end has, or may have, this name."""
         return self.broker is None or self.broker.name == broker_name
 
     @property
@@ -142,14 +142,14 @@ class Connection:
         return self._socket
 
     async def open(self, deadline: float, *, patient: bool) -> None:
-        """Connect if there is no connection; tasks that come meanwhile wait for the same attempt.
+        """Connect if there is no connection. Concurrent calls wait for the same attempt.
 
         Args:
             deadline: when to give up, on the runtime's clock.
-            patient: try again, with back-off, until the deadline; otherwise one failure is enough.
+            patient: retry with back-off until the deadline instead of failing after one attempt.
 
         Raises:
-            ConnectFailed: no connection in time.
+            ConnectFailed: no connection before the deadline.
             ClientClosed: the client was closed.
         """
         if self.usable():
@@ -184,7 +184,7 @@ class Connection:
                     await self._connect_to(place, until, deadline)
                 except OSError as error:
                     if error.errno is None:
-                        raise  # a signal handler's
+                        raise  # from a signal handler
                     reason = error.strerror or str(error)
                 except (ConnectionLost, ConnectFailed) as error:
                     reason = error.reason
@@ -207,12 +207,12 @@ class Connection:
         )
 
     def _share(self, deadline: float, left: int) -> float:
-        """Return until when to try one of so many places that are left."""
+        """Return until when to try the next of `left` remaining addresses."""
         now = self._runtime.now()
         return now + min(_TRY_S, max(0.0, deadline - now) / left)
 
     async def _connect_to(self, place: Address, until: float, deadline: float) -> None:
-        """Connect to one place by `until` and, if there is any doubt, have the broker there say who it is.
+        """Connect to one address by `until` and, if the broker is in doubt, make it identify itself.
 
         Raises:
             OSError, ConnectFailed, ConnectionLost: there is no connection.
@@ -222,7 +222,7 @@ class Connection:
         if self._closed:
             sock.close()
             raise ClientClosed
-        self._core = self._new_core()
+        self._channel = self._new_channel()
         self._useful = False
         try:
             self._unsure = self.is_doubtful
@@ -238,23 +238,23 @@ class Connection:
             self.lose(ConnectionLost(str(self._places[0]), "connecting was cancelled"))
             raise
 
-    # -- who is there ------------------------------------------------------------------------------------------
+    # -- identity ----------------------------------------------------------------------------------------------
 
     @property
     def is_doubtful(self) -> bool:
-        """Whether there is somewhere else to go where the broker is silent or the wrong one."""
+        """Whether a silent or wrong broker must be noticed, because there is another address to use instead."""
         return bool(self.address.others) or self._expected is not None
 
     def expect(self, broker: BrokerIdentity) -> None:
-        """Another broker has announced this address for `broker`: no other is taken for it."""
+        """Accept only `broker` here: another broker has announced this address for it."""
         if broker != self._expected:
             self._expected = broker
             self._unsure = self._unsure or self.broker is None or bool(self.broker.difference_from(broker))
 
     def doubt(self, since: float) -> bool:
-        """A request that was sent by `since` has no answer: ask whether the broker is there before the next use.
+        """Note that a request sent at `since` has no answer: the broker must identify itself before the next use.
 
-        Return whether there is such a doubt: there is none if anything has come meanwhile, or there is nowhere to go.
+        Return whether the broker is in doubt. It is not if anything has been read since, or there is no alternative.
         """
         if self._socket is not None and self.is_doubtful and self._read_at < since:
             self._unsure = True
@@ -271,13 +271,13 @@ class Connection:
         return True
 
     async def _meet(self, deadline: float) -> None:
-        """Have the broker say who it is, within a short time.
+        """Make the broker identify itself within a short time.
 
         Raises:
             ConnectionLost: it does not answer.
-            ConnectFailed: it is not the one that was announced.
+            ConnectFailed: it is not the announced broker.
         """
-        timeout_s = min(_TRY_S, deadline - self._runtime.now())
+        timeout_s = max(0.0, min(_TRY_S, deadline - self._runtime.now()))
         call = self.start(RequestCode.GET_BROKER_CLUSTER_INFO, {}, Waiter())
         try:
             await self._pump.wait(call.waiter, self._runtime.now() + timeout_s)
@@ -289,7 +289,7 @@ class Connection:
             raise ConnectionLost(str(self._places[0]), silence)
         ext = call.answer.ext
         name = ext.get("brokerName")
-        # A broker that does not say who it is counts as the one that was expected.
+        # A broker that does not tell its name counts as the expected one.
         self.broker = BrokerIdentity(str(name), str(ext.get("startId"))) if name is not None else None
         if self.broker is not None and self._expected is not None:
             difference = self.broker.difference_from(self._expected)
@@ -317,7 +317,7 @@ class Connection:
                     if code == 0 and not _is_connected(sock):
                         code = errno.ETIMEDOUT
                 if code == 0 and sock.getsockname() == sock.getpeername():
-                    # Where nobody listens on this machine, a socket that gets that very port connects to itself.
+                    # If the port is unused on this machine, the socket may get that very port and connect to itself.
                     code = errno.ECONNREFUSED
             except BaseException:
                 sock.close()
@@ -331,7 +331,7 @@ class Connection:
     async def _resolve(self, place: Address) -> list[tuple[int, Any]]:
         host, port = place.host, place.port
         try:
-            # Numbers need no name server, so nothing here waits.
+            # A numeric host needs no name server, so this does not block.
             found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_NUMERICHOST)
         except socket.gaierror:
             found = await self._runtime.in_thread(
@@ -343,65 +343,67 @@ class Connection:
 
     @property
     def has_unwritten(self) -> bool:
-        """Whether frames wait that nobody is writing."""
+        """Whether there are unwritten frames and no caller is writing them."""
         return bool(self._out) and not self._writing
 
     def start(self, code: int, ext: Mapping[str, Value], waiter: Waiter, body: Buffer = b"") -> Call:
-        """Queue a request on the open connection; the caller goes on to `Pump.wait`."""
+        """Queue a request on the open connection; the caller then calls `Pump.wait`."""
         return self.start_template(RequestTemplate(code, ext), waiter, body)
 
     def start_template(self, template: RequestTemplate, waiter: Waiter, body: Buffer = b"") -> Call:
-        """As `start`, with a header that was encoded before."""
-        core = self._core
-        call = core.new_call(waiter) if template.of_many is None else core.new_shareable(waiter, template)
+        """Like `start`, with an encoded header."""
+        channel = self._channel
+        call = (
+            channel.new_call(waiter) if template.of_many is None else channel.new_shareable(waiter, template)
+        )
         head = template.encode(call.opaque, len(body))
         self._out.append((call, (head, body) if body else (head,)))
         return call
 
     def start_oneway(self, template: RequestTemplate, waiter: Waiter, body: Buffer = b"") -> OnewayCall:
-        """As `start_template`, for a request with the oneway flag: the call is done when the system has all of it."""
-        call = self._core.new_oneway(waiter)
+        """Like `start_template`, for a oneway request: the call is done when the system has taken the whole frame."""
+        call = self._channel.new_oneway(waiter)
         self._out.append((call, (template.encode(call.opaque, len(body)), body)))
         return call
 
-    def answer(self, core: ChannelCore, header: Header, header_type: int, body: Buffer) -> None:
-        """Write the answer to a request that came through `core`; dropped if that connection is gone. Never waits."""
-        if core is not self._core or self._socket is None:
+    def answer(self, channel: Channel, header: Header, header_type: int, body: Buffer) -> None:
+        """Queue the answer to a request that came on `channel`; dropped if that connection is gone. Never waits."""
+        if channel is not self._channel or self._socket is None:
             return
         frame = encode_frame_head(header, header_type, len(body))
-        self._out.append((core.new_oneway(Waiter()), (frame, body)))
+        self._out.append((channel.new_oneway(Waiter()), (frame, body)))
         if not self.flush_now():
-            self._runtime.interrupt()  # whoever reads writes the rest
+            self._runtime.interrupt()  # the reader writes the rest
 
-    def _new_core(self) -> ChannelCore:
+    def _new_channel(self) -> Channel:
         def take(header: Header, header_type: int, body: memoryview) -> None:
-            self._on_request(BrokerRequest(self, core, header, header_type, body))
+            self._on_request(BrokerRequest(self, channel, header, header_type, body))
 
-        core = ChannelCore(take)
-        return core
+        channel = Channel(take)
+        return channel
 
     def usable(self) -> bool:
         """Whether frames may be queued now.
 
-        A connection that has been idle is looked at first: the broker may have hung up, and no frame is risked then.
+        An idle connection is read first, to notice that the broker has closed it before a frame is sent.
         """
         if self._socket is None or self._unsure:
             return False
         if (
             self._runtime.now() - self._read_at > _IDLE_S
-            and self._core.pending == 0
+            and self._channel.pending == 0
             and not self._pump.reading
         ):
             self.read_ready()
         return self._socket is not None
 
     async def write_out(self, timeout_s: float, *, polite: bool) -> None:
-        """Take the write turn: hand queued frames to the system until none is left, time is up or it takes no more.
+        """Take the write turn: write queued frames until none is left, `timeout_s` has passed or writing is stuck.
 
-        A broker that does not read must not hold up those who wait for others: the turn is given up after a moment in
-        which nothing could be written, so that whoever had it looks after the rest.
+        The turn is given up shortly after the system accepts no more bytes, so that a broker that does not read does
+        not delay callers that wait for other brokers.
 
-        `polite` lets other ready tasks queue theirs first, so that they share the write.
+        `polite`: first let other ready tasks queue their frames, so that they share the write.
         """
         started_at = self._runtime.now()
         deadline, stuck_at = started_at + timeout_s, started_at + _STUCK_S
@@ -422,7 +424,7 @@ class Connection:
             self._pump.look_at_reader()
 
     def flush_now(self) -> bool:
-        """Write what the system takes at once, and return whether that was all; whoever waits next writes the rest."""
+        """Write what the system takes without waiting; return whether nothing is left."""
         out = self._out
         if out and not self._writing and self._socket is not None:
             if len(out) == 1 and not self._out_skip and len(out[0][1][-1]) <= _JOIN_BYTES_MAX:
@@ -432,10 +434,10 @@ class Connection:
         return not out
 
     def _write_some(self, sock: socket.socket) -> bool:
-        """Write as much as the system takes at once; False when it takes nothing more."""
+        """Write as much as the system takes without waiting; False if it took nothing."""
         batch = next_batch(
             self._out,
-            self._core,
+            self._channel,
             self._send_again,
             begun=self._out_skip > 0,
             bytes_max=_JOIN_BYTES_MAX,
@@ -455,7 +457,7 @@ class Connection:
         return True
 
     def _write_single(self, sock: socket.socket, frame: Outgoing) -> None:
-        """As `_write_some`, for the only frame, not large and not begun: usual where one message is in flight."""
+        """Like `_write_some`, for a single small frame that is not partly written: usual with one message in flight."""
         call, pieces = frame
         data = pieces[0] if len(pieces) == 1 else b"".join(pieces)
         try:
@@ -470,9 +472,9 @@ class Connection:
             self._out_skip = written
 
     def _write_failed(self, error: OSError) -> bool:
-        """Return what `_write_some` is to return after `error`."""
+        """Return the result of `_write_some` after `error`."""
         if error.errno is None:
-            raise error  # a signal handler's, such as a TimeoutError, and not the system's: something may have left
+            raise error  # from a signal handler, for example a TimeoutError: bytes may have been written
         if isinstance(error, (BlockingIOError, InterruptedError)):
             return False
         self.lose(ConnectionLost(str(self._places[0]), error.strerror or str(error)))
@@ -503,28 +505,28 @@ class Connection:
         self._out_skip = written
 
     def _has_begun(self, call: Call) -> None:
-        """The frame of `call` is on its way: what it carries cannot be taken apart again."""
+        """Note that a part of the call's frame was written: a shared frame can no longer be split."""
         if isinstance(call, SharedCall) and not call.has_begun:
             call.has_begun = True
-            self._core.join(call, [member for member, _ in call.frames])
+            self._channel.join(call, [member for member, _ in call.frames])
 
     def _send_again(self, puts: Iterable[tuple[ShareableCall, Buffer]]) -> None:
-        """Queue puts anew, before what waits to be written, each in a frame of its own."""
+        """Queue puts again, each in its own frame, before everything that is unwritten."""
         frames: list[Outgoing] = [self._out.popleft()] if self._out_skip else []
         for call, record in puts:
-            self._core.renew(call)
+            self._channel.renew(call)
             frames.append((call, (call.template.encode(call.opaque, len(record)), record)))
         self._out.extendleft(reversed(frames))
 
     def abandon(self, call: Call) -> bool:
-        """Stop waiting for `call`; True when its frame was still unwritten and has been taken back."""
-        self._core.abandon(call)
+        """Stop waiting for `call`; True if its frame was unwritten and has been removed."""
+        self._channel.abandon(call)
         if call.sent or (isinstance(call, ShareableCall) and call.shared is not None):
             return False
         for index, (queued, _) in enumerate(self._out):
             if queued is call:
                 if index == 0 and self._out_skip:
-                    return False  # its first bytes are gone, so the rest must follow
+                    return False  # partly written: the rest must follow
                 del self._out[index]
                 return True
         return not call.sent
@@ -532,11 +534,11 @@ class Connection:
     # -- reading ---------------------------------------------------------------------------------------------
 
     def read_ready(self) -> bool:
-        """Take what the socket has and finish the calls it answers; a failure ends the connection.
+        """Read what the socket has and finish the answered calls; a failure ends the connection.
 
-        Return False if it is known that there is nothing more: the socket was found empty, or the connection has ended.
+        Return False if there is certainly nothing more: the socket was empty, or the connection has ended.
         """
-        core = self._core
+        channel = self._channel
         for _ in range(_READS_MAX):
             if self._socket is None:
                 return False
@@ -547,7 +549,7 @@ class Connection:
                 return False
             except OSError as error:
                 if error.errno is None:
-                    raise  # a signal handler's
+                    raise  # from a signal handler
                 self.lose(ConnectionLost(str(self._places[0]), error.strerror or str(error)))
                 return False
             if not data:
@@ -558,7 +560,7 @@ class Connection:
                     self._useful = True
                     self._backoff.reset()
                 self._read_at = self._runtime.now()
-                expects_more = core.receive_data(data)
+                expects_more = channel.receive_data(data)
             except ProtocolError as error:
                 self.lose(self._refusal_of(data, error))
                 return False
@@ -576,28 +578,28 @@ class Connection:
     # -- ending ----------------------------------------------------------------------------------------------
 
     def lose(self, error: ReputError) -> None:
-        """Close the socket and fail every pending call. The next `open` connects anew."""
+        """Close the socket and fail every pending call. The next `open` reconnects."""
         sock, self._socket = self._socket, None
         self._drop_unwritten(error)
         if sock is not None:
             self._pump.remove(self)
             self._runtime.close_socket(sock)
             if not self._useful:
-                # Accepted and dropped at once: without a pause that would be tried again thousands of times.
+                # Accepted and closed at once: without a delay this would repeat thousands of times.
                 self._next_attempt_at = self._runtime.now() + self._backoff.next_delay_s()
-        self._core.fail_all(error)
+        self._channel.fail_all(error)
         if sock is not None:
             self._on_lost(self)
 
     def close(self) -> None:
-        """End the connection for good; calls in progress raise `ClientClosed`."""
+        """Close the connection for good; calls in progress raise `ClientClosed`."""
         self._closed = True
         self.lose(ClientClosed("the client was closed while it was used"))
         if self._connecting is not None:
             self._connecting.set()
 
     def leave_to_parent(self) -> None:
-        """In a forked child: let go of the parent's connection without a word on it."""
+        """In a forked child: release the parent's socket without sending anything on it."""
         sock, self._socket = self._socket, None
         if sock is not None:
             sock.close()
@@ -605,10 +607,10 @@ class Connection:
         self._writing = False
         error = ConnectionLost(str(self._places[0]), "it belongs to the parent process")
         self._drop_unwritten(error)
-        self._core.fail_all(error)
+        self._channel.fail_all(error)
 
     def _drop_unwritten(self, error: ReputError) -> None:
-        """Forget the frames that wait to be written. Calls that wait for an answer are pending and fail with those."""
+        """Drop the unwritten frames. Calls that expect an answer are pending and fail with the others."""
         dropped = [call for call, _ in self._out]
         self._out.clear()
         self._out_skip = 0

@@ -1,15 +1,14 @@
-"""Who reads and who writes: the turns that callers of one client take, so that it needs no background task.
+"""Which caller reads and which writes, so that a client needs no background task.
 
-A caller that waits for an answer reads and writes meanwhile. The first to wait takes the *read turn*: it waits
-for the sockets and finishes the calls, its own and those of other callers, until its own is done. The others sleep
-and are woken by their answers. A caller that finds unsent bytes takes the *write turn* of that connection. One rule
-keeps it alive: **a caller that leaves, for whatever reason, wakes one sleeper if a turn is free**. So a cancelled
-task or an interrupted thread leaves nothing open, nothing owned and no caller stuck, and frames that many tasks
-queue in one tick leave in one write: the second to come lets the others go first, then writes for all.
+A caller that waits for an answer also reads and writes. The first one takes the *read turn*: it waits for the sockets
+and finishes calls, its own and others', until its own is done. The others sleep until their answers wake them. A caller
+that finds unwritten frames takes the *write turn* of that connection. One rule keeps this going: **a caller that
+leaves, for any reason, wakes one sleeper if a turn is free**. So a cancelled task or interrupted thread leaves no turn
+taken and no caller stuck. Frames that many tasks queue at once leave in one write: the writer lets the others queue
+theirs first.
 
-A member of a consumer group has a background besides, which must hear what the broker says while the application is
-busy elsewhere. It *attends*: it takes the read turn once no caller has wanted it for a while, and gives it up to the
-first caller that comes, so that what callers wait for goes through no second pair of hands.
+A group member also has a background, which must notice requests from the broker while the application is busy. It
+*attends*: it takes the read turn after no caller wanted it for a while, and gives it to the first caller that comes.
 """
 
 from __future__ import annotations
@@ -17,43 +16,43 @@ from __future__ import annotations
 import socket
 from typing import TYPE_CHECKING, Final
 
-from reput_client.transport.core import Waiter
+from reput_client.transport.channel import Waiter
 from reput_client.transport.runtime import Event, Runtime
 
 if TYPE_CHECKING:
     from reput_client.transport.connection import Connection
 
 _ATTEND_AFTER_S: Final = 0.05
-"""How long callers must have left the sockets alone before the background reads them."""
+"""How long no caller must have read before the background reads."""
 
 
 class Pump:
-    """The turns of one client over all its connections."""
+    """The read and write turns of one client over all its connections."""
 
     def __init__(self, runtime: Runtime) -> None:
         self._runtime = runtime
         self._connections: list[Connection] = []
-        self._sockets: tuple[socket.socket, ...] = ()  # of those
+        self._sockets: tuple[socket.socket, ...] = ()  # of `_connections`
         self._reader: Waiter | None = None
         self._sleepers: dict[Waiter, Event] = {}
         self._attending = False  # whether the reader is the background
-        self._resting: Event | None = None  # set when the background should look whether it is needed
+        self._resting: Event | None = None  # set when the background should check whether to read
         self._unattended = False  # whether no caller has read for a while
 
     @property
     def reading(self) -> bool:
-        """Whether a caller has the read turn. While only the background has it, any caller may read."""
+        """Whether a caller has the read turn. While the background has it, any caller may read."""
         return self._reader is not None and not self._attending
 
     def touch(self) -> None:
-        """A caller takes what comes, without waiting: the background need not read yet."""
+        """Note that a caller reads without waiting: the background need not read yet."""
         self._unattended = False
 
     def add(self, connection: Connection) -> None:
-        """Read `connection` from now on, also for a reader that is already waiting for the others.
+        """Read `connection` from now on; a waiting reader includes it at once.
 
         Raises:
-            OSError: the operating system refuses what waiting takes; the connection was not added.
+            OSError: the operating system refuses what waiting needs; the connection was not added.
         """
         self._runtime.prepare()
         self._connections.append(connection)
@@ -63,7 +62,7 @@ class Pump:
             self._resting.set()
 
     def remove(self, connection: Connection) -> None:
-        """Forget a connection that is gone."""
+        """Remove a connection that has ended."""
         if connection in self._connections:
             index = self._connections.index(connection)
             del self._connections[index]
@@ -71,18 +70,18 @@ class Pump:
             self._runtime.interrupt()
 
     def wake(self, waiter: Waiter) -> None:
-        """End the wait of `waiter`, also where it has the read turn."""
+        """End the wait of `waiter`, even if it has the read turn."""
         waiter.notify()
         if self._reader is waiter:
             self._runtime.interrupt()
 
     def look_at_reader(self) -> None:
-        """End the wait of the reader if what it waits for was finished by a write: its sockets will not tell."""
+        """End the reader's wait if a write has finished its call: its sockets will not wake it."""
         if self._reader is not None and self._reader.ready:
             self._runtime.interrupt()
 
     async def wait(self, waiter: Waiter, deadline: float) -> bool:
-        """Wait until one of the waiter's calls has finished; False when `deadline` came first."""
+        """Wait until one of the waiter's calls has finished; False if `deadline` came first."""
         runtime = self._runtime
         try:
             while not waiter.ready:
@@ -96,16 +95,16 @@ class Pump:
                     unwritten = self._unwritten()
                 if unwritten is not None and self._reader is None and not self._others_are_ready():
                     if unwritten.flush_now():
-                        # Usually all that it takes, and with a single connection there is nothing more to look for.
+                        # Usually everything was written, and a single connection has no other to check.
                         unwritten = None if alone else self._unwritten()
                     if waiter.ready:
-                        continue  # that was all it waited for, or the connection failed
+                        continue  # the write finished its call, or the connection failed
                 if unwritten is not None:
                     await unwritten.write_out(remaining, polite=True)
                     if self._reader is None and unwritten.has_unwritten:
                         self._read_all()  # its broker takes no more for now; others may have answered
                 elif self._reader is None and connections:
-                    # As `_read`; here, since every send comes this way.
+                    # `_read` inlined: every send takes this path.
                     self._unattended = False
                     self._reader = waiter
                     try:
@@ -126,11 +125,11 @@ class Pump:
                 self._hand_over()
 
     def _others_are_ready(self) -> bool:
-        """Whether others were woken along with the caller, and probably have something to write in a moment, too."""
+        """Whether other callers were woken too, and will probably queue frames in a moment."""
         return bool(self._sleepers) and next(iter(self._sleepers)).ready
 
     async def attend(self, waiter: Waiter, deadline: float) -> None:
-        """As `wait`, for the one background of a client: callers come first, and it reads where none does."""
+        """Like `wait`, for the background: it reads only while no caller does."""
         runtime = self._runtime
         try:
             while not waiter.ready:
@@ -155,7 +154,7 @@ class Pump:
             self._hand_over()
 
     async def _rest(self, waiter: Waiter, timeout_s: float) -> None:
-        """Wait until a caller that reads has left; or, where none reads, for a while to see whether one comes."""
+        """Wait until the reading caller leaves; if none reads, wait briefly for one to come."""
         event = self._runtime.event()
         waiter.wake = event.set
         free = self._reader is None and bool(self._connections)
@@ -207,11 +206,11 @@ class Pump:
             event.set()
             return
         if self._reader is not None and unwritten is not None:
-            # No caller sleeps, but the reader does not know that there is something left to write.
+            # No caller sleeps, but the reader does not know that there are unwritten frames.
             self._runtime.interrupt()
 
     def reset(self) -> None:
-        """Forget every turn and sleeper: in a forked child their threads do not exist."""
+        """In a forked child: forget every turn and sleeper; their threads do not exist."""
         self._reader = None
         self._attending = self._unattended = False
         self._resting = None

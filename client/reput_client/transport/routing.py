@@ -1,4 +1,4 @@
-"""Which brokers hold a topic, and which of its queues can be written and read. Pure; `session.py` fetches."""
+"""Routes: which brokers hold a topic, and which of its queues are writable and readable. `session.py` fetches them."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ TEMPLATE_QUEUES_MAX: Final = 4
 class Route:
     """The queues of one topic and the addresses of the brokers that hold them.
 
-    `template` marks the route of a topic that does not exist yet and that the broker will make on the first
-    send (RocketMQ: TopicPublishInfo from the topic TBW102).
+    `template` marks the route of a topic that does not exist yet; the broker creates it on the first send (RocketMQ:
+    TopicPublishInfo from the topic TBW102).
     """
 
     topic: str
@@ -35,10 +35,10 @@ class Route:
     def from_body(
         cls, topic: str, body: TopicRoute, home: Address | None = None, answered_by: str | None = None
     ) -> Route:
-        """Read a broker's answer: write queues where the topic may be written, read queues where it may be read.
+        """Read a broker's answer: write queues of writable topics, read queues of readable ones.
 
-        If broker `answered_by`, which was asked at `home`, is the only one, it is reached there, whatever it announces:
-        what it announces may be unreachable from here, or another broker's here.
+        If `answered_by` is the only broker, its address is `home`, where it was asked. The address that it announces
+        may be unreachable from here, or belong to another broker.
         """
         writable: list[MessageQueue] = []
         readable: list[MessageQueue] = []
@@ -58,7 +58,7 @@ class Route:
         return cls(topic, tuple(writable), tuple(readable), brokers)
 
     def as_template_for(self, topic: str) -> Route:
-        """Return what this route, the template topic's, says of `topic`: at most 4 queues on each broker."""
+        """Return the route for `topic` by this template topic's route: at most 4 queues on each broker."""
         queues = tuple(
             MessageQueue(topic, queue.broker_name, queue.queue_id)
             for queue in self.writable
@@ -68,47 +68,47 @@ class Route:
 
 
 class RouteTable:
-    """Routes by topic, each with the time it was learnt."""
+    """Routes by topic, each with the time when it was fetched."""
 
     def __init__(self, refresh_s: float = ROUTE_REFRESH_S) -> None:
         self._refresh_s = refresh_s
         self._routes: dict[str, tuple[Route, float]] = {}
 
     def get(self, topic: str) -> Route | None:
-        """Return what is known of `topic`, however old."""
+        """Return the route of `topic`, however old, or None."""
         entry = self._routes.get(topic)
         return entry[0] if entry else None
 
     def fresh(self, topic: str, now: float) -> Route | None:
-        """Return what is known of `topic` if one can send by it and it is not time to ask again."""
+        """Return the route of `topic` if it is not a template and not due for a refresh."""
         entry = self._routes.get(topic)
         if entry is None or entry[0].template or now - entry[1] >= self._refresh_s:
             return None
         return entry[0]
 
     def is_stale(self, topic: str, now: float) -> bool:
-        """Tell whether it is time to ask again."""
+        """Return whether the route is missing or due for a refresh."""
         entry = self._routes.get(topic)
         return entry is None or now - entry[1] >= self._refresh_s
 
     def put(self, route: Route, now: float) -> None:
-        """Keep a route learnt at `now`."""
+        """Store a route fetched at `now`."""
         self._routes[route.topic] = (route, now)
 
     def touch(self, topic: str, now: float) -> None:
-        """Count a known route as fresh: a request for it is in progress."""
+        """Count a route as fresh while a request for it is in progress."""
         entry = self._routes.get(topic)
         if entry is not None:
             self._routes[topic] = (entry[0], now)
 
     def topics_at(self, address: Address) -> list[str]:
-        """Return the topics of which a broker is at `address`."""
+        """Return the topics that have a broker at `address`."""
         return [topic for topic, (route, _) in self._routes.items() if address in route.brokers.values()]
 
     def expire(self, topic: str) -> None:
-        """Ask for a known route at its next use, which goes by what is known meanwhile."""
+        """Make the route due for a refresh; it stays in use until then."""
         self.touch(topic, -math.inf)
 
     def forget(self, topic: str) -> None:
-        """Ask again at the next use."""
+        """Remove the route; the next use fetches it."""
         self._routes.pop(topic, None)

@@ -1,4 +1,4 @@
-"""What every client is built on: the addresses it was given, its connections, its routes, one way to ask."""
+"""The session that every client is built on: addresses, connections, routes and requests."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from reput_client.errors import (
 from reput_client.transport.address import Address, parse_addresses
 from reput_client.transport.backoff import Backoff
 from reput_client.transport.broker_requests import RequestHandlers
+from reput_client.transport.channel import Call, RequestTemplate, Waiter
 from reput_client.transport.connection import BrokerIdentity, Connection
-from reput_client.transport.core import Call, RequestTemplate, Waiter
 from reput_client.transport.pump import Pump
 from reput_client.transport.routing import Route, RouteTable
 from reput_client.transport.runtime import CallerRuns, Runtime
@@ -35,7 +35,7 @@ from reput_protocol.wire.header import ONEWAY_FLAG, HeaderType, Value
 CONNECT_TIMEOUT_S: Final = 3.0
 REQUEST_TIMEOUT_S: Final = 3.0
 SILENCE_S: Final = 1.0
-"""After so long without a byte a broker that may be somewhere else is asked whether it is there."""
+"""After this long without a byte, a broker with alternatives is asked whether it is there."""
 
 log = logging.getLogger("reput_client")
 
@@ -44,8 +44,8 @@ class Session:
     """Connections and routes of one client. It owns no task; the caller that awaits drives it (see `pump.py`).
 
     Attributes:
-        requests: who takes what the broker asks by itself.
-        on_lost: called, never waiting, when a connection has ended; whatever depended on it must be made again.
+        requests: the handlers of requests from the broker.
+        on_lost: called when a connection has ended; must not wait. State bound to the connection must be renewed.
     """
 
     def __init__(
@@ -77,16 +77,16 @@ class Session:
     # -- connections -------------------------------------------------------------------------------------------
 
     def check_open(self) -> None:
-        """Raise `ClientClosed` if this client is closed."""
+        """Raise `ClientClosed` if the client is closed."""
         if self.closed:
             raise ClientClosed
 
     def deadline(self, timeout_s: float | None) -> float:
-        """Return the time at which `timeout_s` (None: the client's own) will be over."""
+        """Return the time `timeout_s` (None: the client's default) from now."""
         return self.runtime.now() + (self.timeout_s if timeout_s is None else timeout_s)
 
     def connection_to(self, address: Address) -> Connection:
-        """Return the one connection to `address`, open or not."""
+        """Return the connection to `address`, open or not."""
         connection = self._connections.get(address)
         if connection is None:
             connection = self._connections[address] = Connection(
@@ -101,24 +101,24 @@ class Session:
         return connection
 
     def known_connection(self, queue: MessageQueue) -> Connection | None:
-        """Return the connection to the queue's broker, open or not, if both are known already."""
+        """Return the connection to the queue's broker, open or not, if route and connection exist."""
         topic, broker_name, _ = queue
         route = self.routes.get(topic)
         address = None if route is None else route.brokers.get(broker_name)
         return None if address is None else self._connections.get(address)
 
     async def connect(self) -> None:
-        """Connect to the first address that answers, each tried once: a wrong address shows at once.
+        """Connect to the first address that answers, each tried once, so that a wrong address fails at once.
 
         Raises:
-            ConnectFailed: none can be reached.
+            ConnectFailed: no address can be reached.
         """
         self.check_open()
         deadline = self.deadline(self.connect_timeout_s)
         await self.connection_to(self.home).open(deadline, patient=False)
 
     async def open(self, address: Address | None, deadline: float) -> Connection:
-        """Return an open connection to `address`, or to the client's own.
+        """Return an open connection to `address`, by default the client's own.
 
         Raises:
             ConnectFailed: not before the deadline.
@@ -134,7 +134,7 @@ class Session:
         return connection
 
     def unreachable(self, address: Address) -> None:
-        """No connection to `address` could be made: ask again where the brokers of its topics are."""
+        """Refresh the routes of the topics at an address that cannot be reached."""
         if address != self.home:
             for topic in self.routes.topics_at(address):
                 self.routes.expire(topic)
@@ -144,7 +144,7 @@ class Session:
         """Return an open connection to the queue's broker.
 
         Raises:
-            BrokerNotFound: the route names no address for it, or another broker is there now.
+            BrokerNotFound: the route has no address for it, or another broker is at that address now.
             ConnectFailed, ClientClosed: as `open`.
         """
         connection = await self.open(await self.broker_address(queue, deadline), deadline)
@@ -153,7 +153,7 @@ class Session:
         return connection
 
     def _met(self, connection: Connection) -> None:
-        """A broker has said who it is. Where another one was before, nothing is known of its topics."""
+        """Forget the routes through the home address if another broker is there now."""
         if connection.address == self.home:
             for topic in self.routes.topics_at(self.home):
                 route = self.routes.get(topic)
@@ -164,24 +164,24 @@ class Session:
 
     @property
     def connected(self) -> bool:
-        """Whether there is any connection that has not failed yet."""
+        """Whether any connection is open."""
         return any(connection.is_open for connection in self._connections.values())
 
     def poll(self, *, to_the_end: bool = False) -> None:
-        """Take what has already come on the open connections, without waiting.
+        """Take what has arrived on the open connections, without waiting.
 
-        `to_the_end`: all of it, so that a connection that the broker has closed is known to be lost after this.
+        `to_the_end`: all of it, so that a connection that the broker has closed is known to be lost on return.
         """
         reading = self.pump.reading
         if reading and not to_the_end:
-            return  # the caller that reads takes it
+            return  # the reading caller takes it
         self.pump.touch()
         for connection in list(self._connections.values()):
             if connection.is_open:
                 while connection.read_ready() and to_the_end:
                     pass
         if reading:
-            self.runtime.interrupt()  # what the reader waits for may have been taken here
+            self.runtime.interrupt()  # the reader's answer may have been taken here
 
     # -- requests ----------------------------------------------------------------------------------------------
 
@@ -197,11 +197,11 @@ class Session:
         body: Buffer = b"",
         ext_repeated: Mapping[str, Value] | None = None,
     ) -> Call:
-        """Send a request that may safely be repeated and return the answered call, whatever its code.
+        """Send an idempotent request and return the answered call, whatever its code.
 
-        It goes to `address`, or to the broker of `queue`, or else to the client's own address. A connection that is
-        lost meanwhile is made again and the request repeated, until the deadline; with `ext_repeated` in the place of
-        `ext`, if it is given.
+        It goes to `address`, else to the broker of `queue`, else to the client's own address. If the connection is
+        lost, the client reconnects and repeats the request, with `ext_repeated` in place of `ext` if given, until the
+        deadline.
 
         Raises:
             BrokerNotFound: the queue's broker cannot be found.
@@ -232,10 +232,10 @@ class Session:
                 ext = ext_repeated
 
     async def _wait(self, connection: Connection, call: Call, deadline: float) -> bool:
-        """Wait for the end of a call; False when `deadline` came first.
+        """Wait for the end of a call; False if `deadline` came first.
 
-        A broker that is silent meanwhile is asked whether it is there, if it may be somewhere else. Where it is not,
-        its connection is lost, and the call has failed.
+        A broker that is silent meanwhile is asked to identify itself if there is an alternative to it; if it does not,
+        its connection is lost and the call fails.
         """
         if not connection.is_doubtful:
             return await self.pump.wait(call.waiter, deadline)
@@ -262,7 +262,7 @@ class Session:
         body: Buffer = b"",
         ext_repeated: Mapping[str, Value] | None = None,
     ) -> Call:
-        """As `ask`, for requests of which only SUCCESS is an answer.
+        """Like `ask`, but every answer except SUCCESS raises.
 
         Raises:
             BrokerError: the broker refused.
@@ -292,7 +292,7 @@ class Session:
     ) -> None:
         """Send a request without an answer; return once the system has taken all of it.
 
-        What becomes of it then is unknown. A frame that cannot have left whole is sent on the next connection.
+        Its outcome is unknown. A frame that cannot have left completely is sent again on the next connection.
 
         Raises:
             RequestTimeout, ConnectFailed, ConnectionLost: it did not leave before the deadline.
@@ -320,7 +320,7 @@ class Session:
     # -- routes ------------------------------------------------------------------------------------------------
 
     async def route(self, topic: str, deadline: float) -> Route:
-        """Return the route of `topic`: from memory, refreshed on the side every 30 s, else from the broker.
+        """Return the route of `topic` from memory, refreshed in the background every 30 s, or from the broker.
 
         Raises:
             TopicNotFound: the broker has no such topic.
@@ -332,7 +332,7 @@ class Session:
         return known
 
     async def fetch_route(self, topic: str, deadline: float) -> Route:
-        """Ask for the route of `topic` now."""
+        """Fetch the route of `topic` now."""
         call = await self.ask(
             RequestCode.GET_ROUTEINFO_BY_TOPIC, route_ext(topic), what=f"route of {topic}", deadline=deadline
         )
@@ -342,7 +342,7 @@ class Session:
         """Return the route to send by; for a topic that does not exist yet, the template's.
 
         Raises:
-            TopicNotFound: there is no such topic and the broker does not make topics on first use.
+            TopicNotFound: there is no such topic, and the broker does not create topics on first use.
         """
         known = self.routes.get(topic)
         if known is not None and not known.template:
@@ -360,12 +360,12 @@ class Session:
             return route
 
     async def _refresh(self, topic: str, deadline: float) -> None:
-        """As `refresh_soon`, but connect first if there is no connection to ask over; for a short time only."""
+        """Like `refresh_soon`, but connect first, briefly, if there is no connection."""
         now = self.runtime.now()
         if self.routes.is_stale(topic, now):
             home = self.connection_to(self.home)
             if not home.is_open:
-                self.routes.touch(topic, now)  # if this fails, the next attempt is due after an interval
+                self.routes.touch(topic, now)  # if this fails, the next attempt is one interval later
                 try:
                     await home.open(min(deadline, now + SILENCE_S), patient=False)
                 except ConnectFailed as error:
@@ -375,7 +375,7 @@ class Session:
             self.refresh_soon(topic)
 
     def refresh_soon(self, topic: str) -> None:
-        """If the route is due for a refresh, ask for it without waiting; the answer is taken when it comes."""
+        """Request the route, if it is due for a refresh, without waiting for the answer."""
         now = self.runtime.now()
         connection = self.connection_to(self.home)
         if connection.is_open and self.routes.is_stale(topic, now):
@@ -399,7 +399,7 @@ class Session:
         return route
 
     def learn_quietly(self, topic: str, call: Call) -> None:
-        """Take the answer of a refresh; one that failed changes nothing but what is known to be gone."""
+        """Take the answer of a background refresh; a failure only removes the route of a topic that is gone."""
         try:
             self._learn(topic, call)
         except TopicNotFound:
@@ -408,10 +408,10 @@ class Session:
             log.warning("route of %s not refreshed: %s", topic, error)
 
     async def broker_address(self, queue: MessageQueue, deadline: float) -> Address:
-        """Return the address of the queue's broker, asking again at once when it is not known.
+        """Return the address of the queue's broker; fetches the route again if it is not known.
 
         Raises:
-            BrokerNotFound: the route names no address for it even then.
+            BrokerNotFound: the fetched route has no address for it.
         """
         route = self.routes.get(queue.topic)
         address = route.brokers.get(queue.broker_name) if route is not None else None
@@ -427,10 +427,10 @@ class Session:
     ) -> MessageQueue:
         """Return queue `queue_id` of `topic` on the named broker, or on the only one that has it.
 
-        Whether there is such a queue, and whether it can be read, is left to the broker to judge.
+        Whether the queue exists and is readable is left to the broker.
 
         Raises:
-            AmbiguousQueue: several brokers have a queue of that number, and none is named.
+            AmbiguousQueue: several brokers have a queue of that number and none is named.
             BrokerNotFound: the route names no broker.
         """
         if broker_name is None:
@@ -449,26 +449,26 @@ class Session:
     # -- ending ------------------------------------------------------------------------------------------------
 
     def _close_sockets(self) -> None:
-        """An interrupt has closed the client: only let go of the sockets."""
+        """Close the sockets only, after an interrupt has closed the client."""
         for connection in list(self._connections.values()):
             if connection.is_open:
                 self.runtime.close_socket(connection.sock)
 
     def close(self) -> None:
-        """Close every connection; callers that wait get `ClientClosed`. Never waits, and may be called twice."""
+        """Close every connection; waiting callers raise `ClientClosed`. Never waits; idempotent."""
         self.closed = True
         for connection in self._connections.values():
             connection.close()
 
     def after_fork(self) -> None:
-        """In a forked child: leave the parent's connections alone and start with none."""
+        """In a forked child: abandon the parent's connections and start with none."""
         self.pump.reset()
         for connection in self._connections.values():
             connection.leave_to_parent()
 
 
 class _RouteArrival(Waiter):
-    """Takes the answer of a route refresh that no caller waits for."""
+    """Takes the answer of a background route refresh."""
 
     __slots__ = ("_session", "_topic", "call")
 
@@ -479,17 +479,17 @@ class _RouteArrival(Waiter):
         self.call: Call | None = None
 
     def notify(self) -> None:
-        """The answer is here, or the connection is gone."""
+        """Take the answer, or nothing if the connection is gone."""
         super().notify()
         if self.call is not None and not self._session.closed:
             self._session.learn_quietly(self._topic, self.call)
 
 
 def raise_refusal(call: Call) -> None:
-    """Raise what an answered call says if it does not say SUCCESS.
+    """Raise the error of an answered call unless its code is SUCCESS.
 
     Raises:
-        BrokerError: the refusal, as the class that its code and remark stand for.
+        BrokerError: the refusal, in the class for its code and remark.
     """
     header = call.answer
     if header.code != ResponseCode.SUCCESS:
@@ -502,5 +502,5 @@ def route_ext(topic: str) -> dict[str, Value]:
 
 
 def wall_clock_ms() -> int:
-    """Return the time that messages are born at, in milliseconds since 1970."""
+    """Return the current time, a message's born time, in milliseconds since 1970."""
     return time.time_ns() // 1_000_000

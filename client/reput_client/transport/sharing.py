@@ -1,12 +1,12 @@
-"""Puts that wait to be written at the same time leave as one: what many tasks send at once shares frames.
+"""Puts of several tasks share frames: those that are unwritten at the same time leave together.
 
-Frames queue up at a connection while others are written or their tasks run. Puts of one message each, to one queue and
-at one ack level, then become one block, when they are written and not before: nobody waits for company. Each keeps
-its own call, and is answered as if it had travelled alone.
+Frames queue at a connection while others are written or other tasks run. When frames are written, puts of one message
+each to the same queue at the same ack level are joined into one block; no put waits for others. Each put keeps its own
+call and is answered as if it had been sent alone.
 
-A block is stored whole or not at all. If the broker finds fault with what is in one, its messages are sent again, alone
-this time, so that the faulty one fails and no other. They come behind what has been written meanwhile; otherwise puts
-into one queue keep their order, also at different ack levels.
+The broker stores a block whole or not at all. If it rejects a message of a block, the messages are sent again, one per
+frame, so that only the faulty one fails. They then follow what was written meanwhile; otherwise puts into one queue
+keep their order, also across ack levels.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from collections import deque
 from collections.abc import Callable, Hashable, Iterable
 from contextlib import suppress
 from itertools import accumulate, repeat
-from typing import ClassVar, Final, NamedTuple, TypeAlias
+from typing import Final, NamedTuple, TypeAlias
 
-from reput_client.transport.core import ChannelCore, NoticedCall, Outgoing, ShareableCall, Waiter
+from reput_client.transport.channel import Channel, NoticedCall, Outgoing, ShareableCall, Waiter
 from reput_protocol.buffers import Buffer
 from reput_protocol.codes import ResponseCode
 from reput_protocol.commands.send import PutMessageResult
@@ -25,27 +25,25 @@ from reput_protocol.errors import HeaderFieldError, ReputError
 from reput_protocol.wire.header import Header, HeaderType
 
 RECORD_BYTES_MAX: Final = 16 * 1024
-"""Larger records travel alone: there is little to gain, and much to send again."""
+"""Larger records are sent alone: sharing gains little, and a rejected block would repeat many bytes."""
 BLOCK_RECORDS_MAX: Final = 128
 _REFUSED: Final = int(ResponseCode.MESSAGE_ILLEGAL)
 
 
 Again: TypeAlias = Callable[[Iterable[tuple[ShareableCall, Buffer]]], None]
-"""Sends puts once more, alone."""
+"""Queues puts again, each in its own frame."""
 
 
 class SharedCall(NoticedCall):
-    """A block of records that were put one by one; what becomes of it becomes of each of them.
+    """A block of records that were put one by one; each put gets the block's outcome.
 
     Args:
         opaque: of the block's frame.
-        frames: the frames that it takes the place of, in their order.
-        again: queues some of these frames anew.
+        frames: the frames that it replaces, in order.
+        again: queues some of these frames again.
     """
 
     __slots__ = ("_again", "frames", "has_begun")
-
-    is_shared: ClassVar[bool] = True
 
     def __init__(
         self,
@@ -57,27 +55,27 @@ class SharedCall(NoticedCall):
         self.frames = frames
         self._again = again
         self.has_begun = False
-        """Whether a part of its frame has been written."""
+        """Whether a part of the frame was written."""
 
     def on_sent(self) -> None:
-        """All of them have left."""
+        """Mark every put as sent."""
         for call, _ in self.frames:
             call.sent = True
 
     @property
     def is_wanted(self) -> bool:
-        """Whether anybody waits for one of them."""
+        """Whether a caller still waits for one of the puts."""
         return any(not call.is_abandoned for call, _ in self.frames)
 
     def finish(self, header: Header, body: memoryview) -> None:
-        """The answer is here: each gets its own place, if they are stored."""
+        """Answer each put with its own place if the block is stored, else with the block's answer."""
         self.done = True
         if header.code == _REFUSED:
             self._again([(call, record) for call, record in self.frames if not call.is_abandoned])
             return
         places: Iterable[PutMessageResult | None] = repeat(None)
-        if "queueOffset" in header.ext:  # stored, as was asked for or not
-            # An answer that makes no sense makes none to any of them, and each says so.
+        if "queueOffset" in header.ext:  # stored, at the asked level or not
+            # An answer that cannot be parsed goes to each put as it is, and each raises.
             with suppress(HeaderFieldError):
                 places = self._places(PutMessageResult.from_ext(header.ext))
         for (call, _), own in zip(self.frames, places, strict=False):
@@ -87,7 +85,7 @@ class SharedCall(NoticedCall):
             call.finish(header, body)
 
     def fail(self, error: ReputError) -> None:
-        """No answer will come."""
+        """End every put without an answer."""
         self.done = True
         for call, _ in self.frames:
             call.fail(error)
@@ -109,35 +107,35 @@ class SharedCall(NoticedCall):
 
 
 class Batch(NamedTuple):
-    """What is written together."""
+    """The frames of one write."""
 
     frames: list[Outgoing]
     taken: int
-    """How many of the frames that wait these are."""
+    """How many waiting frames these are."""
     size: int
     pieces: list[Buffer]
 
 
 def next_batch(
     out: deque[Outgoing],
-    core: ChannelCore,
+    channel: Channel,
     again: Again,
     *,
     begun: bool,
     bytes_max: int,
     pieces_max: int,
 ) -> Batch:
-    """Return the first frames of `out`, as many as are written together, with those joined that may be.
+    """Return the first frames of `out`, as many as are written together, joined into blocks where possible.
 
-    `out` is not changed, and a block that is not written after all counts for nothing.
+    `out` is not changed; a block that is not written has no effect.
 
     Args:
-        begun: the first frame is partly written, and stays as it is.
+        begun: the first frame is partly written and must stay as it is.
         bytes_max, pieces_max: where to stop.
     """
     frames: list[Outgoing] = []
-    groups: dict[Hashable, int] = {}  # by queue: the frame that takes more, its last one
-    members_at: dict[int, list[tuple[ShareableCall, Buffer]]] = {}  # what goes into that frame
+    groups: dict[Hashable, int] = {}  # by queue: index of the frame that may take more, its last one
+    members_at: dict[int, list[tuple[ShareableCall, Buffer]]] = {}  # the puts of that frame
     size = taken = count = 0
     for frame in out:
         call, pieces = frame
@@ -145,7 +143,7 @@ def next_batch(
         size += sum(map(len, pieces))
         count += len(pieces)
         if not isinstance(call, ShareableCall) or call.travels_alone or (begun and taken == 1):
-            groups.clear()  # nothing overtakes it
+            groups.clear()  # nothing may overtake it
             frames.append(frame)
         elif len(pieces[1]) > RECORD_BYTES_MAX:
             groups.pop(call.template.queue, None)
@@ -166,7 +164,7 @@ def next_batch(
             break
     for at, members in members_at.items():
         if len(members) > 1:
-            frames[at] = _block(members, core, again)
+            frames[at] = _block(members, channel, again)
     flat: list[Buffer] = []
     for _, pieces in frames:
         flat += pieces
@@ -174,7 +172,7 @@ def next_batch(
 
 
 def apart(frame: Outgoing) -> list[Outgoing]:
-    """Return the frames that one is made of, as they were: nothing of it has been written."""
+    """Return the original frames of an unwritten one."""
     call, _ = frame
     if not isinstance(call, SharedCall):
         return [frame]
@@ -186,12 +184,12 @@ def apart(frame: Outgoing) -> list[Outgoing]:
 
 def _block(
     members: list[tuple[ShareableCall, Buffer]],
-    core: ChannelCore,
+    channel: Channel,
     again: Again,
 ) -> Outgoing:
     of_many = members[0][0].template.of_many
     assert of_many is not None, "only such templates make shareable calls"
-    call = SharedCall(core.next_opaque(), members, again)
+    call = SharedCall(channel.next_opaque(), members, again)
     records = [record for _, record in members]
     head = of_many(len(records)).encode(call.opaque, sum(map(len, records)))
     return call, (head, *records)

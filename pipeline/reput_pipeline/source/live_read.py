@@ -9,7 +9,7 @@ from typing import Final, NamedTuple
 import pyarrow as pa
 
 from reput_client.blocking.bulk import BulkReader
-from reput_client.consume.fetching import FetchedBlock
+from reput_client.consume.fetch_records import FetchedBlock
 from reput_pipeline.source.batches import LOG_BATCH_ROWS, BatchMaker
 from reput_pipeline.source.errors import DamagedStore, DataLost
 from reput_pipeline.source.live_cluster import connect, repeated

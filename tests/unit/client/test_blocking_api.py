@@ -14,7 +14,7 @@ import reput_client
 from reput_client import blocking
 from reput_client.blocking.bulk import BatchWriter as BlockingBatchWriter
 from reput_client.blocking.bulk import BulkReader as BlockingBulkReader
-from reput_client.consume.bulk import BulkReader
+from reput_client.consume.bulk_reader import BulkReader
 from reput_client.offset_store import OffsetStore
 from reput_client.produce.batch_writer import BatchWriter
 
@@ -33,11 +33,11 @@ OF_ASYNC_CLIENTS_ONLY = {
     "after_fork",
     "failed",
     "flush_at_exit",
-    "hands",
+    "handlers",
     "new_runtime",
-    "next_in_turn",
+    "receive_nowait",
     "runtime",
-    "tell_interrupted",
+    "report_interrupted",
 }
 OTHER_TYPES = {("Consumer", "run"), ("TransactionProducer", "send_in_transaction")}
 """These take functions of the application, which are coroutine functions in the async API only."""

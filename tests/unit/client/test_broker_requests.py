@@ -8,8 +8,8 @@ from typing import Any, cast
 import pytest
 
 from reput_client.transport.broker_requests import BrokerRequest, RequestHandlers
+from reput_client.transport.channel import Channel
 from reput_client.transport.connection import Connection
-from reput_client.transport.core import ChannelCore
 from reput_protocol.codes import RequestCode, ResponseCode
 from reput_protocol.errors import BodyMalformed
 from reput_protocol.wire.header import ONEWAY_FLAG, Header, HeaderType
@@ -23,13 +23,13 @@ class Wire:
     def __init__(self) -> None:
         self.answers: list[tuple[Header, int, bytes]] = []
 
-    def answer(self, core: ChannelCore, header: Header, header_type: int, body: Any) -> None:
+    def answer(self, channel: Channel, header: Header, header_type: int, body: Any) -> None:
         self.answers.append((header, header_type, bytes(body)))
 
 
 def request(wire: Wire, code: int = INFO, flag: int = 0, kind: int = HeaderType.MSGPACK) -> BrokerRequest:
     header = Header(code, 77, flag, ext={"clientId": "c"})
-    return BrokerRequest(cast("Connection", wire), ChannelCore(), header, kind, memoryview(b"body"))
+    return BrokerRequest(cast("Connection", wire), Channel(), header, kind, memoryview(b"body"))
 
 
 def test_a_handler_sees_the_request_and_answers_it_once_when_it_likes() -> None:
@@ -38,19 +38,13 @@ def test_a_handler_sees_the_request_and_answers_it_once_when_it_likes() -> None:
     handlers.register(INFO, kept.append)
     handlers.handle(request(wire))
     (taken,) = kept
-    assert (taken.code, taken.ext, bytes(taken.body), taken.wants_answer) == (
-        INFO,
-        {"clientId": "c"},
-        b"body",
-        True,
-    )
+    assert (taken.code, taken.ext, bytes(taken.body)) == (INFO, {"clientId": "c"}, b"body")
     assert wire.answers == []
     taken.answer({"n": 1}, b"{}")
     taken.answer({"n": 2})
     ((header, kind, body),) = wire.answers
     assert (header.code, header.opaque, header.is_response, header.ext) == (0, 77, True, {"n": 1})
     assert (kind, body, header.version) == (HeaderType.MSGPACK, b"{}", 1)
-    assert not taken.wants_answer
 
 
 def test_answers_are_in_the_header_type_of_the_request() -> None:

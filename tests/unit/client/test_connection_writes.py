@@ -11,8 +11,8 @@ import pytest
 from reput_client.blocking.runtime import BlockingRuntime
 from reput_client.transport.address import Address
 from reput_client.transport.backoff import Backoff
+from reput_client.transport.channel import Call, RequestTemplate, Waiter
 from reput_client.transport.connection import Connection
-from reput_client.transport.core import Call, RequestTemplate, Waiter
 from reput_client.transport.pump import Pump
 from reput_client.transport.sharing import BLOCK_RECORDS_MAX
 from reput_protocol.codes import RequestCode

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from reput_client.consume.group.fetching import FlowLimits, Room
+from reput_client.consume.group.fetcher import FlowLimits, Room
 
 BYTES = (64, 4096)
 

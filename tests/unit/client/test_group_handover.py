@@ -6,7 +6,7 @@ import pytest
 
 from group_parts import Clock, LockTable, ScriptedSession, SharedOffsets, done, member_of
 from pulls import add_pull
-from reput_client.consume.group.assigned import Taken
+from reput_client.consume.group.assigned_queue import Taken
 from reput_client.consume.group.member import GroupMember
 from reput_client.consume.group.rebalance import Assignment
 from reput_protocol.record.message import MessageQueue
@@ -119,5 +119,5 @@ def test_attempts_are_counted_anew_from_where_the_queue_was_set_to(offset: int) 
     for _ in range(3):
         assert member.serving.take() is not None
     queue.failures.update({0: 5, 1: 6, 2: 7})
-    member.fetcher.go_on_at(queue, offset)
+    member.fetcher.reset_to(queue, offset)
     assert queue.failures == {at: 5 + at for at in range(offset)}

@@ -9,7 +9,7 @@ import pytest
 
 from group_parts import Clock, ScriptedSession, SharedOffsets, done, member_of
 from pulls import add_pull
-from reput_client.consume.group.assigned import Taken
+from reput_client.consume.group.assigned_queue import Taken
 from reput_client.consume.group.overdue import Overdue
 from reput_client.consume.group.rebalance import Assignment
 from reput_protocol.codes import RequestCode
@@ -53,8 +53,8 @@ class Bench:
 
     def hold(self, *taken: Taken) -> None:
         """Handlers have these in hand."""
-        self.member.hands.begin(len(taken))
-        self.member.hands.slots[:] = [message for _, message in taken]
+        self.member.handlers.begin(len(taken))
+        self.member.handlers.slots[:] = [message for _, message in taken]
 
     def time_out(self) -> None:
         """Look at what is in hand, and when it is overdue look again, once."""
@@ -72,14 +72,14 @@ def test_the_message_of_a_turn_is_overdue_where_it_is_a_handlers() -> None:
     for is_handlers in (False, True):
         bench = Bench(3)
         if is_handlers:
-            bench.member.hands.begin(1)
+            bench.member.handlers.begin(1)
         (taken,) = bench.take(1)
-        bench.member.serving.begin_turn(taken)
+        bench.member.serving.begin_iteration(taken)
         bench.time_out()
         assert bench.given_back == is_handlers
         assert bench.queue.progress.position == int(is_handlers)
-        following = next(bench.member.serving.turn.messages)
-        bench.member.serving.turn.message = following  # the handler has returned after all
+        following = next(bench.member.serving.iteration.messages)
+        bench.member.serving.iteration.message = following  # the handler has returned after all
         assert bench.queue.progress.position == 1
 
 
@@ -121,18 +121,18 @@ def test_it_is_said_when_every_handler_hangs(caplog: pytest.LogCaptureFixture) -
     taken = bench.take(3)
     bench.hold(*taken)
     bench.member.handled(taken[2])  # one of three goes on
-    bench.member.hands.slots[2] = None
+    bench.member.handlers.slots[2] = None
     bench.time_out()
     bench.finish()
     assert not [record for record in caplog.records if record.levelno >= logging.ERROR]
     (third,) = bench.take(1)
-    bench.member.hands.slots[2] = third[1]
+    bench.member.handlers.slots[2] = third[1]
     bench.time_out()
     bench.finish()
     (error,) = [record for record in caplog.records if record.levelno >= logging.ERROR]
     assert "group g: all 3 handlers of run hang, each for more than 100 s" in error.message
     bench.time_out()
     assert sum(record.levelno >= logging.ERROR for record in caplog.records) == 1, "it is said once"
-    bench.member.hands.slots[1] = None
+    bench.member.handlers.slots[1] = None
     bench.time_out()
     assert "a handler of run has returned" in caplog.records[-1].message

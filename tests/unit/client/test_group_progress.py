@@ -7,7 +7,7 @@ from functools import cache
 from hypothesis import given
 from hypothesis import strategies as st
 
-from reput_client.consume.group.assigned import QueueProgress
+from reput_client.consume.group.assigned_queue import QueueProgress
 
 
 @cache
@@ -61,12 +61,12 @@ def test_a_message_that_is_put_back_was_not_handed_out() -> None:
 
 def test_a_cut_keeps_what_lies_before_it() -> None:
     progress = handed_out(5, 6, 7, start=5)
-    progress.cut(6)
+    progress.truncate(6)
     assert (progress.position, progress.in_flight, progress.handed_to) == (5, 1, 6)
     progress.handled(5, message(5))
     assert progress.position == 6
     progress = handed_out(5, 6, start=5)
-    progress.cut(3)
+    progress.truncate(3)
     assert (progress.position, progress.in_flight) == (3, 0)
 
 

@@ -10,7 +10,8 @@ from collections.abc import Iterator
 import pytest
 
 from reput_client.blocking.consumer import run_in_threads
-from reput_client.consume.group.turn import Hands, Turn
+from reput_client.consume.group.assigned_queue import Iteration
+from reput_client.consume.group.overdue import Handlers
 from reput_client.received import ReceivedMessage
 
 
@@ -36,8 +37,8 @@ def test_a_signal_that_another_thread_got_is_handled(over: threading.Event) -> N
         over.wait(0.05)
         return None
 
-    hands = Hands(Turn())
-    hands.begin(2)
-    run_in_threads(take, lambda: over.is_set() or time.monotonic() > deadline, lambda _: None, hands)
+    handlers = Handlers(Iteration())
+    handlers.begin(2)
+    run_in_threads(take, lambda: over.is_set() or time.monotonic() > deadline, lambda _: None, handlers)
     assert over.is_set()
     assert time.monotonic() < deadline

@@ -12,8 +12,8 @@ import anyio.lowlevel
 import pytest
 
 from reput_client.transport.aio import AnyioRuntime
+from reput_client.transport.channel import Waiter
 from reput_client.transport.connection import Connection
-from reput_client.transport.core import Waiter
 from reput_client.transport.pump import Pump
 
 

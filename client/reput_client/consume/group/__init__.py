@@ -1,1 +1,1 @@
-"""What a member of a consumer group does: joins, shares the queues out, takes them and gives them up, commits."""
+"""A group member: joining, dividing, taking and giving up queues, delivering messages, committing."""

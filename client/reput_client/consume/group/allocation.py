@@ -1,8 +1,8 @@
-"""Which queues of a topic are whose: the rules by which members share them out, each for itself. Pure.
+"""The rules by which the members of a group divide the queues of a topic. No I/O.
 
-Every member knows the same queues and the same ids and applies the same rule, so that they agree without talking.
-The rules are RocketMQ's to the letter (RocketMQ: AllocateMessageQueueStrategy and the classes named below): its Java
-and Go clients may be members of the same group. Queues and ids come sorted, as `allocate` sorts them.
+Every member knows the same queues and member ids and applies the same rule, so that they agree without communicating.
+The rules are exactly RocketMQ's (AllocateMessageQueueStrategy and the classes named below): its Java and Go clients may
+be members of the same group. `allocate` sorts queues and ids.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Final, TypeAlias
 from reput_protocol.record.message import MessageQueue
 
 AllocationStrategy: TypeAlias = Callable[[str, Sequence[MessageQueue], Sequence[str]], list[MessageQueue]]
-"""Called with the own client id, all queues and all ids, both sorted; returns the own queues."""
+"""Called with the member's own client id, all queues and all ids, both sorted; returns the member's queues."""
 
 VIRTUAL_NODES: Final = 10
 
@@ -23,14 +23,14 @@ VIRTUAL_NODES: Final = 10
 def allocate(
     strategy: AllocationStrategy, client_id: str, queues: Iterable[MessageQueue], members: Collection[str]
 ) -> list[MessageQueue]:
-    """Return the queues that are `client_id`'s; none if it is not among the members."""
+    """Return the queues of `client_id`; none if it is not among the members."""
     if client_id not in members:
         return []
     return strategy(client_id, sorted(queues), sorted(set(members)))
 
 
 def averagely(client_id: str, queues: Sequence[MessageQueue], members: Sequence[str]) -> list[MessageQueue]:
-    """Each member a run of neighbouring queues, the first ones one more (RocketMQ: AllocateMessageQueueAveragely)."""
+    """Give each member a range of queues, the first ones one more (RocketMQ: AllocateMessageQueueAveragely)."""
     size, more = divmod(len(queues), len(members))
     index = members.index(client_id)
     start = index * size + min(index, more)
@@ -38,15 +38,15 @@ def averagely(client_id: str, queues: Sequence[MessageQueue], members: Sequence[
 
 
 def circularly(client_id: str, queues: Sequence[MessageQueue], members: Sequence[str]) -> list[MessageQueue]:
-    """Queues dealt out one by one (RocketMQ: AllocateMessageQueueAveragelyByCircle)."""
+    """Deal out queues one by one (RocketMQ: AllocateMessageQueueAveragelyByCircle)."""
     return list(queues[members.index(client_id) :: len(members)])
 
 
 def by_machine_room(rooms: Iterable[str]) -> AllocationStrategy:
-    """Only the queues of brokers in `rooms`, whose names read `room@broker`.
+    """Allocate only queues of brokers in `rooms`, with names like `room@broker`.
 
-    (RocketMQ: AllocateMessageQueueByMachineRoom.) All members share those; where they do not come out even, the first
-    members take one of the last queues each.
+    (RocketMQ: AllocateMessageQueueByMachineRoom.) Members get equal ranges of them; the first members also get one of
+    the remaining queues each.
     """
     wanted = frozenset(rooms)
 
@@ -65,14 +65,14 @@ def by_machine_room(rooms: Iterable[str]) -> AllocationStrategy:
 
 
 def _room(broker_name: str) -> str | None:
-    parts = broker_name.rstrip("@").split("@")  # Java's split drops empty parts at the end, and only there
+    parts = broker_name.rstrip("@").split("@")  # like Java's split, which drops empty parts at the end only
     return parts[0] if len(parts) == 2 else None
 
 
 def by_config(mine: Iterable[MessageQueue]) -> AllocationStrategy:
-    """The given queues, whatever other members there are (RocketMQ: AllocateMessageQueueByConfig).
+    """Allocate the given queues, whatever other members there are (RocketMQ: AllocateMessageQueueByConfig).
 
-    Of several topics each gets its own.
+    For each topic these are the given queues of that topic.
     """
     fixed = list(mine)
 
@@ -87,9 +87,9 @@ def by_config(mine: Iterable[MessageQueue]) -> AllocationStrategy:
 
 
 def consistent_hash(virtual_nodes: int = VIRTUAL_NODES) -> AllocationStrategy:
-    """Queues and members on one ring, so that a change of members moves few queues.
+    """Place queues and members on one ring, so that a change of members moves few queues.
 
-    (RocketMQ: AllocateMessageQueueConsistentHash with its MD5 hash and `virtual_nodes` places for each member.)
+    (RocketMQ: AllocateMessageQueueConsistentHash with its MD5 hash; each member is on the ring `virtual_nodes` times.)
     """
     if virtual_nodes < 1:
         raise ValueError(f"virtual_nodes must be 1 or more, not {virtual_nodes}")

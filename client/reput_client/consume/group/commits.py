@@ -1,8 +1,8 @@
-"""Committing: where a group's offsets are kept, and when the progress of a member is written there.
+"""Committing: where a group's offsets are kept, and when a member's progress is written there.
 
-They are kept by the broker, in a store that the application gave, or, where members broadcast, in a file of
-this machine that one consumer at a time may write. (RocketMQ: LocalFileOffsetStore keeps
-`~/.rocketmq_offsets/<ip@instance>/<group>/offsets.json`, for any number of writers.)
+They are kept by the broker, in a store of the application, or, for broadcasting, in a local file that one consumer at a
+time may write. (RocketMQ: LocalFileOffsetStore keeps `~/.rocketmq_offsets/<ip@instance>/<group>/offsets.json`, for any
+number of writers.)
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Final, Protocol
 
-from reput_client.consume.group.assigned import AssignedQueue
-from reput_client.consume.group.fetching import Fetcher
+from reput_client.consume.group.assigned_queue import AssignedQueue
+from reput_client.consume.group.fetcher import Fetcher
 from reput_client.consume.offsets import OffsetRequests
 from reput_client.errors import OffsetStoreInUse
 from reput_client.offset_store import OffsetStore, ReadOffsetType
@@ -31,25 +31,25 @@ DIRECTORY_VARIABLE: Final = "REPUT_OFFSETS_DIR"
 
 
 def offset_file(group: str, instance: str, environment: Mapping[str, str] = os.environ) -> Path:
-    """Return where `instance` keeps the offsets of `group` on this machine, for this user."""
+    """Return the file in which `instance` keeps the offsets of `group`, for this user of this machine."""
     base = environment.get(DIRECTORY_VARIABLE)
     directory = Path(base) if base else Path.home() / ".reput_offsets"
     return directory / instance / group / "offsets.json"
 
 
 class FileOwner:
-    """Keeps others from writing an offset file, in this process and in others, from `acquire` to `release`."""
+    """Exclusive use of an offset file, among all processes, from `acquire` to `release`."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
         self._descriptor: int | None = None
 
     def acquire(self) -> None:
-        """Take the file for us; twice does no harm.
+        """Lock the file. Idempotent.
 
         Raises:
             OffsetStoreInUse: another consumer has it.
-            OSError: the directory cannot be made or written to.
+            OSError: the directory cannot be created or written to.
         """
         if self._descriptor is not None:
             return
@@ -63,7 +63,7 @@ class FileOwner:
         self._descriptor = descriptor
 
     def release(self) -> None:
-        """Leave the file to others."""
+        """Release the lock."""
         if self._descriptor is not None:
             os.close(self._descriptor)
             self._descriptor = None
@@ -76,21 +76,21 @@ class KeptOffsets(Protocol):
         """Return the group's offset, or None if it has none.
 
         Raises:
-            ReputError, OSError: it could not be found out.
+            ReputError, OSError: it cannot be read.
         """
 
     async def write(
         self, queue: MessageQueue, offset: int, *, increase_only: bool, timeout_s: float | None
     ) -> None:
-        """Keep an offset, durably; with `increase_only` not if a higher one is kept.
+        """Store an offset durably; with `increase_only` unless a higher one is stored.
 
         Raises:
-            ReputError, OSError: it may or may not be kept.
+            ReputError, OSError: it may or may not be stored.
         """
 
 
 class BrokerOffsets:
-    """Offsets with the broker, for members that share the work (RocketMQ: RemoteBrokerOffsetStore)."""
+    """Offsets at the broker, for clustering members (RocketMQ: RemoteBrokerOffsetStore)."""
 
     def __init__(self, offsets: OffsetRequests, group: str) -> None:
         self._offsets = offsets
@@ -110,7 +110,7 @@ class BrokerOffsets:
 
 
 class StoredOffsets:
-    """Offsets in an `OffsetStore`, such as a file of each member that reads everything."""
+    """Offsets in an `OffsetStore`, such as the file of a broadcasting member."""
 
     def __init__(self, store: OffsetStore) -> None:
         self._store = store
@@ -121,22 +121,22 @@ class StoredOffsets:
         if offset >= 0:
             return offset
         if self._store.failure is not None:
-            raise self._store.failure  # there may be one all the same
+            raise self._store.failure  # an offset may be stored nevertheless
         return None
 
     async def write(
         self, queue: MessageQueue, offset: int, *, increase_only: bool, timeout_s: float | None
     ) -> None:
-        """See `KeptOffsets`. A store of one's own knows no other member that could be further."""
+        """See `KeptOffsets`. No other member uses this store, so none can have a higher offset."""
         del increase_only, timeout_s
         self._store.update(queue, offset)
         await self._store.persist(queue)
 
 
 class Commits:
-    """Commits what is handled, every `interval_s` and when it is asked to; a chore of the background.
+    """Commits progress every `interval_s` and on request; a background chore.
 
-    With an interval of 0 the caller commits each time that it asks for a message.
+    With an interval of 0 the caller commits each time it asks for a message.
     """
 
     def __init__(self, session: Session, fetcher: Fetcher, kept: KeptOffsets, interval_s: float) -> None:
@@ -144,15 +144,15 @@ class Commits:
         self._fetcher = fetcher
         self._kept = kept
         self._interval_s = interval_s
-        self._turn: Event | None = None
+        self._committing: Event | None = None
         self._due_at = math.inf
 
     def begin(self) -> None:
-        """From now on commits fall due."""
+        """Start the interval."""
         self._due_at = self._session.runtime.now() + self._interval_s if self._interval_s else math.inf
 
     def soon(self) -> None:
-        """There is something that should not wait for its turn: where the group begins in a queue."""
+        """Commit now: where the group begins in a queue should be stored immediately."""
         self._due_at = self._session.runtime.now()
 
     def next_due(self) -> float:
@@ -162,35 +162,35 @@ class Commits:
     async def do(self) -> None:
         """See `Chore`."""
         self.begin()
-        # Without a connection it would only hold up what comes after it.
+        # Without a connection it would only delay the other chores.
         if self._session.connected:
             await self.commit_quietly(self._fetcher.queues.values())
 
     @property
     def each_time(self) -> bool:
-        """Whether to commit whenever a message is asked for."""
+        """Whether to commit whenever a message is requested."""
         return not self._interval_s
 
     def dirty(self) -> bool:
-        """Whether there is progress that no commit has told."""
+        """Whether there is uncommitted progress."""
         return any(assigned.confirmed and assigned.uncommitted for assigned in self._fetcher.queues.values())
 
     async def commit(self, queues: Iterable[AssignedQueue], timeout_s: float | None = None) -> None:
-        """Commit the progress of `queues`, one caller at a time; each may take `timeout_s`.
+        """Commit the progress of `queues`; `timeout_s` is for each. Concurrent calls wait for each other.
 
-        What fails holds up no queue of another broker.
+        A failure at one broker does not affect queues of others.
 
         Raises:
-            ReputError, OSError: the store could not take all of it; that progress is kept and committed later.
+            ReputError, OSError: some of it was not stored; that progress is kept and committed later.
         """
-        while self._turn is not None:
-            await self._turn.wait(math.inf)
-        self._turn = turn = self._session.runtime.event()
+        while self._committing is not None:
+            await self._committing.wait(math.inf)
+        self._committing = committing = self._session.runtime.event()
         failure: ReputError | OSError | None = None
         silent: set[str] = set()
         try:
             for assigned in list(queues):
-                # What is not known to be ours may have been set further, or back, by another member.
+                # Another member may have the queue and have set its offset.
                 if not assigned.confirmed or not assigned.uncommitted:
                     continue
                 if assigned.queue.broker_name in silent:
@@ -202,8 +202,8 @@ class Commits:
                     if not isinstance(error, BrokerError):
                         silent.add(assigned.queue.broker_name)
         finally:
-            self._turn = None
-            turn.set()
+            self._committing = None
+            committing.set()
         if failure is not None:
             raise failure
 
@@ -218,13 +218,13 @@ class Commits:
         assigned.committed = position
 
     async def commit_quietly(self, queues: Iterable[AssignedQueue], timeout_s: float | None = None) -> None:
-        """As `commit`, but a failure is only logged."""
+        """Like `commit`, but failures are only logged."""
         try:
             await self.commit(queues, timeout_s)
         except (ReputError, OSError) as error:
             log.warning("offsets not committed, trying again later: %s", error)
 
     def forget(self) -> None:
-        """In a forked child: the task or thread that was committing is in the parent."""
-        self._turn = None
+        """In a forked child: the committing task or thread exists in the parent only."""
+        self._committing = None
         self._due_at = math.inf

@@ -1,9 +1,8 @@
-"""What becomes of a message whose handler raised: the decision, and the rules that make it.
+"""What happens to a message whose handler raised: the rules, and their decisions.
 
-`run` asks an `OnFailure` each time. `GiveBack`, the default, gives the message to the broker, which hands it
-to the group again through its retry topic, after a delay that grows with each attempt; after the last attempt
-the broker puts it with the group's dead letters. Such a message counts as handled here. Other rules hand it
-out again here, or end `run`.
+`run` asks an `OnFailure` each time. The default, `GiveBack`, gives the message to the broker, which redelivers it to
+the group through its retry topic, after a delay that grows with each attempt; after the last attempt it becomes a dead
+letter. A message given back counts as handled here. Other rules redeliver it here, or end `run`.
 """
 
 from __future__ import annotations
@@ -24,13 +23,13 @@ from reput_protocol.record.delays import DELAY_LEVELS_MS
 log = logging.getLogger("reput_client")
 
 _KEPT_S: Final = 5.0
-"""When a message comes again here that the broker did not take (RocketMQ: submitConsumeRequestLater)."""
+"""When a message that the broker did not take back is redelivered here (RocketMQ: submitConsumeRequestLater)."""
 _FIRST_LEVEL: Final = 3
 
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """A handler raised `error`; it is the `attempts`-th time in this member that the message was not handled."""
+    """A handler raised `error`; the message has now failed `attempts` times in this member."""
 
     message: ReceivedMessage
     error: Exception
@@ -46,7 +45,7 @@ class Failure:
 
 
 class Verdict(Enum):
-    """What is to be done at once."""
+    """A decision that takes effect immediately."""
 
     RAISE = "end run with the handler's exception; the message is not handled"
     HANDLED = "the message is settled"
@@ -54,7 +53,7 @@ class Verdict(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Again:
-    """The message comes again after so many seconds. In order, its queue stands still until then."""
+    """Redeliver the message after this many seconds. In order, its queue waits until then."""
 
     after_s: float
 
@@ -67,15 +66,15 @@ class OnFailure(ABC):
 
     @abstractmethod
     async def decide(self, failure: Failure, session: Session) -> Decision:
-        """Return what to do. Requests go through `session`, so that this serves both faces of the client.
+        """Return what to do. Requests go through `session`, so that this works in both APIs of the client.
 
         Raises:
-            Exception: ends `run`, as `Verdict.RAISE` does.
+            Exception: ends `run`, like `Verdict.RAISE`.
         """
 
 
 class StopRunning(OnFailure):
-    """The first exception ends `run`; its message comes again next time."""
+    """End `run` at the first exception; its message is redelivered next time."""
 
     async def decide(self, failure: Failure, session: Session) -> Decision:
         """See `OnFailure`."""
@@ -84,10 +83,10 @@ class StopRunning(OnFailure):
 
 
 class RetryHere(OnFailure):
-    """The message comes again in this member, until it is handled or has failed `attempts_max` times: then `run` ends.
+    """Redeliver the message in this member until it is handled; after `attempts_max` failures end `run`.
 
-    In order its queue is suspended meanwhile (RocketMQ: SUSPEND_CURRENT_QUEUE_A_MOMENT, one second). Otherwise the
-    other messages are handed out, but nothing from it on is committed. A damaged message is passed over.
+    In order, its queue is suspended meanwhile (RocketMQ: SUSPEND_CURRENT_QUEUE_A_MOMENT, one second). Otherwise other
+    messages are delivered, but nothing from this one on is committed. A damaged message is skipped.
     """
 
     def __init__(self, after_s: float = 1.0, attempts_max: int | None = None) -> None:
@@ -103,28 +102,28 @@ class RetryHere(OnFailure):
             return Verdict.HANDLED
         if self._attempts_max is not None and failure.attempts >= self._attempts_max:
             return Verdict.RAISE
-        log.warning("%s; it comes again here", failure, exc_info=failure.error)
+        log.warning("%s; redelivered here", failure, exc_info=failure.error)
         return Again(self._after_s)
 
 
 def is_passed_over(failure: Failure) -> bool:
-    """Whether no handler can ever handle the message, since it is damaged: that is said, and nothing waits for it."""
+    """Return whether the message is damaged, so that no handler can handle it; logs the damage."""
     try:
         _ = failure.message.raw_body
     except DamagedMessage as damage:
-        log.error("group %s: %s; going on with the next", failure.group, damage)
+        log.error("group %s: %s; continuing with the next", failure.group, damage)
         return True
     return False
 
 
 class GiveBack(OnFailure):
-    """The message goes back to the broker, and any member of the group gets it again (RocketMQ: RECONSUME_LATER).
+    """Give the message back to the broker, which redelivers it to any member (RocketMQ: RECONSUME_LATER).
 
-    After 10 s, 30 s, 1 min and so on, or after `delay_level`; when it has come back `attempts_max` times (by default
-    the group's setting, 16), it goes to the dead letters. While the broker does not take it, it comes again here.
+    The delay is 10 s, 30 s, 1 min and so on, or that of `delay_level`. After `attempts_max` redeliveries (by default
+    the group's setting, 16) it becomes a dead letter. While the broker does not take it, it is redelivered here.
 
-    In order it comes again here, `after_s` later, and its queue is suspended meanwhile; only with `attempts_max` does
-    it go to the dead letters then. A damaged message is passed over.
+    In order, it is redelivered here after `after_s`, and its queue is suspended meanwhile; it becomes a dead letter
+    only if `attempts_max` is given. A damaged message is skipped.
     """
 
     def __init__(self, delay_level: int = 0, attempts_max: int | None = None, after_s: float = 1.0) -> None:
@@ -144,7 +143,7 @@ class GiveBack(OnFailure):
         if failure.orderly or failure.broadcasting:
             attempts_max = self._attempts_max
             if failure.broadcasting or attempts_max is None or failure.attempts < attempts_max:
-                log.warning("%s; it comes again here", failure, exc_info=failure.error)
+                log.warning("%s; redelivered here", failure, exc_info=failure.error)
                 return Again(self._after_s)
             delay_level = DEAD_LETTER
         try:
@@ -160,7 +159,7 @@ class GiveBack(OnFailure):
         except ReputError as error:
             after_s = _delay_s(failure) if is_unsupported(error) else _KEPT_S
             log.warning(
-                "%s; not given back, it comes again here in %.3g s: %s",
+                "%s; not given back, redelivered here in %.3g s: %s",
                 failure,
                 after_s,
                 error,
@@ -172,6 +171,6 @@ class GiveBack(OnFailure):
 
 
 def _delay_s(failure: Failure) -> float:
-    """How long a broker would let the message wait that gives back itself."""
+    """Return the delay that a broker would use, for brokers that cannot take messages back."""
     level = _FIRST_LEVEL + failure.message.reconsume_times + failure.attempts - 1
     return DELAY_LEVELS_MS[min(level, len(DELAY_LEVELS_MS)) - 1] / 1000

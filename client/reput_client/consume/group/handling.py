@@ -1,8 +1,7 @@
-"""Taking messages from a member, one caller at a time, and calling the application's handler with them.
+"""Taking messages from a member, one caller at a time, and calling the application's handler.
 
-A member's pulls are driven by the caller that takes messages, so that what is pulled ahead follows what is
-used. A caller that finds messages at hand does other work all the same every `TURN_S`: it takes what has
-arrived, pulls ahead and lets others run.
+The caller that takes messages drives the member's pulls, so that prefetching follows consumption. Even while messages
+are available, it polls every `POLL_INTERVAL_S`: it takes what has arrived, pulls ahead and lets other tasks run.
 """
 
 from __future__ import annotations
@@ -12,10 +11,10 @@ from collections.abc import Awaitable, Callable
 from time import monotonic
 from typing import Final, TypeAlias
 
-from reput_client.consume.group.assigned import Taken
+from reput_client.consume.group.assigned_queue import Taken
 from reput_client.consume.group.failures import Failure, OnFailure, StopRunning, Verdict
 from reput_client.consume.group.member import GroupMember
-from reput_client.consume.group.serving import TURN_S
+from reput_client.consume.group.serving import POLL_INTERVAL_S
 from reput_client.errors import ClientClosed
 from reput_client.received import ReceivedMessage
 from reput_client.transport.session import Session
@@ -26,48 +25,48 @@ _STOOD_STILL_S: Final = 0.25
 
 
 class Taking:
-    """Hands out the messages of one member.
+    """Delivers the messages of one member.
 
     Attributes:
-        turn: while an application iterates: the message in its hands, and those that it gets without further ado.
+        iteration: the iteration of an application: the current message and those available without any other work.
     """
 
     def __init__(self, session: Session, member: GroupMember, join: Callable[[], Awaitable[None]]) -> None:
-        """`join` makes it a member if it is none yet."""
-        self.turn = member.serving.turn
+        """`join` joins the group if the member has not."""
+        self.iteration = member.serving.iteration
         self._session = session
         self._member = member
         self._join = join
         self._commits_each_time = member.commits.each_time
         self._busy = False
         self._stopping = False
-        self._look_round_at = -math.inf
+        self._poll_at = -math.inf
 
     async def receive(self, timeout_s: float) -> ReceivedMessage | None:
-        """Return the next message, whose turn it is then; the one before is handled. None as for `take`."""
+        """Mark the current message as handled and return the next one, or None as `take`."""
         self.current_is_handled()
         taken = await self.take(timeout_s)
         if taken is None:
             return None
         serving = self._member.serving
         if self._commits_each_time:
-            serving.turn.begin(taken)
+            serving.iteration.begin(taken)
         else:
-            serving.begin_turn(taken)
+            serving.begin_iteration(taken)
         return taken[1]
 
     def current_is_handled(self) -> None:
-        """The message of the turn is handled, if there is one."""
-        taken = self.turn.finish()
+        """Mark the current message of the iteration, if any, as handled."""
+        taken = self.iteration.finish()
         if taken is not None:
             self._member.handled(taken)
 
     async def take(self, timeout_s: float) -> Taken | None:
-        """Return the next message, or None when `timeout_s` is over, or nothing is to be handed out any more.
+        """Return the next message, or None after `timeout_s` or when the consumer is stopped or closed.
 
         Raises:
             RuntimeError: another caller is waiting.
-            BrokerError: a refusal that waiting does not cure.
+            BrokerError: a refusal that waiting does not change.
         """
         if self._busy:
             raise RuntimeError(
@@ -83,21 +82,21 @@ class Taking:
         finally:
             self._busy = False
 
-    def take_at_hand(self) -> Taken | None:
-        """As `take`, but None where that would have to wait or has something else to do; never waits."""
-        if self._busy or self.over or self._commits_each_time or monotonic() >= self._look_round_at:
+    def take_nowait(self) -> Taken | None:
+        """Like `take`, but None if that would have to wait or poll; never waits."""
+        if self._busy or self.over or self._commits_each_time or monotonic() >= self._poll_at:
             return None
         return self._member.serving.take()
 
     def stop(self) -> None:
-        """Hand out nothing more: a caller that waits gets None, and so does every later one."""
+        """Deliver nothing more: waiting and later callers get None."""
         self._stopping = True
-        self.turn.rest()
+        self.iteration.drop_rest()
         self._member.fetcher.wake()
 
     @property
     def over(self) -> bool:
-        """Whether nothing is handed out any more."""
+        """Whether no more messages are delivered."""
         return self._stopping or self._session.closed
 
     async def _take(self, timeout_s: float) -> Taken | None:
@@ -105,8 +104,8 @@ class Taking:
         while not self.over:
             if self._commits_each_time:
                 await self._commit_in_between(deadline)
-            if monotonic() >= self._look_round_at:
-                await self._look_round()
+            if monotonic() >= self._poll_at:
+                await self._poll()
                 if self.over:
                     return None
             taken = self._member.serving.take()
@@ -117,32 +116,32 @@ class Taking:
         return None
 
     async def _commit_in_between(self, deadline: float) -> None:
-        # Without a connection a commit would only use up the time that the caller gave for a message.
+        # Without a connection a commit would only use up the caller's timeout.
         if self._session.connected and self._member.commits.dirty():
             left_s = max(_COMMIT_TIMEOUT_MIN_S, deadline - self._session.runtime.now())
             queues = self._member.fetcher.queues.values()
             await self._member.commits.commit_quietly(queues, min(self._session.timeout_s, left_s))
 
-    async def _look_round(self) -> None:
-        """Now and then, although messages are at hand, pull ahead and let other tasks run."""
+    async def _poll(self) -> None:
+        """Take what has arrived, pull ahead and let other tasks run, although messages are available."""
         if self._member.joined:
             fetcher = self._member.fetcher
-            # After standing still it may be a member no more; that is found out before anything else is handed out.
-            stood_still = monotonic() - self._look_round_at >= _STOOD_STILL_S
+            # After a long pause it may not be a member any more; notice that before delivering anything.
+            stood_still = monotonic() - self._poll_at >= _STOOD_STILL_S
             self._session.poll(to_the_end=stood_still)
             fetcher.collect()
             await fetcher.pull_more(self._session.deadline(None))
             await self._session.runtime.pause()
-        self._look_round_at = monotonic() + TURN_S
+        self._poll_at = monotonic() + POLL_INTERVAL_S
 
     async def _fetch(self, deadline: float) -> bool:
-        """Wait until a pull has brought something or there is something else to do; False at the deadline."""
+        """Wait until a pull is answered or there is other work; False at the deadline."""
         session, member = self._session, self._member
         fetcher = member.fetcher
         if member.failure is not None:
             raise member.failure
         if not member.joined:
-            await self._join()  # the first use of one that was not entered, or of one in a forked child
+            await self._join()  # the first use without `async with`, or in a forked child
         session.poll()
         brought = fetcher.collect()
         await fetcher.pull_more(deadline)
@@ -153,12 +152,12 @@ class Taking:
                 fetcher.waiter, min(deadline, fetcher.next_wake(), member.serving.next_wake())
             )
             fetcher.collect()
-        self._look_round_at = monotonic() + TURN_S
+        self._poll_at = monotonic() + POLL_INTERVAL_S
         return True
 
     def forget(self) -> None:
-        """In a forked child: nothing is held, and the caller that was waiting is in the parent."""
-        self.turn.finish()
+        """In a forked child: no message is held, and the waiting caller exists in the parent only."""
+        self.iteration.finish()
         self._busy = False
 
 
@@ -169,7 +168,7 @@ class Handling:
     """Runs handlers for one consumer.
 
     Attributes:
-        hands: what the handlers hold; the code that runs them notes it there.
+        handlers: the running handlers and their messages; updated by the code that runs them.
     """
 
     def __init__(self, session: Session, member: GroupMember, taking: Taking, on_failure: OnFailure) -> None:
@@ -177,26 +176,26 @@ class Handling:
         self._member = member
         self._taking = taking
         self._on_failure = on_failure
-        self.hands = member.hands
+        self.handlers = member.handlers
 
-    async def run_in_turn(self, handler: Handler) -> None:
-        """Call `handler` with one message after the other until no more is handed out.
+    async def run_one_by_one(self, handler: Handler) -> None:
+        """Call `handler` with one message after the other until no more are delivered.
 
         Raises:
-            Exception: what the handler raised, if that is to end it. The message is not handled.
+            Exception: the handler's, if it ends `run`. The message is not handled.
         """
-        self.hands.begin(1)
+        self.handlers.begin(1)
         try:
-            await self._run_in_turn(handler)
+            await self._run_one_by_one(handler)
         finally:
-            self.hands.end()
+            self.handlers.end()
 
-    async def _run_in_turn(self, handler: Handler) -> None:
-        taking, turn = self._taking, self._taking.turn
+    async def _run_one_by_one(self, handler: Handler) -> None:
+        taking, iteration = self._taking, self._taking.iteration
         while True:
-            message = next(turn.messages, None) if monotonic() < turn.until else None
+            message = next(iteration.messages, None) if monotonic() < iteration.until else None
             if message is not None:
-                turn.message = message
+                iteration.message = message
             else:
                 message = await taking.receive(math.inf)
                 if message is None:
@@ -207,20 +206,21 @@ class Handling:
                 await self.failed(message, error)
 
     async def run_concurrently(self, handler: Handler, concurrency: int) -> None:
-        """Call `handler` with each message, `concurrency` at a time, until no more is handed out or a handler fails.
+        """Call `handler` with each message, `concurrency` at a time, until no more are delivered or a handler fails.
 
-        Each of so many tasks takes a message and handles it: a slow handler holds up no message while a task is free.
+        Each of `concurrency` tasks takes one message at a time, so a slow handler delays no other message while a task
+        is free.
         """
-        import anyio  # not at the top: the blocking API loads no event loop
+        import anyio  # not at the top: the synchronous API imports no event loop
 
-        taking, hands = self._taking, self.hands
+        taking, handlers = self._taking, self.handlers
         gate = anyio.Lock(fast_acquire=True)
-        hands.begin(concurrency)
-        slots = hands.slots
+        handlers.begin(concurrency)
+        slots = handlers.slots
 
         async def work(number: int) -> None:
             while True:
-                taken = taking.take_at_hand()
+                taken = taking.take_nowait()
                 if taken is None:
                     slots[number] = None
                     async with gate:
@@ -235,7 +235,7 @@ class Handling:
                 for number in range(concurrency):
                     tasks.start_soon(work, number)
         finally:
-            hands.end()
+            handlers.end()
 
     async def _handle(self, taken: Taken, handler: Handler) -> None:
         try:
@@ -246,12 +246,12 @@ class Handling:
             self._member.handled(taken)
 
     async def failed(self, message: ReceivedMessage, error: Exception) -> None:
-        """A message could not be handled, because of `error`: do with it what the application has chosen.
+        """Apply the application's `on_failure` to a message that was not handled because of `error`.
 
         Raises:
-            Exception: `error` itself, if it is to end everything.
+            Exception: `error` itself, if it ends `run`.
         """
-        taken = self._taking.turn.finish() if self._taking.turn.message is message else None
+        taken = self._taking.iteration.finish() if self._taking.iteration.message is message else None
         if taken is None:
             assigned = self._member.find(message.queue)
             taken = None if assigned is None else (assigned, message)
@@ -266,7 +266,7 @@ class Handling:
         if not assigned.progress.holds(message.queue_offset, message) and not isinstance(
             self._on_failure, StopRunning
         ):
-            return  # its queue is another member's by now, and so is the message
+            return  # its queue has moved to another member
         failures = assigned.failures
         attempts = failures[message.queue_offset] = failures.get(message.queue_offset, 0) + 1
         failure = Failure(

@@ -1,14 +1,14 @@
-"""Queues change hands: taking those that should be ours, letting go of those that should not.
+"""Moving queues between members: taking queues that are assigned to this member, giving up those that are not.
 
-A member that gives a queue up stops handing out its messages immediately, gives what is in flight a moment, and
-commits. A member that takes over a queue of a living one waits longer than that moment, then asks for the committed
-offset. So nothing comes twice but what was in flight longer than that. Progress of a queue that is gone counts no more.
+A member that gives up a queue stops delivering its messages, waits briefly for those in flight, and commits. A member
+that takes a queue from a living one waits longer than that, then asks for the committed offset. So only messages in
+flight for longer are delivered twice. Progress of a queue that was given up is ignored.
 
-In order no member may start before what is in flight is done, however long that takes: the queue's lock is kept, and
-renewed, until then. The member that is to have the queue next asks for the lock again and again.
+In order, no member may start before the message in flight is done, however long that takes: the queue's lock is kept
+and renewed until then. The member that is to get the queue asks for the lock repeatedly.
 
-A queue whose broker was out of reach may have been another's meanwhile. It is asked again where the group has got to:
-if that is further than we have, or not where we left it, we continue there; otherwise nothing has happened.
+A queue whose broker was unreachable may have been another member's meanwhile. The member then asks for the committed
+offset: if it is beyond our position, or was lowered, consumption continues there; otherwise nothing has changed.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ import math
 from collections.abc import Collection, Iterable
 from typing import Final
 
-from reput_client.consume.group.assigned import AssignedQueue
+from reput_client.consume.group.assigned_queue import AssignedQueue
 from reput_client.consume.group.commits import Commits, KeptOffsets
-from reput_client.consume.group.fetching import Fetcher
+from reput_client.consume.group.fetcher import Fetcher
 from reput_client.consume.group.membership import Membership
 from reput_client.consume.group.queue_locks import QueueLocks
 from reput_client.consume.group.rebalance import RETURN_S, Assignment
@@ -31,7 +31,7 @@ from reput_protocol.errors import ReputError
 from reput_protocol.record.message import MessageQueue
 
 TAKE_AFTER_S: Final = 0.3
-"""How long a living member is given to let go of a queue: notified within 0.1 s, `LEAVE_AFTER_S`, and its commit."""
+"""How long a living member has to give up a queue: notification within 0.1 s, `LEAVE_AFTER_S`, and its commit."""
 LEAVE_AFTER_S: Final = 0.1
 _WHEN_ASSIGNED: Final = math.inf
 _LOCK_AGAIN_S: Final = 0.1
@@ -41,10 +41,10 @@ log = logging.getLogger("reput_client")
 
 
 class Handover:
-    """Makes what we have follow what should be ours; a background chore.
+    """Makes the member's queues follow its assignment; a background chore.
 
     Attributes:
-        leaving: queues that are given up and of which something is still in flight.
+        leaving: queues that are being given up and have messages in flight.
     """
 
     def __init__(
@@ -58,7 +58,7 @@ class Handover:
         starting: StartingPoints,
         locks: QueueLocks | None,
     ) -> None:
-        """`locks` are those of an orderly member."""
+        """`locks` is given for an orderly member."""
         self._session = session
         self._fetcher = fetcher
         self._membership = membership
@@ -68,12 +68,12 @@ class Handover:
         self._starting = starting
         self._locks = locks
         self.leaving: dict[MessageQueue, AssignedQueue] = {}
-        self._taking: dict[MessageQueue, float] = {}  # wanted, and when to try
+        self._taking: dict[MessageQueue, float] = {}  # queues to take, and when to try
 
-    # -- what should be ours ---------------------------------------------------------------------------------------
+    # -- assignment ------------------------------------------------------------------------------------------------
 
     def follow(self, assignment: Assignment) -> None:
-        """From now on these queues should be ours."""
+        """Start to take and give up queues as assigned."""
         now = self._session.runtime.now()
         unknown = assignment.unknown
         for queue, assigned in list(self._fetcher.queues.items()):
@@ -107,20 +107,20 @@ class Handover:
         log.info("queue %s is given up", assigned.queue)
 
     def _stay(self, assigned: AssignedQueue) -> None:
-        """A queue that waits for its message in flight is ours again, and so is its lock if no member took it."""
+        """Keep a queue that waits for its message in flight; its lock may still be ours."""
         assigned.leaving_until = None
         self._fetcher.add(assigned)
         self.doubt_queue(assigned)
 
     def lock_lost(self, assigned: AssignedQueue) -> None:
-        """The broker has given the lock of a queue to another member."""
+        """React to the broker having given the lock of a queue to another member."""
         if assigned.leaving_until is None:
             self.doubt_queue(assigned)
         else:
-            assigned.leaving_until = self._session.runtime.now()  # there is nothing left to wait for
+            assigned.leaving_until = self._session.runtime.now()  # nothing to wait for any more
 
     def doubt(self, address: Address) -> None:
-        """The connection to a broker has ended: its queues may be others' until we are members again."""
+        """Doubt a broker's queues after its connection has ended: others may have them until we join again."""
         for assigned in self._fetcher.queues.values():
             route = self._session.routes.get(assigned.queue.topic)
             if route is None or route.brokers.get(assigned.queue.broker_name) in (None, address):
@@ -128,12 +128,12 @@ class Handover:
                 self._taking[assigned.queue] = _WHEN_ASSIGNED
 
     def doubt_queue(self, assigned: AssignedQueue) -> None:
-        """Hand out nothing more of a queue until it is confirmed to be ours."""
+        """Deliver nothing more of a queue until it is confirmed to be ours."""
         assigned.confirmed = False
         self._fetcher.halt(assigned)
         self._taking[assigned.queue] = self._session.runtime.now()
 
-    # -- what is ours ----------------------------------------------------------------------------------------------
+    # -- taking and leaving ----------------------------------------------------------------------------------------
 
     def next_due(self) -> float:
         """See `Chore`."""
@@ -150,7 +150,7 @@ class Handover:
         await self._take_due()
 
     def rewind(self) -> None:
-        """What is in flight of queues that are given up will not be finished here: the next owner gets it."""
+        """Leave the messages in flight of given-up queues to the next owner."""
         for assigned in self.leaving.values():
             assigned.progress.restart(assigned.progress.position)
 
@@ -164,7 +164,7 @@ class Handover:
         if not ready:
             return
         for assigned in ready:
-            # From here on it is gone: whatever is still in flight counts for the queue's next owner.
+            # Given up from here on: messages still in flight belong to the next owner.
             del self.leaving[assigned.queue]
         await self.let_go(ready)
 
@@ -175,7 +175,7 @@ class Handover:
         *,
         locked: Collection[AssignedQueue] = (),
     ) -> None:
-        """Commit queues for the last time and free their locks, but for those that are to stay `locked`."""
+        """Commit queues for the last time and free their locks, except those in `locked`."""
         queues = list(queues)
         await self._commits.commit_quietly(queues, timeout_s)
         free = [assigned.queue for assigned in queues if assigned not in locked]
@@ -185,7 +185,7 @@ class Handover:
     async def _take_due(self) -> None:
         now = self._session.runtime.now()
         due = sorted(queue for queue, at in self._taking.items() if at <= now)
-        # One that we are about to leave comes back only once it has left.
+        # A queue that is being given up can be taken again only afterwards.
         blocked = [queue for queue in due if queue in self.leaving]
         due = [queue for queue in due if queue not in self.leaving and self._is_member(queue)]
         for queue in blocked:
@@ -204,7 +204,7 @@ class Handover:
                 self._taking[queue] = self._session.runtime.now() + _RETRY_S
 
     def _is_member(self, queue: MessageQueue) -> bool:
-        """Whether the queue's broker knows us by now; a heartbeat is on its way otherwise."""
+        """Whether the queue's broker knows this member; if not, a heartbeat is in progress."""
         route = self._session.routes.get(queue.topic)
         address = None if route is None else route.brokers.get(queue.broker_name)
         if address is not None and self._membership.is_registered(address):
@@ -213,7 +213,7 @@ class Handover:
         return False
 
     async def _lock(self, queues: list[MessageQueue]) -> dict[MessageQueue, float]:
-        """Return the queues that may be taken, with the time until which their locks may be relied on."""
+        """Return the queues that may be taken, each with the time until which its lock is reliable."""
         if self._locks is None or not queues:
             return dict.fromkeys(queues, math.inf)
         return (await self._locks.lock(queues)).until
@@ -223,7 +223,7 @@ class Handover:
         start = committed if committed is not None else await self._starting.first(queue)
         if self._taking.pop(queue, None) is None:
             if self._locks is not None:
-                await self._locks.unlock([queue])  # not wanted any more
+                await self._locks.unlock([queue])  # not assigned any more
             return
         assigned = self._fetcher.queues.get(queue)
         if assigned is None:
@@ -243,18 +243,18 @@ class Handover:
             assigned.locked_until = locked_until
             self._fetcher.wake()
         if committed is None:
-            # Where the group begins must not depend on whether this member lives until its first commit.
+            # The starting point must be stored even if this member ends before its first commit.
             self._commits.soon()
 
     def _confirm(self, assigned: AssignedQueue, committed: int | None, start: int) -> None:
-        """The queue is ours again, or still."""
+        """Note that the queue is ours again, or still; continue at `start` if its offset has changed."""
         known, position = assigned.committed, assigned.progress.position
         moved_on = committed is not None and committed > position
         reset = known is not None and (committed is None or committed < known)
         if moved_on or reset:
-            log.info("queue %s goes on at %d, not at %d", assigned.queue, start, position)
+            log.info("queue %s continues at %d, not at %d", assigned.queue, start, position)
             self._fetcher.halt(assigned)
-            assigned.go_on_at(start, committed)
+            assigned.restart(start, committed)
         assigned.confirmed = True
 
     @property
@@ -263,10 +263,10 @@ class Handover:
 
     @property
     def settled(self) -> bool:
-        """Whether everything that should be ours is."""
+        """Whether all assigned queues are taken."""
         return not self._taking
 
     def forget(self) -> None:
-        """In a forked child: nothing is ours."""
+        """In a forked child: drop all queues."""
         self.leaving.clear()
         self._taking.clear()

@@ -1,68 +1,47 @@
-"""A member of a consumer group: what it consists of, and how it joins, lives and leaves."""
+"""A member of a consumer group: its parts, and how it joins and leaves."""
 
 from __future__ import annotations
 
 import logging
 import math
-from dataclasses import dataclass, field
 from typing import Final
 
-from reput_client.consume.group.allocation import AllocationStrategy, averagely
-from reput_client.consume.group.answers import MemberAnswers, ResetNotices
-from reput_client.consume.group.assigned import AssignedQueue, Taken
+from reput_client.consume.group.admin_requests import AdminRequests
+from reput_client.consume.group.assigned_queue import AssignedQueue, Taken
 from reput_client.consume.group.commits import BrokerOffsets, Commits, KeptOffsets, StoredOffsets
-from reput_client.consume.group.fetching import Fetcher, FlowLimits
+from reput_client.consume.group.fetcher import Fetcher
 from reput_client.consume.group.handover import Handover
 from reput_client.consume.group.membership import Membership
-from reput_client.consume.group.overdue import Overdue
+from reput_client.consume.group.options import MemberOptions
+from reput_client.consume.group.overdue import Handlers, Overdue
 from reput_client.consume.group.queue_locks import QueueLocks
 from reput_client.consume.group.rebalance import Assignment, Rebalancer
 from reput_client.consume.group.serving import FairServing, OrderedServing, Serving
-from reput_client.consume.group.subscriptions import Start, StartingPoints, Subscriptions, consume_from_where
-from reput_client.consume.group.turn import Hands
+from reput_client.consume.group.subscriptions import StartingPoints
 from reput_client.consume.offsets import OffsetRequests
 from reput_client.errors import NoQueue
-from reput_client.offset_store import OffsetStore
 from reput_client.transport.address import Address
 from reput_client.transport.background import Background, Chore
+from reput_client.transport.channel import Waiter
 from reput_client.transport.client import new_client_id
-from reput_client.transport.core import Waiter
 from reput_client.transport.session import Session, wall_clock_ms
-from reput_protocol.codes import MessageModel, RequestCode
+from reput_protocol.codes import MessageModel
 from reput_protocol.errors import TopicNotFound
 from reput_protocol.record.message import MessageQueue
 
 _SETTLE_S: Final = 1.0
-"""How long joining waits for queues that others have to let go of."""
+"""How long joining waits for queues that others have to give up."""
 _STOP_S: Final = 0.5
 
 log = logging.getLogger("reput_client")
 
 
-@dataclass(frozen=True, slots=True)
-class MemberOptions:
-    """What kind of member; see `Consumer` for the meaning of each."""
-
-    group: str
-    subscriptions: Subscriptions
-    start: Start = "earliest"
-    model: MessageModel = MessageModel.CLUSTERING
-    orderly: bool = False
-    allocation: AllocationStrategy = averagely
-    limits: FlowLimits = field(default_factory=FlowLimits)
-    commit_interval_s: float = 5.0
-    heartbeat_interval_s: float = 30.0
-    handler_timeout_s: float = math.inf
-    offset_store: OffsetStore | None = None
-    wait_for_topic: bool = True
-
-
 class GroupMember:
-    """Owns the parts of a member and its background.
+    """The parts of a member and its background.
 
     Attributes:
-        hands: what handlers of `run` have in theirs.
-        fetcher, serving, commits: pull, hand out and commit the queues that are ours; callers use them directly.
+        handlers: the handlers of `run` and their messages.
+        fetcher, serving, commits: pull, deliver and commit; callers use them directly.
     """
 
     def __init__(self, session: Session, options: MemberOptions) -> None:
@@ -75,7 +54,7 @@ class GroupMember:
             kept = StoredOffsets(options.offset_store)
         now = session.runtime.now
         self.serving: Serving = OrderedServing(now) if options.orderly else FairServing(now)
-        self.hands = Hands(self.serving.turn)
+        self.handlers = Handlers(self.serving.iteration)
         self.fetcher = Fetcher(
             session,
             options.group,
@@ -85,19 +64,11 @@ class GroupMember:
             commit_with_pulls=options.offset_store is None,
         )
         self._starting = StartingPoints(offsets, options.start, options.subscriptions.retry)
-        resets = ResetNotices(options.group, self.fetcher)
-        session.requests.register(RequestCode.RESET_CONSUMER_CLIENT_OFFSET, resets.take)
-        MemberAnswers(
-            options.group, options.subscriptions, self.fetcher, wall_clock_ms(), orderly=options.orderly
-        ).handle_with(session.requests)
+        AdminRequests(options, self.fetcher, wall_clock_ms()).register(session.requests)
         self.commits = Commits(session, self.fetcher, kept, options.commit_interval_s)
         self._membership = Membership(
             session,
-            options.group,
-            options.subscriptions,
-            options.model,
-            consume_from_where(options.start),
-            options.heartbeat_interval_s,
+            options,
             on_change=self._group_changed,
             on_lost=self._broker_lost,
             on_failure=self.fetcher.wake,
@@ -141,7 +112,7 @@ class GroupMember:
                 options.group,
                 self.fetcher.queues,
                 self.serving,
-                self.hands,
+                self.handlers,
                 options.handler_timeout_s,
                 self.handled,
             )
@@ -150,17 +121,17 @@ class GroupMember:
 
     @property
     def client_id(self) -> str:
-        """What the group knows this member by; empty before it has joined."""
+        """The id of this member in the group; empty before it has joined."""
         return self._membership.client_id
 
     @property
     def joined(self) -> bool:
-        """Whether it is a member and looks after itself."""
+        """Whether it has joined and its background runs."""
         return self._background.running
 
     @property
     def failure(self) -> Exception | None:
-        """What no waiting cures: the group does not take us, a topic is gone and nothing is left, a fault of ours."""
+        """A permanent failure: refused by the group, no queues because a topic is gone, or an internal error."""
         if self._background.failure is not None:
             return self._background.failure
         if self._membership.failure is not None:
@@ -170,15 +141,15 @@ class GroupMember:
     # -- life ------------------------------------------------------------------------------------------------------
 
     async def join(self) -> None:
-        """Become a member and take the queues that fall to us. One that was cut short may be called again.
+        """Join the group and take the assigned queues. May be called again if it was interrupted.
 
-        Queues that other members have to let go of first may come a moment later than this returns.
+        Queues that other members have to give up first may follow after this returns.
 
         Raises:
             ConnectFailed, RequestTimeout: no broker answers.
-            TopicNotFound: a topic does not exist, and it is not to be waited for.
+            TopicNotFound: a topic does not exist, and `wait_for_topic` is False.
             NoQueue: a topic cannot be read.
-            BrokerError: the group does not take us.
+            BrokerError: the group refuses the member.
         """
         session = self._session
         deadline = session.deadline(None)
@@ -210,7 +181,7 @@ class GroupMember:
         self._background.start()
 
     def _wait_for(self, topic: str) -> None:
-        """Take the queues of a topic once it exists; everything in it is sent after this member came."""
+        """Take the queues of a topic once it exists, from their beginning: all its messages are new."""
         if topic not in self._rebalancer.awaited:
             log.warning(
                 "topic %s does not exist yet: group %s waits for it to be created (wait_for_topic=False raises)",
@@ -221,7 +192,7 @@ class GroupMember:
         self._starting.late_topics.add(topic)
 
     async def _settle(self) -> None:
-        """Take what can be taken now."""
+        """Take the queues that can be taken now."""
         session = self._session
         until = session.runtime.now() + _SETTLE_S
         waiter = Waiter()
@@ -234,11 +205,11 @@ class GroupMember:
             await session.pump.wait(waiter, min(until, self._handover.next_due()))
 
     async def leave(self, timeout_s: float) -> None:
-        """Commit, free locks, say that we are no member any more. Never raises; each request may take `timeout_s`.
+        """Commit, free locks and unregister. Never raises; `timeout_s` is for each request.
 
-        In order, a queue whose message is being handled stays locked until its lock expires, as if we had been
-        killed: no member may begin with its next message before. The broker then hears of our end by the
-        connection's, for who says that he leaves gives up all his locks.
+        In order, a queue whose message is being handled stays locked until the lock expires, as if the program was
+        killed: no member may begin with its next message before. The member then does not unregister, which would free
+        all its locks; the broker notices the end of the connection.
         """
         await self._background.stop(_STOP_S)
         if self._session.connected:
@@ -247,7 +218,9 @@ class GroupMember:
                 assigned for assigned in queues if self.options.orderly and assigned.progress.in_flight
             ]
             for assigned in in_hand:
-                log.warning("queue %s stays locked for a while, a message of it is in hand", assigned.queue)
+                log.warning(
+                    "queue %s stays locked for a while, a message of it is being handled", assigned.queue
+                )
             await self._handover.let_go(queues, timeout_s, locked=in_hand)
             if not in_hand:
                 await self._membership.leave(timeout_s)
@@ -258,7 +231,7 @@ class GroupMember:
         await self._background.stop(math.inf)
 
     def forget(self) -> None:
-        """In a forked child: be no member, with nothing in hand, until it joins by itself."""
+        """In a forked child: become a new member without messages, which joins when it is used."""
         for assigned in self.fetcher.queues.values():
             assigned.leaving_until = 0.0
             self.serving.forget(assigned)
@@ -272,7 +245,7 @@ class GroupMember:
     # -- events ----------------------------------------------------------------------------------------------------
 
     def handled(self, taken: Taken) -> None:
-        """The application is done with a message, and a caller may have waited for that."""
+        """Note that a message is handled, and wake what may have waited for that."""
         assigned, message = taken
         assigned.handled(message)
         if assigned.leaving_until is not None:
@@ -282,7 +255,7 @@ class GroupMember:
             self.fetcher.wake()
 
     def again(self, taken: Taken, after_s: float) -> None:
-        """The application has not handled a message: hand it out once more, or leave it to its queue's next owner."""
+        """Redeliver an unhandled message, or leave it to the next owner of its queue."""
         assigned, message = taken
         if assigned.is_served:
             self.serving.again(taken, self._session.runtime.now() + after_s)
@@ -294,13 +267,13 @@ class GroupMember:
             self._background.wake()
 
     def rewind(self) -> None:
-        """Hand out again what was handed out and not handled, or leave it to its queue's next owner."""
+        """Redeliver what is delivered and not handled, or leave it to the next owner of its queue."""
         self.fetcher.rewind()
         self._handover.rewind()
         self._background.wake()
 
     def find(self, queue: MessageQueue) -> AssignedQueue | None:
-        """Return a queue that is ours, or that we are leaving."""
+        """Return one of the member's queues, or one that it is giving up."""
         return self.fetcher.queues.get(queue) or self._handover.leaving.get(queue)
 
     def _group_changed(self) -> None:
@@ -321,7 +294,7 @@ class GroupMember:
         """Return the client ids of the group's members, sorted, as one broker of the topics knows them.
 
         Raises:
-            ReputError: it does not answer.
+            ReputError: the broker does not answer.
         """
         found = await self._membership.members(min(self._membership.addresses()))
         return sorted(found)

@@ -1,7 +1,7 @@
-"""Being a member of a group: saying so to the brokers, asking who else is one, hearing of changes, leaving.
+"""Membership of a group: heartbeats to the brokers, the list of members, notifications of changes, leaving.
 
-A broker knows a member by its connection. When that ends, membership ends with it, and the other members are told;
-so on a new connection a member has to join again, and until then nothing that it had is known to be its own.
+A broker identifies a member by its connection. When that ends, so does the membership, and the other members are
+notified. So on a new connection a member has to join again, and until then its queues may not be its own.
 """
 
 from __future__ import annotations
@@ -10,12 +10,13 @@ import logging
 from collections.abc import Callable
 from typing import Final
 
-from reput_client.consume.group.subscriptions import Subscriptions
+from reput_client.consume.group.options import MemberOptions
+from reput_client.consume.group.subscriptions import consume_from_where
 from reput_client.transport.address import Address
 from reput_client.transport.broker_requests import BrokerRequest
 from reput_client.transport.connection import Connection
 from reput_client.transport.session import Session
-from reput_protocol.codes import ConsumeFromWhere, ConsumeType, MessageModel, RequestCode
+from reput_protocol.codes import ConsumeType, RequestCode
 from reput_protocol.commands.group import (
     ConsumerData,
     ConsumerIdsChangedHeader,
@@ -35,38 +36,34 @@ log = logging.getLogger("reput_client")
 
 
 class Membership:
-    """One client's membership of one group, at every broker that holds a queue of its topics; a background chore.
+    """One client's membership of one group, at every broker with a queue of its topics; a background chore.
 
     Attributes:
-        client_id: what the group knows this member by.
-        failure: why a broker does not take us as a member, or None. It is tried again with every heartbeat.
+        client_id: the id of this member in the group.
+        failure: why a broker refuses this member, or None. Every heartbeat tries again.
     """
 
     def __init__(
         self,
         session: Session,
-        group: str,
-        subscriptions: Subscriptions,
-        model: MessageModel,
-        where: ConsumeFromWhere,
-        heartbeat_interval_s: float,
+        options: MemberOptions,
         *,
         on_change: Callable[[], None],
         on_lost: Callable[[Address], None],
         on_failure: Callable[[], None],
     ) -> None:
-        """`on_change`: members have changed, `on_lost`: a broker is gone, `on_failure`: `failure` is set."""
+        """`on_change`: members have changed; `on_lost`: a broker is gone; `on_failure`: `failure` was set."""
         self.client_id = ""
         self.failure: BrokerError | None = None
         self._session = session
-        self._group = group
-        self._subscriptions = subscriptions
-        self._model = model
-        self._where = where
-        self._interval_s = heartbeat_interval_s
+        self._group = options.group
+        self._subscriptions = options.subscriptions
+        self._model = options.model
+        self._where = consume_from_where(options.start)
+        self._interval_s = options.heartbeat_interval_s
         if session.home.others:
-            # So that a broker that is silent is noticed, and looked for at the other addresses.
-            self._interval_s = min(heartbeat_interval_s, _SEVERAL_ADDRESSES_S)
+            # So that a silent broker is noticed and looked for at the other addresses.
+            self._interval_s = min(self._interval_s, _SEVERAL_ADDRESSES_S)
         self._on_change = on_change
         self._on_lost = on_lost
         self._on_failure = on_failure
@@ -80,7 +77,7 @@ class Membership:
         return self._due_at
 
     async def do(self) -> None:
-        """See `Chore`: send heartbeats; what is refused or not answered is tried again soon."""
+        """See `Chore`: send heartbeats; failed ones are repeated soon."""
         try:
             await self.heartbeat()
         except ReputError as error:
@@ -88,10 +85,10 @@ class Membership:
             self._due_at = self._session.runtime.now() + _RETRY_S
 
     async def heartbeat(self) -> None:
-        """Tell every broker of the topics that we are a member.
+        """Register with every broker of the topics.
 
         Raises:
-            BrokerError: a broker refuses us.
+            BrokerError: a broker refuses.
             ConnectFailed, ConnectionLost, RequestTimeout: a broker cannot be reached.
         """
         now = self._session.runtime.now()
@@ -118,7 +115,7 @@ class Membership:
             self._on_change()
 
     def soon(self) -> None:
-        """A broker seems not to know us: send the next heartbeat now."""
+        """Send the next heartbeat now: a broker does not seem to know this member."""
         self._due_at = self._session.runtime.now()
 
     def _heartbeat_body(self) -> bytes:
@@ -136,12 +133,12 @@ class Membership:
         ).to_json()
 
     def addresses(self) -> set[Address]:
-        """Return the brokers of all topics whose routes are known."""
+        """Return the brokers of all topics with known routes."""
         routes = map(self._session.routes.get, self._subscriptions.all_topics)
         return {address for route in routes if route is not None for address in route.brokers.values()}
 
     def is_registered(self, address: Address) -> bool:
-        """Whether the broker knows us by the connection that we have to it now."""
+        """Whether the broker knows this member by the present connection."""
         connection = self._session.connection_to(address)
         return connection.is_open and self._epochs.get(address) == connection.epoch
 
@@ -149,7 +146,7 @@ class Membership:
         """Return the client ids of the group's members, as one broker knows them.
 
         Raises:
-            ReputError: it does not say, or it knows of none, not even us.
+            ReputError: it does not answer, or knows no member.
         """
         call = await self._session.ask_ok(
             RequestCode.GET_CONSUMER_LIST_BY_GROUP,
@@ -160,7 +157,7 @@ class Membership:
         return ConsumerList.from_json(call.body).consumer_ids
 
     async def leave(self, timeout_s: float) -> None:
-        """Tell the brokers that we are no member any more, over connections that are there; never raises."""
+        """Unregister from the brokers over open connections; never raises."""
         header = UnregisterClientHeader(self.client_id, consumer_group=self._group)
         for address in [address for address in self._epochs if self.is_registered(address)]:
             try:
@@ -172,7 +169,7 @@ class Membership:
                     deadline=self._session.deadline(timeout_s),
                 )
             except ReputError as error:
-                log.warning("group %s: not told %s that we leave: %s", self._group, address, error)
+                log.warning("group %s: not unregistered at %s: %s", self._group, address, error)
         self._epochs.clear()
 
     def _ids_changed(self, request: BrokerRequest) -> None:
@@ -186,7 +183,7 @@ class Membership:
             self._on_lost(connection.address)
 
     def forget(self) -> None:
-        """In a forked child: it is no member yet, and must not pass for its parent."""
+        """In a forked child: not a member yet, and distinct from its parent."""
         self._epochs.clear()
         self.client_id = ""
         self._due_at = 0.0

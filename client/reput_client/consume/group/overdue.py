@@ -1,12 +1,12 @@
-"""Messages that were handed out and never handled: a handler hangs, or the application never calls `done`.
+"""Messages that were delivered and not handled in time: a handler hangs, or the application does not call `done`.
 
-One such message holds back the commits of its queue, and after a while its pulls (`FlowLimits.queue_span_max`). So what
-has been in hand for too long is given back to the broker, as if its handler had failed, and counts as handled here
-(RocketMQ: ConsumeMessageConcurrentlyService.cleanExpireMsg, consumeTimeout). If its handler finishes after all, nobody
-minds: the message comes twice then.
+Such a message holds back the commits of its queue, and then its pulls (`FlowLimits.queue_span_max`). So it is given
+back to the broker as if its handler had failed, and counts as handled here
+(RocketMQ: ConsumeMessageConcurrentlyService.cleanExpireMsg, consumeTimeout). If its handler finishes after all, the
+message is handled twice.
 
-A handler that hangs keeps its slot of `run(concurrency=n)` all the same. When all of them hang, this member handles
-nothing more, although it is one and keeps its queues: that is said in the log.
+A handler that hangs keeps its slot of `run(concurrency=n)`. When all of them hang, this member handles nothing more
+although it keeps its queues; that is logged.
 """
 
 from __future__ import annotations
@@ -17,9 +17,8 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from typing import Final
 
-from reput_client.consume.group.assigned import AssignedQueue, Taken
+from reput_client.consume.group.assigned_queue import AssignedQueue, Iteration, Taken
 from reput_client.consume.group.serving import Serving
-from reput_client.consume.group.turn import Hands
 from reput_client.consume.send_back import is_unsupported, send_back
 from reput_client.received import ReceivedMessage
 from reput_client.transport.session import Session
@@ -27,16 +26,50 @@ from reput_protocol.errors import ReputError
 from reput_protocol.record.message import MessageQueue
 
 _LOOKS: Final = 4
-"""How often one message is looked at before it is overdue."""
+"""How often a message is checked before it is overdue."""
 _INTERVAL_MAX_S: Final = 60.0
 
 log = logging.getLogger("reput_client")
 
 
-class Overdue:
-    """Looks for such messages now and then, so that handing one out costs nothing; a background chore.
+class Handlers:
+    """The handlers of `run`: how many may run at a time (0 without `run`), and the message of each.
 
-    The message that an iterating application has in its hands is left alone: nothing else waits for it.
+    A single handler has the current message of the iteration, so that nothing has to be noted here.
+
+    Attributes:
+        slots: with several handlers, the message of each. The code that runs a handler updates its own slot.
+    """
+
+    def __init__(self, iteration: Iteration) -> None:
+        self._iteration = iteration
+        self.count = 0
+        self.slots: list[ReceivedMessage | None] = []
+
+    def begin(self, count: int) -> None:
+        """Note the start of `run` with `count` handlers."""
+        self.count = count
+        self.slots = [None] * (count if count > 1 else 0)
+
+    def end(self) -> None:
+        """Note the end of `run`."""
+        self.begin(0)
+
+    @property
+    def is_single(self) -> bool:
+        """Whether there is one handler, which has the current message of the iteration."""
+        return self.count == 1
+
+    def held(self) -> list[ReceivedMessage]:
+        """Return the messages that handlers have."""
+        slots = [self._iteration.message] if self.is_single else self.slots
+        return [message for message in slots if message is not None]
+
+
+class Overdue:
+    """Checks for overdue messages periodically, so that delivering one costs nothing; a background chore.
+
+    The current message of an iterating application is left alone: no other message waits for it.
     """
 
     def __init__(
@@ -45,26 +78,26 @@ class Overdue:
         group: str,
         queues: Mapping[MessageQueue, AssignedQueue],
         serving: Serving,
-        hands: Hands,
+        handlers: Handlers,
         timeout_s: float,
         handled: Callable[[Taken], None],
     ) -> None:
-        """Call `handled` with what the broker has taken back."""
+        """`handled` is called with each message that was given back."""
         self._session = session
         self._group = group
         self._queues = queues
         self._serving = serving
-        self._hands = hands
+        self._handlers = handlers
         self._timeout_s = timeout_s
         self._handled = handled
         self._seen: dict[tuple[MessageQueue, int], tuple[ReceivedMessage, float]] = {}
-        self._pending: deque[Taken] = deque()  # found to be overdue, and not given back yet
-        self._hanging: list[ReceivedMessage] = []  # held by handlers for too long, given back or not
+        self._pending: deque[Taken] = deque()  # overdue and not given back yet
+        self._hanging: list[ReceivedMessage] = []  # overdue messages of running handlers, given back or not
         self._all_hang = False
         self._due_at = math.inf
 
     def begin(self) -> None:
-        """From now on it looks."""
+        """Start to check."""
         self._due_at = self._session.runtime.now() + min(self._timeout_s / _LOOKS, _INTERVAL_MAX_S)
 
     def next_due(self) -> float:
@@ -72,7 +105,7 @@ class Overdue:
         return self._due_at
 
     async def do(self) -> None:
-        """See `Chore`. Gives one message back at most: that may take a while, and other chores wait for it."""
+        """See `Chore`. Gives back at most one message, since that may take a while and other chores wait."""
         if not self._pending:
             self._pending.extend(self._overdue())
         self._look_at_handlers()
@@ -86,7 +119,7 @@ class Overdue:
             self._due_at = self._session.runtime.now()
 
     def _is_in_hand(self, taken: Taken) -> bool:
-        """Whether a message is still to be given back; those before it have taken their time."""
+        """Whether a message is still to be given back; giving back those before it takes time."""
         assigned, message = taken
         return (
             self._queues.get(assigned.queue) is assigned
@@ -113,17 +146,17 @@ class Overdue:
             self._handled(taken)
 
     def _look_at_handlers(self) -> None:
-        """Say when no handler of `run` is left that could handle anything, and when there is one again."""
-        held = self._hands.held()
+        """Log when all handlers of `run` hang, and when one has returned."""
+        held = self._handlers.held()
         overdue = [*self._hanging, *(message for _, message in self._pending)]
         self._hanging = [message for message in held if any(message is other for other in overdue)]
-        all_hang = 0 < self._hands.count <= len(self._hanging)
+        all_hang = 0 < self._handlers.count <= len(self._hanging)
         if all_hang and not self._all_hang:
             log.error(
                 "group %s: all %d handlers of run hang, each for more than %.6g s: this member handles nothing until "
                 "one of them returns, and keeps its queues; end it if none does",
                 self._group,
-                self._hands.count,
+                self._handlers.count,
                 self._timeout_s,
             )
         elif self._all_hang and not all_hang:
@@ -136,7 +169,7 @@ class Overdue:
         found: list[Taken] = []
         for queue, assigned in self._queues.items():
             for message in assigned.progress.in_hand:
-                if message is self._serving.turn.message and not self._hands.in_turn:
+                if message is self._serving.iteration.message and not self._handlers.is_single:
                     continue
                 key = queue, message.queue_offset
                 before, since = seen.get(key, (None, now))

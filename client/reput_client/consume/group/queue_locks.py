@@ -1,8 +1,8 @@
 """Locks of queues that are consumed in order: only the member that holds a queue's lock may consume it.
 
-A lock is the broker's to give (41) and to take away when it was not renewed for a minute. A member renews every 20 s,
-also the locks of queues that it is leaving and of which it has a message in hand, and stops consuming a queue whose
-lock was not confirmed for 30 s, so that no other member can have it by then
+The broker grants a lock (41) and revokes it if it is not renewed for a minute. A member renews its locks every 20 s,
+also those of queues that it is giving up with a message in flight. It stops consuming a queue whose lock was not
+confirmed for 30 s, when no other member can have it yet
 (RocketMQ: RebalanceImpl.lockAll, ProcessQueue.isLockExpired, REBALANCE_LOCK_INTERVAL, REBALANCE_LOCK_MAX_LIVE_TIME).
 """
 
@@ -15,7 +15,7 @@ from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, field
 from typing import Final
 
-from reput_client.consume.group.assigned import AssignedQueue
+from reput_client.consume.group.assigned_queue import AssignedQueue
 from reput_client.transport.address import Address
 from reput_client.transport.session import Session
 from reput_protocol.codes import RequestCode
@@ -32,11 +32,11 @@ log = logging.getLogger("reput_client")
 
 @dataclass(slots=True)
 class LockAnswers:
-    """What came of asking for locks.
+    """The result of asking for locks.
 
     Attributes:
-        until: the queues that are ours now, with the time until which that may be relied on.
-        unanswered: those of which nothing is known, since their broker did not answer.
+        until: the locked queues, each with the time until which that is reliable.
+        unanswered: queues whose broker did not answer.
     """
 
     until: dict[MessageQueue, float] = field(default_factory=dict)
@@ -44,7 +44,7 @@ class LockAnswers:
 
 
 class QueueLocks:
-    """Asks for locks, renews and frees them; a background chore of orderly members."""
+    """Obtains, renews and frees locks; a background chore of orderly members."""
 
     def __init__(
         self,
@@ -55,9 +55,9 @@ class QueueLocks:
         on_lost: Callable[[AssignedQueue], None],
         on_renewed: Callable[[], None],
     ) -> None:
-        """Renew the locks of `queues`: what is ours, and what we are leaving.
+        """Renew the locks of `queues`: the member's, and those that it is giving up.
 
-        `on_lost` is called with one that the broker does not confirm, `on_renewed` when one is reliable again.
+        `on_lost` is called with a queue whose lock is not confirmed, `on_renewed` when one is reliable again.
         """
         self._session = session
         self._group = group
@@ -68,7 +68,7 @@ class QueueLocks:
         self._due_at = math.inf
 
     def begin(self) -> None:
-        """From now on locks are renewed."""
+        """Start to renew locks."""
         self._due_at = self._session.runtime.now() + RENEW_INTERVAL_S
 
     def next_due(self) -> float:
@@ -76,7 +76,7 @@ class QueueLocks:
         return self._due_at
 
     async def do(self) -> None:
-        """See `Chore`: renew all locks; what cannot be asked is asked again next time."""
+        """See `Chore`: renew all locks; those of a silent broker are tried again next time."""
         self.begin()
         ours = [queue for queue in self._queues() if queue.is_served or queue.leaving_until is not None]
         if not ours:
@@ -96,10 +96,7 @@ class QueueLocks:
                 self._on_lost(assigned)
 
     async def lock(self, queues: Iterable[MessageQueue]) -> LockAnswers:
-        """Ask for the locks of `queues`, each at its broker. One that does not answer is passed over.
-
-        They are asked one after the other: a silent one costs the others its timeout.
-        """
+        """Ask for the locks of `queues`, one broker after the other; a silent one delays the others by its timeout."""
         answers = LockAnswers()
         by_broker, answers.unanswered = await self._by_broker(queues)
         for address, wanted in by_broker.items():
@@ -122,7 +119,7 @@ class QueueLocks:
         return answers
 
     async def unlock(self, queues: Iterable[MessageQueue], timeout_s: float | None = None) -> None:
-        """Free the locks of `queues`. One that cannot be freed expires; so a failure is only logged."""
+        """Free the locks of `queues`. Failures are only logged: the lock expires."""
         by_broker, _ = await self._by_broker(queues)
         for address, wanted in by_broker.items():
             try:
@@ -143,7 +140,7 @@ class QueueLocks:
     async def _by_broker(
         self, queues: Iterable[MessageQueue]
     ) -> tuple[dict[Address, list[MessageQueue]], set[MessageQueue]]:
-        """Return queues by the broker to ask, and those whose broker is not in any route."""
+        """Return queues by the address of their broker, and those whose broker is not in a route."""
         found: dict[Address, list[MessageQueue]] = defaultdict(list)
         unknown: set[MessageQueue] = set()
         deadline = self._session.deadline(None)

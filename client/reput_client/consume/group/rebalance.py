@@ -1,4 +1,4 @@
-"""Who should have which queue: asked of the brokers, and worked out by the group's rule (RocketMQ: RebalanceImpl)."""
+"""Rebalancing: asks the brokers for the members, and computes this member's queues (RocketMQ: RebalanceImpl)."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from reput_protocol.record.message import MessageQueue
 
 INTERVAL_S: Final = 20.0
 RETURN_S: Final = 1.0
-"""How long members that a broker has lost all at once, by a restart for example, are given to come back."""
+"""How long members that a broker has lost at once, such as by a restart, have to come back."""
 SETTLED_S: Final = 1.0
-"""After a change of the group, how long its members may still differ about who they are."""
+"""How long after a change the members may have different lists of members."""
 _RETRY_S: Final = 1.0
 
 log = logging.getLogger("reput_client")
@@ -30,11 +30,11 @@ log = logging.getLogger("reput_client")
 
 @dataclass(slots=True)
 class Assignment:
-    """The queues that should be ours.
+    """The queues assigned to this member.
 
-    `from_living` are those of them that another member may have which still is one: it needs a moment to let go.
-    `unknown` are topics of which nothing could be found out, so that what we have of them stays as it is.
-    `others_may_return`: we were cut off a moment ago, and perhaps all were; who is not back yet is not gone yet.
+    `from_living` are those that another, living member may still have: it needs a moment to give them up.
+    `unknown` are topics without an answer; their queues stay as they are.
+    `others_may_return`: the connection was lost a moment ago, perhaps for all members; a missing one may come back.
     """
 
     queues: set[MessageQueue] = field(default_factory=set)
@@ -44,13 +44,13 @@ class Assignment:
 
 
 class Rebalancer:
-    """Computes the assignment again when the group has changed, and every 20 s by itself; a background chore.
+    """Computes the assignment when the group changes, and every 20 s; a background chore.
 
-    Without a strategy every queue is ours: a member that broadcasts.
+    Without a strategy all queues are assigned to this member, for broadcasting.
 
     Attributes:
-        failure: that a topic which was asked for is gone, or None.
-        awaited: topics that have not existed yet; that they do not is no failure.
+        failure: set if a subscribed topic is gone, or None.
+        awaited: topics that have not existed yet; their absence is not a failure.
     """
 
     def __init__(
@@ -69,7 +69,7 @@ class Rebalancer:
         self.failure: TopicNotFound | None = None
         self.awaited: set[str] = set()
         self._members: dict[str, list[str]] = {}
-        self._settled_at: dict[str, float] = {}  # by topic, when all members know the same ones
+        self._settled_at: dict[str, float] = {}  # by topic: when all members have the same list
         self._due_at = 0.0
         self._routes_due_at = -math.inf
         self._cut_off = False
@@ -80,11 +80,11 @@ class Rebalancer:
         return self._due_at
 
     def soon(self) -> None:
-        """The group has changed, or may have."""
+        """Compute it again: the group has changed, or may have."""
         self._due_at = self._session.runtime.now()
 
     def cut_off(self) -> None:
-        """A connection is lost: what we had may be others' by now, and who they are is not known."""
+        """Forget the members after a lost connection: other members may have taken our queues."""
         self._cut_off = True
         self._members.clear()
 
@@ -106,14 +106,14 @@ class Rebalancer:
                 if self._strategy is None:
                     assignment.queues |= set(route.readable)
                 elif not self._membership.is_registered(min(route.brokers.values())):
-                    assignment.unknown.add(topic)  # once the broker knows us, this is done again
+                    assignment.unknown.add(topic)  # this runs again once the broker knows us
                     self._membership.soon()
                 else:
                     members = await self._members_at(route, asked)
                     self._share_out(assignment, route, members, self._strategy)
             except TopicNotFound as error:
                 self._session.routes.forget(topic)
-                if topic != self._subscriptions.retry:  # that one may not exist before anything has come back
+                if topic != self._subscriptions.retry:  # which exists only after a message was given back
                     failure = failure if topic in self.awaited else error
                     self._due_at = now + _RETRY_S
             except ReputError as error:
@@ -136,7 +136,7 @@ class Rebalancer:
         return route
 
     async def _members_at(self, route: Route, asked: dict[Address, list[str]]) -> list[str]:
-        """Return the members as a broker of the topic knows them: one list for all topics of one broker."""
+        """Return the members as a broker of the topic knows them; asks each broker once."""
         address = min(route.brokers.values())
         if address not in asked:
             asked[address] = await self._membership.members(address)
@@ -167,22 +167,22 @@ class Rebalancer:
         """Return those of our queues that another living member may have."""
         me = self._membership.client_id
         others = set(members) - {me}
-        # Before we came, the others had shared everything out among themselves.
+        # Before we joined, the others had all queues.
         before = self._members.get(route.topic) or sorted(others)
         has_settled = self._session.runtime.now() >= self._settled_at.get(route.topic, math.inf)
         if has_settled and not others.difference(before) and len(set(before).difference(members)) == 1:
-            # One has gone, and nothing else has happened: its queues have no owner.
+            # One member has left, and nothing else has changed: its queues have no owner.
             return {
                 queue
                 for other in others.intersection(before)
                 for queue in mine.intersection(allocate(strategy, other, route.readable, before))
             }
-        # Of several changes close together others may have heard one by one: what a member had that is gone may be
-        # a living one's for a moment.
+        # Members may learn of several quick changes one by one, so a queue of a member that has left may belong to a
+        # living one for a moment.
         return mine.difference(allocate(strategy, me, route.readable, before)) if others else set()
 
     def forget(self) -> None:
-        """In a forked child: nothing is known."""
+        """In a forked child: forget the members."""
         self._members.clear()
         self._settled_at.clear()
         self._cut_off = False

@@ -1,12 +1,12 @@
-"""What a member hands out next, of the messages that were pulled.
+"""What a member delivers next, of the messages that were pulled.
 
-Ordinary members hand out messages of several queues, to handlers that may finish in any order. Orderly ones
-hand out one message of each queue at a time, the next one when that is handled, and only while the queue's
-lock is confirmed (see `queue_locks.py`). A message that could not be handled suspends its queue there and
-comes again before all others of it (RocketMQ: ConsumeMessageOrderlyService, SUSPEND_CURRENT_QUEUE_A_MOMENT).
+Ordinary members deliver messages of several queues to handlers that may finish in any order. Orderly ones deliver one
+message of each queue at a time, the next one when that is handled, and only while the queue's lock is confirmed (see
+`queue_locks.py`). A failed message suspends its queue and is redelivered before all others of it
+(RocketMQ: ConsumeMessageOrderlyService, SUSPEND_CURRENT_QUEUE_A_MOMENT).
 
-What a member could not handle is stored again in the topic `%RETRY%group`, with its own topic in the property
-`RETRY_TOPIC`. Every member consumes that topic as well; a message of it shows the topic that it was sent to.
+A message that was given back is stored again in the topic `%RETRY%group`, with its own topic in the property
+`RETRY_TOPIC`. Every member consumes that topic too; its messages show their own topic.
 """
 
 from __future__ import annotations
@@ -18,33 +18,31 @@ from itertools import count, islice
 from time import monotonic
 from typing import Final, Protocol
 
-from reput_client.consume.group.assigned import AssignedQueue, Taken
-from reput_client.consume.group.turn import Turn
+from reput_client.consume.group.assigned_queue import AssignedQueue, Iteration, Taken
 from reput_client.consume.pull import PullResult
 from reput_client.errors import DamagedMessage
 from reput_client.received import DamagedRecord, PulledRecords, ReceivedMessage
+from reput_protocol.properties import RETRY_TOPIC
 from reput_protocol.record.message import MessageQueue
-
-RETRY_TOPIC_PROPERTY: Final = "RETRY_TOPIC"
 
 
 class RetriedMessage(ReceivedMessage):
-    """A message out of a retry topic. `topic` is where it was sent, `queue` where it came from now."""
+    """A message of a retry topic. `topic` is its original topic, `queue` where it was pulled from."""
 
     __slots__ = ("_topic",)
 
     def __init__(self, records: PulledRecords, at: int) -> None:
-        """See `ReceivedMessage`; a damaged one is refused."""
+        """See `ReceivedMessage`. Raises `DamagedMessage` if it is damaged."""
         super().__init__(records, at)
-        self._topic = self.get_property(RETRY_TOPIC_PROPERTY) or records.topic
+        self._topic = self.get_property(RETRY_TOPIC) or records.topic
 
     @classmethod
     def of(cls, pulled: ReceivedMessage) -> ReceivedMessage:
-        """Return the message as the application sees it; one that is damaged or names no topic as it is."""
+        """Return the message as applications see it; unchanged if it is damaged or has no original topic."""
         if isinstance(pulled, DamagedRecord):
             return pulled
         try:
-            is_retried = bool(pulled.get_property(RETRY_TOPIC_PROPERTY))
+            is_retried = bool(pulled.get_property(RETRY_TOPIC))
         except DamagedMessage:
             return pulled
         return pulled.with_class(cls) if is_retried else pulled
@@ -61,58 +59,58 @@ class RetriedMessage(ReceivedMessage):
 
 
 _LOOK_AGAIN_S: Final = 0.1
-"""How soon a message to come again is looked at again while its queue is not known to be ours."""
-TURN_S: Final = 0.002
-"""How long messages are handed out without a look at anything else; a turn's message in hand may take any time."""
+"""When to retry the redelivery of a message whose queue is not confirmed to be ours."""
+POLL_INTERVAL_S: Final = 0.002
+"""How long messages are delivered without polling; the current message may take any time."""
 _AT_ONCE: Final = 256
-"""How many messages are made at once, ahead of being handed out."""
+"""How many message objects are created at once, before they are delivered."""
 
 
 def made_ahead(assigned: AssignedQueue, messages: Iterator[ReceivedMessage]) -> Iterator[ReceivedMessage]:
-    """Return an iterator over the next messages of a pull, made already and as the application sees them."""
+    """Return an iterator over the next messages of a pull, created already and as applications see them."""
     some = list(islice(messages, _AT_ONCE))
     return iter([RetriedMessage.of(message) for message in some] if assigned.is_retry else some)
 
 
 class Serving(Protocol):
-    """Keeps what pulls have brought and says what comes next.
+    """Keeps the results of pulls and determines which message is next.
 
     Attributes:
-        turn: the turn of an iterating application; it ends with whatever else is asked of this.
+        iteration: the iteration of an application; every other use of this ends it.
     """
 
-    turn: Turn
+    iteration: Iteration
 
     def add(self, assigned: AssignedQueue, result: PullResult) -> None:
-        """A pull has brought messages."""
+        """Add the result of a pull."""
 
     def take(self) -> Taken | None:
         """Return the next message that may be handed out now, or None."""
 
-    def begin_turn(self, taken: Taken) -> None:
-        """The message just taken is handled when the next is asked for, and so are those that follow it."""
+    def begin_iteration(self, taken: Taken) -> None:
+        """Start an iteration: a message counts as handled when the next is requested, from the one just taken on."""
 
     def again(self, taken: Taken, at: float) -> None:
-        """The message in the application's hands comes once more, not before `at`."""
+        """Redeliver a message in flight, not before `at`."""
 
     def will_come(self, message: ReceivedMessage) -> bool:
-        """Whether a message that was handed out waits here to come again."""
+        """Whether a delivered message waits for redelivery here."""
 
     def forget(self, assigned: AssignedQueue) -> None:
-        """Drop what is not handed out of a queue. Its progress stays, and what is to come again, if the queue does."""
+        """Drop the undelivered messages of a queue. Its progress stays, and so do redeliveries if the queue stays."""
 
     def next_wake(self) -> float:
-        """Return when `take` may have something although nothing arrives and nothing is handled."""
+        """Return when `take` may have a message although nothing arrives and nothing is handled."""
 
 
 class FairServing:
-    """Serves pulls whole, in the order in which they arrived.
+    """Serves pulls one by one, in the order in which they arrived.
 
-    With one result waiting for each queue at most, a busy queue cannot push ahead of the others.
+    Each queue has at most one waiting result, so a busy queue does not delay the others.
     """
 
     def __init__(self, now: Callable[[], float]) -> None:
-        self.turn = Turn()
+        self.iteration = Iteration()
         self._now = now
         self._results: deque[tuple[AssignedQueue, PullResult]] = deque()
         self._serving: tuple[AssignedQueue, PullResult] | None = None
@@ -128,7 +126,7 @@ class FairServing:
 
     def take(self) -> Taken | None:
         """See `Serving`."""
-        self.turn.rest()
+        self.iteration.drop_rest()
         if self._later:
             taken = self._take_returned()
             if taken is not None:
@@ -152,14 +150,14 @@ class FairServing:
             assigned.waiting_results -= 1
             self._unmade = iter(result.messages)
 
-    def begin_turn(self, taken: Taken) -> None:
+    def begin_iteration(self, taken: Taken) -> None:
         """See `Serving`."""
         serving = self._serving
         if serving is None or serving[0] is not taken[0] or taken[0].failures:
-            self.turn.begin(taken)  # it came once more, or failures are to be counted
+            self.iteration.begin(taken)  # it is a redelivery, or failures must be counted
         else:
-            self.turn.begin(taken, self._made)
-            self.turn.until = monotonic() + TURN_S
+            self.iteration.begin(taken, self._made)
+            self.iteration.until = monotonic() + POLL_INTERVAL_S
 
     def _finish(self, serving: tuple[AssignedQueue, PullResult]) -> None:
         assigned, result = serving
@@ -179,7 +177,7 @@ class FairServing:
         return None
 
     def again(self, taken: Taken, at: float) -> None:
-        """See `Serving`. Others of its queue are handed out meanwhile; nothing from it on is committed."""
+        """See `Serving`. Others of its queue are delivered meanwhile; nothing from this one on is committed."""
         heappush(self._later, (at, next(self._numbers), taken))
 
     def will_come(self, message: ReceivedMessage) -> bool:
@@ -188,8 +186,8 @@ class FairServing:
 
     def forget(self, assigned: AssignedQueue) -> None:
         """See `Serving`."""
-        if self.turn.is_of(assigned):
-            self.turn.rest()
+        if self.iteration.is_of(assigned):
+            self.iteration.drop_rest()
         self._results = deque(entry for entry in self._results if entry[0] is not assigned)
         if self._serving is not None and self._serving[0] is assigned:
             self._serving = None
@@ -202,13 +200,13 @@ class FairServing:
 
 
 class _Line:
-    """What is here of one queue, in its order."""
+    """The pulled messages of one queue, in order."""
 
     __slots__ = ("assigned", "first", "made", "result", "unmade", "waiting")
 
     def __init__(self, assigned: AssignedQueue) -> None:
         self.assigned = assigned
-        self.first: ReceivedMessage | None = None  # comes before `made`
+        self.first: ReceivedMessage | None = None  # delivered before `made`
         self.made: Iterator[ReceivedMessage] = iter(())
         self.unmade: Iterator[ReceivedMessage] = iter(())
         self.result: PullResult | None = None
@@ -240,10 +238,10 @@ class _Line:
 
 
 class OrderedServing:
-    """Serves the queues one after the other, each only while nothing of it is in flight."""
+    """Serves one queue after the other, each only while it has no message in flight."""
 
     def __init__(self, now: Callable[[], float]) -> None:
-        self.turn = Turn()
+        self.iteration = Iteration()
         self._now = now
         self._lines: dict[AssignedQueue, _Line] = {}
         self._turns: deque[_Line] = deque()
@@ -262,7 +260,7 @@ class OrderedServing:
 
     def take(self) -> Taken | None:
         """See `Serving`."""
-        self.turn.rest()
+        self.iteration.drop_rest()
         now = self._now()
         for _ in range(len(self._turns)):
             line = self._turns[0]
@@ -280,18 +278,18 @@ class OrderedServing:
             return assigned, message
         return None
 
-    def begin_turn(self, taken: Taken) -> None:
-        """See `Serving`. It ends before the queue's lock does."""
+    def begin_iteration(self, taken: Taken) -> None:
+        """See `Serving`. The iteration ends before the queue's lock does."""
         assigned = taken[0]
         line = self._lines.get(assigned)
         if line is None or assigned.failures:
-            self.turn.begin(taken)
+            self.iteration.begin(taken)
         else:
-            self.turn.begin(taken, line.made)
-            self.turn.until = monotonic() + min(TURN_S, assigned.locked_until - self._now())
+            self.iteration.begin(taken, line.made)
+            self.iteration.until = monotonic() + min(POLL_INTERVAL_S, assigned.locked_until - self._now())
 
     def again(self, taken: Taken, at: float) -> None:
-        """See `Serving`. The queue stands still until then."""
+        """See `Serving`. The queue waits until then."""
         assigned, message = taken
         assigned.progress.put_back(message.queue_offset)
         assigned.suspended_until = at
@@ -304,8 +302,8 @@ class OrderedServing:
 
     def forget(self, assigned: AssignedQueue) -> None:
         """See `Serving`."""
-        if self.turn.is_of(assigned):
-            self.turn.rest()
+        if self.iteration.is_of(assigned):
+            self.iteration.drop_rest()
         line = self._lines.pop(assigned, None)
         if line is not None:
             self._turns.remove(line)

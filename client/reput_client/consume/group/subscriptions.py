@@ -1,4 +1,4 @@
-"""What a group consumes: its topics and their filters, and where it begins in a queue without an offset."""
+"""What a group consumes: topics and their filters, and where to begin in a queue without an offset."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from reput_protocol.record.message import MessageQueue
 
 
 class Subscriptions:
-    """The topics of one member, each with its filter; `version` tells a newer subscription from an older one."""
+    """The topics of one member, each with its filter; a newer subscription has a higher `version`."""
 
     def __init__(self, filters: Mapping[str, Wanted], version: int, retry: str | None) -> None:
-        """Subscribe to the topics of `filters` and, whatever their tags, to what comes back through `retry`."""
+        """Subscribe to the topics of `filters`, and to all messages of the `retry` topic if given."""
         self.topics = tuple(filters)
         self.retry = retry
         self.version = version
@@ -27,15 +27,15 @@ class Subscriptions:
 
     @property
     def all_topics(self) -> tuple[str, ...]:
-        """The topics that were asked for, and the retry topic."""
+        """The subscribed topics, and the retry topic."""
         return tuple(self._filters)
 
     def wanted_of(self, topic: str) -> Wanted:
-        """Return what is wanted of `topic`."""
+        """Return the filter of `topic`."""
         return self._filters[topic]
 
     def data(self) -> list[SubscriptionData]:
-        """Return the subscriptions as a heartbeat holds them."""
+        """Return the subscriptions in the form of a heartbeat."""
         return [
             SubscriptionData.of(topic, wanted.expression, self.version, wanted.expression_type.value)
             for topic, wanted in self._filters.items()
@@ -52,11 +52,11 @@ def parse_topics(
     retries: bool,
     version: int,
 ) -> Subscriptions:
-    """Return what `topic=`, `topics=`, `tags=` and `sql=` of a consumer mean; with `retries` the retry topic besides.
+    """Return the subscriptions by the arguments of a `Consumer`; with `retries` including the retry topic.
 
     Raises:
         ValueError: no topic, or two arguments that exclude each other.
-        InvalidName, FilterSyntaxError: an argument breaks the rules.
+        InvalidName, FilterSyntaxError: an argument is not valid.
     """
     if (topic is None) == (topics is None):
         raise ValueError("give either topic= or topics=")
@@ -84,7 +84,7 @@ _WHERE = {
 
 
 def checked_start(start: Start) -> Start:
-    """Return `start` if it is one. Raises ValueError."""
+    """Return `start`. Raises ValueError if it is not valid."""
     if isinstance(start, str) and start not in _WHERE:
         raise ValueError(f"start is 'earliest', 'latest', a datetime or a queue offset, not {start!r}")
     if isinstance(start, int) and start < 0:
@@ -93,24 +93,24 @@ def checked_start(start: Start) -> Start:
 
 
 def consume_from_where(start: Start) -> ConsumeFromWhere:
-    """Return what a heartbeat says of `start`; RocketMQ has no word for an offset."""
+    """Return the heartbeat's form of `start`; RocketMQ has none for an offset."""
     if isinstance(start, datetime):
         return ConsumeFromWhere.CONSUME_FROM_TIMESTAMP
     return _WHERE.get(start if isinstance(start, str) else "", ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET)
 
 
 class StartingPoints:
-    """Finds out where a group begins in a queue."""
+    """Determines where a group begins in a queue."""
 
     def __init__(self, offsets: OffsetRequests, start: Start, retry: str | None) -> None:
         self.late_topics: set[str] = set()
-        """Topics that came into being after this member: it has missed nothing of them."""
+        """Topics created after this member joined, so that it can read them from the beginning."""
         self._offsets = offsets
         self._start = start
         self._retry = retry
 
     async def first(self, queue: MessageQueue) -> int:
-        """Return where a group begins that has no offset. What comes back is never skipped."""
+        """Return where a group without an offset begins. Redelivered messages are never skipped."""
         start = self._start
         if queue.topic == self._retry or start == "earliest":
             return await self._offsets.min_offset(queue)

@@ -22,7 +22,7 @@ from reput_broker.sink import publisher as publishing
 from reput_broker.sink.intent import IntentFile, QueuePlace
 from reput_broker.sink.publisher import Pace, Pieces, Publisher
 from reput_broker.store.errors import StoreDamaged
-from reput_client.consume.bulk import BulkReader
+from reput_client.consume.bulk_reader import BulkReader
 from reput_client.produce.batch_writer import BatchWriter, StagingScope
 from reput_protocol.commands.stage import StagedPart
 from reput_protocol.errors import BrokerError, ErrorCode

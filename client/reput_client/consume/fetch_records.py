@@ -1,4 +1,4 @@
-"""Fetches: blocks of the log as the broker has them, one scan each, raw for readers in bulk or as columns."""
+"""FETCH_RECORDS: blocks of the log as the broker stores them, raw for bulk readers or as columns."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from reput_client.consume.pull import PullStatus
 from reput_client.errors import DamagedMessage
-from reput_client.transport.core import Call
+from reput_client.transport.channel import Call
 from reput_protocol.codes import ResponseCode
 from reput_protocol.commands.pull import FetchRecordsHeader, FetchRecordsResult
 from reput_protocol.errors import error_from_response
@@ -27,17 +27,17 @@ _ANSWERS: Final = (
 
 
 class FetchedBlock(NamedTuple):
-    """What one fetch brought."""
+    """The result of one fetch."""
 
     records: memoryview
-    """Records back to back, unchecked; good for as long as it is kept."""
+    """Records back to back, not verified; valid as long as it is referenced."""
     next_offset: int
-    """Everything wanted before it is in `records`."""
+    """All wanted records before it are in `records`."""
     min_offset: int
     max_offset: int
-    """The bounds of the queue; only what is durable counts."""
+    """Bounds of the durable part of the queue."""
     moved: bool
-    """Whether the messages asked for are not in the queue."""
+    """Whether the requested messages are not in the queue."""
 
 
 def fetch_ext(
@@ -49,17 +49,17 @@ def fetch_ext(
     tags: str,
     generation: str | None = None,
 ) -> dict[str, Value]:
-    """Return the header fields of a request for the records of `[start, end)`."""
+    """Return the header fields of a fetch of `[start, end)`."""
     subscription = None if tags == "*" else tags
     header = FetchRecordsHeader(topic, queue_id, start, end, max_bytes, subscription, generation)
     return header.to_ext(HeaderType.MSGPACK)
 
 
 def fetched_block(call: Call) -> FetchedBlock:
-    """Return what an answered request brought.
+    """Return the result of an answered fetch.
 
     Raises:
-        BrokerError: the broker refused it.
+        BrokerError: the broker refused.
     """
     header = call.answer
     if header.code not in _ANSWERS:
@@ -70,30 +70,30 @@ def fetched_block(call: Call) -> FetchedBlock:
 
 
 COLUMN_BYTES: Final = 1 << 20
-"""How much one pull of columns asks for by default; larger answers no longer fit into a processor's caches."""
+"""Default size of a pull of columns; larger answers exceed the processor's caches."""
 NO_END: Final = (1 << 62) - 1
-"""As the end of a range: as far as there are messages."""
+"""The end of a range without an end."""
 
 
 class ColumnsResult(NamedTuple):
-    """What a pull of columns brought."""
+    """The result of a pull of columns."""
 
     status: PullStatus
     columns: MessageColumns
     """Empty unless `status` is FOUND."""
     next_begin_offset: int
-    """The queue offset of the next pull, also when nothing was found."""
+    """The queue offset of the next pull, also if nothing was found."""
     min_offset: int
     max_offset: int
-    """The bounds of the queue. What is not durable yet may count or not."""
+    """Bounds of the queue; may or may not include messages that are not durable."""
 
 
 def fetched(topic: str, queue_id: int, offset: int, call: Call, tag_filter: TagFilter) -> ColumnsResult:
-    """Return what an answered FETCH_RECORDS brought.
+    """Return the columns of an answered FETCH_RECORDS.
 
     Raises:
-        BrokerError: the broker refused it.
-        DamagedMessage: the first message cannot be read; it names its offset.
+        BrokerError: the broker refused.
+        DamagedMessage: the first message cannot be read; has its offset.
     """
     found = fetched_block(call)
     return columns_result(
@@ -120,10 +120,10 @@ def columns_result(
     empty: ColumnsResult,
     tag_filter: TagFilter,
 ) -> ColumnsResult:
-    """Return `empty`, or what it becomes with the records that came.
+    """Return `empty`, completed with the received records.
 
-    Records are checked: their sizes, that they are the messages which were asked for, and their checksums. Those before
-    the first damaged one are returned, and the next pull begins with that one.
+    The records are verified: their sizes, that they are the requested messages, and their checksums. Those before the
+    first damaged one are returned, and the next pull begins with the damaged one.
 
     Raises:
         DamagedMessage: the first message is damaged; to continue after it, pull from its offset + 1.
@@ -139,7 +139,7 @@ def columns_result(
         good, reason = faults[0] if faults else (len(table) // WIDTH, _what_follows(records, end))
         if faults:
             next_offset = table[WIDTH * good + QUEUE_OFFSET]
-        else:  # of what cannot be read the offset is known only by what comes before it
+        else:  # the offset of an unreadable record is known only from the record before it
             next_offset = table[QUEUE_OFFSET - WIDTH] + 1 if good else offset
         if not good:
             raise DamagedMessage(topic, queue_id, next_offset, reason)
@@ -152,7 +152,7 @@ def columns_result(
 
 
 def require_columns() -> None:
-    """Import NumPy, which a program that pulls no columns does not need.
+    """Import NumPy, which programs that pull no columns do not need.
 
     Raises:
         ModuleNotFoundError: it is not installed.
@@ -176,7 +176,7 @@ def _what_follows(records: bytes | memoryview, end: int) -> str:
 
 
 def no_columns(topic: str, queue_id: int) -> MessageColumns:
-    """Return columns without a message."""
+    """Return columns without messages."""
     return _columns(topic, queue_id, b"", array("q"))
 
 

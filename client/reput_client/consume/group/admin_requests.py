@@ -1,6 +1,6 @@
-"""What a member does when the broker asks or tells it something on behalf of an administrator.
+"""Requests of administrators that the broker passes on to a member.
 
-It reports what it is doing (307) and its progress (221), and continues elsewhere once the group's offsets
+The member reports what it is doing (307) and its progress (221), and continues at new offsets after the group's offsets
 were set (220).
 """
 
@@ -13,9 +13,9 @@ import threading
 import traceback
 from typing import Final
 
-from reput_client.consume.group.assigned import AssignedQueue
-from reput_client.consume.group.fetching import Fetcher
-from reput_client.consume.group.subscriptions import Subscriptions
+from reput_client.consume.group.assigned_queue import AssignedQueue
+from reput_client.consume.group.fetcher import Fetcher
+from reput_client.consume.group.options import MemberOptions
 from reput_client.transport.broker_requests import BrokerRequest, RequestHandlers
 from reput_protocol.codes import ConsumeType, RequestCode
 from reput_protocol.commands.consumers import (
@@ -37,48 +37,39 @@ log = logging.getLogger("reput_client")
 _MIB: Final = 1 << 20
 
 
-class ResetNotices:
-    """Drops what is held of queues whose offsets were set, and continues where they are now.
+class AdminRequests:
+    """Answers such requests for one member."""
 
-    The answer to a queue's next pull would say the same. What is in flight is finished; it counts if it lies before the
-    new place.
-    """
-
-    def __init__(self, group: str, fetcher: Fetcher) -> None:
-        self._group = group
+    def __init__(self, options: MemberOptions, fetcher: Fetcher, started_ms: int) -> None:
+        self._group = options.group
+        self._subscriptions = options.subscriptions
         self._fetcher = fetcher
+        self._properties = {
+            PROP_CONSUME_ORDERLY: str(options.orderly).lower(),
+            PROP_CONSUME_TYPE: ConsumeType.CONSUME_PASSIVELY.value,
+            PROP_CONSUMER_START_TIMESTAMP: str(started_ms),
+        }
 
-    def take(self, request: BrokerRequest) -> None:
-        """Handle a request 220."""
+    def register(self, requests: RequestHandlers) -> None:
+        """Register the handlers."""
+        requests.register(RequestCode.RESET_CONSUMER_CLIENT_OFFSET, self._reset)
+        requests.register(RequestCode.GET_CONSUMER_RUNNING_INFO, self._running_info)
+        requests.register(RequestCode.GET_CONSUMER_STATUS_FROM_CLIENT, self._status)
+
+    def _reset(self, request: BrokerRequest) -> None:
+        """Continue at the new offsets of queues that were set, and drop what was pulled of them.
+
+        The next pull of a queue would report the same. Messages in flight are finished; those before the new offset
+        count.
+        """
         if ResetOffsetHeader.from_ext(request.ext).group == self._group:
             for queue, offset in ResetOffsetBody.from_json(request.body).offset_table.items():
                 assigned = self._fetcher.queues.get(queue)
                 if assigned is not None:
                     log.info("queue %s was set to offset %d", queue, offset)
-                    self._fetcher.go_on_at(assigned, offset)
+                    self._fetcher.reset_to(assigned, offset)
             self._fetcher.wake()
         request.answer()
-
-
-class MemberAnswers:
-    """Answers for one member; `handle_with` makes it the one who is asked."""
-
-    def __init__(
-        self, group: str, subscriptions: Subscriptions, fetcher: Fetcher, started_ms: int, *, orderly: bool
-    ) -> None:
-        self._group = group
-        self._subscriptions = subscriptions
-        self._fetcher = fetcher
-        self._properties = {
-            PROP_CONSUME_ORDERLY: str(orderly).lower(),
-            PROP_CONSUME_TYPE: ConsumeType.CONSUME_PASSIVELY.value,
-            PROP_CONSUMER_START_TIMESTAMP: str(started_ms),
-        }
-
-    def handle_with(self, requests: RequestHandlers) -> None:
-        """Take such requests from now on."""
-        requests.register(RequestCode.GET_CONSUMER_RUNNING_INFO, self._running_info)
-        requests.register(RequestCode.GET_CONSUMER_STATUS_FROM_CLIENT, self._status)
 
     def _running_info(self, request: BrokerRequest) -> None:
         header = ConsumerRunningInfoHeader.from_ext(request.ext)
@@ -123,7 +114,7 @@ def _queue_info(assigned: AssignedQueue) -> ProcessQueueInfo:
 
 
 def _client_version() -> str:
-    from importlib.metadata import PackageNotFoundError, version  # takes long, and few members are ever asked
+    from importlib.metadata import PackageNotFoundError, version  # slow to import, and rarely needed
 
     try:
         return f"reput {version('reput')}"
@@ -132,7 +123,7 @@ def _client_version() -> str:
 
 
 def _stacks() -> str:
-    """Return where each thread of this process is, as RocketMQ's clients do."""
+    """Return the stack of each thread of this process, as RocketMQ's clients do."""
     names = {thread.ident: thread.name for thread in threading.enumerate()}
     return "\n".join(
         f"{names.get(ident, ident)}\n{''.join(traceback.format_stack(frame))}"

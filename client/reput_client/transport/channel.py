@@ -1,17 +1,17 @@
-"""The protocol side of one connection: requests to bytes, bytes to answered calls. No I/O, no clock.
+"""The protocol of one connection: turns requests into bytes and bytes into answered calls. No I/O, no clock.
 
     Call --start--> bytes for the socket          bytes from the socket --receive_data--> finished calls
 
-A call is pending from `start` until its answer comes, it is abandoned, or the connection fails. An answer to a
-call that nobody waits for any more is dropped: that is all it takes to give up on a request, and the connection
-stays usable. What the broker asks by itself comes in between and is handed on; its numbers are its own.
+A call is pending from `start` until it is answered, abandoned, or the connection fails. Answers to abandoned calls are
+dropped, so giving up on a request leaves the connection usable. Requests from the broker come in between, with opaques
+of their own, and are passed to `on_request`.
 """
 
 from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Hashable, Iterable, Mapping
-from typing import ClassVar, Final, TypeAlias
+from typing import Final, TypeAlias
 
 from reput_protocol.buffers import Buffer
 from reput_protocol.codes import PROTOCOL_VERSION, LanguageCode
@@ -22,21 +22,21 @@ from reput_protocol.wire.header import Header, HeaderType, Value
 _HEAD: Final = struct.Struct(">II")
 _OPAQUE: Final = struct.Struct(">I")
 _OPAQUE_MAX: Final = 0x7FFF_FFFF
-# A value whose msgpack form appears nowhere else in a header, so that the opaque can be found and replaced.
+# A value whose msgpack form occurs nowhere else in a header, so that the opaque can be found and replaced.
 _OPAQUE_MARK: Final = 0x7E5A_A5E7
 _EMPTY: Final = memoryview(b"")
 _MSGPACK: Final = int(HeaderType.MSGPACK)
 
 
 class Waiter:
-    """Somebody who waits for calls. `ready` says that at least one of them has finished since it was cleared."""
+    """A caller that waits for calls. `ready`: at least one has finished since it was cleared."""
 
-    # On the class and not set by a constructor, which every send would call.
+    # Class attributes instead of a constructor, which every send would call.
     ready: bool = False
     wake: Callable[[], None] | None = None
 
     def notify(self) -> None:
-        """A call has finished: wake the waiter if it sleeps."""
+        """Note that a call has finished, and wake the waiter if it sleeps."""
         self.ready = True
         if self.wake is not None:
             self.wake()
@@ -45,17 +45,14 @@ class Waiter:
 class Call:
     """One request and, once `done`, its answer (`header`, `body`) or the transport's `error`.
 
-    `sent` tells whether the whole frame was handed to the system: only then may the broker have acted on it.
+    `sent` tells whether the whole frame was handed to the system; only then may the broker have acted on it.
     """
 
     __slots__ = ("body", "done", "error", "header", "opaque", "sent", "waiter")
 
-    is_shared: ClassVar[bool] = False
-    """Whether it stands for several (see `sharing.py`)."""
-
     @property
     def is_wanted(self) -> bool:
-        """Whether anybody waits for one that stands for several."""
+        """Whether a caller still waits for one of the calls that it stands for."""
         return False
 
     def __init__(self, opaque: int, waiter: Waiter) -> None:
@@ -68,14 +65,14 @@ class Call:
         self.error: ReputError | None = None
 
     def finish(self, header: Header, body: memoryview) -> None:
-        """The answer is here."""
+        """Take the answer."""
         self.header = header
         self.body = body
         self.done = True
         self.waiter.notify()
 
     def fail(self, error: ReputError) -> None:
-        """No answer will come."""
+        """End without an answer."""
         self.error = error
         self.done = True
         self.waiter.notify()
@@ -94,7 +91,7 @@ class Call:
 
 
 class ShareableCall(Call):
-    """A put of one message, which may share a frame with others (see `sharing.py`)."""
+    """A put of one message, which may share a frame with other puts (see `sharing.py`)."""
 
     __slots__ = ("is_abandoned", "shared", "template", "travels_alone")
 
@@ -102,14 +99,14 @@ class ShareableCall(Call):
         super().__init__(opaque, waiter)
         self.template = template
         self.shared: Call | None = None
-        """What waits in its place, once its record is in a frame of which at least a part has been written."""
+        """The call that is pending in its place, once a part of the shared frame was written."""
         self.is_abandoned = False
         self.travels_alone = False
-        """Whether it shares no frame any more."""
+        """Whether it is sent in its own frame from now on."""
 
 
 class NoticedCall(Call):
-    """A call for which it means something that its frame has left: `on_sent` is called then."""
+    """A call whose `on_sent` is called when its frame was written."""
 
     __slots__ = ("_was_sent",)
 
@@ -119,7 +116,7 @@ class NoticedCall(Call):
 
     @property
     def sent(self) -> bool:
-        """See `Call`."""
+        """As in `Call`."""
         return self._was_sent
 
     @sent.setter
@@ -129,26 +126,26 @@ class NoticedCall(Call):
             self.on_sent()
 
     def on_sent(self) -> None:
-        """The whole frame was handed to the system."""
+        """Handle that the whole frame was handed to the system."""
         raise NotImplementedError
 
 
 class OnewayCall(NoticedCall):
-    """A frame that nobody answers: a oneway request, or our answer to a request of the broker.
+    """A frame without an answer: a oneway request, or our answer to a request from the broker.
 
-    It is done, without a header, as soon as the system has all of it.
+    It is done, without a header, when the system has taken the whole frame.
     """
 
     __slots__ = ()
 
     def on_sent(self) -> None:
-        """That was all."""
+        """Finish the call."""
         self.done = True
         self.waiter.notify()
 
 
 class RequestTemplate:
-    """A request whose header is the same every time but for its opaque; encoded once, copied per frame."""
+    """A request whose header differs only in its opaque: encoded once, copied for each frame."""
 
     __slots__ = ("_head_bytes", "_prefix", "_suffix", "of_many", "queue")
 
@@ -161,12 +158,12 @@ class RequestTemplate:
         of_many: Callable[[int], RequestTemplate] | None = None,
         queue: Hashable = None,
     ) -> None:
-        """Take what the header says.
+        """Encode the header.
 
         Args:
             code, ext, flag: of the header.
-            of_many: of the put of one message, makes the header for so many; such puts may share a frame.
-            queue: what they are put into; puts into one keep their order.
+            of_many: for the put of one message: returns the template for that many; such puts may share a frame.
+            queue: the target of the put; puts into one queue keep their order.
         """
         self.of_many = of_many
         self.queue = queue
@@ -179,14 +176,14 @@ class RequestTemplate:
             version=PROTOCOL_VERSION,
         )
         encoded = encode_header(header, HeaderType.MSGPACK)
-        # msgpack writes the mark as 0xce and four bytes; every opaque fits that form.
+        # msgpack writes the mark as 0xce and four bytes, and so can any opaque be written.
         before, _, after = encoded.partition(_OPAQUE.pack(_OPAQUE_MARK))
         self._prefix = before
         self._suffix = after
         self._head_bytes = len(encoded)
 
     def encode(self, opaque: int, body_bytes: int) -> bytes:
-        """Return everything of the frame that comes before its body."""
+        """Return the frame up to its body."""
         size = self._head_bytes
         return b"%b%b%b%b" % (
             _HEAD.pack(4 + size + body_bytes, HeaderType.MSGPACK << 24 | size),
@@ -197,17 +194,17 @@ class RequestTemplate:
 
 
 Outgoing: TypeAlias = tuple[Call, tuple[Buffer, ...]]
-"""A frame that waits to be written, in one or more pieces: a request of ours, or an answer to the broker."""
+"""A frame that waits to be written, in one or more pieces: a request, or an answer to the broker."""
 
 RequestSink: TypeAlias = Callable[[Header, int, memoryview], None]
-"""Takes a request of the broker: its header, the type that the header came in, and its body."""
+"""Takes a request from the broker: header, header type, body."""
 
 
-class ChannelCore:
-    """The calls of one connection: numbers them, encodes them, and matches answers to them by opaque."""
+class Channel:
+    """The calls of one connection: numbers and encodes them, and matches answers by opaque."""
 
     def __init__(self, on_request: RequestSink | None = None, *, frame_limit: int = FRAME_BYTES_MAX) -> None:
-        """Take who is told of each request of the broker; without, they are dropped."""
+        """Start without calls; requests from the broker go to `on_request`, or are dropped."""
         self._on_request = on_request
         self._reader = FrameReader(frame_limit=frame_limit)
         self._pending: dict[int, Call] = {}
@@ -233,27 +230,27 @@ class ChannelCore:
         return call
 
     def next_opaque(self) -> int:
-        """Return a number for a call that is not pending yet."""
+        """Return an opaque for a call that is not pending yet."""
         opaque = self._next_opaque
         self._next_opaque = opaque + 1 if opaque < _OPAQUE_MAX else 1
         return opaque
 
     def join(self, shared: Call, members: Iterable[ShareableCall]) -> None:
-        """Have one call wait for the answer in the place of several."""
+        """Make `shared` the pending call in place of `members`."""
         for member in members:
             self._pending.pop(member.opaque, None)
             member.shared = shared
         self._pending[shared.opaque] = shared
 
     def renew(self, call: ShareableCall) -> None:
-        """A call whose frame leaves once more, alone, is pending again."""
+        """Make a call pending again whose record is sent once more, in its own frame."""
         call.sent = False
         call.shared = None
         call.travels_alone = True
         self._pending[call.opaque] = call
 
     def new_oneway(self, waiter: Waiter) -> OnewayCall:
-        """Return a call that is not pending: it is done when its frame has left."""
+        """Return a call that is done when its frame was written; it is never pending."""
         return OnewayCall(self.next_opaque(), waiter)
 
     def abandon(self, call: Call) -> None:
@@ -265,13 +262,12 @@ class ChannelCore:
                 self._pending.pop(call.shared.opaque, None)
 
     def receive_data(self, data: Buffer) -> bool:
-        """Take what the socket brought, finish the calls that it answers and hand on what the broker asks.
+        """Take bytes from the socket, finish the calls they answer and pass on requests from the broker.
 
-        Answers to abandoned calls are dropped. Return whether the next bytes continue a frame; a reader may then ask
-        for large pieces.
+        Answers to abandoned calls are dropped. Return whether a frame is incomplete; the next read may then be large.
 
         Raises:
-            ProtocolError: the broker broke the rules; the connection can carry nothing more.
+            ProtocolError: the broker violated the protocol; the connection is unusable.
         """
         pending = self._pending
         reader = self._reader
@@ -288,7 +284,7 @@ class ChannelCore:
         return reader.mid_frame
 
     def fail_all(self, error: ReputError) -> None:
-        """End every pending call with `error`: the connection is gone."""
+        """End every pending call with `error`."""
         calls = list(self._pending.values())
         self._pending.clear()
         for call in calls:

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pulls import add_pull, assigned
-from reput_client.consume.group.assigned import AssignedQueue
-from reput_client.consume.group.serving import TURN_S, FairServing, OrderedServing, Serving
+from reput_client.consume.group.assigned_queue import AssignedQueue
+from reput_client.consume.group.serving import POLL_INTERVAL_S, FairServing, OrderedServing, Serving
 from reput_client.received import ReceivedMessage
 
 KINDS = pytest.mark.parametrize("kind", [FairServing, OrderedServing])
@@ -22,22 +22,22 @@ def clock() -> float:
 
 def take(serving: Serving) -> ReceivedMessage | None:
     """Ask for the next message as an iterating application does."""
-    turn = serving.turn
-    message = next(turn.messages, None)
+    iteration = serving.iteration
+    message = next(iteration.messages, None)
     if message is not None:
-        turn.message = message
+        iteration.message = message
         return message
     finish(serving)
     taken = serving.take()
     if taken is None:
         return None
-    serving.begin_turn(taken)
+    serving.begin_iteration(taken)
     return taken[1]
 
 
 def finish(serving: Serving) -> None:
     """The message in hand is handled."""
-    before = serving.turn.finish()
+    before = serving.iteration.finish()
     if before is not None:
         before[0].handled(before[1])
 
@@ -68,7 +68,7 @@ def test_a_turn_lasts_a_moment_and_stays_in_one_queue(kind: type[Serving]) -> No
     add_pull(serving, b, 7, 2)
     before = monotonic()
     got = [take(serving) for _ in range(4)]
-    assert before < serving.turn.until <= monotonic() + TURN_S
+    assert before < serving.iteration.until <= monotonic() + POLL_INTERVAL_S
     assert [(m.queue_id, m.queue_offset) for m in got if m] == [(0, 0), (0, 1), (1, 7), (1, 8)]
     assert (a.progress.position, b.progress.position) == (2, 8)
 
@@ -110,7 +110,7 @@ def test_a_message_may_leave_its_turn_and_come_again() -> None:
     add_pull(serving, queue, 0, 4)
     take(serving)
     take(serving)
-    taken = serving.turn.finish()
+    taken = serving.iteration.finish()
     assert taken is not None
     serving.again(taken, 200.0)
     assert serving.will_come(taken[1])
@@ -128,7 +128,7 @@ def test_other_ways_of_taking_end_a_turn() -> None:
     taken = serving.take()
     assert taken is not None
     assert taken[1].queue_offset == 2
-    assert serving.turn.message is in_hand
+    assert serving.iteration.message is in_hand
     assert (queue.progress.position, queue.progress.in_flight, queue.unserved) == (1, 2, 2)
     queue.handled(taken[1])
     finish(serving)
@@ -138,10 +138,10 @@ def test_other_ways_of_taking_end_a_turn() -> None:
 def test_in_order_a_turn_ends_before_its_lock() -> None:
     serving = OrderedServing(clock)
     queue = assigned()
-    queue.locked_until = 100.0 + TURN_S / 2
+    queue.locked_until = 100.0 + POLL_INTERVAL_S / 2
     add_pull(serving, queue, 0, 2)
     take(serving)
-    assert serving.turn.until <= monotonic() + TURN_S / 2
+    assert serving.iteration.until <= monotonic() + POLL_INTERVAL_S / 2
 
 
 def test_where_failures_are_counted_there_is_no_turn() -> None:
@@ -150,7 +150,7 @@ def test_where_failures_are_counted_there_is_no_turn() -> None:
         add_pull(serving, queue, 0, 2)
         queue.failures[0] = 1
         take(serving)
-        assert next(serving.turn.messages, None) is None
+        assert next(serving.iteration.messages, None) is None
         take(serving)
         assert queue.failures == {}
 

@@ -1,5 +1,4 @@
-"""The pulls of a member: one long poll for each of its queues, all at the same time, as far as flow control
-allows.
+"""The pulls of a member: a long poll for each of its queues, concurrently, within the limits of flow control.
 
 (RocketMQ: pullThresholdForQueue, pullThresholdSizeForQueue, consumeConcurrentlyMaxSpan.)
 """
@@ -12,7 +11,7 @@ from collections import deque
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
-from reput_client.consume.group.assigned import AssignedQueue
+from reput_client.consume.group.assigned_queue import AssignedQueue
 from reput_client.consume.group.serving import Serving
 from reput_client.consume.pull import (
     PULL_BYTES_MAX,
@@ -24,19 +23,19 @@ from reput_client.consume.pull import (
     pull_result,
 )
 from reput_client.errors import BrokerNotFound, ClientClosed, ConnectFailed
+from reput_client.transport.channel import Call, Waiter
 from reput_client.transport.connection import Connection
-from reput_client.transport.core import Call, Waiter
 from reput_client.transport.session import Session
 from reput_protocol.codes import RequestCode
 from reput_protocol.errors import BrokerError
 from reput_protocol.record.message import MessageQueue
 
 _LEAST_PART: Final = 4
-"""What part of a queue's messages must be handled before more is pulled."""
+"""The fraction (one in so many) of a queue's messages that must be handled before more are pulled."""
 
 
 class Room(NamedTuple):
-    """How much the next pull of a queue may bring."""
+    """How much the next pull of a queue may return."""
 
     messages: int
     size_b: int
@@ -44,13 +43,13 @@ class Room(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class FlowLimits:
-    """Bounds on what is pulled and not yet handled.
+    """Limits on what is pulled and not handled.
 
     Attributes:
-        prefetch_messages, prefetch_bytes: over all queues; each queue's pull brings at most its share.
-        queue_messages_max, queue_bytes_max: of one queue. Bytes count whole pulls: one message keeps its pull alive.
-        queue_span_max: from the first offset that is not handled to the last that was pulled. One handler that hangs
-            would otherwise hold the commit back without end, and what must come again after a crash would grow.
+        prefetch_messages, prefetch_bytes: over all queues; each queue's pull gets at most an equal share.
+        queue_messages_max, queue_bytes_max: for one queue. Bytes count whole pulls, since a message keeps its pull.
+        queue_span_max: from the first unhandled offset to the last pulled one. Otherwise a handler that hangs would
+            hold back the commit without limit, and the number of messages to redeliver after a crash would grow.
     """
 
     prefetch_messages: int = 2048
@@ -75,10 +74,10 @@ class FlowLimits:
         pull_messages: int,
         pull_bytes: tuple[int, int],
     ) -> Room | None:
-        """Return what may be pulled of a queue that holds so much, one of `queues`; None: nothing for now.
+        """Return how much to pull of one of `queues` queues that has `messages`, `size_b` and `span`, or None.
 
-        `pull_messages` and `pull_bytes` bound any pull; below the lower of the two sizes none is worth its while, nor
-        is one for a few messages while there are others to be handled first.
+        `pull_messages` and `pull_bytes` (lower and upper bound) apply to any pull. A pull is not worth less than the
+        lower bound, nor a few messages while others are waiting to be handled.
         """
         if span >= self.queue_span_max or size_b >= self.queue_bytes_max:
             return None
@@ -102,15 +101,14 @@ log = logging.getLogger("reput_client")
 
 
 class Fetcher:
-    """Pulls from several queues at a time.
+    """Pulls from several queues concurrently.
 
-    Bounds: a queue has either one pull in progress or one result waiting to be served; see `FlowLimits` for the rest.
-
-    What is done for one message costs the same with a thousand other queues, which wait with a pull each.
+    A queue has either one pull in progress or one result waiting to be served; `FlowLimits` has the other limits. The
+    cost for one message does not depend on the number of other queues that wait with a pull.
 
     Attributes:
-        queues: what is ours, by queue.
-        waiter: notified when a pull is answered, or `take` of the serving may have something new for another reason.
+        queues: the member's queues.
+        waiter: notified when a pull is answered, or when `take` of the serving may have something for another reason.
     """
 
     def __init__(
@@ -131,12 +129,14 @@ class Fetcher:
         self._commit_with_pulls = commit_with_pulls
         self.queues: dict[MessageQueue, AssignedQueue] = {}
         self.waiter = Waiter()
-        self._idle: dict[AssignedQueue, None] = {}  # no pull is in progress; also some that have left
+        self._idle: dict[
+            AssignedQueue, None
+        ] = {}  # without a pull in progress; includes some given-up queues
         self._answered: deque[tuple[AssignedQueue, Call]] = deque()
         self._earliest_deadline = math.inf  # of the pulls in progress, or earlier
 
     def add(self, assigned: AssignedQueue) -> None:
-        """Pull from one more queue."""
+        """Start to pull from a queue."""
         self.queues[assigned.queue] = assigned
         self._idle[assigned] = None
         self.wake()
@@ -146,29 +146,29 @@ class Fetcher:
         self._session.pump.wake(self.waiter)
 
     def halt(self, assigned: AssignedQueue) -> None:
-        """Drop what was pulled of a queue and not handed out; it is pulled again from there, if it is at all."""
+        """Drop what was pulled of a queue and not delivered; later pulls start there again."""
         self._abandon(assigned)
         self._serving.forget(assigned)
         assigned.next_offset = assigned.progress.handed_to
 
-    def go_on_at(self, assigned: AssignedQueue, offset: int) -> None:
-        """The group's offset of a queue was set: what is beyond it in flight counts no more.
+    def reset_to(self, assigned: AssignedQueue, offset: int) -> None:
+        """Continue at an offset that was set for the group; messages in flight beyond it are forgotten.
 
-        A commit that was on its way meanwhile may have raised the offset again, so that the next may lower it.
+        A commit in progress may have raised the offset again, so the next commit may lower it.
         """
         self.halt(assigned)
         assigned.rewound = offset < assigned.progress.position
-        assigned.cut(offset)
+        assigned.reset_to(offset)
         assigned.next_offset = assigned.committed = offset
 
     def rewind(self) -> None:
-        """Hand out again what was handed out and not handled."""
+        """Redeliver what is delivered and not handled."""
         for assigned in self.queues.values():
             if assigned.progress.in_flight:
                 self.rewind_queue(assigned)
 
     def rewind_queue(self, assigned: AssignedQueue) -> None:
-        """Hand out again what is in flight of one queue, by pulling it again."""
+        """Redeliver the messages in flight of one queue, by pulling them again."""
         assigned.progress.restart(assigned.progress.position)
         self.halt(assigned)
         self.wake()
@@ -176,9 +176,9 @@ class Fetcher:
     # -- pulls -------------------------------------------------------------------------------------------------
 
     async def pull_more(self, deadline: float) -> None:
-        """Start a pull for every queue that may have one. Waits only to connect, and not beyond `deadline`.
+        """Start a pull for every queue that may have one. Waits only to connect, at most until `deadline`.
 
-        A broker that cannot be reached is tried again later; `next_wake` says when.
+        A broker that cannot be reached is tried again later; see `next_wake`.
         """
         used: set[Connection] = set()
         for assigned in list(self._idle):
@@ -212,12 +212,12 @@ class Fetcher:
         except (ConnectFailed, BrokerNotFound) as error:
             log.warning("consumer of %s: %s", queue.topic, error)
             for other in self.queues.values():
-                # All of this broker's queues wait for the same connection; only the first need try.
+                # All queues of this broker wait for the same connection; one attempt is enough.
                 if other.queue.broker_name == queue.broker_name:
                     other.pause_until = session.runtime.now() + _PAUSE_AFTER_CONNECT_FAILED_S
             return
         if self.queues.get(queue) is not assigned or not self._wants_pull(assigned):
-            return  # another's by now, or no longer known to be ours, while we waited for the connection
+            return  # moved, or no longer confirmed, during the wait for the connection
         position = assigned.progress.position
         commits = self._commit_with_pulls and not assigned.rewound and position != assigned.committed
         ext = pull_ext(
@@ -249,17 +249,17 @@ class Fetcher:
         )
 
     def collect(self) -> bool:
-        """Take the answers that have come; True if they have brought messages.
+        """Process the answered pulls; True if there are new messages.
 
         Raises:
-            BrokerError: a refusal that waiting does not cure.
-            RecordMalformed: what a broker sent is no records.
+            BrokerError: a refusal that waiting does not change.
+            RecordMalformed: an answer does not consist of records.
         """
         self.waiter.ready = False
         brought = False
         while self._answered:
             assigned, call = self._answered.popleft()
-            if assigned.call is call:  # else it was abandoned
+            if assigned.call is call:  # otherwise it was abandoned
                 assigned.call = None
                 self._idle[assigned] = None
                 brought |= self._take_answer(assigned, call)
@@ -268,12 +268,12 @@ class Fetcher:
         return brought
 
     def answered(self, assigned: AssignedQueue, call: Call) -> None:
-        """The pull of a queue is over; `collect` takes its answer."""
+        """Queue an answered pull for `collect`."""
         self._answered.append((assigned, call))
         self.waiter.notify()
 
     def _ask_again(self) -> None:
-        """Give up pulls that have got no answer in time."""
+        """Give up pulls that were not answered in time."""
         now = self._session.runtime.now()
         earliest = math.inf
         for assigned in self.queues.values():
@@ -316,14 +316,14 @@ class Fetcher:
         return False
 
     def _moved(self, assigned: AssignedQueue, result: PullResult) -> None:
-        """The broker wants us elsewhere: an administrator has set the group's offset, or nothing is where we pull."""
+        """Continue where the broker says: the group's offset was set, or there is nothing at the pulled offset."""
         offset, asked = result.next_begin_offset, assigned.next_offset
         if result.min_offset <= asked <= result.max_offset:
             log.info("queue %s was set to offset %d", assigned.queue, offset)
-            self.go_on_at(assigned, offset)
+            self.reset_to(assigned, offset)
             return
         log.warning(
-            "consumer of %s/%d: offset %d is outside [%d, %d), going on at %d",
+            "consumer of %s/%d: offset %d is outside [%d, %d), continuing at %d",
             assigned.queue.topic,
             assigned.queue.queue_id,
             asked,
@@ -334,16 +334,16 @@ class Fetcher:
         if offset == asked:
             assigned.pause_until = self._session.runtime.now() + _PAUSE_AFTER_REFUSAL_S
         elif offset < asked:
-            # The broker itself says that nothing is there, so the next commit may lower the offset.
+            # There is nothing at the higher offset, so the next commit may lower it.
             assigned.rewound |= offset < assigned.progress.position
             self._serving.forget(assigned)
-            assigned.cut(offset)
+            assigned.reset_to(offset)
         assigned.next_offset = offset
         if not assigned.unserved and not assigned.waiting_results:
             assigned.progress.advance(offset)
 
     def next_wake(self) -> float:
-        """Return when `collect` or `pull_more` will have something to do although no answer has come."""
+        """Return when `collect` or `pull_more` has work even if no answer comes."""
         now = self._session.runtime.now()
         wake = self._earliest_deadline
         for assigned in self._idle:
@@ -358,7 +358,7 @@ class Fetcher:
             self._idle[assigned] = None
 
     def forget(self) -> None:
-        """In a forked child: nothing is ours, and what was asked for comes to the parent."""
+        """In a forked child: drop all queues; the answers go to the parent."""
         self.queues.clear()
         self._idle.clear()
         self._answered.clear()
@@ -366,7 +366,7 @@ class Fetcher:
 
 
 class _Arrival(Waiter):
-    """Notes the end of a pull."""
+    """Reports the end of a pull to the fetcher."""
 
     __slots__ = ("_assigned", "_fetcher", "call")
 
@@ -377,7 +377,7 @@ class _Arrival(Waiter):
         self.call: Call | None = None
 
     def notify(self) -> None:
-        """The answer is here, or the connection is gone."""
+        """Take the answer or the failure."""
         super().notify()
         if self.call is not None:
             self._fetcher.answered(self._assigned, self.call)

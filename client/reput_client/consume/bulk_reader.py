@@ -1,7 +1,7 @@
-"""Reading in bulk: the bounds of many queues at once, and ranges of a queue as blocks of records.
+"""Bulk reads: the bounds of many queues at once, and ranges of a queue as blocks of records.
 
-For programs that read much and keep their own progress, such as the Spark source. There is no group and no waiting;
-what is not durable is not seen.
+For programs that read much and keep their own progress, such as the Spark source. There is no group and no waiting for
+new messages; only durable messages are returned.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final
 
-from reput_client.consume.fetching import FetchedBlock, fetch_ext, fetched_block
+from reput_client.consume.fetch_records import FetchedBlock, fetch_ext, fetched_block
 from reput_client.consume.offsets import OffsetRequests
 from reput_client.consume.pull import ReadAhead
 from reput_client.errors import BrokerNotFound
@@ -33,8 +33,8 @@ class BulkReader(Client):
     """Reads queues of one broker in bulk. An async context manager.
 
     Args:
-        address: `host:port` of the broker, or several such under which it can be reached, with commas.
-        timeout_s: how long a request may take, reconnecting included.
+        address: `host:port` of the broker, or several of its addresses separated by commas.
+        timeout_s: how long a request may take, including reconnecting.
     """
 
     def __init__(
@@ -52,20 +52,20 @@ class BulkReader(Client):
         self._ahead = self._new_ahead()
 
     def after_fork(self) -> None:
-        """In a forked child: leave the parent's connections alone."""
+        """In a forked child: abandon the parent's connections."""
         super().after_fork()
         self._ahead = self._new_ahead()
 
     def _new_ahead(self) -> ReadAhead:
         return ReadAhead(self._session.pump, RequestCode.FETCH_RECORDS)
 
-    # -- what there is ---------------------------------------------------------------------------------------------
+    # -- topics and offsets ----------------------------------------------------------------------------------------
 
     async def cluster(self) -> ClusterInfo:
         """Return the brokers of the cluster.
 
         Raises:
-            BrokerNotFound: it has no master.
+            BrokerNotFound: there is no master.
         """
         call = await self._session.ask_ok(
             RequestCode.GET_BROKER_CLUSTER_INFO, {}, what="brokers of the cluster"
@@ -76,14 +76,14 @@ class BulkReader(Client):
         return found
 
     async def topics(self) -> list[str]:
-        """Return the names of all topics, system ones included."""
+        """Return the names of all topics, including system topics."""
         call = await self._session.ask_ok(
             RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER, {}, what="list of topics"
         )
         return sorted(TopicList.from_json(call.body).topics)
 
     async def queue_bounds(self, topics: Sequence[str]) -> QueueBoundsTable:
-        """Return the bounds of every readable queue of those of the topics that the broker has."""
+        """Return the bounds of every readable queue of the topics that exist."""
         call = await self._session.ask_ok(
             RequestCode.QUERY_QUEUE_BOUNDS,
             QueryQueueBoundsHeader().to_ext(_MSGPACK),
@@ -93,7 +93,7 @@ class BulkReader(Client):
         return QueueBoundsTable.from_json(call.body)
 
     async def offset_by_time(self, topic: str, queue_id: int, when_ms: int) -> int:
-        """Return the offset of the first message stored at or after a time; the end of the queue without one."""
+        """Return the offset of the first message stored at or after a time, or the end of the queue."""
         return await self._offsets.offset_by_time(await self._session.queue(topic, queue_id, None), when_ms)
 
     async def committed(self, group: str, topic: str, queue_id: int) -> int | None:
@@ -117,14 +117,14 @@ class BulkReader(Client):
         tags: str = "*",
         generation: str | None = None,
     ) -> FetchedBlock:
-        """Return the first records of `[start, end)` of a queue, as many as fit into `max_bytes`, one at least.
+        """Return the first records of `[start, end)` of a queue: as many as fit into `max_bytes`, at least one.
 
-        What comes after them is asked for at once, so that it arrives while these are processed: a reader that
-        continues at `next_offset` with the same arguments finds it there.
+        The records after them are requested at once and arrive while these are processed: a reader that continues at
+        `next_offset` with the same arguments gets them.
 
         Args:
-            tags: `*`, or tags joined by `||`; records whose tag only shares the hash of a wanted one come as well.
-            generation: of the topic, as `queue_bounds` gave it; a topic of another is not found.
+            tags: `*`, or tags joined by `||`; may return records whose tag only has the same hash.
+            generation: of the topic, as `queue_bounds` returned it; a topic of another generation is not found.
 
         Raises:
             TopicNotFound, PermissionDenied, BrokerError: refused.
@@ -158,7 +158,7 @@ class BulkReader(Client):
         tags: str = "*",
         generation: str | None = None,
     ) -> None:
-        """Ask for what a `fetch` with the same arguments will want, without waiting; one request for each queue.
+        """Request what a `fetch` with the same arguments will return, without waiting; one request for each queue.
 
         Raises:
             ConnectFailed: there is no connection, and none can be made in time.

@@ -1,0 +1,285 @@
+"""One queue of a member: what was pulled, delivered and handled, and whether the member still has the queue."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Iterator
+from operator import length_hint
+from typing import Final, Generic, TypeAlias, TypeVar
+
+from reput_client.consume.pull import Wanted
+from reput_client.received import ReceivedMessage
+from reput_client.transport.channel import Call
+from reput_client.transport.connection import Connection
+from reput_protocol.record.message import MessageQueue
+
+M = TypeVar("M")
+
+_NONE: Final[Iterator[ReceivedMessage]] = iter(())
+
+
+class QueueProgress(Generic[M]):
+    """Which messages of one queue were delivered and handled.
+
+    Invariant: `position` never exceeds the offset of a message that was delivered and not handled. So a commit of
+    `position` loses nothing, in whatever order handlers finish.
+
+    Attributes:
+        iteration: the iteration over this queue, which is synchronised before anything is read or changed, or None.
+    """
+
+    __slots__ = ("_handed_to", "_in_flight", "iteration")
+
+    def __init__(self, start: int) -> None:
+        self._handed_to = start
+        self._in_flight: dict[int, M] = {}  # in order of delivery, except for messages put back
+        self.iteration: Iteration | None = None
+
+    @property
+    def position(self) -> int:
+        """The offset of the first unhandled message, which may be committed."""
+        if self.iteration is not None:
+            self.iteration.update_progress()
+        return next(iter(self._in_flight), self._handed_to)
+
+    @property
+    def handed_to(self) -> int:
+        """The offset after the last delivered message."""
+        if self.iteration is not None:
+            self.iteration.update_progress()
+        return self._handed_to
+
+    @property
+    def in_flight(self) -> int:
+        """How many messages are delivered and not handled."""
+        if self.iteration is not None:
+            self.iteration.update_progress()
+        return len(self._in_flight)
+
+    @property
+    def in_hand(self) -> Collection[M]:
+        """The delivered and unhandled messages, the first of the queue first."""
+        if self.iteration is not None:
+            self.iteration.update_progress()
+        return self._in_flight.values()
+
+    def hand_out(self, queue_offset: int, message: M) -> None:
+        """Note that a message is delivered."""
+        if self.iteration is not None:
+            self.iteration.update_progress()
+        self._in_flight[queue_offset] = message
+        self._handed_to = queue_offset + 1
+
+    def move_on(self, last_offset: int, last: M, queue_offset: int, message: M) -> None:
+        """Note that everything up to `last` and before `message` is handled, and `message` is delivered."""
+        if self._in_flight.get(last_offset) is last:
+            del self._in_flight[last_offset]
+        self._in_flight[queue_offset] = message
+        self._handed_to = queue_offset + 1
+
+    def advance(self, next_offset: int) -> None:
+        """Note that everything below `next_offset` was delivered, filtered out, or does not exist."""
+        if self.iteration is not None:
+            self.iteration.update_progress()
+        self._handed_to = max(self._handed_to, next_offset)
+
+    def holds(self, queue_offset: int, message: M) -> bool:
+        """Whether `message` is delivered and not handled."""
+        if self.iteration is not None:
+            self.iteration.update_progress()
+        return self._in_flight.get(queue_offset) is message
+
+    def handled(self, queue_offset: int, message: M) -> bool:
+        """Note that a message is handled; False if this message is not in flight."""
+        if self.iteration is not None:
+            self.iteration.update_progress()
+        if self._in_flight.get(queue_offset) is not message:
+            return False
+        del self._in_flight[queue_offset]
+        return True
+
+    def put_back(self, queue_offset: int) -> None:
+        """Count the last delivered message, the only one in flight, as not delivered."""
+        if self.iteration is not None:
+            self.iteration.update_progress()
+        self._in_flight.clear()
+        self._handed_to = queue_offset
+
+    def truncate(self, offset: int) -> None:
+        """Forget everything at `offset` and beyond."""
+        if self.iteration is not None:
+            self.iteration.update_progress()
+        self._in_flight = {at: message for at, message in self._in_flight.items() if at < offset}
+        self._handed_to = offset
+
+    def restart(self, offset: int) -> None:
+        """Continue at `offset`, forwards or backwards, without any message in flight."""
+        if self.iteration is not None:
+            self.iteration.update_progress()
+        self._in_flight.clear()
+        self._handed_to = offset
+
+
+class AssignedQueue:
+    """The state of one queue (RocketMQ: ProcessQueue).
+
+    Attributes:
+        next_offset: where the next pull starts.
+        committed: the committed offset as far as known, or None.
+        confirmed: whether the queue is known to be this member's since the connection to its broker was made. If not,
+            another member may have it, so nothing is pulled or delivered.
+        leaving_until: set once the queue is given up: when to stop waiting for its messages in flight. In order it is
+            `math.inf`: the queue is kept until none is in flight.
+        rewound: the broker sent us back, perhaps below the committed offset, so the next commit may lower it.
+        locked_until: until when the lock is reliable, for ordered consumption; otherwise `math.inf`.
+        suspended_until: when an orderly queue with a failed message continues.
+        unserved_bytes: the size of the pulls that have undelivered messages.
+        held_back: there was no room for another pull; handling a message may make some.
+        failures: how often each message in flight failed, by offset.
+    """
+
+    def __init__(
+        self,
+        queue: MessageQueue,
+        wanted: Wanted,
+        start: int,
+        committed: int | None,
+        *,
+        locked_until: float = math.inf,
+        is_retry: bool = False,
+    ) -> None:
+        self.queue = queue
+        self.wanted = wanted
+        self.is_retry = is_retry
+        self.next_offset = start
+        self.progress: QueueProgress[ReceivedMessage] = QueueProgress(start)
+        self.committed = committed
+        self.confirmed = True
+        self.leaving_until: float | None = None
+        self.rewound = False
+        self.locked_until = locked_until
+        self.suspended_until = -math.inf
+        self.connection: Connection | None = None
+        self.call: Call | None = None
+        self.call_deadline = math.inf
+        self.pause_until = -math.inf
+        self.waiting_results = 0
+        self._unserved = 0
+        self.unserved_bytes = 0
+        self.held_back = False
+        self.failures: dict[int, int] = {}
+
+    @property
+    def unserved(self) -> int:
+        """How many messages were pulled and not delivered."""
+        if self.progress.iteration is not None:
+            self.progress.iteration.update_progress()
+        return self._unserved
+
+    @unserved.setter
+    def unserved(self, count: int) -> None:
+        self._unserved = count
+
+    @property
+    def uncommitted(self) -> bool:
+        """Whether there is uncommitted progress, or a commit to be lowered."""
+        return self.rewound or self.progress.position != self.committed
+
+    @property
+    def is_served(self) -> bool:
+        """Whether messages may be pulled and delivered."""
+        return self.confirmed and self.leaving_until is None
+
+    @property
+    def span(self) -> int:
+        """The number of offsets between what is handled and what was pulled."""
+        return self.next_offset - self.progress.position
+
+    def held_bytes(self) -> int:
+        """Return the size of the undelivered pulls and the messages in flight."""
+        return self.unserved_bytes + sum(message.record_bytes for message in self.progress.in_hand)
+
+    def handled(self, message: ReceivedMessage) -> None:
+        """Note that `message` is handled."""
+        queue_offset = message.queue_offset
+        if self.progress.handled(queue_offset, message) and self.failures:
+            self.failures.pop(queue_offset, None)
+
+    def reset_to(self, offset: int) -> None:
+        """Forget progress and failures at `offset` and beyond, after the queue was set to it."""
+        self.progress.truncate(offset)
+        self.failures = {at: attempts for at, attempts in self.failures.items() if at < offset}
+
+    def restart(self, offset: int, committed: int | None) -> None:
+        """Continue at `offset` with nothing known, after another member may have had the queue."""
+        self.next_offset = offset
+        self.progress.restart(offset)
+        self.committed = committed
+        self.rewound = False
+        self.failures.clear()
+
+
+Taken: TypeAlias = tuple[AssignedQueue, ReceivedMessage]
+
+
+class Iteration:
+    """Messages of one queue that an application gets one after the other; used for one such run after another.
+
+    A message is handled when the next is requested, so only the current one is noted for each. The progress of the
+    queue is updated when it is needed. Taking several messages at a time and redelivery work without an iteration.
+
+    Attributes:
+        message: the current message, or None.
+        messages: those that follow; a caller that takes one from here stores it in `message` at once.
+        until: when to poll before the next one is taken, by `time.monotonic`.
+    """
+
+    __slots__ = ("_assigned", "_left", "_noted", "message", "messages", "until")
+
+    def __init__(self) -> None:
+        self.message: ReceivedMessage | None = None
+        self.messages = _NONE
+        self.until = float("-inf")
+        self._assigned: AssignedQueue | None = None
+        self._noted: ReceivedMessage | None = None  # the current message according to the progress
+        self._left = 0
+
+    def begin(self, taken: Taken, messages: Iterator[ReceivedMessage] = _NONE) -> None:
+        """Start with a taken message and the `messages` of its queue that follow it."""
+        self.drop_rest()
+        self._assigned, self.message = taken
+        self._noted = self.message
+        self.messages = messages
+        self._left = length_hint(messages)
+        if self._left:
+            self._assigned.progress.iteration = self
+
+    def update_progress(self) -> None:
+        """Update the progress of the queue."""
+        noted, message, assigned = self._noted, self.message, self._assigned
+        if message is noted or message is None or noted is None or assigned is None:
+            return
+        self._noted = message
+        left = length_hint(self.messages)
+        assigned.unserved -= self._left - left
+        self._left = left
+        assigned.progress.move_on(noted.queue_offset, noted, message.queue_offset, message)
+
+    def drop_rest(self) -> None:
+        """Drop the messages that follow; the current one stays."""
+        if self._assigned is not None and self._assigned.progress.iteration is self:
+            self.update_progress()
+            self._assigned.progress.iteration = None
+        self.messages = _NONE
+        self.until = float("-inf")
+
+    def finish(self) -> Taken | None:
+        """End the iteration and return its current message."""
+        self.drop_rest()
+        assigned, message = self._assigned, self.message
+        self._assigned = self.message = self._noted = None
+        return None if assigned is None or message is None else (assigned, message)
+
+    def is_of(self, assigned: AssignedQueue) -> bool:
+        """Whether the iteration is over this queue."""
+        return self._assigned is assigned

@@ -1,0 +1,217 @@
+"""Posted messages: the block that gathers them, and the handle of each."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Generator, Sequence, Set
+from typing import Any, Protocol
+
+from reput_client.produce.block import Block, Terms
+from reput_client.produce.puts import outcome_unknown
+from reput_client.produce.receipts import SendReceipt
+from reput_client.transport.address import Address
+from reput_client.transport.runtime import Event
+from reput_protocol.buffers import Buffer
+from reput_protocol.errors import ReputError
+from reput_protocol.record.message import Message, MessageQueue
+
+
+class Waits(Protocol):
+    """How the holder of a posted message waits for its block."""
+
+    async def wait_for(self, block: PostedBlock) -> None:
+        """Return when the block is done."""
+
+    @property
+    def interruption(self) -> str | None:
+        """Why an interrupt closed the client in the middle of an operation, or None."""
+
+    def block_for(self, block: PostedBlock) -> None:
+        """Block the calling thread until the block is done or the client was interrupted.
+
+        Raises:
+            RuntimeError: the program has an event loop, in which blocking is not allowed.
+        """
+
+
+class PostedBlock(Block):
+    """A block of posted messages, which are added one by one until it is sealed."""
+
+    __slots__ = (
+        "asked",
+        "callbacks",
+        "changed",
+        "due_at",
+        "fixed",
+        "serial",
+        "size",
+        "waits",
+        "withdrawn",
+    )
+
+    def __init__(
+        self,
+        serial: int,
+        queue: MessageQueue,
+        address: Address,
+        terms: Terms,
+        fixed: int,
+        on_done: Callable[[Any], None],
+        due_at: float,
+        waits: Waits,
+    ) -> None:
+        super().__init__(queue, address, terms, on_done)
+        self.serial = serial
+        """Blocks are sealed in any order; those of one queue in the order of their serials."""
+        self.due_at = due_at
+        """Latest time to leave."""
+        self.waits = waits
+        self.fixed = fixed
+        """Bytes of a record without body and properties, but with the unique id."""
+        self.size = 0
+        """Bytes of the records."""
+        self.withdrawn: Set[int] = frozenset()
+        """Numbers of removed messages."""
+        self.callbacks: deque[tuple[Any, Callable[[Any], object]]] = deque()
+        """Callbacks with their arguments."""
+        self.asked: set[int] = set()
+        """Messages whose outcome was reported, or for which a caller waits."""
+        self.changed: Event | None = None
+        """Set when the block is done, if a caller waits for that."""
+
+    def put(self, message: Message, body: Buffer, text: bytes, size: int) -> int:
+        """Add a message with its encoded properties, a record of `size` bytes; return its number."""
+        place = len(self.bodies)
+        if message.unique_id is not None:
+            self.own_ids[place] = message.unique_id
+        self.bodies.append(body)
+        self.texts.append(text)
+        self.flags.append(message.flag)
+        self.size += size
+        return place + len(self.withdrawn)
+
+    def withdraw(self, number: int) -> None:
+        """Remove a message before the block is sealed."""
+        place = self._place(number)
+        self.size -= self.fixed + len(self.bodies[place]) + len(self.texts[place])
+        for of_each in (self.bodies, self.texts, self.flags):
+            del of_each[place]
+        self.own_ids.pop(place, None)
+        self.own_ids = {other - (other > place): unique_id for other, unique_id in self.own_ids.items()}
+        self.withdrawn = {*self.withdrawn, number}
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether all its messages were removed."""
+        return not self.bodies
+
+    def _place(self, number: int) -> int:
+        """Return the index of this message among those not removed."""
+        return number - sum(other < number for other in self.withdrawn) if self.withdrawn else number
+
+    def receipt_of(self, number: int) -> SendReceipt | None:
+        """As in `Block`, by message number."""
+        return super().receipt_of(self._place(number))
+
+    def signal(self) -> None:
+        """Wake the callers that wait for it."""
+        if self.changed is not None:
+            self.changed.set()
+            self.changed = None
+
+    def finish(self, receipts: Sequence[SendReceipt] | None, error: ReputError | None) -> None:
+        """As in `Block`; also wakes the waiting callers."""
+        super().finish(receipts, error)
+        self.signal()
+
+    @property
+    def is_decided(self) -> bool:
+        """Whether it is done, or its outcome is unknown because the client was interrupted."""
+        return self.done or self.waits.interruption is not None
+
+    def error_of(self, number: int) -> ReputError | None:
+        """Return one message's error, also after an interrupt."""
+        place = self._place(number)
+        reason = None if self.done else self.waits.interruption
+        if reason is None:
+            return super().error_of(place)
+        unique_id = self.unique_ids[place] if place < len(self.unique_ids) else None
+        return outcome_unknown(self.queue, [unique_id], reason)
+
+
+class Posted:
+    """One posted message: `await` it under trio or asyncio, call `result()` in the synchronous API.
+
+    A failure that was reported here or to a callback is not raised again by `flush`.
+    """
+
+    __slots__ = ("block", "number")
+
+    def __init__(self, block: PostedBlock, number: int) -> None:
+        self.block = block
+        self.number = number
+
+    @property
+    def done(self) -> bool:
+        """Whether it has a receipt or an error. In the synchronous API it changes only in calls of the producer."""
+        return self.block.is_decided
+
+    @property
+    def error(self) -> ReputError | None:
+        """The error that `Producer.send` would have raised; None if it was acknowledged or is not done."""
+        block = self.block
+        if block.is_decided:
+            block.asked.add(self.number)
+        return block.error_of(self.number)
+
+    def mark_reported(self) -> None:
+        """Note that its outcome was reported, by any means."""
+        self.block.asked.add(self.number)
+
+    def result(self) -> SendReceipt:
+        """Return its receipt. The synchronous API waits for it; under trio and asyncio, `await` the handle instead.
+
+        Raises:
+            RuntimeError: it is not done, and this program must not block.
+            ReputError: it failed, as `Producer.send` would have.
+        """
+        block, number = self.block, self.number
+        if not block.is_decided:
+            with _Asking(block, number):
+                block.waits.block_for(block)
+        block.asked.add(number)
+        return block.outcome(number)
+
+    def __await__(self) -> Generator[Any, Any, SendReceipt]:
+        """Wait until it is done; return its receipt or raise its error, like `Producer.send`."""
+        block, number = self.block, self.number
+        if not block.is_decided:
+            with _Asking(block, number):
+                yield from block.waits.wait_for(block).__await__()
+        block.asked.add(number)
+        return block.outcome(number)
+
+    def __eq__(self, other: object) -> bool:
+        """Whether `other` is a handle of the same message."""
+        return isinstance(other, Posted) and other.block is self.block and other.number == self.number
+
+    def __hash__(self) -> int:
+        return hash((id(self.block), self.number))
+
+
+class _Asking:
+    """Marks a message as reported while a caller waits for it; undone if the caller gives up."""
+
+    __slots__ = ("_block", "_is_known", "_number")
+
+    def __init__(self, block: PostedBlock, number: int) -> None:
+        self._block = block
+        self._number = number
+        self._is_known = number in block.asked  # a callback reports it, or another caller waits
+
+    def __enter__(self) -> None:
+        self._block.asked.add(self._number)
+
+    def __exit__(self, kind: object, error: object, trace: object) -> None:
+        if error is not None and not self._is_known:
+            self._block.asked.discard(self._number)
