@@ -6,10 +6,11 @@ import struct
 from typing import NamedTuple
 from zlib import crc32
 
+from reput_protocol.codes import MessageSysFlag
 from reput_protocol.errors import RecordMalformed
 from reput_protocol.properties import decode_properties, ends_with_crc_property, properties_fault
 from reput_protocol.record.hashing import index_hash, index_keys, java_hash
-from reput_protocol.record.layout import CLIENT_BITS, MAGIC_V1, topic_field
+from reput_protocol.record.layout import MAGIC_V1, topic_field
 from reput_protocol.record.put_block import BlockLimits, RecordTooLarge
 
 _HEAD = struct.Struct(">iiiiiqqiq8sq8siqi")
@@ -64,8 +65,8 @@ def _judge(
             f"TOTALSIZE is {size}, but it must be {least} to {len(data)}, the bytes that are left",
         ),
         (
-            not sys_flag & ~CLIENT_BITS,
-            f"SYSFLAG is {sys_flag & 0xFFFFFFFF:#x}, but a client may set only bits of {CLIENT_BITS:#x}",
+            not sys_flag & ~MessageSysFlag.PUT_MASK,
+            f"SYSFLAG is {sys_flag & 0xFFFFFFFF:#x}, but a client may set only bits of {MessageSysFlag.PUT_MASK:#x}",
         ),
         (
             0 <= body_size <= spare,

@@ -1,5 +1,10 @@
-"""Bytes to values and back: frames, headers, commands, records. No I/O, no clock, no threads.
+"""Encoding and decoding of frames, headers, commands and records. No I/O, no clock, no threads.
 
-`wire/` has frames and headers, `commands/` the requests and answers, `record/` the one form of a message, `filter/`
-what a consumer wants of a topic, and `kernel/` the compiled loops. The files here are what all of them share.
+- `wire`: frames and headers
+- `commands`: requests and answers
+- `record`: the one binary form of a message
+- `filter`: tag and SQL92 filters
+- `kernel`: the compiled loops
+
+The other files here are shared by all of them.
 """

@@ -1,8 +1,8 @@
-"""The numbers and words on the wire: request and response codes, languages, flag bits, ack levels, consumer settings.
+"""Numbers and words on the wire: request and response codes, languages, flag bits, ack levels, consumer settings.
 
-Names and numbers are RocketMQ's (RocketMQ: RequestCode, ResponseCode, LanguageCode, MessageSysFlag,
-PullSysFlag, PermName) but for `AckLevel` and the requests from 700001 on, which are ours. A class of plain integers
-stands where a value is a set of bits that hot paths test: an `IntFlag` costs a microsecond for every operation.
+Names and numbers are RocketMQ's (RequestCode, ResponseCode, LanguageCode, MessageSysFlag, PullSysFlag, PermName),
+except for `AckLevel`, `Dedup` and the requests from 700001 on, which are Reput's. Bit sets that hot paths test are
+classes of plain integers: every operation on an `IntFlag` costs a microsecond.
 """
 
 from __future__ import annotations
@@ -11,17 +11,17 @@ from enum import IntEnum, StrEnum
 from typing import Final, NoReturn
 
 PROTOCOL_VERSION: Final = 1
-"""`version` of a msgpack header: our own protocol's, independent of RocketMQ's."""
+"""`version` of a msgpack header: that of the native protocol, independent of RocketMQ's."""
 
 ROCKETMQ_VERSION: Final = 479
-"""`version` of a JSON or binary header that we write: RocketMQ's ordinal of V5_3_3."""
+"""`version` of the JSON and binary headers that Reput writes: RocketMQ's ordinal of V5_3_3."""
 
 OWN_REQUEST_CODE_MIN: Final = 700_000
-"""Codes from here to 799999 are ours; RocketMQ uses none of them."""
+"""Codes from here to 799999 are Reput's; RocketMQ uses none of them."""
 
 
 class RequestCode(IntEnum):
-    """What a request asks for."""
+    """The request codes."""
 
     SEND_MESSAGE = 10
     PULL_MESSAGE = 11
@@ -137,7 +137,7 @@ class RequestCode(IntEnum):
 
 
 class ResponseCode(IntEnum):
-    """How a request went; 0 is success."""
+    """The outcome of a request; 0 is success."""
 
     SUCCESS = 0
     SYSTEM_ERROR = 1
@@ -185,7 +185,7 @@ class ResponseCode(IntEnum):
 
 
 class LanguageCode(IntEnum):
-    """Who wrote a header. JSON headers hold the name, the others the number."""
+    """The language of the client or broker that wrote a header. JSON headers have the name, the others the number."""
 
     JAVA = 0
     CPP = 1
@@ -204,7 +204,7 @@ class LanguageCode(IntEnum):
 
 
 class AckLevel(StrEnum):
-    """What must be true of a message before the broker acknowledges it.
+    """What the broker must have done with a message before it acknowledges it.
 
     `PAGE_CACHE` survives the broker process, `FLUSHED` the machine, `REPLICATED` the loss of one machine.
     """
@@ -219,10 +219,10 @@ class AckLevel(StrEnum):
 
 
 class Dedup(StrEnum):
-    """What the broker does about a put that may come twice, known by the unique ids of its messages.
+    """How the broker deduplicates a put, by the unique ids of its messages.
 
-    `MARK`: sent for the first time, with ids made for it; it may be sent again. `CHECK`: it may be stored already, then
-    it is answered as it was the first time.
+    `MARK`: sent for the first time, with generated ids; it may be sent again. `CHECK`: it may be stored already, and is
+    then answered as the first time.
     """
 
     MARK = "mark"
@@ -230,7 +230,7 @@ class Dedup(StrEnum):
 
 
 class BoundaryType(StrEnum):
-    """Which of several messages of one time a search by time means: the first or the last."""
+    """Whether a search by time returns the first or the last of several messages of that time."""
 
     LOWER = "LOWER"
     UPPER = "UPPER"
@@ -255,7 +255,7 @@ class MessageSysFlag:
     COMPRESSION_ZLIB: Final = 0x300
 
     PUT_MASK: Final = 0x701
-    """All that a client may set in a record of a PutMessage block."""
+    """The bits that a client may set in a record of a PutMessage block."""
 
 
 class PullSysFlag:
@@ -279,7 +279,7 @@ class Perm:
 
 
 class ConsumeType(StrEnum):
-    """Who decides when messages are fetched: the application (`ACTIVELY`), the client, or the broker (`POP`)."""
+    """What decides when messages are fetched: the application (`ACTIVELY`), the client, or the broker (`POP`)."""
 
     CONSUME_ACTIVELY = "CONSUME_ACTIVELY"
     CONSUME_PASSIVELY = "CONSUME_PASSIVELY"
@@ -287,14 +287,14 @@ class ConsumeType(StrEnum):
 
 
 class MessageModel(StrEnum):
-    """Whether the members of a group share the messages out or each of them gets all."""
+    """Whether each message goes to one member of a group or to all."""
 
     CLUSTERING = "CLUSTERING"
     BROADCASTING = "BROADCASTING"
 
 
 class ConsumeFromWhere(StrEnum):
-    """Where a group begins in a queue of which it has no offset. RocketMQ calls the last three deprecated."""
+    """Where a group without an offset begins in a queue. RocketMQ deprecates the last three."""
 
     CONSUME_FROM_LAST_OFFSET = "CONSUME_FROM_LAST_OFFSET"
     CONSUME_FROM_FIRST_OFFSET = "CONSUME_FROM_FIRST_OFFSET"
@@ -307,7 +307,7 @@ class ConsumeFromWhere(StrEnum):
 
 
 class ConsumeResult(StrEnum):
-    """What became of a message that a member was told to consume (309)."""
+    """The result of consuming a message on request (309)."""
 
     CR_SUCCESS = "CR_SUCCESS"
     CR_LATER = "CR_LATER"
@@ -318,7 +318,7 @@ class ConsumeResult(StrEnum):
 
 
 class TransactionState(IntEnum):
-    """What a producer says of its half message (field `commitOrRollback` of 37)."""
+    """The state of a local transaction (field `commitOrRollback` of 37)."""
 
     UNKNOWN = 0
     COMMIT = MessageSysFlag.TRANSACTION_COMMIT

@@ -1,10 +1,9 @@
-"""Every error of the project under one root, and the table of what a broker can refuse.
+"""The project's exceptions, and the table of a broker's refusals.
 
-Three questions tell them apart: did the peer break the rules (`ProtocolError`), did the caller hand us
-something that cannot be sent (`InvalidMessage`, `FilterSyntaxError`), or did the broker say no
-(`BrokerError`)? A refusal travels as a RocketMQ response code plus a remark "SYMBOL: text; remedy", so that
-an old client sees a code that it knows, a person reads what to do, and our client gets back the exact
-`ErrorCode` and whether trying again helps.
+`ProtocolError`: the peer violated the protocol. `InvalidMessage`, `FilterSyntaxError`: the caller's data cannot be
+sent. `BrokerError`: the broker refused. A refusal is a RocketMQ response code and a remark "SYMBOL: text; remedy":
+RocketMQ's clients get a code that they know, people a remedy, and Reput's client the exact `ErrorCode`, which says
+whether retrying helps.
 """
 
 from __future__ import annotations
@@ -18,16 +17,10 @@ from reput_protocol.codes import ResponseCode
 
 
 class ReputError(Exception):
-    """Root of every error that this project raises on purpose.
-
-    Instances survive pickling with their attributes.
-    """
+    """The base class of all exceptions that this project raises on purpose. They can be pickled."""
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Rebuild from the finished state:
-
-        a subclass's constructor takes facts, not the message it made of them.
-        """
+        """Rebuild from the attributes: the constructor of a subclass takes facts, not the message."""
         return _rebuild, (type(self), self.args, self.__dict__)
 
 
@@ -39,7 +32,7 @@ def _rebuild(kind: type[ReputError], args: tuple[Any, ...], state: dict[str, Any
 
 
 class ProtocolError(ReputError):
-    """The peer sent bytes that break the rules of the wire. The connection can carry nothing more."""
+    """The peer sent bytes that violate the protocol; the connection is unusable."""
 
 
 class FrameMalformed(ProtocolError):
@@ -57,11 +50,11 @@ class FrameTooLarge(ProtocolError):
 
 
 class HeaderMalformed(ProtocolError):
-    """A header cannot be decoded as the type that its frame announces."""
+    """A header is not valid for the type that its frame announces."""
 
 
 class UnknownHeaderType(ProtocolError):
-    """A frame announces a header type that nobody here speaks."""
+    """A frame announces an unknown header type."""
 
     def __init__(self, header_type: int) -> None:
         super().__init__(
@@ -71,9 +64,9 @@ class UnknownHeaderType(ProtocolError):
 
 
 class HeaderFieldError(ProtocolError):
-    """A field of a command's header is missing or has a value that its type does not allow.
+    """A field of a command's header is missing, or its value has a wrong type.
 
-    The frame itself was sound, so a server answers `INVALID_ARGUMENT` and keeps the connection.
+    The frame itself is valid, so a server answers `INVALID_ARGUMENT` and keeps the connection.
     """
 
     def __init__(self, name: str, reason: str) -> None:
@@ -83,20 +76,20 @@ class HeaderFieldError(ProtocolError):
 
 
 class BodyMalformed(ProtocolError):
-    """The JSON body of a request or answer cannot be read, or a member has a wrong type.
+    """The JSON body of a request or answer is not valid, or a member has a wrong type.
 
-    The frame itself was sound, so the connection can carry more.
+    The frame itself is valid, so the connection stays usable.
     """
 
 
 class RecordError(ReputError):
-    """Something is wrong with an encoded message record."""
+    """An encoded message record is not valid."""
 
 
 class RecordMalformed(RecordError):
     """A record cannot be accepted or decoded.
 
-    `index` is its number in the block that was looked at, `position` the byte where it starts there.
+    `index` is its number in its block, `position` the byte of the block where it starts.
     """
 
     def __init__(self, index: int, position: int, reason: str) -> None:
@@ -107,17 +100,17 @@ class RecordMalformed(RecordError):
 
 
 class InvalidMessage(ReputError, ValueError):
-    """The caller's message cannot be sent as it is; nothing was sent."""
+    """The caller's message cannot be sent; nothing was sent."""
 
 
 class InvalidName(InvalidMessage):
-    """A topic or group name breaks the naming rules; the text says which rule and what is allowed."""
+    """A topic or group name is not valid; the text says why and what is allowed."""
 
 
 class FilterSyntaxError(ReputError, ValueError):
-    """A filter expression cannot be parsed; `position` is the character where it went wrong, counted from 0.
+    """A filter expression cannot be parsed; `position` is the character of the error, counted from 0.
 
-    With the `expression`, the text shows that place in it.
+    With the `expression`, the text shows that place.
     """
 
     def __init__(self, reason: str, position: int, expression: str | None = None) -> None:
@@ -129,7 +122,7 @@ class FilterSyntaxError(ReputError, ValueError):
 
 
 def _pointed_at(expression: str, position: int) -> str:
-    """Return the part of `expression` around a position, and below it a caret."""
+    """Return the part of `expression` around a position, with a caret below it."""
     start = max(0, min(position - _SHOWN_AROUND, len(expression) - 2 * _SHOWN_AROUND))
     end = start + 2 * _SHOWN_AROUND
     before, after = "..." * (start > 0), "..." * (end < len(expression))
@@ -143,8 +136,7 @@ _SHOWN_AROUND = 40
 class ErrorCode(Enum):
     """Why a broker refuses: symbol, stable number, whether a retry helps, the nearest response code.
 
-    `retryable` says that the same request, unchanged, can succeed a little later although nobody changed
-    anything, and that nothing was stored by the refused one.
+    `retryable`: the same request can succeed a little later without any change, and the refused one stored nothing.
     """
 
     NO_TOPIC = (1, False, ResponseCode.TOPIC_NOT_EXIST)
@@ -166,9 +158,9 @@ class ErrorCode(Enum):
     FILTER_SYNTAX = (17, False, ResponseCode.SUBSCRIPTION_PARSE_FAILED)
     DUPLICATE = (18, False, ResponseCode.TOPIC_EXIST_ALREADY)
     TIMEOUT = (19, True, ResponseCode.SYSTEM_BUSY)
-    # Not SLAVE_NOT_AVAILABLE: RocketMQ's clients take that for "stored", and this refusal stored nothing.
+    # Not SLAVE_NOT_AVAILABLE: to RocketMQ's clients that means "stored", and this refusal stored nothing.
     NO_REPLICA = (20, False, ResponseCode.SERVICE_NOT_AVAILABLE)
-    # The message is stored, only not known to be on disk; sending it again would store it twice.
+    # The message is stored, only perhaps not on disk; sending it again would store it twice.
     FLUSH_TIMEOUT = (21, False, ResponseCode.FLUSH_DISK_TIMEOUT)
     INVALID_ARGUMENT = (22, False, ResponseCode.INVALID_PARAMETER)
     NOT_FOUND = (23, False, ResponseCode.QUERY_NOT_FOUND)
@@ -183,10 +175,10 @@ class ErrorCode(Enum):
 
 
 class BrokerError(ReputError):
-    """The broker answered, and the answer is no.
+    """The broker refused a request.
 
-    `error` is why, `response_code` the number on the wire (the broker's own, even one that we have no name
-    for), `remark` its text, `ext` the answer's header fields.
+    `error` is the reason, `response_code` the number on the wire (even one without a name here), `remark` the broker's
+    text, `ext` the answer's header fields.
     """
 
     def __init__(
@@ -219,22 +211,19 @@ class GroupNotFound(BrokerError):
 
 
 class PermissionDenied(BrokerError):
-    """The topic, the broker or the access rules forbid it."""
+    """The topic, the broker or the access rules do not permit it."""
 
 
 class MessageRefused(BrokerError):
-    """The broker found something wrong with the message or the block; none of it was stored."""
+    """The broker rejected the message or the block; none of it was stored."""
 
 
 class BrokerBusy(BrokerError):
-    """The broker has too much to do or a quota is used up; nothing was stored, try again later."""
+    """The broker is overloaded or a quota is used up; nothing was stored, retry later."""
 
 
 class StoreUnavailable(BrokerError):
-    """The store takes no messages right now:
-
-    disk full, read-only, starting, stopping or without its replica.
-    """
+    """The store takes no messages now: disk full, read-only, starting, stopping or without its replica."""
 
 
 class FilterRefused(BrokerError):
@@ -242,7 +231,7 @@ class FilterRefused(BrokerError):
 
 
 class OffsetOutOfRange(BrokerError):
-    """The asked offset lies outside the queue; `ext` holds the bounds and the offset to go on with."""
+    """The offset is outside the queue; `ext` has the bounds and the offset to continue at."""
 
 
 class RequestNotSupported(BrokerError):
@@ -250,15 +239,15 @@ class RequestNotSupported(BrokerError):
 
 
 class NotFound(BrokerError):
-    """What was looked for (a committed offset, a message) is not there."""
+    """The requested item, such as a committed offset or a message, does not exist."""
 
 
 class TransactionEnded(BrokerError):
-    """The transaction has been ended the other way, or put aside; what ends it first counts."""
+    """The transaction has been ended the other way, or put aside; the first end counts."""
 
 
 class RequesterGone(BrokerError):
-    """A reply could not be handed over, because the client that sent the request is not connected any more."""
+    """A reply could not be delivered: the client that sent the request is not connected any more."""
 
 
 _CLASS_OF: dict[ErrorCode, type[BrokerError]] = {
@@ -286,7 +275,7 @@ _CLASS_OF: dict[ErrorCode, type[BrokerError]] = {
     ErrorCode.REQUESTER_GONE: RequesterGone,
 }
 
-# What a code means when its remark carries no symbol of ours: an Apache broker answered.
+# The meaning of a code whose remark has no symbol of Reput: the answer of an Apache broker.
 _ERROR_OF_CODE: dict[int, ErrorCode] = {
     ResponseCode.SYSTEM_ERROR: ErrorCode.INTERNAL,
     ResponseCode.SYSTEM_BUSY: ErrorCode.BUSY,
@@ -325,9 +314,9 @@ def refusal_remark(error: ErrorCode, text: str) -> str:
 
 
 def error_from_response(code: int, remark: str | None, ext: Mapping[str, Any]) -> BrokerError:
-    """Return the error that an answer with this code, remark and header fields stands for, not raised.
+    """Return, without raising it, the error for an answer with this code, remark and header fields.
 
-    The symbol of a remark in our form decides; any other remark is Apache's, and the response code decides.
+    The symbol of the remark decides. Without one, the answer is Apache's, and the response code decides.
     """
     match = _SYMBOL.match(remark) if remark else None
     error = ErrorCode.__members__.get(match[1]) if match else None

@@ -1,4 +1,4 @@
-"""What the exit code of every `reput` command and of every job means."""
+"""The exit codes of all `reput` commands and jobs."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from enum import IntEnum
 
 
 class ExitCode(IntEnum):
-    """Exit codes; a command that changed nothing because the state already held ends with `DONE`."""
+    """Exit codes. A command ends with `DONE` also if there was nothing to change."""
 
     DONE = 0
     FAILED = 1
@@ -17,5 +17,5 @@ class ExitCode(IntEnum):
     TIMEOUT = 6
     DAMAGE = 7
     PARTIAL = 8
-    """A part of what was asked for was done."""
+    """Only part of the work was done."""
     INTERRUPTED = 130

@@ -1,4 +1,4 @@
-"""Names of topics and groups: which are legal, which the system keeps to itself (RocketMQ: TopicValidator)."""
+"""Names of topics and groups: which are valid, and which are reserved for the system (RocketMQ: TopicValidator)."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ SYSTEM_PREFIX: Final = "rmq_sys_"
 REPLY_TOPIC_SUFFIX: Final = "_REPLY_TOPIC"
 
 DEFAULT_TOPIC: Final = "TBW102"
-"""The template from which topics are created on first use; clients name it in the header of a send."""
+"""The template of topics created on first use; clients name it in the header of a send."""
 
 SCHEDULE_TOPIC: Final = "SCHEDULE_TOPIC_XXXX"
 TRANS_HALF_TOPIC: Final = "RMQ_SYS_TRANS_HALF_TOPIC"
@@ -27,9 +27,9 @@ OFFSET_MOVED_EVENT: Final = "OFFSET_MOVED_EVENT"
 BENCHMARK_TOPIC: Final = "BenchmarkTest"
 TIMER_TOPIC: Final = "rmq_sys_wheel_timer"
 SINK_TOPIC: Final = "rmq_sys_reput_sink"
-"""Ours: a marker for every batch that a sink has committed."""
+"""Reput's: has a marker for every batch that a sink has committed."""
 DELAY_CANCEL_TOPIC: Final = "rmq_sys_REPUT_DELAY_CANCEL"
-"""Holds a record for each message of a delay level that was cancelled; RocketMQ knows of no such thing."""
+"""Reput's: has a record for each cancelled message of a delay level."""
 
 SYSTEM_TOPICS: Final = frozenset(
     {
@@ -55,13 +55,13 @@ FORBIDDEN_SEND_TOPICS: Final = frozenset(
         TRANS_CHECK_MAX_TIME_TOPIC,
         SELF_TEST_TOPIC,
         OFFSET_MOVED_EVENT,
-        # The timer's own topic: RocketMQ lets clients write to it and then trips over what it finds there.
+        # The timer's own topic: RocketMQ lets clients write to it, and then fails on what they wrote.
         TIMER_TOPIC,
         SINK_TOPIC,
         DELAY_CANCEL_TOPIC,
     }
 )
-"""Topics that only the broker itself writes to."""
+"""Topics that only the broker writes to."""
 
 SYSTEM_GROUPS: Final = frozenset(
     {
@@ -77,20 +77,20 @@ SYSTEM_GROUPS: Final = frozenset(
 )
 
 SYSTEM_GROUP_PREFIX: Final = "CID_RMQ_SYS_"
-"""Groups of the system's own services; they come into being when they are first used (RocketMQ: MixAll)."""
+"""Prefix of the groups of system services, which are created on first use (RocketMQ: MixAll)."""
 
 CLIENT_INNER_PRODUCER_GROUP: Final = "CLIENT_INNER_PRODUCER"
-"""The producer group of what RocketMQ's clients send on their own account."""
+"""The producer group of messages that RocketMQ's clients send by themselves."""
 
 REPLAY_GROUP: Final = "CID_RMQ_SYS_REPUT_DLQ_REPLAY"
-"""The group under which `reput dlq replay` keeps how far it has come."""
+"""The group in which `reput dlq replay` keeps its progress."""
 
 TRANSACTION_CHECK_GROUP: Final = "CID_RMQ_SYS_TRANS"
-"""The group under which the broker keeps how far it has looked at half messages."""
+"""The group in which the broker keeps its progress through the half messages."""
 
 TOPIC_LENGTH_MAX: Final = 127
 LONG_TOPIC_LENGTH_MAX: Final = 255
-"""The longest retry or dead-letter topic; other topics end at `TOPIC_LENGTH_MAX`."""
+"""Maximum length of a retry or dead-letter topic; that of other topics is `TOPIC_LENGTH_MAX`."""
 
 GROUP_LENGTH_MAX: Final = 120
 _RESERVED_GROUPS: Final = frozenset({"DEFAULT_CONSUMER", "DEFAULT_PRODUCER"})
@@ -99,11 +99,10 @@ _ALLOWED: Final = "letters a-z A-Z, digits, and the characters % | _ -"
 
 
 def check_topic(topic: str) -> str:
-    """Return `topic` if it is a legal topic name, system and retry topics included.
+    """Return `topic` if it is a valid topic name; system and retry topics are.
 
     Raises:
-        InvalidName: it is empty, too long (127 characters; retry and dead-letter topics 255) or holds an
-        illegal
+        InvalidName: it is empty, too long (127 characters; retry and dead-letter topics 255), or has an invalid
             character.
     """
     if type(topic) is not str:
@@ -126,7 +125,7 @@ def check_send_topic(topic: str) -> str:
     """Return `topic` if a client may send to it.
 
     Raises:
-        InvalidName: it is not a legal name, or only the broker itself writes to it.
+        InvalidName: it is not valid, or only the broker writes to it.
     """
     if type(topic) is not str:
         check_topic(topic)
@@ -144,10 +143,10 @@ def _check_send_topic(topic: str) -> str:
 
 
 def check_group(group: str) -> str:
-    """Return `group` if it is a legal group name.
+    """Return `group` if it is a valid group name.
 
     Raises:
-        InvalidName: it is empty, longer than 120 characters or holds an illegal character.
+        InvalidName: it is empty, longer than 120 characters, or has an invalid character.
     """
     if type(group) is not str:
         raise InvalidName(f"a group name is a str, not {type(group).__name__}; pass the group's name")
@@ -165,12 +164,11 @@ def _check_group(group: str) -> str:
 
 
 def check_client_group(group: str) -> str:
-    """Return `group` if a client may call itself a member of it.
+    """Return `group` if a client may be a member of it.
 
     Raises:
-        InvalidName: it is not a legal name, or it is one of the two defaults of RocketMQ's clients, which
-        would
-            throw unrelated programs into one group.
+        InvalidName: it is not valid, or is one of the defaults of RocketMQ's clients, which would mix unrelated
+            programs.
     """
     check_group(group)
     if group in _RESERVED_GROUPS:
@@ -179,13 +177,11 @@ def check_client_group(group: str) -> str:
 
 
 def is_system_topic(topic: str, own_names: Collection[str] = ()) -> bool:
-    """Tell whether `topic` belongs to the system:
-
-    it is hidden from ordinary lists and never created or deleted.
+    """Return whether `topic` is a system topic: hidden from ordinary lists, never created or deleted.
 
     Args:
         topic: name of the topic.
-        own_names: the names of brokers and clusters, which have topics of these names, clusters one for replies too.
+        own_names: names of brokers and clusters, which have topics of the same names, and clusters one for replies.
     """
     return (
         topic in SYSTEM_TOPICS
@@ -196,27 +192,27 @@ def is_system_topic(topic: str, own_names: Collection[str] = ()) -> bool:
 
 
 def is_system_group(group: str) -> bool:
-    """Tell whether `group` belongs to the system."""
+    """Return whether `group` is a system group."""
     return group in SYSTEM_GROUPS or group.startswith(SYSTEM_GROUP_PREFIX)
 
 
 def retry_topic(group: str) -> str:
-    """Return the topic to which messages that `group` could not handle come back."""
+    """Return the topic through which messages that `group` failed to handle are redelivered."""
     return RETRY_PREFIX + group
 
 
 def dlq_topic(group: str) -> str:
-    """Return the topic where messages end that `group` gave up on."""
+    """Return the topic of the dead letters of `group`."""
     return DLQ_PREFIX + group
 
 
 def group_of_retry_topic(topic: str) -> str | None:
-    """Return the group whose messages come back through `topic`, or None if it is no retry topic."""
+    """Return the group of a retry topic, or None for any other topic."""
     return topic[len(RETRY_PREFIX) :] if topic.startswith(RETRY_PREFIX) else None
 
 
 def reply_topic(cluster: str) -> str:
-    """Return the topic that the replies to requests are sent to."""
+    """Return the topic for replies to requests."""
     return cluster + REPLY_TOPIC_SUFFIX
 
 

@@ -1,7 +1,7 @@
-"""Text for people: what came from the network without what would control a terminal or hide; numbers of things.
+"""Text for people: escapes characters of foreign text that do not print; counts of things.
 
-A topic, a client id or a body may hold escape sequences, bidirectional overrides and line breaks. Written raw they
-move the cursor, reorder the line or forge another one.
+A topic, client id or body may contain escape sequences, bidirectional overrides and line breaks. Unescaped, they move
+the cursor, reorder a line or forge another one.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ from unicodedata import category
 
 
 def counted(count: int, one: str, many: str | None = None) -> str:
-    """Return `1 queue`, `2 queues`; `many` is the plural where it is not `one` with an s: "messages are"."""
+    """Return `1 queue`, `2 queues`; `many` is the plural if it is not `one` with an s."""
     return f"{count} {one}" if count == 1 else f"{count} {many or one + 's'}"
 
 
 class _Escapes(dict[int, str]):
-    """What `str.translate` puts in place of each character; fills itself as characters are met."""
+    """A table for `str.translate` that fills itself."""
 
     def __init__(self, kept: str, *, as_json: bool = False) -> None:
         self._kept = kept
@@ -44,7 +44,7 @@ def printable(text: str) -> str:
 
 
 def printable_lines(text: str) -> str:
-    """Return a text as `printable` does, but with its line breaks and tabs."""
+    """Like `printable`, but keep line breaks and tabs."""
     return text if text.isprintable() else text.translate(_LINES)
 
 
@@ -54,6 +54,6 @@ def printable_body(body: bytes) -> str:
 
 
 def printable_json(value: Any, **options: Any) -> str:
-    """Return JSON in which characters that do not print have their JSON escapes; `options` are `json.dumps`'s."""
+    """Return JSON in which characters that do not print are escaped; `options` are those of `json.dumps`."""
     text = json.dumps(value, ensure_ascii=False, **options)
     return text if text.isprintable() else text.translate(_JSON)

@@ -1,9 +1,9 @@
-"""The properties of a message as they travel and are stored: `name 0x01 value 0x02`, repeated, in UTF-8.
+"""Message properties in their encoded form: `name 0x01 value 0x02`, repeated, in UTF-8.
 
-Readers are tolerant, because other clients leave out the last 0x02 or write empty values (RocketMQ: MessageDecoder).
-Writers are not: what our client sends and what the broker's put-block door lets in is *canonical*, that is, either
-empty or whole `name 0x01 value 0x02` units with neither name nor value empty and no further 0x01. Canonical text means
-the same to every reader, which is why the broker may store it without decoding it.
+Readers are tolerant, because other clients omit the last 0x02 or write empty values (RocketMQ: MessageDecoder). Writers
+are strict: what Reput's client sends and the broker accepts in a put block is *canonical*, that is, either empty or
+complete `name 0x01 value 0x02` units with non-empty name and value and no further 0x01. Every reader understands
+canonical text the same way, so the broker may store it without decoding it.
 """
 
 from __future__ import annotations
@@ -69,14 +69,14 @@ SHARDING_KEY: Final = "__SHARDINGKEY"
 CRC32: Final = "__CRC32#"
 
 PROPERTIES_BYTES_MAX: Final = 32_767
-"""The most that the record's signed 16-bit length can say."""
+"""The limit of the record's signed 16-bit length."""
 
 CRC_PROPERTY_BYTES: Final = 20
 """`__CRC32#`, 0x01, ten decimal digits, 0x02: always the last bytes of a record that has it."""
 
 RESERVED_PREFIXES: Final = ("INNER_", "REAL_", "TIMER_")
 RESERVED_NAMES: Final = frozenset({TIMER_OUT_MS, POP_CK, DELAY, TRAN_MSG})
-"""With `RESERVED_PREFIXES`: the properties that would make the broker treat a record as one of its own making."""
+"""With `RESERVED_PREFIXES`: properties by which the broker would treat a record as its own."""
 
 _NAME_END: Final = b"\x01"
 _VALUE_END: Final = b"\x02"
@@ -85,15 +85,15 @@ _CRC_PROPERTY: Final = re.compile(rb"__CRC32#\x01[0-9]{10}\x02")
 
 
 def encode_properties(properties: Mapping[str, str]) -> bytes:
-    """Return the text of `properties`, in their order, each with its trailing 0x02; nothing is checked."""
+    """Return the encoded form of `properties`, in order, each with its trailing 0x02; nothing is checked."""
     return "".join([f"{name}\x01{value}\x02" for name, value in properties.items()]).encode()
 
 
 def decode_properties(text: Buffer) -> dict[str, str]:
-    """Return the properties of `text` the tolerant way (RocketMQ: MessageDecoder.string2messageProperties).
+    """Return the properties of `text`, tolerantly (RocketMQ: MessageDecoder.string2messageProperties).
 
-    The last 0x02 may be missing, units with an empty name or value are dropped, a value may hold further 0x01, a later
-    duplicate wins. Bytes that are no UTF-8 become U+FFFD: one bad producer must not keep a queue from being read.
+    The last 0x02 may be missing, units with an empty name or value are dropped, a value may contain 0x01, and the last
+    duplicate wins. Invalid UTF-8 becomes U+FFFD, so that one bad producer cannot make a queue unreadable.
     """
     properties: dict[str, str] = {}
     for unit in str(text, "utf-8", "replace").split("\x02"):
@@ -104,20 +104,20 @@ def decode_properties(text: Buffer) -> dict[str, str]:
 
 
 def split_keys(value: str | None) -> tuple[str, ...]:
-    """Return the keys in the value of `KEYS`: spaces separate them, and nothing else (RocketMQ: KEY_SEPARATOR)."""
+    """Return the keys in the value of `KEYS`, which are separated by spaces only (RocketMQ: KEY_SEPARATOR)."""
     return tuple(key for key in value.split(" ") if key) if value else ()
 
 
 def find_property(text: bytes, name: bytes) -> bytes | None:
-    """Return the value of property `name`, as `decode_properties` would, without decoding the others."""
+    """Return the value of property `name`, like `decode_properties` but without decoding the others."""
     return find_property_in(text, name, 0, len(text))
 
 
 def find_property_in(buffer: bytes | bytearray, name: bytes, start: int, end: int) -> bytes | None:
-    """Return the value of property `name` of the text that lies at `[start, end)` of `buffer`, or None.
+    """Return the value of property `name` in the properties at `[start, end)` of `buffer`, or None.
 
-    A value cannot hold 0x02, so `0x02 name 0x01` begins a unit wherever it stands; only the first unit has no 0x02
-    before it. The last one with a value counts.
+    A value cannot contain 0x02, so `0x02 name 0x01` always begins a unit; only the first unit has no 0x02 before it.
+    The last one with a value counts.
     """
     needle = name + _NAME_END
     stop = end
@@ -128,7 +128,7 @@ def find_property_in(buffer: bytes | bytearray, name: bytes, start: int, end: in
             value = buffer[value_start : value_end if value_end >= 0 else end]
             if value:
                 return value if type(value) is bytes else bytes(value)
-        stop = found + len(needle) - 1  # the next candidate may end anywhere before this one's 0x01
+        stop = found + len(needle) - 1  # the next candidate may overlap all but this one's 0x01
     return None
 
 
@@ -141,10 +141,10 @@ def reserved_property(text: Buffer) -> str | None:
 
 
 def properties_fault(text: bytes) -> str | None:
-    """Say why `text` may not enter through the put-block door, or return None if it may.
+    """Return why a put block may not have the properties `text`, or None if it may.
 
-    It must be canonical, UTF-8 and without reserved names. `__CRC32#` is allowed where RocketMQ writes it, as the very
-    last unit with ten digits: the broker fills in the digits once the record is complete.
+    They must be canonical, UTF-8 and without reserved names. `__CRC32#` is allowed where RocketMQ writes it, as the
+    last unit with ten digits, which the broker fills in when the record is complete.
     """
     if _CRC_PROPERTY.fullmatch(text, max(0, len(text) - CRC_PROPERTY_BYTES)) and _starts_unit(text):
         text = text[:-CRC_PROPERTY_BYTES]
@@ -174,16 +174,16 @@ def properties_fault(text: bytes) -> str | None:
 
 
 def ends_with_crc_property(text: bytes) -> bool:
-    """Tell whether `text` ends with a whole-record checksum unit, well-formed or with damaged digits."""
+    """Return whether `text` ends with a whole-record checksum unit, with valid or damaged digits."""
     tail = text[-CRC_PROPERTY_BYTES:]
     return tail.startswith(b"__CRC32#\x01") and tail.endswith(_VALUE_END) and _starts_unit(text)
 
 
 def check_properties_size(size: int) -> None:
-    """Check the bytes of a properties text.
+    """Check the size of encoded properties.
 
     Raises:
-        InvalidMessage: more than a record can hold.
+        InvalidMessage: they do not fit into a record.
     """
     if size > PROPERTIES_BYTES_MAX:
         raise InvalidMessage(
@@ -196,8 +196,8 @@ def check_property(name: str, value: str) -> None:
     """Check one property that a caller sets.
 
     Raises:
-        InvalidMessage: not text, empty, holds 0x01 or 0x02, or is a name that only the broker, or a field of its own
-            (`tag`, `keys`, `unique_id`, `delay_level`, `delay_s`, `deliver_at`), may set.
+        InvalidMessage: it is not text, is empty, contains 0x01 or 0x02, or is set by the broker or by an argument of
+            its own (`tag`, `keys`, `unique_id`, `delay_level`, `delay_s`, `deliver_at`).
     """
     if not isinstance(name, str) or not isinstance(value, str):
         raise InvalidMessage(
@@ -216,7 +216,7 @@ def check_text(what: str, text: str) -> None:
     """Check that `text` can be a property's name or value.
 
     Raises:
-        InvalidMessage: not a str, empty, or holds 0x01 or 0x02; `what` names it to the caller.
+        InvalidMessage: it is not a str, is empty, or contains 0x01 or 0x02; `what` names it in the message.
     """
     if not isinstance(text, str):
         raise InvalidMessage(f"{what} must be str, not {type(text).__name__}")
@@ -229,11 +229,11 @@ def check_text(what: str, text: str) -> None:
 
 
 def check_tag(tag: str) -> None:
-    """Check a message's tag: a subscription has to be able to name it.
+    """Check a message's tag, which a subscription must be able to name.
 
     Raises:
-        InvalidMessage: as `check_text`, or it holds `||`, which joins tags in a subscription, or begins or ends with a
-            blank, which a subscription drops.
+        InvalidMessage: as `check_text`; or it contains `||`, which separates tags in a subscription, or begins or ends
+            with a blank, which a subscription strips.
     """
     check_text("tag", tag)
     if "||" in tag:
@@ -249,10 +249,10 @@ def check_tag(tag: str) -> None:
 
 
 def check_key(key: str, what: str = "key") -> None:
-    """Check one of a message's keys, or what is found like one: its unique id. `what` names it to the caller.
+    """Check a message's key or unique id; `what` names it in the message.
 
     Raises:
-        InvalidMessage: as `check_text`, or the key holds a space, which would make it two keys.
+        InvalidMessage: as `check_text`; or it contains a space, which would make it two keys.
     """
     check_text(what, key)
     if " " in key:
@@ -277,7 +277,7 @@ def _is_reserved(name: str) -> bool:
 
 
 def _starts_unit(text: bytes) -> bool:
-    """Tell whether the last `CRC_PROPERTY_BYTES` of `text` are units of their own."""
+    """Return whether the last `CRC_PROPERTY_BYTES` of `text` start a unit."""
     before = len(text) - CRC_PROPERTY_BYTES
     return before == 0 or (before > 0 and text[before - 1] == 2)
 

@@ -16,18 +16,14 @@ from reput_protocol.commands.admin import (
     ProducerTable,
 )
 from reput_protocol.commands.consumers import (
-    BrokerStatsData,
     ConsumeDirectlyResult,
     ConsumerRunningInfo,
     ConsumeStats,
-    ConsumeStatsList,
     ConsumeStatus,
     ConsumeTimeSpan,
-    CorrectionOffsets,
     OffsetWrapper,
     ProcessQueueInfo,
     QueueTimeSpan,
-    StatsItem,
 )
 from reput_protocol.commands.group import (
     CheckClientBody,
@@ -61,8 +57,6 @@ GROUP_TEXT = (
     '"groupSysFlag":0,"notifyConsumerIdsChangedEnable":true,"retryMaxTimes":16,"retryQueueNums":1,'
     '"whichBrokerWhenConsumeSlowly":1}'
 )
-ITEM = StatsItem(10, 0.5, 1.0)
-ITEM_TEXT = '{"avgpt":1.0,"sum":10,"tps":0.5}'
 
 GENUINE: list[tuple[Any, str]] = [
     (
@@ -116,15 +110,6 @@ GENUINE: list[tuple[Any, str]] = [
     ),
     (ResetOffsetBody({QUEUE: 42}), f'{{"offsetTable":{{{QUEUE_TEXT}:42}}}}'),
     (
-        ConsumeStatsList([{"CG": [ConsumeStats()]}], "127.0.0.1:10911", 3),
-        '{"brokerAddr":"127.0.0.1:10911","consumeStatsList":[{"CG":[{"consumeTps":0.0,"offsetTable":{}}]}],'
-        '"totalDiff":3,"totalInflightDiff":0}',
-    ),
-    (
-        BrokerStatsData(ITEM, ITEM, ITEM),
-        f'{{"statsDay":{ITEM_TEXT},"statsHour":{ITEM_TEXT},"statsMinute":{ITEM_TEXT}}}',
-    ),
-    (
         ConsumeTimeSpan([QueueTimeSpan(QUEUE, 1, 2, 2)]),
         '{"consumeTimeSpanSet":[{"consumeTimeStamp":2,"delayTime":0,"maxTimeStamp":2,"messageQueue":'
         f'{QUEUE_TEXT},"minTimeStamp":1}}]}}',
@@ -137,7 +122,6 @@ GENUINE: list[tuple[Any, str]] = [
         QuerySubscriptionBody("CG", "TopicTest", SUBSCRIPTION),
         f'{{"group":"CG","subscriptionData":{SUBSCRIPTION_TEXT},"topic":"TopicTest"}}',
     ),
-    (CorrectionOffsets({0: 5}), '{"correctionOffsets":{0:5}}'),
     (
         ConsumeDirectlyResult(ConsumeResult.CR_SUCCESS, 3),
         '{"autoCommit":true,"consumeResult":"CR_SUCCESS","order":false,"spentTimeMills":3}',

@@ -19,18 +19,14 @@ from reput_protocol.commands.admin import (
     ProducerTable,
 )
 from reput_protocol.commands.consumers import (
-    BrokerStatsData,
     ConsumeDirectlyResult,
     ConsumerRunningInfo,
     ConsumeStats,
-    ConsumeStatsList,
     ConsumeStatus,
     ConsumeTimeSpan,
-    CorrectionOffsets,
     OffsetWrapper,
     ProcessQueueInfo,
     QueueTimeSpan,
-    StatsItem,
 )
 from reput_protocol.commands.delay import (
     CancelledMessage,
@@ -99,7 +95,6 @@ GROUP = st.builds(
 )  # fmt: skip
 CONNECTION = st.builds(ClientConnection, TEXT, TEXT, NAME, I64)
 STATS = st.builds(ConsumeStats, table(QUEUE, st.builds(OffsetWrapper, I64, I64, I64, I64)), RATE)
-ITEM = st.builds(StatsItem, I64, RATE, RATE)
 VERSION = st.fixed_dictionaries({"counter": I64, "stateVersion": I64, "timestamp": I64})
 
 BODIES = {
@@ -124,10 +119,7 @@ BODIES = {
         ProducerTable, table(TEXT, few(st.builds(ProducerInfo, TEXT, TEXT, NAME, I64, I64)))
     ),
     ConsumeStats: STATS,
-    ConsumeStatsList: st.builds(ConsumeStatsList, few(table(TEXT, few(STATS))), TEXT, I64, I64),
-    BrokerStatsData: st.builds(BrokerStatsData, ITEM, ITEM, ITEM),
     ConsumeTimeSpan: st.builds(ConsumeTimeSpan, few(st.builds(QueueTimeSpan, QUEUE, I64, I64, I64, I64))),
-    CorrectionOffsets: st.builds(CorrectionOffsets, table(I32, I64)),
     ResetOffsetBody: st.builds(ResetOffsetBody, table(QUEUE, I64)),
     ConsumerStatusBody: st.builds(
         ConsumerStatusBody, table(QUEUE, I64), table(TEXT, table(QUEUE, I64))

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from reput_broker.store.get_message import LogWindow, Selection, select, spans_files
 from reput_broker.store.queue.unit import PRE_BLANK_SIZE, UNIT, ConsumeQueueUnit
 from reput_broker.store.results import Extent, TransferLimits
-from reput_protocol.filter.tags import TagFilter
+from reput_protocol.filter.tags import TagFilter, tag_hash
 from reput_protocol.kernel.units import (
     address_units,
     damaged_unit,
@@ -77,7 +77,8 @@ def selected(
             if not fits or total + size > max_bytes or total >= max_bytes or count >= max_messages:
                 break
         is_address = code < -(1 << 31)
-        if tag_filter is not None and not is_address and not tag_filter.matches_code(code):
+        is_wanted = tag_filter is None or tag_filter.matches_all or tag_hash(code) in tag_filter.codes
+        if not is_address and not is_wanted:
             scanned += 1
             continue
         if place < window.min_offset or place + size > window.max_offset or size <= 0:

@@ -1,4 +1,4 @@
-"""The requests and answers, a file for each family: its headers as typed values, and its bodies.
+"""Requests and answers, one file for each family: typed headers and bodies.
 
-`header.py` has what all typed headers share, `body.py` what all JSON bodies share.
+`header.py` is the base of typed headers, `body.py` of JSON bodies.
 """

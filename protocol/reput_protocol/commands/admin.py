@@ -1,7 +1,7 @@
-"""What people and tools ask about groups: who is connected, members, progress and lag.
+"""Questions of administrators about groups: connections, members, progress and lag.
 
-The lists of connections are RocketMQ's (RocketMQ: ConsumerConnection, ProducerConnection, ProducerTableInfo); the lists
-and descriptions of groups are ours.
+The lists of connections are RocketMQ's (ConsumerConnection, ProducerConnection, ProducerTableInfo); the lists and
+descriptions of groups are Reput's.
 """
 
 from __future__ import annotations
@@ -16,12 +16,6 @@ from reput_protocol.commands.group import SubscriptionData
 from reput_protocol.commands.header import I64, CommandHeader
 
 
-class ListGroupsHeader(CommandHeader):
-    """Header of LIST_GROUPS: every group that has settings, a member or an offset."""
-
-    REQUEST_CODE: ClassVar[RequestCode] = RequestCode.LIST_GROUPS
-
-
 class DescribeGroupHeader(CommandHeader):
     """Header of DESCRIBE_GROUP: one group's members, and its progress in all queues or in those of one topic."""
 
@@ -32,11 +26,10 @@ class DescribeGroupHeader(CommandHeader):
 
 
 class GroupSummary(Members):
-    """One group in short.
+    """A summary of one group.
 
-    `lag` is messages that are not committed, over all queues of which the group has an offset, and `lag_age_millis` the
-    age of the oldest of them as of the broker's last look. `exists` is False for a group that has offsets or members
-    but no settings.
+    `lag` is the number of uncommitted messages over all queues with an offset, `lag_age_millis` the age of the oldest
+    of them at the broker's last check. `exists` is False for a group with offsets or members but no settings.
     """
 
     group: str = ""
@@ -56,7 +49,7 @@ class GroupSummaries(LargeBody):
 
 
 class GroupMember(Members):
-    """One member: `silent_millis` is for how long it has sent no heartbeat, `locks` how many queues it has locked."""
+    """One member. `silent_millis` is the time since its last heartbeat, `locks` the number of queues it has locked."""
 
     client_id: str = ""
     client_addr: str = ""
@@ -68,11 +61,11 @@ class GroupMember(Members):
 
 
 class GroupQueue(Members):
-    """A group's progress in one queue; -1 stands for what is not known.
+    """A group's progress in one queue; -1 means unknown.
 
     `start_offset` and `end_offset` bound the queue, `committed_offset` is the next message to consume. `lag_age_millis`
-    is the age of the oldest message that is not committed. `client_id` is the member that holds the queue's lock, or
-    pulled from it last, "" for none. `in_flight` and `last_commit_timestamp` (ms since 1970) are of this broker's life.
+    is the age of the oldest uncommitted message. `client_id` is the member that has the queue's lock or pulled from it
+    last, "" for none. `in_flight` and `last_commit_timestamp` (ms since 1970) count from the broker's start.
     """
 
     topic: str = ""
@@ -87,12 +80,12 @@ class GroupQueue(Members):
 
     @property
     def lag(self) -> int:
-        """How many messages are not committed; of a group without an offset, all that the queue has."""
+        """The number of uncommitted messages; for a group without an offset, all messages of the queue."""
         return max(0, self.end_offset - max(self.committed_offset, self.start_offset))
 
 
 class GroupDescription(LargeBody):
-    """Answer body of DESCRIBE_GROUP; how the group consumes is told by its members, and by defaults if it has none."""
+    """Answer body of DESCRIBE_GROUP. The consume settings are those of the members, or defaults without any."""
 
     summary: GroupSummary
     members: list[GroupMember] = []
@@ -119,7 +112,7 @@ class ProducerConnection(LargeBody):
 
 
 class ConsumerConnection(LargeBody):
-    """Answer body of 203: a group's members, how they consume, and what they want by topic."""
+    """Answer body of 203: a group's members, how they consume, and their subscriptions by topic."""
 
     connections: list[ClientConnection] = field(default_factory=list, name="connectionSet")
     subscriptions: dict[str, SubscriptionData] = field(default_factory=dict, name="subscriptionTable")
@@ -129,7 +122,7 @@ class ConsumerConnection(LargeBody):
 
 
 class ProducerInfo(Members):
-    """One producer in the answer to 328. `remote_ip` is `/ip:port`, as Java shows an address."""
+    """One producer in the answer to 328. `remote_ip` is `/ip:port`, Java's form of an address."""
 
     client_id: str = ""
     remote_ip: str = field(default="", name="remoteIP")

@@ -1,13 +1,12 @@
-"""What all JSON bodies share: how they are read and written (RocketMQ: RemotingSerializable).
+"""The base of JSON bodies: how they are read and written (RocketMQ: RemotingSerializable).
 
-A body is a msgspec struct. A member's name is the field's own in camel case unless `field(name=...)` says otherwise.
-Members come in alphabetical order, as RocketMQ writes them. What is missing or null takes its default, or is refused
-where there is none, and unknown members are ignored.
+A body is a msgspec struct. A member has the field's name in camel case unless `field(name=...)` is given. Members are
+written in alphabetical order, as RocketMQ does. A missing or null member gets its default, or is refused without one;
+unknown members are ignored.
 
-JSON is written strictly and without blanks, because the Go client's route parser trips over a blank. One exception: a
-map keyed by message queue has objects as keys, as Java's library writes it and every client expects it. It is read
-leniently in just two points, both Java's: keys may be bare integers or objects. The interpreter's own parser reads
-both: loose keys are put in quotes first.
+JSON is written strictly and without blanks, because the Go client's route parser fails on a blank. Exception: a map
+keyed by message queue has objects as keys, as Java's library writes it and every client expects it. Reading is lenient
+in two points, both Java's: keys may be bare integers or objects. They are quoted before `json.loads` reads them.
 """
 
 from __future__ import annotations
@@ -27,17 +26,17 @@ from reput_protocol.errors import BodyMalformed
 from reput_protocol.record.message import MessageQueue
 
 ObjectKey: TypeAlias = tuple[tuple[str, Any], ...]
-"""What an object that stands as a key is read as: its members, sorted by name."""
+"""An object that is used as a key: its members, sorted by name."""
 
 LOOSE_BYTES_MAX: Final = 2048
-"""The largest text with loose keys that is read from a stranger: such a key costs some microseconds."""
+"""Maximum size of text with loose keys from an untrusted peer: such a key costs some microseconds."""
 
 _STRING: Final = r'"(?:[^"\\]++|\\.)*+"?'
 _FLAT_REST: Final = rf'(?:[^{{}}"]++|{_STRING})*+\}}'
-"""An object without others in it, from behind its brace on."""
+"""The rest of an object without nested ones, after its opening brace."""
 _UP_TO_KEY: Final = re.compile(
-    # All that is no loose key, which only a colon tells: strings, numbers and opening braces among the rest. Nothing
-    # that was matched is given back (`++`), so the time is in proportion to the text.
+    # Everything up to a loose key, which only a following colon identifies: strings, numbers and opening braces among
+    # the rest. Possessive quantifiers (`++`) keep the time linear.
     rf'((?:[^"{{0-9]++|{_STRING}|[0-9]++(?!\s*+:)|\{{(?!{_FLAT_REST}\s*+:))*+)'
     rf"(?:([0-9]++)|(\{{{_FLAT_REST})|\Z)",
     re.DOTALL,
@@ -45,19 +44,19 @@ _UP_TO_KEY: Final = re.compile(
 
 
 encode_json = Encoder(order="sorted").encode
-"""Return a value, structs among them, as compact JSON with sorted keys."""
+"""Return a value, including structs, as compact JSON with sorted keys."""
 
 
 def read_json(data: Buffer, *, loose_bytes_max: int = LOOSE_BYTES_MAX) -> dict[Any, Any]:
-    """Read a body that must be one object. A key that is an object becomes an `ObjectKey`.
+    """Parse a body that must be one object. A key that is an object becomes an `ObjectKey`.
 
     Args:
         data: the text, in UTF-8.
-        loose_bytes_max: how large a text with loose keys may be. What a broker or a file of ours holds may be larger
-            than the default, which is for requests.
+        loose_bytes_max: maximum size of text with loose keys; the default is for requests, answers of brokers and own
+            files may be larger.
 
     Raises:
-        BodyMalformed: it is no UTF-8, no such JSON, no object, or nested too deeply.
+        BodyMalformed: it is not UTF-8, not such JSON, not an object, or nested too deeply.
     """
     try:
         text = str(data, "utf-8")
@@ -75,7 +74,7 @@ def read_json(data: Buffer, *, loose_bytes_max: int = LOOSE_BYTES_MAX) -> dict[A
 
 
 def _read_loosely(text: str) -> object:
-    stand_in = token_hex()  # which no text holds by accident, nor by design
+    stand_in = token_hex()  # random, so that no text contains it
     objects: dict[str, ObjectKey] = {}
 
     def quoted(match: re.Match[str]) -> str:
@@ -105,7 +104,7 @@ def _refuse_constant(name: str) -> NoReturn:
 
 PART_BYTES: Final = 16_384
 PART_VALUES: Final = 128
-"""A part of a large body ends when it has so many bytes, or so many values."""
+"""A part of a large body ends when it has this many bytes or values."""
 
 Number: TypeAlias = Annotated[float, Meta(ge=-1e300, le=1e300)]
 
@@ -120,14 +119,14 @@ class Body(Members):
     """A whole body."""
 
     IS_TRUSTED: ClassVar[bool] = False
-    """Whether it comes from a broker, so that its loose keys may be many; see `read_json`."""
+    """Whether it comes from a broker and may therefore have many loose keys; see `read_json`."""
 
     @classmethod
     def from_json(cls, data: Buffer, *, is_trusted: bool | None = None) -> Self:
         """Read the body.
 
         Raises:
-            BodyMalformed: it is no JSON object, or a member is not of its type; the message names the member.
+            BodyMalformed: it is not a JSON object, or a member has a wrong type; the message names the member.
         """
         try:
             body: Self = _decoder(cls).decode(data)
@@ -138,7 +137,7 @@ class Body(Members):
             return read_members(cls, members)
 
     def to_members(self) -> dict[str, Any]:
-        """Return the members of the JSON object; what is None or unset is left out."""
+        """Return the members of the JSON object, without those that are None or unset."""
         values = ((name, getattr(self, own)) for name, own in _names(type(self)))
         return {name: value for name, value in values if value is not None and value is not UNSET}
 
@@ -148,15 +147,14 @@ class Body(Members):
 
 
 class LargeBody(Body):
-    """A body that is written in parts, so that others can have their turns in between.
+    """A body that is written in parts, so that other tasks can run in between.
 
-    Items of its lists and values of its maps are written whole unless they are lists, maps or such bodies themselves,
-    so they have to be small. A map keyed by message queue is no strict JSON: its keys are objects, as RocketMQ writes
-    them, and every client reads that.
+    Items of lists and values of maps are written whole unless they are lists, maps or large bodies themselves, so they
+    must be small. A map keyed by message queue is not strict JSON: its keys are objects, as RocketMQ writes them.
     """
 
     def json_parts(self) -> Iterator[bytes]:
-        """Return the body in parts. They are written when they are asked for: what is in the body must not change."""
+        """Yield the body in parts, each encoded when it is requested: the body must not change meanwhile."""
         texts: list[bytes] = []
         size = 0
         for text in _texts(self):
@@ -173,10 +171,10 @@ class LargeBody(Body):
 
 
 def read_members(kind: type[T], members: Mapping[Any, Any]) -> T:
-    """Read an object of a body from its members as `read_json` returns them; raises BodyMalformed."""
+    """Convert the members of an object, as `read_json` returns them; raises BodyMalformed."""
     try:
         return convert(_plain(members), kind, str_keys=True)
-    except (ValidationError, RecursionError, UnicodeEncodeError) as error:  # the last for lone surrogates
+    except (ValidationError, RecursionError, UnicodeEncodeError) as error:  # the last is for lone surrogates
         raise BodyMalformed(f"JSON body cannot be read: {error}") from None
 
 
@@ -187,12 +185,12 @@ def _decoder(kind: type[T]) -> Decoder[T]:
 
 @cache
 def _names(kind: type[Struct]) -> tuple[tuple[str, str], ...]:
-    """Return the fields of a struct, each with its name on the wire and its own."""
+    """Return the fields of a struct: name on the wire and attribute name."""
     return tuple(zip(kind.__struct_encode_fields__, kind.__struct_fields__, strict=True))
 
 
 def _plain(value: Any) -> Any:
-    """Return a value of `read_json` without nulls; what is keyed by objects, or a list of such pairs, by queues."""
+    """Return a value of `read_json` without nulls; maps keyed by objects, and lists of such pairs, keyed by queue."""
     if type(value) is dict:
         return {
             _queue(dict(key)) if type(key) is tuple else key: _plain(item)
@@ -214,7 +212,7 @@ _Entries: TypeAlias = LargeBody | Mapping[Any, Any] | list[Any]
 
 
 def _texts(value: _Entries, before: bytes = b"") -> Iterator[bytes]:
-    """Return the text of some entries, each by itself; `before` stands in front of it all."""
+    """Yield the text of each entry; `before` precedes all."""
     if isinstance(value, LargeBody):
         value = value.to_members()
     if isinstance(value, Mapping):

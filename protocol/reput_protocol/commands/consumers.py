@@ -1,7 +1,7 @@
-"""What a group has consumed and what its members are doing: figures, offsets that are copied or corrected, send-back.
+"""The progress of groups and the state of members: statistics, setting and copying offsets, send-back.
 
-(RocketMQ: ConsumeStats and its kin, ConsumerRunningInfo, ProcessQueueInfo, ConsumeMessageDirectlyResult.) Maps keyed by
-message queue make some bodies more than strict JSON; see `LargeBody`.
+(RocketMQ: ConsumeStats, ConsumerRunningInfo, ProcessQueueInfo, ConsumeMessageDirectlyResult.) Maps keyed by message
+queue are not strict JSON; see `LargeBody`.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from reput_protocol.record.message import MessageQueue
 class OffsetWrapper(Members):
     """A group's progress in one queue.
 
-    `broker_offset` is the queue's end, `consumer_offset` what is committed, `pull_offset` what has been pulled;
-    `last_timestamp` is the store time in ms of the last message that is committed, 0 for none.
+    `broker_offset` is the end of the queue, `consumer_offset` the committed offset, `pull_offset` the pulled one;
+    `last_timestamp` is the store time in ms of the last committed message, 0 for none.
     """
 
     broker_offset: I64 = 0
@@ -31,17 +31,17 @@ class OffsetWrapper(Members):
 
     @property
     def lag(self) -> int:
-        """How many messages are not committed yet."""
+        """The number of uncommitted messages."""
         return self.broker_offset - self.consumer_offset
 
     @property
     def in_flight(self) -> int:
-        """How many messages are pulled and not committed."""
+        """The number of pulled and uncommitted messages."""
         return self.pull_offset - self.consumer_offset
 
 
 class ConsumeStats(LargeBody):
-    """Answer body of 208: a group's progress in each queue, and messages a second."""
+    """Answer body of 208: a group's progress in each queue, and its messages per second."""
 
     IS_TRUSTED: ClassVar[bool] = True
 
@@ -50,46 +50,19 @@ class ConsumeStats(LargeBody):
 
     @property
     def lag(self) -> int:
-        """How many messages are not committed yet, over all queues."""
+        """The number of uncommitted messages over all queues."""
         return sum(wrapper.lag for wrapper in self.offset_table.values())
 
     @property
     def in_flight(self) -> int:
-        """How many messages are pulled and not committed, over all queues."""
+        """The number of pulled and uncommitted messages over all queues."""
         return sum(wrapper.in_flight for wrapper in self.offset_table.values())
 
 
-class ConsumeStatsList(LargeBody):
-    """Answer body of 317: the progress of every group, each with one `ConsumeStats` for each of its topics."""
-
-    IS_TRUSTED: ClassVar[bool] = True
-
-    stats: list[dict[str, list[ConsumeStats]]] = field(default_factory=list, name="consumeStatsList")
-    broker_addr: str = ""
-    total_diff: I64 = 0
-    total_inflight_diff: I64 = 0
-
-
-class StatsItem(Members):
-    """One figure over a time: its sum, its rate a second, its average for each time it was counted."""
-
-    sum: I64 = 0
-    tps: Number = 0.0
-    avgpt: Number = 0.0
-
-
-class BrokerStatsData(Body):
-    """Answer body of 315: one of the broker's figures over the last minute, hour and day."""
-
-    minute: StatsItem = field(default_factory=StatsItem, name="statsMinute")
-    hour: StatsItem = field(default_factory=StatsItem, name="statsHour")
-    day: StatsItem = field(default_factory=StatsItem, name="statsDay")
-
-
 class QueueTimeSpan(Members):
-    """Store times of one queue in ms: of its first and last message, and of the last one that a group committed.
+    """Store times of one queue in ms: of its first and last message, and of the last committed one of a group.
 
-    `delay_time` is for how long the first message that is not committed has been there.
+    `delay_time` is the age of the first uncommitted message.
     """
 
     queue: MessageQueue = field(name="messageQueue")
@@ -105,27 +78,19 @@ class ConsumeTimeSpan(LargeBody):
     spans: list[QueueTimeSpan] = field(default_factory=list, name="consumeTimeSpanSet")
 
 
-class CorrectionOffsets(LargeBody):
-    """Answer body of 308: offsets by queue id, whose keys are bare integers (RocketMQ: QueryCorrectionOffsetBody)."""
-
-    IS_TRUSTED: ClassVar[bool] = True
-
-    offsets: dict[I64, I64] = field(default_factory=dict, name="correctionOffsets")
-
-
 PROP_NAMESERVER_ADDR: Final = "PROP_NAMESERVER_ADDR"
 PROP_THREADPOOL_CORE_SIZE: Final = "PROP_THREADPOOL_CORE_SIZE"
 PROP_CONSUME_ORDERLY: Final = "PROP_CONSUMEORDERLY"
 PROP_CONSUME_TYPE: Final = "PROP_CONSUME_TYPE"
 PROP_CLIENT_VERSION: Final = "PROP_CLIENT_VERSION"
 PROP_CONSUMER_START_TIMESTAMP: Final = "PROP_CONSUMER_START_TIMESTAMP"
-"""These are the properties of a `ConsumerRunningInfo` that RocketMQ's tools show."""
+"""The properties of a `ConsumerRunningInfo` that RocketMQ's tools show."""
 
 
 class ProcessQueueInfo(Members):
-    """What a member holds of one queue: messages that are pulled and not committed, its lock, when it last did what.
+    """A member's state of one queue: pulled and uncommitted messages, lock, and times of its last actions.
 
-    Offsets count where messages are cached. Times are milliseconds since 1970, 0 for never.
+    The cached offsets count if messages are cached. Times are milliseconds since 1970, 0 for never.
     """
 
     commit_offset: I64 = 0
@@ -142,7 +107,7 @@ class ProcessQueueInfo(Members):
 
 
 class ConsumeStatus(Members):
-    """A member's rates for one topic: times in ms, messages a second, failures of the last hour."""
+    """A member's rates for one topic: times in ms, messages per second, failures of the last hour."""
 
     pull_rt: Number = field(default=0.0, name="pullRT")
     pull_tps: Number = field(default=0.0, name="pullTPS")
@@ -153,7 +118,7 @@ class ConsumeStatus(Members):
 
 
 class ConsumerRunningInfo(LargeBody):
-    """Answer body of 307. What RocketMQ's clients tell of POP consumption (`mqPopTable`) is not read."""
+    """Answer body of 307. The POP state of RocketMQ's clients (`mqPopTable`) is not read."""
 
     IS_TRUSTED: ClassVar[bool] = True
 
@@ -165,12 +130,12 @@ class ConsumerRunningInfo(LargeBody):
     jstack: str | None = None
 
     def to_members(self) -> dict[str, Any]:
-        """Return the members, with the empty table that RocketMQ's tools look for."""
+        """Return the members, with the empty table that RocketMQ's tools expect."""
         return {**super().to_members(), "mqPopTable": {}}
 
 
 class ConsumeDirectlyResult(Body):
-    """Answer body of 309: what the member made of the message (RocketMQ: ConsumeMessageDirectlyResult)."""
+    """Answer body of 309: the result of consuming the message (RocketMQ: ConsumeMessageDirectlyResult)."""
 
     consume_result: ConsumeResult = ConsumeResult.CR_RETURN_NULL
     spent_time_ms: I64 = field(default=0, name="spentTimeMills")
@@ -180,12 +145,12 @@ class ConsumeDirectlyResult(Body):
 
 
 class SendBackHeader(CommandHeader):
-    """Header of 36: a member could not handle the message at the physical offset `offset`.
+    """Header of 36: give back the message at the physical offset `offset`, which could not be handled.
 
-    (RocketMQ: ConsumerSendMsgBackRequestHeader.) `delay_level` 0 leaves the delay to the broker, a level above it says
-    how long, and a negative one sends the message to the dead letters at once. `max_reconsume_times` overrides the
-    group's setting. Ours: `reason`, why, in the consumer's words; `send_back_id`, the same in every repetition of one
-    request (up to 64 letters and digits), by which the broker knows it again; `is_repeated`, it was asked before.
+    (RocketMQ: ConsumerSendMsgBackRequestHeader.) `delay_level` 0 leaves the delay to the broker, a positive level sets
+    it, and a negative one makes the message a dead letter at once. `max_reconsume_times` overrides the group's setting.
+    Reput's: `reason`, the consumer's text; `send_back_id`, up to 64 letters and digits, identifies one request in all
+    its repetitions; `is_repeated`, the request was sent before.
     """
 
     REQUEST_CODE: ClassVar[RequestCode] = RequestCode.CONSUMER_SEND_MSG_BACK
@@ -203,14 +168,14 @@ class SendBackHeader(CommandHeader):
 
 
 class ResetOffsetHeader(CommandHeader):
-    """Header of 222 (asked of the broker) and 220 (the broker's word to members): go on elsewhere.
+    """Header of 222 (to the broker) and 220 (from the broker to members): set where a group continues.
 
-    `timestamp` is milliseconds since 1970, -1 for the end of each queue. With a `queue_id` (not -1) an `offset` counts
+    `timestamp` is in milliseconds since 1970, -1 for the end of each queue. With a `queue_id` (not -1), `offset` counts
     instead. RocketMQ's client refuses a 220 without `isForce`, so that is always written.
 
-    Ours in 222, with msgpack headers: an `offset` counts without a queue too, in every one, from its end if it is
-    negative, and means the nearest that there is. Ours with any headers: `shift` moves each committed offset by so many
-    messages; with `dry_run` the answer says what would be set, and nothing is.
+    Reput's, in a 222 with a msgpack header: without a queue, `offset` applies to every queue, counts from its end if
+    negative, and means the nearest existing one. Reput's, with any header: `shift` moves each committed offset by that
+    many messages; with `dry_run` nothing is set and the answer says what would be.
     """
 
     REQUEST_CODE: ClassVar[RequestCode] = RequestCode.INVOKE_BROKER_TO_RESET_OFFSET
@@ -226,7 +191,7 @@ class ResetOffsetHeader(CommandHeader):
 
 
 class ConsumerStatusHeader(CommandHeader):
-    """Header of 223 (asked of the broker) and 221 (asked of members): the offsets that members have reached."""
+    """Header of 223 (to the broker) and 221 (to members): the offsets that members have reached."""
 
     REQUEST_CODE: ClassVar[RequestCode] = RequestCode.INVOKE_BROKER_TO_GET_CONSUMER_STATUS
 
@@ -236,7 +201,7 @@ class ConsumerStatusHeader(CommandHeader):
 
 
 class ConsumerRunningInfoHeader(CommandHeader):
-    """Header of 307, asked of the broker and passed on to the member: what is it doing?"""
+    """Header of 307, sent to the broker and passed on to the member: what is it doing?"""
 
     REQUEST_CODE: ClassVar[RequestCode] = RequestCode.GET_CONSUMER_RUNNING_INFO
 
@@ -246,7 +211,7 @@ class ConsumerRunningInfoHeader(CommandHeader):
 
 
 class ConsumeDirectlyHeader(CommandHeader):
-    """Header of 309, asked of the broker with `msg_id` and passed on to the member with the record as body."""
+    """Header of 309, sent to the broker with `msg_id`, and passed on to the member with the record as body."""
 
     REQUEST_CODE: ClassVar[RequestCode] = RequestCode.CONSUME_MESSAGE_DIRECTLY
 
@@ -260,7 +225,7 @@ class ConsumeDirectlyHeader(CommandHeader):
 
 
 class ConsumeStatsHeader(CommandHeader):
-    """Header of 208: a group's progress; `topic_list` names several topics, joined by `;`."""
+    """Header of 208: a group's progress; `topic_list` has several topics separated by `;`."""
 
     REQUEST_CODE: ClassVar[RequestCode] = RequestCode.GET_CONSUME_STATS
 
@@ -269,30 +234,13 @@ class ConsumeStatsHeader(CommandHeader):
     topic_list: str | None = None
 
     def topics(self) -> list[str]:
-        """Return the topics that are named; none stands for all of which the group has offsets."""
+        """Return the given topics; none means all topics in which the group has offsets."""
         named = [self.topic or "", *(self.topic_list or "").split(";")]
         return list(dict.fromkeys(topic for topic in named if topic))
 
 
-class BrokerConsumeStatsHeader(CommandHeader):
-    """Header of 317: all groups' progress; only groups that consume in order, or only the others."""
-
-    REQUEST_CODE: ClassVar[RequestCode] = RequestCode.GET_BROKER_CONSUME_STATS
-
-    is_order: bool
-
-
-class BrokerStatsHeader(CommandHeader):
-    """Header of 315: one of the broker's figures over time."""
-
-    REQUEST_CODE: ClassVar[RequestCode] = RequestCode.VIEW_BROKER_STATS_DATA
-
-    stats_name: str
-    stats_key: str
-
-
 class ConsumeTimeSpanHeader(CommandHeader):
-    """Header of 303: from when to when the messages of a topic's queues are, and how far a group has come."""
+    """Header of 303: the times of the first and last message of a topic's queues, and a group's progress."""
 
     REQUEST_CODE: ClassVar[RequestCode] = RequestCode.QUERY_CONSUME_TIME_SPAN
 
@@ -301,10 +249,10 @@ class ConsumeTimeSpanHeader(CommandHeader):
 
 
 class CloneGroupOffsetHeader(CommandHeader):
-    """Header of 314: give one group the offsets of another, of one topic or of all.
+    """Header of 314: copy the offsets of one group to another, for one topic or all.
 
-    Of an online source, topics that it does not subscribe to are left out, unless `offline` is set. Ours: with
-    `dry_run` nothing is set; the answer's body says what was or would be.
+    For an online source, topics that it does not subscribe to are left out unless `offline` is set. Reput's: with
+    `dry_run` nothing is set; the answer's body has the offsets in any case.
     """
 
     REQUEST_CODE: ClassVar[RequestCode] = RequestCode.CLONE_GROUP_OFFSET
@@ -314,13 +262,3 @@ class CloneGroupOffsetHeader(CommandHeader):
     topic: str | None = None
     offline: bool = False
     dry_run: bool | None = None
-
-
-class CorrectionOffsetHeader(CommandHeader):
-    """Header of 308: the lowest offsets among a topic's groups; `filter_groups` joins names with commas."""
-
-    REQUEST_CODE: ClassVar[RequestCode] = RequestCode.QUERY_CORRECTION_OFFSET
-
-    topic: str
-    compare_group: str
-    filter_groups: str | None = None

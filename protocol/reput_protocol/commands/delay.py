@@ -1,4 +1,4 @@
-"""Messages that wait for their time: which there are, and taking them back. The requests are ours."""
+"""Delayed messages that are not delivered yet: listing and cancelling them. The requests are Reput's."""
 
 from __future__ import annotations
 
@@ -13,23 +13,23 @@ from reput_protocol.commands.header import I32, I64, CommandHeader
 
 
 class CancelOutcome(StrEnum):
-    """What cancelling one message came to."""
+    """The outcome of cancelling one message."""
 
     CANCELLED = "CANCELLED"
     """In time: it is never delivered."""
     ALREADY_CANCELLED = "ALREADY_CANCELLED"
-    """Somebody was first; it is never delivered."""
+    """An earlier request cancelled it; it is never delivered."""
     DELIVERED = "DELIVERED"
     """Too late: consumers may have it."""
     DROPPED = "DROPPED"
-    """Too late, but it was not delivered and never will be: its topic is gone, for instance. The broker knows that in
-    the run in which it happened; later it says DELIVERED."""
+    """Too late, but it was not delivered and never will be, for example because its topic is gone. After a restart the
+    broker answers DELIVERED instead."""
 
 
 class DelayedMessage(Members):
-    """One parked message.
+    """One delayed message.
 
-    `topic` and `queue_id` are where it will be delivered, `offset_message_id` names the parked record. Times are
+    `topic` and `queue_id` are where it will be delivered, `offset_message_id` identifies the waiting record. Times are
     milliseconds since 1970. `delay_level` is 0 for a message with a time of its own.
     """
 
@@ -53,7 +53,7 @@ class DelayedMessageList(Body):
 
 
 class CancelledMessage(Members):
-    """What cancelling came to for the message whose parked record is `offset_message_id`."""
+    """The outcome of cancelling the message whose waiting record is `offset_message_id`."""
 
     offset_message_id: str = field(default="", name="offsetMsgId")
     outcome: CancelOutcome = CancelOutcome.DELIVERED
@@ -61,16 +61,16 @@ class CancelledMessage(Members):
 
 
 class CancelResult(Body):
-    """Answer body of CANCEL_DELAYED_MESSAGE: every message that was found."""
+    """Answer body of CANCEL_DELAYED_MESSAGE: the outcome for every matching message."""
 
     messages: list[CancelledMessage] = []
 
 
 class ListDelayedHeader(CommandHeader):
-    """Header of LIST_DELAYED_MESSAGES: messages that are parked, of one topic, with one key, or all.
+    """Header of LIST_DELAYED_MESSAGES: the delayed messages of one topic, with one key, or all.
 
-    `topic` is where they will be delivered, `key` their unique id or one of their keys. `cursor` is what the answer
-    before said: it goes on there. The broker may answer with fewer than `max_num`.
+    `topic` is where they will be delivered, `key` their unique id or one of their keys. `cursor` continues after the
+    previous answer. The broker may return fewer than `max_num`.
     """
 
     REQUEST_CODE: ClassVar[RequestCode] = RequestCode.LIST_DELAYED_MESSAGES
@@ -82,9 +82,9 @@ class ListDelayedHeader(CommandHeader):
 
 
 class CancelDelayedHeader(CommandHeader):
-    """Header of CANCEL_DELAYED_MESSAGE: the parked messages of `topic` with this unique id or key must not come.
+    """Header of CANCEL_DELAYED_MESSAGE: cancel the delayed messages for `topic` with this unique id or key.
 
-    The answer's body says of each whether that was in time; none at all is NOT_FOUND.
+    The answer's body has the outcome for each; without any, the answer is NOT_FOUND.
     """
 
     REQUEST_CODE: ClassVar[RequestCode] = RequestCode.CANCEL_DELAYED_MESSAGE

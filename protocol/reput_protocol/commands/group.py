@@ -1,6 +1,6 @@
-"""Consumer groups and who is in them: heartbeats, members, queue locks, settings.
+"""Consumer groups and their members: subscriptions, heartbeats, members, queue locks, settings.
 
-(RocketMQ: HeartbeatData, SubscriptionData, LockBatchRequestBody and its kin, SubscriptionGroupConfig.)
+(RocketMQ: HeartbeatData, SubscriptionData, LockBatchRequestBody, SubscriptionGroupConfig.)
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from reput_protocol.record.message import MessageQueue
 
 
 class SubscriptionData(Members):
-    """What a group wants of one topic.
+    """A group's subscription to one topic.
 
-    `sub_version` tells a newer subscription from an older one: milliseconds from most clients, nanoseconds from
-    RocketMQ's Go client. `expression_type` is text, because a group may name a language that is unknown here.
-    `tags_set` and `code_set` are what the client made of a tag expression; a broker reads the expression itself.
+    A newer subscription has a higher `sub_version`: milliseconds from most clients, nanoseconds from RocketMQ's Go
+    client. `expression_type` is text, because a group may use an unknown language. `tags_set` and `code_set` are the
+    client's parse of a tag expression; a broker parses the expression itself.
     """
 
     topic: str = ""
@@ -44,10 +44,10 @@ class SubscriptionData(Members):
         sub_version: int,
         expression_type: str = ExpressionType.TAG.value,
     ) -> Self:
-        """Return the subscription that `expression` stands for (RocketMQ: FilterAPI.build).
+        """Return the subscription for `expression` (RocketMQ: FilterAPI.build).
 
         Raises:
-            FilterSyntaxError: a tag expression of separators only. Another language is not looked into.
+            FilterSyntaxError: a tag expression of separators only. Other languages are not parsed.
         """
         if expression_type != ExpressionType.TAG:
             return cls(topic, expression or "", sub_version, expression_type)
@@ -69,16 +69,16 @@ class ConsumerData(Members):
 
 
 class ProducerData(Members):
-    """One producer group that a client sends for."""
+    """One producer group of a client."""
 
     group_name: str = ""
 
 
 class HeartbeatData(Body):
-    """Body of 34: a client, the consumer groups it is a member of, and the producer groups it sends for.
+    """Body of 34: a client, and its consumer and producer groups.
 
-    `fingerprint` and `without_sub` belong to the short heartbeats of RocketMQ 5, which a client sends only to a broker
-    that offered to understand them: `without_sub` says that the subscriptions are those of the heartbeat before.
+    `fingerprint` and `without_sub` are for the short heartbeats of RocketMQ 5, which a client sends only to brokers
+    that support them: with `without_sub` the subscriptions are those of the previous heartbeat.
     """
 
     client_id: str = field(default="", name="clientID")
@@ -94,13 +94,13 @@ class HeartbeatData(Body):
 
     @property
     def entries(self) -> int:
-        """How many groups and subscriptions it names."""
+        """The number of its groups and subscriptions."""
         subscriptions = sum(len(consumer.subscriptions) for consumer in self.consumers)
         return len(self.producers) + len(self.consumers) + subscriptions
 
 
 class CheckClientBody(Body):
-    """Body of 46: a subscription that is to be judged before the client starts (RocketMQ: CheckClientRequestBody)."""
+    """Body of 46: a subscription to be validated before the client starts (RocketMQ: CheckClientRequestBody)."""
 
     client_id: str
     group: str
@@ -115,9 +115,9 @@ _CONSUME_TIMEOUT_MINUTES: Final = 15
 class SubscriptionGroupConfig(Body):
     """One consumer group's settings: body of 200, answer body of 352, an entry of 201 and of `subscriptionGroup.json`.
 
-    Defaults are RocketMQ's for a new group. `retry_max_times` is how often a message comes back before it goes to the
-    dead letters, `retry_queue_nums` how many queues the group's retry topic has; 0 drops what is sent back.
-    `group_retry_policy` and `subscription_data_set` are kept as they come.
+    Defaults are RocketMQ's for a new group. `retry_max_times` is how often a message is redelivered before it becomes a
+    dead letter, `retry_queue_nums` the number of queues of the group's retry topic; 0 drops messages given back.
+    `group_retry_policy` and `subscription_data_set` are kept unchanged.
     """
 
     group_name: str = ""
@@ -140,8 +140,8 @@ class SubscriptionGroupConfig(Body):
 class SubscriptionGroupTable(LargeBody):
     """Answer body of 201: every group's settings (RocketMQ: SubscriptionGroupWrapper).
 
-    `forbidden` holds, by group and topic, bits of what the group may not do with the topic (`Perm.READ`: read it).
-    `data_version` holds counter, stateVersion and timestamp.
+    `forbidden` has, by group and topic, bits of what the group may not do with the topic (`Perm.READ`: read it).
+    `data_version` has counter, stateVersion and timestamp.
     """
 
     groups: dict[str, SubscriptionGroupConfig] = field(default_factory=dict, name="subscriptionGroupTable")
@@ -176,7 +176,7 @@ class GroupForbidden(Body):
 
 
 class QuerySubscriptionBody(Body):
-    """Answer body of 345: what an online group wants of a topic; None if it does not subscribe to it.
+    """Answer body of 345: an online group's subscription to a topic; None if it has none.
 
     (RocketMQ: QuerySubscriptionResponseBody.)
     """
@@ -187,9 +187,9 @@ class QuerySubscriptionBody(Body):
 
 
 class LockBatchBody(Body):
-    """Body of 41 and 42: the queues that one member of a group wants to lock, or gives back.
+    """Body of 41 and 42: the queues that a member of a group wants to lock or unlock.
 
-    `only_this_broker` belongs to RocketMQ's locks by majority of several brokers; its Go client leaves it out.
+    `only_this_broker` is for RocketMQ's locks by a majority of brokers; its Go client omits it.
     """
 
     client_id: str = ""
@@ -199,18 +199,9 @@ class LockBatchBody(Body):
 
 
 class LockBatchResult(LargeBody):
-    """Answer body of 41: the queues that are the asking member's now. What is missing here is not locked."""
+    """Answer body of 41: the queues now locked by the member. Queues that are missing here are not locked."""
 
     locked: list[MessageQueue] = field(default_factory=list, name="lockOKMQSet")
-
-
-class HeartbeatResult(CommandHeader):
-    """Answer to 34, whose own header has no fields. A client that gets neither field sends full heartbeats for ever."""
-
-    REQUEST_CODE: ClassVar[RequestCode] = RequestCode.HEART_BEAT
-
-    is_support_heart_beat_v2: bool | None = field(default=None, name="IS_SUPPORT_HEART_BEAT_V2")
-    is_sub_change: bool | None = field(default=None, name="IS_SUB_CHANGE")
 
 
 class UnregisterClientHeader(CommandHeader):
@@ -232,7 +223,7 @@ class ConsumerListHeader(CommandHeader):
 
 
 class ConsumerIdsChangedHeader(CommandHeader):
-    """Header of 40, sent by the broker: a group's members or topics have changed, so share the queues out anew."""
+    """Header of 40, sent by the broker: a group's members or topics have changed, so rebalance."""
 
     REQUEST_CODE: ClassVar[RequestCode] = RequestCode.NOTIFY_CONSUMER_IDS_CHANGED
 
@@ -240,7 +231,7 @@ class ConsumerIdsChangedHeader(CommandHeader):
 
 
 class SubscriptionGroupTableHeader(CommandHeader):
-    """Header of 201: all groups' settings. RocketMQ 5.3 asks for pages; an answer may hold everything at once."""
+    """Header of 201: all groups' settings. RocketMQ 5.3 requests pages; an answer may have everything at once."""
 
     REQUEST_CODE: ClassVar[RequestCode] = RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG
 
@@ -250,7 +241,7 @@ class SubscriptionGroupTableHeader(CommandHeader):
 
 
 class SubscriptionGroupTableResult(CommandHeader):
-    """Answer to 201: how many groups there are in all."""
+    """Answer to 201: the total number of groups."""
 
     REQUEST_CODE: ClassVar[RequestCode] = RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG
 
@@ -266,7 +257,7 @@ class SubscriptionGroupHeader(CommandHeader):
 
 
 class DeleteSubscriptionGroupHeader(CommandHeader):
-    """Header of 207: delete a group; `clean_offset` also forgets its offsets."""
+    """Header of 207: delete a group; `clean_offset` also deletes its offsets."""
 
     REQUEST_CODE: ClassVar[RequestCode] = RequestCode.DELETE_SUBSCRIPTIONGROUP
 
@@ -275,7 +266,7 @@ class DeleteSubscriptionGroupHeader(CommandHeader):
 
 
 class GroupForbiddenHeader(CommandHeader):
-    """Header of 353: allow or forbid a group to read a topic; without `readable` only ask."""
+    """Header of 353: allow or forbid a group to read a topic; without `readable` only query it."""
 
     REQUEST_CODE: ClassVar[RequestCode] = RequestCode.UPDATE_AND_GET_GROUP_FORBIDDEN
 
@@ -309,7 +300,7 @@ class TopicConsumersHeader(CommandHeader):
 
 
 class ConsumerTopicsHeader(CommandHeader):
-    """Header of 343: the topics of which a group has offsets."""
+    """Header of 343: the topics in which a group has offsets."""
 
     REQUEST_CODE: ClassVar[RequestCode] = RequestCode.QUERY_TOPICS_BY_CONSUMER
 
@@ -317,7 +308,7 @@ class ConsumerTopicsHeader(CommandHeader):
 
 
 class ConsumerSubscriptionHeader(CommandHeader):
-    """Header of 345: what an online group wants of a topic."""
+    """Header of 345: an online group's subscription to a topic."""
 
     REQUEST_CODE: ClassVar[RequestCode] = RequestCode.QUERY_SUBSCRIPTION_BY_CONSUMER
 

@@ -1,8 +1,8 @@
-"""What all typed headers share: reading fields from a header's `ext` and writing them back.
+"""The base of typed headers: reading fields from a header's `ext` and writing them.
 
-A typed header is a msgspec struct. A field's name on the wire is its own in camel case unless `field(name=...)` says
-otherwise. The same class reads all three header types: a value may come typed (msgpack) or as text (JSON, binary), and
-an empty text stands for an absent number, as in RocketMQ's binary headers. Unknown fields are ignored.
+A typed header is a msgspec struct. A field has its own name in camel case on the wire unless `field(name=...)` is
+given. The same class reads all three header types: a value may be typed (msgpack) or text (JSON, binary), and an empty
+text is an absent number, as in RocketMQ's binary headers. Unknown fields are ignored.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ I64: TypeAlias = Annotated[int, Meta(ge=-(1 << 63), le=(1 << 63) - 1)]
 
 
 class CommandHeader(Struct, gc=False, rename="camel"):
-    """Base of all typed headers."""
+    """The base class of typed headers."""
 
     @classmethod
     def from_ext(cls, ext: Mapping[str, Value]) -> Self:
@@ -42,7 +42,7 @@ class CommandHeader(Struct, gc=False, rename="camel"):
             return convert(_forgive(cls, found), cls)
 
     def to_ext(self, header_type: int) -> dict[str, Value]:
-        """Return the fields for a header of this type: text for JSON and binary, typed for msgpack; none if None."""
+        """Return the fields for this header type, without None: text for JSON and binary, typed for msgpack."""
         ext: dict[str, Value] = to_builtins(self)
         if header_type != _MSGPACK:
             return {
@@ -64,7 +64,7 @@ def _optional(kind: Any) -> tuple[str, ...]:
 
 @cache
 def _not_texts(kind: Any) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Return the names of the integers of a struct, and those of its flags."""
+    """Return the names of a struct's integer fields, and of its flags."""
     plain = [(field.encode_name, _plain(field.type)) for field in fields(kind)]
     return (
         tuple(name for name, found in plain if found is int),
@@ -73,10 +73,10 @@ def _not_texts(kind: Any) -> tuple[tuple[str, ...], tuple[str, ...]]:
 
 
 def _forgive(kind: type[Any], found: Mapping[str, Value]) -> dict[str, Value]:
-    """Return the fields with what need not be right: absent ones, and numbers where text is wanted.
+    """Return the fields without absent ones, and with numbers as text where text is wanted.
 
     Raises:
-        HeaderFieldError: for the first one that is wrong.
+        HeaderFieldError: for the first invalid one.
     """
     forgiven: dict[str, Value] = {}
     for field in fields(kind):
@@ -108,7 +108,7 @@ def _fault(hint: Any, value: Value) -> str:
 
 @cache
 def _plain(hint: Any) -> Any:
-    """Return the type of an annotation: `int` of `I32 | None`."""
+    """Return the type in an annotation: `int` for `I32 | None`."""
     if get_origin(hint) in (Annotated, Union, types.UnionType):
         return _plain(get_args(hint)[0])
     return hint

@@ -19,9 +19,9 @@ from reput_protocol.record.message import MessageQueue
 
 
 class ResetOffsetBody(LargeBody):
-    """Body of 220 and answer body of 222: where a group goes on in each queue.
+    """Body of 220 and answer body of 222: where a group continues in each queue.
 
-    Java's and Go's clients take this map keyed by queue, the C++ client a `ResetOffsetList`.
+    Java's and Go's clients read this map keyed by queue, the C++ client a `ResetOffsetList`.
     """
 
     IS_TRUSTED: ClassVar[bool] = True
@@ -54,7 +54,7 @@ class _OffsetList(Body):
 
 
 class ResetOffsetList(LargeBody):
-    """The same for clients of `LanguageCode.CPP`."""
+    """The list form of `ResetOffsetBody`, for clients of `LanguageCode.CPP`."""
 
     offset_table: dict[MessageQueue, I64] = {}
 
@@ -80,7 +80,7 @@ class ConsumerStatusBody(LargeBody):
 
 
 class QueryConsumerOffsetHeader(CommandHeader):
-    """Header of 14: a group's committed offset. `set_zero_if_not_found` false asks for an error instead of a 0."""
+    """Header of 14: a group's committed offset. With `set_zero_if_not_found` false, none is an error instead of 0."""
 
     REQUEST_CODE: ClassVar[RequestCode] = RequestCode.QUERY_CONSUMER_OFFSET
 
@@ -91,10 +91,10 @@ class QueryConsumerOffsetHeader(CommandHeader):
 
 
 class UpdateConsumerOffsetHeader(CommandHeader):
-    """Header of 15: commit a group's offset. Negative offsets come from clients that have nothing to commit.
+    """Header of 15: commit a group's offset. Clients with nothing to commit send negative offsets.
 
-    `increase_only` is ours: a lower offset than the committed one is then answered with success and changes nothing.
-    Members of a group write it, so that one that was asleep while its queue moved on cannot take progress back.
+    `increase_only` is Reput's: an offset below the committed one is then ignored, with success. Members of a group set
+    it, so that one that stood still while its queue moved on cannot lower the offset.
     """
 
     REQUEST_CODE: ClassVar[RequestCode] = RequestCode.UPDATE_CONSUMER_OFFSET
@@ -107,7 +107,7 @@ class UpdateConsumerOffsetHeader(CommandHeader):
 
 
 class QueueHeader(CommandHeader):
-    """Header of 30 (next offset to be written), 31 (first offset) and 32 (store time of the first message)."""
+    """Header of 30 (next offset to be assigned), 31 (first offset) and 32 (store time of the first message)."""
 
     REQUEST_CODE: ClassVar[RequestCode] = RequestCode.GET_MAX_OFFSET
 

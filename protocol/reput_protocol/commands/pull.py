@@ -1,6 +1,6 @@
-"""Reads: PullMessage, one message by its place, and our own requests for readers in bulk.
+"""Reads: pulls, and Reput's requests for bulk readers.
 
-A reader in bulk asks where each queue begins and ends, then for ranges of queues as they lie in the log.
+A bulk reader asks for the bounds of queues, then for ranges of queues as they are stored in the log.
 (RocketMQ: PullMessageRequestHeader.)
 """
 
@@ -14,16 +14,16 @@ from reput_protocol.commands.body import Body, LargeBody
 from reput_protocol.commands.header import I32, I64, CommandHeader
 
 FETCH_BYTES: Final = 1 << 20
-"""What one answer to FETCH_RECORDS holds unless it is asked for less or more."""
+"""Default size of an answer to FETCH_RECORDS."""
 FETCH_BYTES_MAX: Final = 4 << 20
-"""What it holds at most; the first record comes whatever its size."""
+"""Maximum size of such an answer; the first record is returned whatever its size."""
 
 
 class FetchRecordsHeader(CommandHeader):
-    """Header of FETCH_RECORDS: the messages `[start_offset, end_offset)` of a queue, as far as one answer holds them.
+    """Header of FETCH_RECORDS: the messages `[start_offset, end_offset)` of a queue, as many as fit into the answer.
 
-    `subscription` is a tag expression; the broker compares the hashes of tags only. With `generation`, a topic of
-    another generation is refused as one that does not exist.
+    `subscription` is a tag expression; the broker compares only the hashes of tags. With `generation`, a topic of
+    another generation is refused as not existing.
     """
 
     REQUEST_CODE: ClassVar[RequestCode] = RequestCode.FETCH_RECORDS
@@ -38,9 +38,9 @@ class FetchRecordsHeader(CommandHeader):
 
 
 class FetchRecordsResult(CommandHeader):
-    """Answer to FETCH_RECORDS, under the codes 0, 19 and 21 alike; the body of a 0 is records back to back.
+    """Answer to FETCH_RECORDS, for the codes 0, 19 and 21; the body of a 0 is records back to back.
 
-    All messages before `next_offset` that are wanted are in the body. `max_offset` ends what is durable.
+    All wanted messages before `next_offset` are in the body. `max_offset` is the end of the durable messages.
     """
 
     REQUEST_CODE: ClassVar[RequestCode] = RequestCode.FETCH_RECORDS
@@ -57,13 +57,13 @@ class QueryQueueBoundsHeader(CommandHeader):
 
 
 class QueueBoundsRequest(Body):
-    """Body of the request: the topics that are asked about."""
+    """Body of QUERY_QUEUE_BOUNDS."""
 
     topics: list[str] = []
 
 
 class QueueBounds(NamedTuple):
-    """Where one queue begins and ends; only what is durable counts."""
+    """The first and the next offset of one queue; only durable messages count."""
 
     queue_id: I64
     min_offset: I64
@@ -71,21 +71,21 @@ class QueueBounds(NamedTuple):
 
 
 class QueueBoundsTable(LargeBody):
-    """Body of the answer: the readable queues of every topic that exists. A topic that may not be read has none."""
+    """Answer body of QUERY_QUEUE_BOUNDS: the readable queues of all existing topics. An unreadable topic has none."""
 
     broker_name: str = ""
     topics: Mapping[str, list[QueueBounds]] = {}
     generations: Mapping[str, str] = {}
-    """The generation of each topic, another one after it was deleted and created again: empty if the topic has none,
-    which is older than generations. An old broker names none at all."""
+    """The generation of each topic, which changes when it is deleted and created again; empty for a topic older than
+    generations. An old broker sends none at all."""
 
 
 class PullMessageHeader(CommandHeader):
     """Header of 11 and 361: messages of one queue from `queue_offset` on.
 
-    `sys_flag` holds bits of `PullSysFlag`: only with them are `commit_offset`, `suspend_timeout_millis` (how long
-    the broker may hold the request) and `subscription` (the filter) looked at. Whatever the limits say, a non-empty
-    answer holds at least one message.
+    `sys_flag` has bits of `PullSysFlag`, which enable `commit_offset`, `suspend_timeout_millis` (how long the broker
+    may hold the request) and `subscription` (the filter). A non-empty answer has at least one message, whatever the
+    limits are.
     """
 
     REQUEST_CODE: ClassVar[RequestCode] = RequestCode.PULL_MESSAGE
@@ -105,9 +105,9 @@ class PullMessageHeader(CommandHeader):
 
 
 class PullMessageResult(CommandHeader):
-    """Answer to a pull, under the codes 0, 19, 20 and 21 alike; the body of a 0 is records back to back.
+    """Answer to a pull, for the codes 0, 19, 20 and 21; the body of a 0 is records back to back.
 
-    `next_begin_offset` is where to pull next, even when nothing came; `max_offset` is the last message's + 1.
+    `next_begin_offset` is where to pull next, even if nothing was found; `max_offset` is the last message's + 1.
     """
 
     REQUEST_CODE: ClassVar[RequestCode] = RequestCode.PULL_MESSAGE

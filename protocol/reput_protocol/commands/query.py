@@ -1,4 +1,4 @@
-"""Headers about finding messages by key."""
+"""Finding single messages: by key, and by offset message id."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from reput_protocol.commands.header import I32, I64, CommandHeader
 class QueryMessageHeader(CommandHeader):
     """Header of 12: the newest `max_num` messages of a topic with a key, stored between two times (milliseconds).
 
-    The key is a message's unique id or one of its keys; RocketMQ's clients say which, and it does not matter here.
+    The key is a message's unique id or one of its keys; RocketMQ's clients say which, but that has no effect here.
     """
 
     REQUEST_CODE: ClassVar[RequestCode] = RequestCode.QUERY_MESSAGE
@@ -24,9 +24,9 @@ class QueryMessageHeader(CommandHeader):
 
 
 class QueryMessageResult(CommandHeader):
-    """Answer to 12: store time and log offset of the last message indexed; the body holds the records.
+    """Answer to 12: store time and log offset of the last indexed message; the body is the records.
 
-    `index_complete` is ours: false while the index is made again after a crash, so that messages may be missing.
+    `index_complete` is Reput's: false while the index is rebuilt after a crash, when messages may be missing.
     """
 
     REQUEST_CODE: ClassVar[RequestCode] = RequestCode.QUERY_MESSAGE

@@ -1,4 +1,4 @@
-"""Headers of sends: RocketMQ's 10, 310, 320 and our PutMessage (RocketMQ: SendMessageRequestHeader and its V2)."""
+"""Headers of sends: RocketMQ's 10, 310, 320 and Reput's PutMessage (RocketMQ: SendMessageRequestHeader and its V2)."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from reput_protocol.wire.header import Value
 
 
 class SendMessageHeader(CommandHeader):
-    """Header of 10 (long names), 310 and 320 (one letter for each); the body is a message or a client batch.
+    """Header of 10 (long names), 310 and 320 (one letter each); the body is a message or a client batch.
 
-    A negative `queue_id` leaves the choice of the queue to the broker. `ack` is ours; RocketMQ's clients say with the
-    property `WAIT` whether they wait for the flush. So is `dedup`, with which the message has a unique id and is not
-    stored twice in the broker's window.
+    A negative `queue_id` lets the broker choose the queue. `ack` and `dedup` are Reput's. RocketMQ's clients use the
+    property `WAIT` to ask for the flush. With `dedup` the message has a unique id and is not stored twice within the
+    broker's window.
     """
 
     REQUEST_CODE: ClassVar[RequestCode] = RequestCode.SEND_MESSAGE
@@ -43,7 +43,7 @@ class SendMessageHeader(CommandHeader):
 
     @classmethod
     def from_ext_v2(cls, ext: Mapping[str, Value]) -> Self:
-        """Read the one-letter form of 310 and 320; raises as `from_ext` does, naming the letter."""
+        """Read the one-letter form of 310 and 320; raises like `from_ext`, naming the letter."""
         return cls(*astuple(_V2.from_ext(ext)))
 
     def to_ext_v2(self, header_type: int) -> dict[str, Value]:
@@ -79,8 +79,8 @@ _V2: Final[Any] = defstruct(
 class SendMessageResult(CommandHeader):
     """Answer to 10, 310 and 320. Java's client fails without the first three fields.
 
-    `msg_id` is the offset message id; of a batch, all ids joined by commas, and `queue_offset` is the first. The last
-    two fields are ours, for the bundled client only: when it was stored, and which ack level was reached.
+    `msg_id` is the offset message id; for a batch, all ids separated by commas, and `queue_offset` is the first. The
+    last two fields are Reput's, for its own client only: the store time and the ack level reached.
     """
 
     REQUEST_CODE: ClassVar[RequestCode] = RequestCode.SEND_MESSAGE
@@ -98,7 +98,7 @@ class SendMessageResult(CommandHeader):
 class PutMessageHeader(CommandHeader):
     """Header of PutMessage, the native send; the body is a block of `count` records of one topic and queue.
 
-    With `dedup` every record has a unique id, and no message is stored twice in the broker's window.
+    With `dedup` every record has a unique id, and no message is stored twice within the broker's window.
     """
 
     REQUEST_CODE: ClassVar[RequestCode] = RequestCode.PUT_MESSAGE
@@ -111,10 +111,10 @@ class PutMessageHeader(CommandHeader):
 
 
 class PutMessageResult(CommandHeader):
-    """Answer to PutMessage: where the block starts and which ack level was reached.
+    """Answer to PutMessage: where the block starts, and the ack level reached.
 
-    The client derives every message's queue offset, physical offset and offset message id from these fields and the
-    sizes of the records that it sent. `store_host` is "ip:port".
+    The client derives queue offset, physical offset and offset message id of every message from these fields and the
+    sizes of its records. `store_host` is "ip:port".
     """
 
     REQUEST_CODE: ClassVar[RequestCode] = RequestCode.PUT_MESSAGE

@@ -1,6 +1,6 @@
-"""Staging of a sink: store records, then publish them all at once, or drop them. The requests are ours.
+"""Staging of a sink: store records, then publish or drop them all at once. The requests are Reput's.
 
-What a sink stages: blocks of records as PutMessage takes them, each behind a head of its own.
+A staging consists of blocks of records as in PutMessage, each after a head:
 
 ```text
 offset 0    4s   magic      "RBLK"
@@ -13,8 +13,8 @@ offset 22   ...  topic
             ...  block      records back to back, as in PutMessage
 ```
 
-A staging is such blocks one after the other, on the wire as in the broker's file. Its checksum is the CRC-32 of all
-heads with their topics, in order; they hold the checksums of the blocks.
+The blocks follow each other, on the wire as in the broker's file. The checksum of a staging is the CRC-32 of all heads
+with their topics, in order, which includes the checksums of the blocks.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from reput_protocol.kernel.records import crc32
 
 
 class StagedPart(NamedTuple):
-    """One staging as its sender knows it."""
+    """One staging as its sender describes it."""
 
     staging_id: str
     messages: I64
@@ -42,7 +42,7 @@ class StagedPart(NamedTuple):
 
 
 class CommitStagedBody(Body):
-    """The stagings of one batch."""
+    """Body of COMMIT_STAGED: the stagings of one batch."""
 
     parts: list[StagedPart] = field(name="staged")
 
@@ -55,14 +55,14 @@ HEAD_BYTES_MAX: Final = HEAD_BYTES + TOPIC_BYTES_MAX
 
 
 class StagedBlock(NamedTuple):
-    """One block of a staging: its head, and where the block lies in what was read."""
+    """One block of a staging: its head, and the position of the block."""
 
     topic: str
     queue_id: int
     messages: int
     crc: int
     start: int
-    """Where the block begins, behind its head."""
+    """Where the block begins, after its head."""
     size: int
 
     @property
@@ -78,10 +78,10 @@ def encode_staged_head(topic: str, queue_id: int, count: int, block: Buffer) -> 
 
 
 def staged_head(data: Buffer, position: int, index: int = 0) -> StagedBlock | None:
-    """Return the block whose head is at `position` of `data`, or None if the head is cut off. Only it is checked.
+    """Return the block whose head is at `position` of `data`, or None if the head is incomplete; checks only the head.
 
     Raises:
-        RecordMalformed: there is no head; `index` is the number that it names.
+        RecordMalformed: there is no head; `index` is passed on to it.
     """
     if position + HEAD_BYTES > len(data):
         return None
@@ -105,10 +105,10 @@ def staged_head(data: Buffer, position: int, index: int = 0) -> StagedBlock | No
 
 
 def staged_blocks(data: Buffer) -> Iterator[StagedBlock]:
-    """Yield the blocks of `data`, which holds whole ones and nothing else, their checksums checked.
+    """Yield the blocks of `data`, which must have whole blocks only; their checksums are verified.
 
     Raises:
-        RecordMalformed: it does not, or a block is not what its head says; it names the block's number and place.
+        RecordMalformed: it has not, or a block does not match its head; has the block's number and position.
     """
     view = memoryview(data)
     position = index = 0
@@ -126,15 +126,15 @@ def staged_blocks(data: Buffer) -> Iterator[StagedBlock]:
 
 
 def add_to_checksum(checksum: int, data: Buffer, block: StagedBlock) -> int:
-    """Return the checksum of a staging that goes on with `block`, which lies in `data`."""
+    """Return the checksum of a staging after `block`, which is in `data`."""
     head_at = block.start - HEAD_BYTES - len(block.topic.encode())
     return crc32(memoryview(data)[head_at : block.start], checksum)
 
 
 class StageRecordsHeader(CommandHeader):
-    """Header of STAGE_RECORDS: the next staged blocks (stage.py) of one staging are in the body.
+    """Header of STAGE_RECORDS: the body is the next blocks of a staging.
 
-    `staging_id` is made anew for every attempt; `position` is how many bytes of blocks were sent before.
+    `staging_id` is new for every attempt; `position` is the number of bytes sent before.
     """
 
     REQUEST_CODE: ClassVar[RequestCode] = RequestCode.STAGE_RECORDS
@@ -147,7 +147,7 @@ class StageRecordsHeader(CommandHeader):
 
 
 class EndStagingHeader(CommandHeader):
-    """Header of END_STAGING: all of a staging was sent; it is answered once that is on the disk."""
+    """Header of END_STAGING: the staging is complete; answered when it is on disk."""
 
     REQUEST_CODE: ClassVar[RequestCode] = RequestCode.END_STAGING
 
@@ -160,17 +160,17 @@ class EndStagingHeader(CommandHeader):
 
 
 class StageRecordsResult(CommandHeader):
-    """Answer to STAGE_RECORDS and END_STAGING: how many bytes of blocks the staging has now."""
+    """Answer to STAGE_RECORDS and END_STAGING: the size of the staging in bytes."""
 
     REQUEST_CODE: ClassVar[RequestCode] = RequestCode.STAGE_RECORDS
 
     position: I64
     kept: bool = True
-    """False: the batch is committed already, so nothing is kept of what is staged for it."""
+    """False if the batch is committed already, so that nothing staged for it is kept."""
 
 
 class CommitStagedHeader(CommandHeader):
-    """Header of COMMIT_STAGED: publish the stagings that the body (stage.py) lists, as one batch of a query."""
+    """Header of COMMIT_STAGED: publish the stagings in the body as one batch of a query."""
 
     REQUEST_CODE: ClassVar[RequestCode] = RequestCode.COMMIT_STAGED
 
@@ -179,14 +179,14 @@ class CommitStagedHeader(CommandHeader):
 
 
 class CommitStagedResult(CommandHeader):
-    """Answer to COMMIT_STAGED: all is published and on the disk."""
+    """Answer to COMMIT_STAGED: everything is published and on disk."""
 
     REQUEST_CODE: ClassVar[RequestCode] = RequestCode.COMMIT_STAGED
 
     last_batch_id: I64
     messages: I64
     repeated: bool
-    """True: this batch, or a later one of the query, was committed before; nothing was published now."""
+    """True if this or a later batch of the query was committed before; nothing was published now."""
 
 
 class AbortStagedHeader(CommandHeader):
@@ -199,7 +199,7 @@ class AbortStagedHeader(CommandHeader):
 
 
 class QueryStagedHeader(CommandHeader):
-    """Header of QUERY_STAGED: what is known of one query, or how much is staged in all."""
+    """Header of QUERY_STAGED: the state of one query, or the total of what is staged."""
 
     REQUEST_CODE: ClassVar[RequestCode] = RequestCode.QUERY_STAGED
 
@@ -207,11 +207,11 @@ class QueryStagedHeader(CommandHeader):
 
 
 class QueryStagedResult(CommandHeader):
-    """Answer to ABORT_STAGED and QUERY_STAGED: the stagings that there are, of the query if one was named."""
+    """Answer to ABORT_STAGED and QUERY_STAGED: the existing stagings, of the query if one was given."""
 
     REQUEST_CODE: ClassVar[RequestCode] = RequestCode.QUERY_STAGED
 
     stagings: I32
     staged_bytes: I64
     last_batch_id: I64 = -1
-    """The last batch of the query that was committed; -1 if none was, or nobody knows any more."""
+    """The last committed batch of the query; -1 if there is none or the broker has forgotten it."""

@@ -1,4 +1,4 @@
-"""Topics: routes, creation, deletion, settings, statistics; and the cluster as a route names it.
+"""Topics: routes, creation, deletion, settings, statistics; and the cluster.
 
 (RocketMQ: TopicRouteData, TopicConfig, TopicStatsTable, KVTable.)
 """
@@ -17,7 +17,7 @@ from reput_protocol.record.message import MessageQueue
 
 _QUEUES_DEFAULT = 16
 GENERATION_ATTRIBUTE: Final = "reput.generation"
-"""Ours: tells a topic from another of the same name that was there before it was deleted and created again."""
+"""Reput's: distinguishes a topic from an earlier one of the same name that was deleted."""
 
 
 class TopicConfig(Body):
@@ -34,18 +34,18 @@ class TopicConfig(Body):
 
     @property
     def generation(self) -> str:
-        """Another one whenever a topic of the name is created; empty if this broker did not create the topic."""
+        """Changes whenever the topic is created; empty if this broker did not create it."""
         return self.attributes.get(GENERATION_ATTRIBUTE, "")
 
 
 class TopicConfigTable(LargeBody):
-    """Answer body of 21: every topic's settings. `data_version` holds counter, stateVersion and timestamp."""
+    """Answer body of 21: every topic's settings. `data_version` has counter, stateVersion and timestamp."""
 
     topics: dict[str, TopicConfig] = field(default_factory=dict, name="topicConfigTable")
     data_version: dict[str, I64] = {}
 
     def to_members(self) -> dict[str, Any]:
-        """Return the members, with the tables that 5.x reads, which are empty here."""
+        """Return the members, with the tables that RocketMQ 5 reads, which are empty here."""
         return {
             **super().to_members(),
             "mappingDataVersion": self.data_version,
@@ -55,14 +55,14 @@ class TopicConfigTable(LargeBody):
 
 
 class TopicList(Body):
-    """Answer body of 206 and its kin: topic names."""
+    """Answer body of 206 and other lists of topics."""
 
     topics: list[str] = field(default_factory=list, name="topicList")
     broker_addr: str | None = None
 
 
 class KVTable(Body):
-    """Answer body of 28: named figures, every value as text."""
+    """Answer body of 28: named statistics, every value as text."""
 
     table: dict[str, str] = {}
 
@@ -88,7 +88,7 @@ _MASTER_ID: Final = 0
 
 
 class QueueData(Members):
-    """How many queues of a topic one broker has, and what may be done with them (bits of `Perm`)."""
+    """The number of queues of a topic on one broker, and its permission (bits of `Perm`)."""
 
     broker_name: str = ""
     read_queue_nums: I64 = 0
@@ -106,7 +106,7 @@ class BrokerData(LargeBody):
     enable_acting_master: bool = False
 
     def to_members(self) -> dict[str, Any]:
-        """Return the members; ids are quoted, which every client takes."""
+        """Return the members; ids are quoted, which every client accepts."""
         addresses = {str(broker_id): address for broker_id, address in self.broker_addrs.items()}
         return {**super().to_members(), "brokerAddrs": addresses}
 
@@ -141,12 +141,12 @@ class ClusterInfo(LargeBody):
 
     @property
     def own_names(self) -> set[str]:
-        """The names of the brokers and clusters, which have topics of these names."""
+        """The names of the brokers and clusters, which have topics of the same names."""
         return {*self.broker_addr_table, *self.cluster_addr_table}
 
 
 class RouteHeader(CommandHeader):
-    """Header of 105: which broker holds a topic, with how many queues."""
+    """Header of 105: the brokers that hold a topic, and their numbers of queues."""
 
     REQUEST_CODE: ClassVar[RequestCode] = RequestCode.GET_ROUTEINFO_BY_TOPIC
 
@@ -174,7 +174,7 @@ class CreateTopicHeader(CommandHeader):
 
 
 class DeleteTopicHeader(CommandHeader):
-    """Header of 215: delete a topic with its offsets. 216 takes the same and has nothing left to do."""
+    """Header of 215: delete a topic with its offsets. 216 takes the same and does nothing more."""
 
     REQUEST_CODE: ClassVar[RequestCode] = RequestCode.DELETE_TOPIC_IN_BROKER
 

@@ -1,4 +1,4 @@
-"""Headers of transactions: a producer ends one, the broker asks what became of one."""
+"""Headers of transactions: a producer ends one, the broker checks one."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from reput_protocol.commands.header import I32, I64, CommandHeader
 class EndTransactionHeader(CommandHeader):
     """Header of 37: commit or roll back a half message.
 
-    `tran_state_table_offset` is its queue offset in the half queue and `commit_log_offset` its physical offset: of the
-    receipt, or of the check that is answered. `commit_or_rollback` is a `TransactionState`.
+    `tran_state_table_offset` is its queue offset in the half queue and `commit_log_offset` its physical offset, by the
+    receipt or the check. `commit_or_rollback` is a `TransactionState`.
     """
 
     REQUEST_CODE: ClassVar[RequestCode] = RequestCode.END_TRANSACTION
@@ -31,7 +31,7 @@ class EndTransactionHeader(CommandHeader):
 
 
 class CheckTransactionHeader(CommandHeader):
-    """Header of 39, sent by the broker: what became of this half message? The body is its record, as it will be.
+    """Header of 39, sent by the broker: how did the transaction of this half message end? The body is its record.
 
     The answer is a 37 with `fromTransactionCheck` and the same offsets. `msg_id` and `transaction_id` are the message's
     unique id, `offset_msg_id` is the half record's.

@@ -1,1 +1,1 @@
-"""What a consumer wants of a topic: tags, or an SQL92 expression over the properties."""
+"""Filters of consumers: tags, or an SQL92 expression over message properties."""

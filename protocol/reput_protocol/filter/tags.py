@@ -1,7 +1,6 @@
 """Tag filters: `*`, or tags joined by `||` (RocketMQ: FilterAPI, ExpressionMessageFilter).
 
-The broker knows only the hash of a message's tag and filters by that; hashes collide, so whoever hands messages out
-compares the tag's text again.
+The broker filters by the hash of a message's tag only. Hashes collide, so the client compares the tag itself again.
 """
 
 from __future__ import annotations
@@ -17,15 +16,15 @@ from reput_protocol.record.hashing import tags_code
 ALL: Final = "*"
 _SEPARATOR: Final = "||"
 TAGS_MAX: Final = 512
-"""The most tags of one expression: parsing it keeps a broker busy, and keeping it takes memory."""
+"""Maximum number of tags in an expression, since parsing takes time and storing takes memory of the broker."""
 
 
 @dataclass(frozen=True, slots=True)
 class TagFilter:
-    """Which messages of a queue somebody wants, by tag.
+    """A filter by tag.
 
-    `codes` are the signed 32-bit hashes of `tags`. Both are empty where everything matches, and also for an expression
-    of nothing but blanks, which matches nothing.
+    `codes` are the signed 32-bit hashes of `tags`. Both are empty for a filter that matches everything, and also for an
+    expression of blanks only, which matches nothing.
     """
 
     expression: str
@@ -35,30 +34,26 @@ class TagFilter:
 
     @staticmethod
     def parse(expression: str | None) -> TagFilter:
-        """Return the filter that `expression` stands for; None, an empty text and `*` stand for everything.
+        """Return the filter for `expression`; None, an empty text and `*` match everything.
 
         Raises:
             FilterSyntaxError: the expression is separators only, or has more than `TAGS_MAX` tags.
         """
         return _parse(expression or ALL)
 
-    def matches_code(self, code: int) -> bool:
-        """Tell whether a message may match whose ConsumeQueue unit holds `code`; its low 32 bits count."""
-        return self.matches_all or tag_hash(code) in self.codes
-
     def matches_tag(self, tag: str | None) -> bool:
-        """Tell whether a message with this tag matches. A message without a tag matches only a filter for all."""
+        """Return whether a message with this tag matches. Without a tag it matches only a filter for everything."""
         return self.matches_all or tag in self.tags
 
 
 def tag_hash(code: int) -> int:
-    """Return the hash in a ConsumeQueue unit's code: its low 32 bits, signed."""
+    """Return the tag hash in a ConsumeQueue unit's code: its low 32 bits, signed."""
     low = code & 0xFFFF_FFFF
     return low - 0x1_0000_0000 if low & 0x8000_0000 else low
 
 
 MessageFilter: TypeAlias = TagFilter | SqlFilter
-"""What a consumer asks for: by tag, or by all properties."""
+"""A consumer's filter: by tag, or by all properties."""
 
 
 def _parse(expression: str) -> TagFilter:

@@ -1,7 +1,7 @@
-"""Every walk over records and over the files that describe them, as plain loops in typed Python.
+"""The loops over records and over the files that describe them, in typed Python.
 
-Cython compiles these modules where the package is built and a C compiler is at hand; elsewhere they run as they are.
-Nothing here knows a socket, a file or a clock, and nothing is read outside of the buffer that is passed.
+Cython compiles these modules when the package is built and a C compiler is available; otherwise they are interpreted.
+They use no socket, file or clock, and read nothing outside of the buffer that is passed.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from importlib.util import find_spec
 from typing import Final
 
 MODULES: Final = ("frames", "index", "put_blocks", "records", "tables", "timer", "units")
-"""The modules that are compiled, all or none of them."""
+"""The compiled modules: all or none of them are."""
 
 
 def _is_compiled(name: str) -> bool:
@@ -20,4 +20,4 @@ def _is_compiled(name: str) -> bool:
 
 
 FORM: Final = "compiled" if all(map(_is_compiled, MODULES)) else "interpreted"
-"""How the kernel runs."""
+"""Whether the kernel is compiled or interpreted."""

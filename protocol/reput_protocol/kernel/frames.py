@@ -1,4 +1,4 @@
-"""Frames of a connection, and the fields of RocketMQ's binary headers."""
+"""Frames of a connection, and fields of headers."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ def cut_frames(
     header_max: cython.longlong,
     made: object,
 ) -> tuple[list[Any], int, int, tuple[int, int] | None]:
-    """Split `buffer` from `start` on into the whole frames that follow each other (`frames`).
+    """Split `buffer` from `start` on into whole frames (`frames`).
 
     Args:
-        buffer: bytes as they were received.
-        total_max, header_max: the largest total and the largest header size that a frame may state.
-        made: takes header type, header as bytes and body as a view of `buffer`, in one tuple; returns the frame.
+        buffer: bytes as received.
+        total_max, header_max: maximum of the total and of the header size that a frame may state.
+        made: creates a frame from a tuple: header type, header as bytes, body as a view of `buffer`.
 
     Returns:
-        What `made` returned for each; where they end; how many bytes the frame that begins there has, as far as it is
-        known; total and header size of that frame if it breaks the rules, else None.
+        The frames; where they end; the size of the next frame as far as known; total and header size of that frame if
+        it is invalid, else None.
     """
     data: cython.const[cython.uchar][::1] = buffer
     view = memoryview(buffer)
@@ -62,10 +62,10 @@ def cut_frames(
 
 
 def text_fields(data: bytes, at: cython.Py_ssize_t, fields_max: cython.Py_ssize_t) -> dict[str, str]:
-    """Read the named texts that fill `data` from `at` on: of each 2 bytes of size, name, 4 bytes of size, value.
+    """Read the fields in `data` from `at` on: each is 2 bytes of size, name, 4 bytes of size, value.
 
     Raises:
-        ValueError: a size reaches past the end, a text is not UTF-8, or there are more than `fields_max`.
+        ValueError: a size exceeds the data, a text is not UTF-8, or there are more than `fields_max`.
     """
     buffer: cython.const[cython.uchar][::1] = data
     end: cython.Py_ssize_t = len(buffer)
@@ -96,12 +96,12 @@ def text_fields(data: bytes, at: cython.Py_ssize_t, fields_max: cython.Py_ssize_
 
 
 def typed_fields(ext: object, integers: tuple[str, ...], flags: tuple[str, ...]) -> dict[str, Any]:
-    """Return named fields, in which texts that stand for an integer or a flag are read.
+    """Return the fields, with texts converted to integers and flags.
 
     Args:
         ext: the fields.
-        integers: names of fields that are integers: a text of up to 20 decimal digits, after a sign or not, is one.
-        flags: names of fields that are `true` or `false`, in any case.
+        integers: names of integer fields: text of up to 20 decimal digits, optionally with a sign, is converted.
+        flags: names of flag fields: `true` and `false` in any case are converted.
     """
     found: dict[str, Any] = dict(ext)  # type: ignore[call-overload]
     for name in integers:

@@ -1,4 +1,4 @@
-"""Index files: entries of 20 bytes, which slots lead to by the hash of a key, in chains from new to old."""
+"""Index files: entries of 20 bytes in chains from new to old, found by slots for the hash of a key."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ else:
 def _entries_at(
     size: cython.Py_ssize_t, slots: cython.Py_ssize_t, entries: cython.Py_ssize_t
 ) -> cython.Py_ssize_t:
-    """Return where the entries of an index file begin, which has `size` bytes and must hold so many of both."""
+    """Return where the entries begin in an index file of `size` bytes, which must have room for both numbers."""
     at: cython.Py_ssize_t = 40 + 4 * slots
     if slots <= 0 or entries < 0 or size < at + 20 * entries:
         raise ValueError(f"{size} bytes are no index file of {slots} slots and {entries} entries")
@@ -29,7 +29,7 @@ def _entries_at(
 @cython.inline
 @cython.exceptval(check=False)
 def _slot_at(key_hash: cython.longlong, slots: cython.Py_ssize_t) -> cython.Py_ssize_t:
-    """Return where the slot of a hash is in an index file, which has at least one."""
+    """Return the position of the slot for a hash in an index file with at least one slot."""
     slot: cython.Py_ssize_t = key_hash % slots
     return 40 + 4 * (slot if slot >= 0 else slot + slots)
 
@@ -45,18 +45,18 @@ def insert_keys(
     begin_ms: cython.longlong,
     before_ms: cython.longlong,
 ) -> tuple[int, int, int, bool]:
-    """Write the keys `[start, stop)` into an index file: of each its entry, then the slot that leads to it.
+    """Write the keys `[start, stop)` into an index file: for each its entry, then the slot that points to it.
 
     Args:
         file: the whole file.
-        slots, entries: how many it has room for, the unused entry counted.
-        keys: a hash, which is not negative, a physical offset and a store time of each key.
+        slots, entries: its capacity, including the unused entry 0.
+        keys: for each key a non-negative hash, a physical offset and a store time.
         first: the number of the first entry.
-        begin_ms: the first store time that the header has so far; entry 1 makes its own the first one.
-        before_ms: the store time of the entry before.
+        begin_ms: the first store time in the header; entry 1 sets it to its own.
+        before_ms: the store time of the previous entry.
 
     Returns:
-        How many slots were empty; the earliest and the latest store time; whether no time is before the one before it.
+        The number of slots that were empty; the earliest and the latest store time; whether store times never descend.
     """
     entries_at: cython.Py_ssize_t = _entries_at(len(file), slots, entries)
     if not (0 <= start < stop and 3 * stop <= len(keys) and 0 < first <= entries - (stop - start)):
@@ -108,11 +108,11 @@ def follow_chain(
     key_hash: cython.longlong,
     steps: cython.Py_ssize_t,
 ) -> tuple[int, int, int, int]:
-    """Follow a chain of an index file from entry `number` to the first entry of a hash, `steps` entries at most.
+    """Follow a chain of an index file from entry `number` to the first entry of a hash, for at most `steps` entries.
 
     Returns:
-        That entry's number, 0 if it was not met; its physical offset and its seconds; the entry that the chain leads to
-        from there, 0 if to none.
+        That entry's number, 0 if it was not found; its physical offset and its seconds; the next entry of the chain, 0
+        for none.
     """
     entries_at: cython.Py_ssize_t = _entries_at(len(file), slots, entries)
     looked_at: cython.Py_ssize_t = 0
@@ -120,7 +120,7 @@ def follow_chain(
         at: cython.Py_ssize_t = entries_at + 20 * number
         looked_at += 1
         following: cython.Py_ssize_t = raw.i32(file, at + 16)
-        if not 0 < following < number:  # chains lead to older entries only
+        if not 0 < following < number:  # chains lead only to older entries
             following = 0
         if raw.i32(file, at) == key_hash:
             return number, raw.i64(file, at + 4), raw.i32(file, at + 12), following
@@ -135,7 +135,7 @@ def seconds_ascend(
     start: cython.Py_ssize_t,
     stop: cython.Py_ssize_t,
 ) -> bool:
-    """Tell whether none of the entries `[start, stop)` of an index file has fewer seconds than the one before it."""
+    """Return whether the seconds of the entries `[start, stop)` of an index file never descend."""
     entries_at: cython.Py_ssize_t = _entries_at(len(file), slots, entries)
     if not start >= 0 or stop > entries:
         raise ValueError(f"entries {start} to {stop} are not in a file of {entries}")
@@ -156,13 +156,13 @@ def fitting_slots(
     begin_offset: cython.longlong,
     end_offset: cython.longlong,
 ) -> int:
-    """Return the first of some numbers of slots that an index file may have; 0 if it can have none of them.
+    """Return the first possible number of slots of an index file among the given ones; 0 if none is possible.
 
-    The first and the last of its entries have to be of these physical offsets, and a slot has to lead to the last.
+    Its first and last entry must have the given physical offsets, and a slot must point to the last.
 
     Args:
-        first, stop, step: the numbers that are tried.
-        entries: how many are in use, entry 0 counted.
+        first, stop, step: the numbers to try.
+        entries: the number of entries in use, including entry 0.
     """
     most: cython.Py_ssize_t = len(file) // 4
     if not 2 <= entries <= most or step <= 0:
@@ -187,15 +187,15 @@ def index_chains(
     entries: cython.Py_ssize_t,
     faults_max: cython.Py_ssize_t,
 ) -> tuple[bytearray, int, list[int], list[tuple[int, int, int]]]:
-    """Follow the entries of an index file in the order in which they were written.
+    """Check the entries of an index file in the order in which they were written.
 
     Args:
-        entries: how many are in use, entry 0 counted.
-        faults_max: no more of each kind are returned.
+        entries: the number of entries in use, including entry 0.
+        faults_max: maximum number of faults of each kind to return.
 
     Returns:
-        The slots as the entries make them, and how many of them are in use; entries with a negative hash; entries that
-        do not name the one before them in their slot: of each its number, the one that it names and the right one.
+        The slots according to the entries, and the number of used ones; entries with a negative hash; entries with a
+        wrong link: number, linked entry, and the previous entry of the slot.
     """
     entries_at: cython.Py_ssize_t = _entries_at(len(file), slots, entries)
     made = bytearray(4 * slots)
@@ -224,7 +224,7 @@ def index_chains(
 def _entries_of_keys(
     size: cython.Py_ssize_t, numbers: cython.Py_ssize_t, start: cython.Py_ssize_t
 ) -> cython.Py_ssize_t:
-    """Return how many entries `size` bytes are; so many keys there must be from `start` on, three numbers each."""
+    """Return the number of entries in `size` bytes; there must be as many keys from `start` on, three numbers each."""
     rows: cython.Py_ssize_t = size // 20
     if not 0 <= start <= numbers // 3 - rows:
         raise ValueError(f"{rows} entries have no keys from {start} on, of {numbers // 3}")
@@ -236,7 +236,7 @@ def are_entries_of(
     keys: cython.const[cython.longlong][::1],
     start: cython.Py_ssize_t,
 ) -> bool:
-    """Tell whether entries of an index file have hash and physical offset of the keys from `start` on."""
+    """Return whether the entries have hash and physical offset of the keys from `start` on."""
     row: cython.Py_ssize_t
     for row in range(_entries_of_keys(len(entries), len(keys), start)):
         key: cython.Py_ssize_t = 3 * (start + row)
@@ -254,7 +254,7 @@ def wrong_seconds(
     """Return the entries whose seconds are not those from `begin_ms` to the store time of their key.
 
     Returns:
-        Of each which entry it is, its seconds and the right ones.
+        For each the row, its seconds and the right ones.
     """
     wrong = []
     row: cython.Py_ssize_t
@@ -269,10 +269,10 @@ def wrong_seconds(
 @cython.inline
 @cython.exceptval(check=False)
 def _seconds_since(begin_ms: cython.longlong, stored_ms: cython.longlong) -> cython.longlong:
-    """Return whole seconds between two times, from 0 to what an entry can hold."""
+    """Return the whole seconds between two times, from 0 to the maximum of an entry."""
     if stored_ms <= begin_ms:
         return 0
-    # Their difference may be larger than a signed number.
+    # The difference may exceed a signed number.
     seconds: cython.ulonglong = cython.cast(cython.ulonglong, stored_ms)
     seconds = (seconds - cython.cast(cython.ulonglong, begin_ms)) // 1000
     return 0x7FFF_FFFF if seconds > 0x7FFF_FFFF else cython.cast(cython.longlong, seconds)

@@ -1,4 +1,4 @@
-"""Put blocks, which are records of one queue back to back: the broker's check, and what makes them of messages."""
+"""Put blocks, the records of one queue back to back: the broker's check, and encoding them."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ _ID_NAME: Final = b"UNIQ_KEY\x01"
 
 
 class Refusal(Exception):
-    """A put block breaks a rule.
+    """A put block is invalid.
 
     Attributes:
-        index, position: the record that does, and where it starts.
-        reason: which rule, with the values that break it.
-        is_size: the record is sound, but larger than is accepted.
+        index, position: of the invalid record.
+        reason: the rule, with the values that violate it.
+        is_size: the record is valid but too large.
     """
 
     def __init__(self, index: int, position: int, reason: str, is_size: bool = False) -> None:
@@ -50,17 +50,17 @@ def check_block(
     body_bytes_max: cython.Py_ssize_t,
     properties_bytes_max: cython.Py_ssize_t,
 ) -> int:
-    """Check the records of a put block, which is not empty; return how many end with a whole-record checksum.
+    """Check the records of a non-empty put block; return how many end with a whole-record checksum.
 
     Args:
         block: the records back to back.
-        magic, topic: what every record must have; the topic with its length before it.
-        queue_id: the queue of every record.
-        count: how many records there must be. No more are looked at.
+        magic, topic: required in every record; the topic with its length field.
+        queue_id: required in every record.
+        count: the required number of records; no more are examined.
         body_bytes_max, properties_bytes_max: the limits of one record.
 
     Raises:
-        Refusal: the first record that breaks a rule, and the first rule that it breaks, in the order of `_judge`.
+        Refusal: for the first invalid record, and its first violated rule in the order of `_judge`.
     """
     data: cython.const[cython.uchar][::1] = raw.searchable(block)
     end: cython.Py_ssize_t = len(data)
@@ -92,7 +92,7 @@ def _judge(
     body_bytes_max: cython.Py_ssize_t,
     properties_bytes_max: cython.Py_ssize_t,
 ) -> cython.int:
-    """Return 1 if the record at `position` ends with a checksum property, else 0; lengths are judged first."""
+    """Check the record at `position`, lengths first; return 1 if it ends with a checksum property, else 0."""
     left: cython.Py_ssize_t = len(data) - position
     least: cython.Py_ssize_t = 90 + len(topic)
     if left < least:
@@ -160,7 +160,7 @@ def _judge(
         raise Refusal(
             index, position, f"QUEUEID is {raw.i32(data, position + 12)}, but the header says {queue_id}"
         )
-    # Both offsets, born host, store timestamp and store host, reconsume times and prepared transaction offset.
+    # Both offsets, born host, store timestamp and store host, reconsume times, prepared transaction offset.
     set_by_broker: cython.longlong = raw.i64(data, position + 20) | raw.i64(data, position + 28)
     set_by_broker |= raw.i64(data, position + 48) | raw.i64(data, position + 56)
     set_by_broker |= raw.i64(data, position + 64)
@@ -204,7 +204,7 @@ def _properties_fault(
     start: cython.Py_ssize_t,
     stop: cython.Py_ssize_t,
 ) -> object:
-    """Say why a properties text may not be put, or return None if it may (`properties.properties_fault`)."""
+    """Return why properties may not be put, or None if they may (`properties.properties_fault`)."""
     name: cython.Py_ssize_t = start
     end: cython.Py_ssize_t
     value: cython.Py_ssize_t
@@ -227,7 +227,7 @@ def _properties_fault(
 @cython.inline
 @cython.exceptval(check=False)
 def _may_be_reserved(data: cython.const[cython.uchar][::1], name: cython.Py_ssize_t) -> cython.bint:
-    """Tell whether a name, which is not empty, begins like one that only the broker may write."""
+    """Return whether a non-empty name begins like one that only the broker may write."""
     first: cython.uchar = data[name]
     second: cython.uchar = data[name + 1]
     return (
@@ -251,23 +251,23 @@ def encode_block(
     id_prefix: bytes,
     id_number: cython.uint,
 ) -> tuple[bytearray, array[int]]:
-    """Make the put block of some bodies, with zeros in all that the broker fills in.
+    """Return a put block for some bodies, with zeros in the broker's fields.
 
     Args:
-        bodies: a list; of each body, which is bytes-like, `len` is its bytes.
-        texts: the properties text of each as bytes; a single one is that of all.
-        flags: of each, or a single one of all.
-        magic, topic: of all records; the topic with its length before it.
+        bodies: a list of bytes-like objects; the `len` of each is its size in bytes.
+        texts: the encoded properties of each, or one for all.
+        flags: of each, or one for all.
+        magic, topic: of all records; the topic with its length field.
         queue_id, born_timestamp_ms: of all records.
-        id_prefix, id_number: a text that does not begin with a unique id gets one: the prefix, and four digits that
-            count on from `id_number` with every record. No prefix, no ids.
+        id_prefix, id_number: properties that do not begin with a unique id get one: the prefix, and four digits that
+            count up from `id_number` with every record. Without a prefix none are added.
 
     Returns:
-        The records back to back, and where each of them begins.
+        The records back to back, and where each begins.
 
     Raises:
-        InvalidMessage: a properties text is too long with its id, or the block would have 2 GiB or more.
-        ValueError: there are other numbers of texts or flags.
+        InvalidMessage: properties are too long with their id, or the block would have 2 GiB or more.
+        ValueError: the number of texts or flags is wrong.
     """
     count: cython.Py_ssize_t = len(bodies)
     has_own_texts: cython.bint = len(texts) != 1
@@ -334,7 +334,7 @@ def _put_head(
     sys_flag: cython.int,
     born_timestamp_ms: cython.longlong,
 ) -> cython.void:
-    """Write what comes before the body of the record at `[at, stop)`, which is in its place."""
+    """Write everything before the body of the record at `[at, stop)`; the body is written already."""
     raw.put_i32(records, at, stop - at)
     raw.put_i32(records, at + 4, magic)
     raw.put_i32(records, at + 8, raw.crc31(records, at + 88, body_end))
@@ -355,7 +355,7 @@ def _put_middle(
     id_start: bytes,
     id_number: cython.uint,
 ) -> cython.Py_ssize_t:
-    """Write topic, size of the properties and, if `id_start` has any bytes, a unique id; return where that ends."""
+    """Write topic, size of the properties and, unless `id_start` is empty, a unique id; return where that ends."""
     at = raw.put(topic, records, at, stop - 2)
     raw.put_i16(records, at, stop - at - 2)
     at += 2
@@ -380,23 +380,24 @@ def property_texts(
     is_set: cython.const[cython.uchar][::1],
     entry_edges: cython.const[cython.longlong][::1],
 ) -> tuple[bytearray, array[int]]:
-    """Make the properties texts of some messages from columns of UTF-8 text.
+    """Return the encoded properties of some messages, from columns of UTF-8 text.
 
-    A column is all its values back to back, and where each begins and the last ends; without edges, none is given.
+    A column has all its values back to back, and edges: where each begins and the last ends. A column without edges is
+    absent.
 
     Args:
-        tags, keys: of each message; one without bytes is none. Several keys have blanks between them.
-        names, values: of the other properties of all messages. A name that has a column of its own is left out, as is
-            a checksum of the whole record.
-        is_set: 0 for each property that has no value and is left out; without any bytes, all count.
-        entry_edges: where the properties of each message begin among all, and the last end; none if there are none.
+        tags, keys: of each message; an empty one means none. Several keys are separated by blanks.
+        names, values: of the other properties of all messages. Names with a column of their own are left out, and so is
+            a whole-record checksum.
+        is_set: 0 for each property that is null and left out; if empty, none is.
+        entry_edges: where the properties of each message begin among all, and the last end; empty without properties.
 
     Returns:
-        The texts back to back, a unique id first in each that has one, and where each begins and the last ends.
+        The encoded properties back to back, each with its unique id first if it has one, and their edges.
 
     Raises:
-        Refusal: index and reason of the first message with a property that may not be put.
-        ValueError: edges that do not fit.
+        Refusal: with index and reason, for the first message with an invalid property.
+        ValueError: the edges do not fit.
     """
     tag_data: cython.const[cython.uchar][::1] = raw.searchable(tags)
     key_data: cython.const[cython.uchar][::1] = raw.searchable(keys)
@@ -415,7 +416,7 @@ def property_texts(
         or (has_entries and len(is_set) > 0 and len(is_set) != entries)
     ):
         raise ValueError(f"the columns are not those of {rows} messages")
-    # No value is used twice, and each name or value ends with a separator.
+    # Each value is used once, and each name or value gets a separator.
     room: cython.Py_ssize_t = len(tag_data) + len(key_data) + rows * 12
     block = bytearray(room + len(name_data) + len(value_data) + 2 * entries)
     texts: cython.uchar[::1] = block
@@ -519,7 +520,7 @@ def _put_value(
     at: cython.Py_ssize_t,
     row: cython.Py_ssize_t,
 ) -> cython.Py_ssize_t:
-    """Write a value, or name, and what ends it; return where that ends."""
+    """Write a value or name and its separator; return where that ends."""
     if raw.find(data, 1, start, stop) < stop or raw.find(data, 2, start, stop) < stop:
         raise Refusal(
             row,
@@ -546,25 +547,25 @@ def encode_rows(
     queue_id: cython.int,
     ids: object,
 ) -> tuple[bytearray, int]:
-    """Make a put block of columns, with zeros in all that the broker fills in.
+    """Return a put block from columns, with zeros in the broker's fields.
 
     Args:
-        bodies, body_edges: of all messages back to back, and where each begins and the last ends.
-        texts, text_edges: their properties texts (`property_texts`).
-        flags, born_timestamps_ms: of each message, or a single one of all.
-        start: the message with which the block begins.
-        bytes_max: how large the block becomes at most, unless one message alone is larger.
-        magic, topic: of all records; the topic with its length before it.
+        bodies, body_edges: all bodies back to back, and where each begins and the last ends.
+        texts, text_edges: the encoded properties (`property_texts`).
+        flags, born_timestamps_ms: of each message, or one for all.
+        start: the first message of the block.
+        bytes_max: maximum size of the block, unless a single message is larger.
+        magic, topic: of all records; the topic with its length field.
         queue_id: of all records.
-        ids: a generator of unique ids for the texts that do not begin with one.
+        ids: generates unique ids for properties that do not begin with one.
 
     Returns:
-        The records back to back, and the message with which the next block begins.
+        The records back to back, and the first message of the next block.
 
     Raises:
-        Refusal: index and reason of the first message whose properties text is too long with its id, or whose flag
-            has more than 32 bits.
-        ValueError: edges that do not fit.
+        Refusal: with index and reason, for the first message whose properties are too long with their id, or whose
+            flag exceeds 32 bits.
+        ValueError: the edges do not fit.
     """
     count: cython.Py_ssize_t = len(body_edges) - 1
     if not (
@@ -665,16 +666,16 @@ def encode_record(
     reconsume_times: cython.int,
     prepared_transaction_offset: cython.longlong,
 ) -> bytearray:
-    """Make one record with all its fields.
+    """Return one record with all its fields.
 
     Args:
-        body: bytes-like; its `len` is its bytes.
-        topic: with its length before it.
+        body: bytes-like; its `len` is its size in bytes.
+        topic: with its length field.
         born_host, store_host: 8 bytes, or 20 if `sys_flag` has the bit for an IPv6 address.
 
     Raises:
         InvalidMessage: the properties are too long, or the record would have 2 GiB or more.
-        ValueError: a host has another size than the flag says.
+        ValueError: the size of a host does not match `sys_flag`.
     """
     if len(born_host) != (20 if sys_flag & 0x10 else 8) or len(store_host) != (20 if sys_flag & 0x20 else 8):
         raise ValueError(
@@ -723,17 +724,17 @@ def batch_to_block(
     body_bytes_max: cython.Py_ssize_t,
     properties_bytes_max: cython.Py_ssize_t,
 ) -> tuple[bytearray, int] | None:
-    """Make records of the units of a client's batch (`client_batch`); None if anything is wrong with one.
+    """Return records for the units of a client's batch (`client_batch`); None if a unit is invalid.
 
     Args:
         batch: the units.
-        magic, topic: of the records; the topic with its length before it.
+        magic, topic: of all records; the topic with its length field.
         queue_id, sys_flag, born_timestamp_ms: of all records.
-        count_max: how many units there may be.
-        body_bytes_max, properties_bytes_max: the limits of one of them.
+        count_max: maximum number of units.
+        body_bytes_max, properties_bytes_max: the limits of one unit.
 
     Returns:
-        The records back to back, with zeros in all that the broker fills in, and how many there are.
+        The records back to back, with zeros in the broker's fields, and their number.
     """
     data: cython.const[cython.uchar][::1] = batch
     end: cython.Py_ssize_t = len(data)

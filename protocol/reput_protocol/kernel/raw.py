@@ -1,7 +1,7 @@
-"""Reading and writing numbers and bytes in a buffer, as an interpreter does it best.
+"""Reading and writing numbers and bytes in a buffer, for the interpreter.
 
-Compiled modules have the functions of the same names in raw.pxd instead, which take bytes one by one; nothing else
-in the kernel exists twice. No function checks a position: whoever calls it has.
+Compiled modules use the functions of the same names in raw.pxd instead, which handle single bytes; nothing else in the
+kernel exists twice. The functions do not check positions; their callers do.
 """
 
 from __future__ import annotations
@@ -23,22 +23,22 @@ _PUT_I64: Final = Struct(">q").pack_into
 
 
 def i16(data: Buffer, at: int) -> int:
-    """Return the signed number of 2 bytes at `at`, the most significant first."""
+    """Return the big-endian signed number of 2 bytes at `at`."""
     return _I16(data, at)[0]  # type: ignore[no-any-return]
 
 
 def i32(data: Buffer, at: int) -> int:
-    """Return the signed number of 4 bytes at `at`."""
+    """Return the big-endian signed number of 4 bytes at `at`."""
     return _I32(data, at)[0]  # type: ignore[no-any-return]
 
 
 def u32(data: Buffer, at: int) -> int:
-    """Return the unsigned number of 4 bytes at `at`."""
+    """Return the big-endian unsigned number of 4 bytes at `at`."""
     return _U32(data, at)[0]  # type: ignore[no-any-return]
 
 
 def i64(data: Buffer, at: int) -> int:
-    """Return the signed number of 8 bytes at `at`."""
+    """Return the big-endian signed number of 8 bytes at `at`."""
     return _I64(data, at)[0]  # type: ignore[no-any-return]
 
 
@@ -58,12 +58,12 @@ def put_i64(data: bytearray | memoryview, at: int, value: int) -> None:
 
 
 def put_hex(data: bytearray | memoryview, at: int, value: int) -> None:
-    """Write 16 bits as four upper-case digits."""
+    """Write 16 bits as four upper-case hex digits."""
     data[at : at + 4] = b"%04X" % value
 
 
 def copy(source: Buffer, start: int, size: int, target: bytearray | memoryview, at: int) -> int:
-    """Copy `size` bytes from `start` on to `target[at:]` and return where they end there."""
+    """Copy `size` bytes from `start` on to `target[at:]` and return where they end."""
     target[at : at + size] = source[start : start + size]
     return at + size
 
@@ -72,7 +72,7 @@ def put(source: Buffer, target: bytearray | memoryview, at: int, stop: int) -> i
     """Copy a whole bytes-like object to `target[at:stop]` and return where it ends.
 
     Raises:
-        BufferError: it is too long, as one whose `len` is not its bytes.
+        BufferError: it does not fit, for example because its `len` is not its size in bytes.
     """
     size = memoryview(source).nbytes
     if size > stop - at:
@@ -87,38 +87,35 @@ def copied(data: Buffer, start: int, size: int) -> bytes:
 
 
 def has(data: Buffer, at: int, stop: int, text: bytes) -> bool:
-    """Tell whether `text` is at `at`, before `stop`."""
+    """Return whether `text` is at `at`, and ends before `stop`."""
     return stop - at >= len(text) and data[at : at + len(text)] == text
 
 
 def same(data: Buffer, one: int, other: int, size: int) -> bool:
-    """Tell whether the same bytes are at two places."""
+    """Return whether two places have the same bytes."""
     return data[one : one + size] == data[other : other + size]
 
 
 def find(data: Buffer, byte: int, at: int, stop: int) -> int:
-    """Return where `byte` is in `[at, stop)`; `stop` if it is not there."""
-    if isinstance(data, memoryview):  # cannot be searched
+    """Return the position of `byte` in `[at, stop)`, or `stop`."""
+    if isinstance(data, memoryview):  # has no search
         return at + find(bytes(data[at:stop]), byte, 0, stop - at)
     found = data.find(byte, at, stop)
     return stop if found < 0 else found
 
 
 def searchable(buffer: Buffer) -> Buffer:
-    """Return a buffer in which `find` searches: an interpreter can search bytes only, and copies a view of some."""
+    """Return the buffer in a form that `find` can search: the interpreter searches only bytes, so views are copied."""
     return buffer if isinstance(buffer, bytes | bytearray) else bytes(buffer)
 
 
 def is_ascii(data: Buffer, start: int, stop: int) -> bool:
-    """Tell whether no byte of `[start, stop)` is above 0x7F."""
+    """Return whether no byte in `[start, stop)` is above 0x7F."""
     return bytes(data[start:stop]).isascii()
 
 
 def ends_with_checksum(data: Buffer, start: int, stop: int) -> bool:
-    """Tell whether the properties text `[start, stop)` ends with the unit of a whole-record checksum.
-
-    Its digits may be damaged.
-    """
+    """Return whether the properties in `[start, stop)` end with a whole-record checksum, its digits perhaps damaged."""
     at = stop - 20
     return (
         at >= start
@@ -129,7 +126,7 @@ def ends_with_checksum(data: Buffer, start: int, stop: int) -> bool:
 
 
 def crc(data: Buffer, start: int, stop: int, value: int) -> int:
-    """Return the CRC-32 of `[start, stop)`, as `zlib.crc32` computes it; `value` is that of the bytes before."""
+    """Return the CRC-32 of `[start, stop)` like `zlib.crc32`; `value` is that of the preceding bytes."""
     return crc32(data[start:stop], value)
 
 
@@ -139,5 +136,5 @@ def crc31(data: Buffer, start: int, stop: int) -> int:
 
 
 def zeros(template: array[int], count: int) -> array[int]:
-    """Return an array of the template's type, of `count` integers that are 0."""
+    """Return an array of the template's type with `count` zeros."""
     return array(template.typecode, bytes(template.itemsize * count))

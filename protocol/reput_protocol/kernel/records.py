@@ -1,6 +1,6 @@
 """Records in a buffer: finding their parts, describing them in a table, checking and sealing them.
 
-Nothing is read outside of the buffer that is passed: every length is checked before it is used. What a buffer holds is
+Every length is checked before it is used, so nothing outside of the buffer is read. The records of a buffer are
 described by a table of integers, one row per record (`scan_records`).
 """
 
@@ -27,12 +27,12 @@ COLUMNS: Final = (
     "topic_position", "topic_size", "properties_position", "properties_size", "tag_position", "tag_size",
     "unique_id_position", "unique_id_size", "keys_position", "keys_size",
 )  # fmt: skip
-"""What a row of a table says of its record, in this order. Positions are bytes from the start of the buffer.
+"""The numbers in a row of the table, in this order. Positions are bytes from the start of the buffer.
 
 Tag, unique id and keys are the values of the last units of these names that have a value; a size of 0 means none.
 """
 
-# What is at a position: a record, the end of a file, something else, the beginning of a record or too little to tell.
+# What is at a position: a record, the end of a file, something else, or an incomplete record.
 _RECORD = cython.declare(cython.int, 0)
 _BLANK = cython.declare(cython.int, 1)
 _INVALID = cython.declare(cython.int, 2)
@@ -45,7 +45,7 @@ TRUNCATED: Final = 3
 
 @cython.cclass
 class _Record:
-    """Where the parts of one record are. A scan has one and fills it again for every record."""
+    """The parts of one record. A scan uses one object for all records."""
 
     size: cython.Py_ssize_t
     sys_flag: cython.int
@@ -73,7 +73,7 @@ def _read(
     end: cython.Py_ssize_t,
     record: _Record,
 ) -> cython.int:
-    """Find the parts of the record at `[position, end)`; say in `record.reason` why there is none."""
+    """Find the parts of the record at `[position, end)`; without one, set `record.reason`."""
     left: cython.Py_ssize_t = end - position
     magic: cython.int
     size: cython.Py_ssize_t
@@ -108,7 +108,7 @@ def _read(
     record.back = record.store_timestamp + 8 + (20 if record.sys_flag & 0x20 else 8)
     record.body = record.back + 16
     stop: cython.Py_ssize_t = position + size
-    # What is left for body, topic and properties when each is as short as it can be.
+    # Room for body, topic and properties beyond their minimum.
     spare: cython.Py_ssize_t = stop - record.body - length_size - 3
     if spare < 0:
         record.reason = f"TOTALSIZE {size} is too small for a record with IPv6 hosts"
@@ -148,9 +148,9 @@ def _checksum_fault(
     stop: cython.Py_ssize_t,
     must_have: cython.bint,
 ) -> object:
-    """Say why the checksum property of the record at `[position, stop)` does not hold.
+    """Return why the checksum property of the record at `[position, stop)` is wrong.
 
-    None if it does, or if there is none and need be none.
+    None if it is right, or if it is absent and not required.
     """
     if not raw.ends_with_checksum(data, properties, stop):
         return "the record has no checksum property" if must_have else None
@@ -162,12 +162,12 @@ def _checksum_fault(
 
 
 def crc32(data: cython.const[cython.uchar][::1], value: cython.uint = 0) -> int:
-    """Return the CRC-32 of `data`, as `zlib.crc32` computes it; `value` is that of the bytes before."""
+    """Return the CRC-32 of `data` like `zlib.crc32`; `value` is that of the preceding bytes."""
     return raw.crc(data, 0, len(data), value)
 
 
 def body_fault(stated: int, actual: int) -> str:
-    """Say that the checksum which a record states is not that of its body."""
+    """Return the message for a record whose stated checksum is not that of its body."""
     return f"BODYCRC is {stated & 0xFFFF_FFFF:#010x}, but the body's CRC is {actual:#010x}"
 
 
@@ -183,11 +183,11 @@ def read_record(
     check_crc: cython.bint,
     check_properties_crc: cython.bint,
 ) -> tuple[int, int, str, tuple[int, int, int, int, int, int, int] | None]:
-    """Judge what is at `[position, end)`.
+    """Examine what is at `[position, end)`.
 
     Returns:
-        One of RECORD, BLANK, INVALID, TRUNCATED; the size; the reason; and of a sound record where its parts are: body,
-        its size, topic, its size, properties, their size, store timestamp.
+        One of RECORD, BLANK, INVALID, TRUNCATED; the size; the reason; and for a valid record the positions of its
+        parts: body, its size, topic, its size, properties, their size, store timestamp.
     """
     _check_range(position, end, len(data))
     record: _Record = _Record()
@@ -224,9 +224,9 @@ def read_record(
 @cython.cfunc
 @cython.exceptval(check=False)
 def _find_units(data: cython.const[cython.uchar][::1], record: _Record) -> cython.void:
-    """Find tag, unique id and keys in the properties of a record, as a tolerant reader does: the last of each counts.
+    """Find tag, unique id and keys in the properties of a record, tolerantly: the last of each counts.
 
-    A value ends with 0x02 or with the text, and may hold 0x01; a unit without a value counts as none.
+    A value ends with 0x02 or with the text, and may contain 0x01; a unit without a value is ignored.
     """
     name: cython.Py_ssize_t = record.properties
     stop: cython.Py_ssize_t = name + record.properties_size
@@ -257,16 +257,16 @@ def scan_records(
     end: cython.Py_ssize_t,
     physical_offset: cython.longlong = -1,
 ) -> tuple[Any, int, int, int, str]:
-    """Read the sound records that follow each other from `start` on; checksums are not verified.
+    """Read the consecutive valid records from `start` on, without verifying checksums.
 
     Args:
         buffer: bytes of the log.
-        start, end: which of them.
-        physical_offset: where `start` is in the log: a record that says otherwise is invalid. -1: not compared.
+        start, end: the range to read.
+        physical_offset: the log position of `start`; a record that states another position is invalid. -1: ignored.
 
     Returns:
-        The table, an `array('q')` of `len(COLUMNS)` numbers a record; where the records end; what is there (RECORD
-        means the end of the buffer); the size that it states, and why it is no record.
+        The table, an `array('q')` of `len(COLUMNS)` numbers for each record; where the records end; what is there
+        (RECORD means the end of the buffer); the size that it states, and why it is not a record.
     """
     data: cython.const[cython.uchar][::1] = raw.searchable(buffer)
     _check_range(start, end, len(data))
@@ -295,7 +295,7 @@ def scan_records(
             _fill_row(data, position, record, table, 24 * row)
             position += record.size
             row += 1
-        table = None  # an array with a view cannot be cut
+        table = None  # an array cannot be resized while a view of it exists
     if status == RECORD and position < end:
         status = _read(data, position, end, record)
         assert status != RECORD, "sizes were followed to the end"
@@ -306,7 +306,7 @@ def scan_records(
 
 
 def properties_have_any(buffer: object, parts: tuple[bytes, ...]) -> bool:
-    """Tell whether the properties text of any of the sound records that fill `buffer` has one of `parts` in it."""
+    """Return whether the properties of any of the valid records in `buffer` contain one of `parts`."""
     data: cython.const[cython.uchar][::1] = raw.searchable(buffer)
     record: _Record = _Record()
     position: cython.Py_ssize_t = 0
@@ -324,7 +324,7 @@ def properties_have_any(buffer: object, parts: tuple[bytes, ...]) -> bool:
 def record_starts(
     data: cython.const[cython.uchar][::1], position: cython.Py_ssize_t, end: cython.Py_ssize_t
 ) -> Any:
-    """Return where records start that follow each other from `position` on, going by nothing but their sizes."""
+    """Return where consecutive records start from `position` on, by their sizes only."""
     _check_range(position, end, len(data))
     rows: cython.Py_ssize_t = _count_sizes(data, position, end)
     found = raw.zeros(_NUMBERS, rows)
@@ -351,7 +351,7 @@ def _check_range(start: cython.Py_ssize_t, end: cython.Py_ssize_t, size: cython.
 def _count_sizes(
     data: cython.const[cython.uchar][::1], position: cython.Py_ssize_t, end: cython.Py_ssize_t
 ) -> cython.Py_ssize_t:
-    """Count the records that there are at most, by following their sizes."""
+    """Return the maximum number of records, by following their sizes."""
     count: cython.Py_ssize_t = 0
     size: cython.Py_ssize_t
     while end - position >= 92:
@@ -405,13 +405,13 @@ def checksum_faults(
     table: cython.const[cython.longlong][::1],
     bodies: cython.bint = True,
 ) -> list[tuple[int, str]]:
-    """Return the rows whose record does not match its body's checksum or, where it has one, that of the whole record.
+    """Return the rows whose record fails the checksum of its body or, if it has one, of the whole record.
 
     Args:
-        bodies: False verifies only records with a checksum of the whole, for a reader that returns no bodies.
+        bodies: False for readers that return no bodies: verify only records with a whole-record checksum.
 
     Returns:
-        Of each such row its number and what is wrong.
+        The number and the reason for each such row.
     """
     found = []
     row: cython.Py_ssize_t
@@ -447,16 +447,16 @@ def queue_records(
     queue_offset: cython.longlong,
     is_gapless: cython.bint,
 ) -> tuple[Any, int]:
-    """Read the records of one queue that follow each other from `start` on; checksums are not verified.
+    """Read the consecutive records of one queue from `start` on, without verifying checksums.
 
-    Ends before the first bytes that are not a sound record of this queue with the queue offset that comes next.
+    Ends before the first bytes that are not a valid record of this queue with the next queue offset.
 
     Args:
         buffer: bytes of records.
-        start, end: which of them.
+        start, end: the range to read.
         topic, queue_id: the queue.
         queue_offset: of the first record.
-        is_gapless: whether queue offsets are consecutive from there on; otherwise they ascend.
+        is_gapless: whether queue offsets are consecutive; otherwise they ascend.
 
     Returns:
         The table, and where the records end.
@@ -486,9 +486,9 @@ def queue_records(
         position += record.size
         row += 1
         if number == 0x7FFF_FFFF_FFFF_FFFF:
-            break  # there is no next one
+            break  # the maximum has no successor
         queue_offset = number + 1
-    table = None  # an array with a view cannot be cut
+    table = None  # an array cannot be resized while a view of it exists
     del found[24 * row :]
     return found, position
 
@@ -499,16 +499,16 @@ def unit_records(
     units: cython.const[cython.longlong][::1],
     queues: list[tuple[bytes, int]],
 ) -> tuple[Any, list[int]]:
-    """Read the records that ConsumeQueue units point at; checksums are not verified.
+    """Read the records that ConsumeQueue units point to, without verifying checksums.
 
     Args:
         buffer: bytes of the log.
-        base_offset: where the first of them is in the log.
-        units: of each its place in the log, its size, its queue offset, and which of the queues it is of.
+        base_offset: the log position of the buffer's start.
+        units: for each its log position, size, queue offset, and the index of its queue.
         queues: topic and queue id of each.
 
     Returns:
-        The table of those that are sound and the very records that their units mean; which units have no such record.
+        The table of the valid records that match their units; the units without such a record.
     """
     data: cython.const[cython.uchar][::1] = buffer
     record: _Record = _Record()
@@ -551,7 +551,7 @@ def unit_records(
         _find_units(data, record)
         _fill_row(data, at, record, table, 24 * count)
         count += 1
-    table = None  # an array with a view cannot be cut
+    table = None  # an array cannot be resized while a view of it exists
     del found[24 * count :]
     return found, wrong
 
@@ -565,16 +565,16 @@ def follow_records(
     check_crc: cython.bint,
     found: dict[tuple[bytes, int], Any],
 ) -> tuple[int, int]:
-    """Follow sound records of a log file that have a place in a known queue; the first other one ends that.
+    """Follow the valid records of a log file that belong to known queues, up to the first other one.
 
     Args:
-        position: where the first of them is to start.
-        stop: none that starts there or later is looked at.
-        end: none may reach beyond.
-        base_offset: where the file begins in the log. Every record has to name its place.
+        position: where the first record should start.
+        stop: records from here on are not read.
+        end: no record may extend beyond.
+        base_offset: the log position of the file. Every record must state its position.
         check_crc: verify checksums.
-        found: of each known queue, by topic and queue id, an `array('q')` that gets the queue offset, the place in the
-            log and the size of each of its records.
+        found: for each known queue, by topic and queue id, an `array('q')` to which queue offset, log position and size
+            of its records are appended.
 
     Returns:
         Where the records end, and where the last of them starts; -1 if there is none.
@@ -588,7 +588,7 @@ def follow_records(
     end = min(end, len(data))
     while 0 <= position < stop:
         if _read(data, position, end, record) != _RECORD or record.sys_flag & 4:
-            break  # a prepared or rolled back record has no place in a queue
+            break  # a prepared or rolled-back record has no place in a queue
         if raw.i64(data, position + 28) != base_offset + position:
             break
         if check_crc:
@@ -625,13 +625,13 @@ def patch_block(
     hosts: cython.const[cython.uchar][::1],
     is_sealed: cython.bint,
 ) -> None:
-    """Write the broker's fields into the sound records at `[start, stop)`, which go to the log together.
+    """Write the broker's fields into the valid records in `[start, stop)`, which are appended to the log together.
 
     Args:
         queue_offset: of the first record.
-        step: how much higher that of each following record is.
-        physical_offset: where the first record goes in the log.
-        hosts: 8 bytes of the born host and 8 of the store host; empty to leave the hosts that the records have.
+        step: difference between the queue offsets of consecutive records.
+        physical_offset: log position of the first record.
+        hosts: 8 bytes of the born host and 8 of the store host; if empty, the hosts of the records are kept.
         is_sealed: whether any record ends with a whole-record checksum, which is then computed again.
     """
     position: cython.Py_ssize_t = start
@@ -649,10 +649,10 @@ def patch_block(
 
 
 def seal_record(buffer: cython.uchar[::1], position: cython.Py_ssize_t) -> None:
-    """Compute the whole-record checksum of the sound record at `position` again; without one, do nothing."""
+    """Recompute the whole-record checksum of the valid record at `position`; without one, do nothing."""
     record: _Record = _Record()
     stop: cython.Py_ssize_t = position + raw.i32(buffer, position)
-    # One byte is enough to rule out nearly every record.
+    # One byte rules out almost every record.
     if buffer[stop - 20] != 0x5F or _read(buffer, position, stop, record) != RECORD:
         return
     if raw.ends_with_checksum(buffer, record.properties, stop):

@@ -1,4 +1,4 @@
-"""What is made of a table of records (`records.scan_records`): columns of values, hashes, and runs of one queue."""
+"""Columns of values, hashes, and runs of one queue, from a table of records (`records.scan_records`)."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _NUMBERS: Final = array("q")
 def _rows_of(
     places: cython.const[cython.longlong][::1], first: cython.Py_ssize_t, step: cython.Py_ssize_t
 ) -> cython.Py_ssize_t:
-    """Return how many rows the places are of."""
+    """Return the number of rows in `places`."""
     if not 0 <= first <= step - 2 or len(places) % step:
         raise ValueError(f"{len(places)} numbers have no place and size at {first} of every {step}")
     return len(places) // step
@@ -38,7 +38,7 @@ def _check_place(start: cython.longlong, size: cython.longlong, end: cython.Py_s
     return 0
 
 
-# Values are given as places: a row has where its value starts at `places[first + row * step]`, and its size next.
+# A column of values is given as places: the value of a row starts at `places[first + row * step]`; its size is next.
 
 
 def gather(
@@ -49,16 +49,16 @@ def gather(
     is_text: cython.bint = False,
     replaced: dict[int, bytes] | None = None,
 ) -> tuple[Any, bytearray, bytearray, int]:
-    """Copy values out of a buffer, as Arrow lays them out.
+    """Copy values out of a buffer in Arrow's layout.
 
     Args:
         buffer, places, first, step: the values.
-        is_text: replace what is not UTF-8 as `bytes.decode` does.
-        replaced: by row, what comes in the place of a value.
+        is_text: replace invalid UTF-8 as `bytes.decode` does.
+        replaced: by row, replacements of values.
 
     Returns:
-        Where the values begin and the last one ends, an `array('i')`; the values back to back; a bit for each row that
-        says whether it has a value, which is not empty; how many have none.
+        Where the values begin and the last one ends, an `array('i')`; the values back to back; a bit for each row, set
+        if it has a non-empty value; the number of rows without one.
 
     Raises:
         ValueError: the values have 2 GiB or more.
@@ -110,7 +110,7 @@ def distinct(
     first: cython.Py_ssize_t,
     step: cython.Py_ssize_t,
 ) -> tuple[list[bytes], Any]:
-    """Return each value once, in the order of their first rows, and an `array('q')` that says which one a row has."""
+    """Return the distinct values in order of their first rows, and an `array('q')` with the index for each row."""
     rows: cython.Py_ssize_t = _rows_of(places, first, step)
     found = raw.zeros(_NUMBERS, rows)
     numbers: dict[bytes, int] = {}
@@ -131,10 +131,10 @@ def distinct(
 def property_places(
     buffer: cython.const[cython.uchar][::1], table: cython.const[cython.longlong][::1], name: bytes
 ) -> Any:
-    """Return where each record has the value of a property: its last unit of this name that has one.
+    """Return where each record has the value of a property, from the last unit of this name with a value.
 
     Returns:
-        An `array('q')` of two numbers a row, the place and the size, which is 0 for a record without the property.
+        An `array('q')` of two numbers for each row: position and size; the size is 0 without the property.
     """
     rows: cython.Py_ssize_t = _rows_of(table, 16, 24)
     found = raw.zeros(_NUMBERS, 2 * rows)
@@ -157,12 +157,12 @@ def property_places(
 def property_units(
     buffer: cython.const[cython.uchar][::1], table: cython.const[cython.longlong][::1]
 ) -> tuple[Any, Any]:
-    """Return where all properties of the records are, as a tolerant reader takes them (`decode_properties`).
+    """Return the positions of all properties of the records, read tolerantly (`decode_properties`).
 
     Returns:
-        Which are the first units of each record, and last how many units there are, an `array('i')`; of each unit the
-        places and sizes of name and value, an `array('q')` of four numbers. A record has a name once, where it came
-        first, with the last value.
+        The index of each record's first unit, and last the number of units, an `array('i')`; for each unit position and
+        size of name and value, an `array('q')` of four numbers. A repeated name of a record is at its first place, with
+        the last value.
     """
     rows: cython.Py_ssize_t = _rows_of(table, 16, 24)
     firsts = array("i", bytes(4 * rows + 4))
@@ -208,16 +208,13 @@ def property_units(
                     units[4 * number + 3] = end - value
                 at = end + 1
             bounds[row + 1] = count
-        units = None  # an array with a view cannot be cut
+        units = None  # an array cannot be resized while a view of it exists
     del found[4 * count :]
     return firsts, found
 
 
 def java_hash(text: str) -> int:
-    """Return Java's `String.hashCode` of `text`: signed 32 bits, over UTF-16 code units.
-
-    A character beyond the basic plane counts as its two surrogates, as it does in Java.
-    """
+    """Return Java's `String.hashCode` of `text`: signed 32 bits, over UTF-16 code units."""
     return _signed(_hash_units(text.encode("utf-16-be", "surrogatepass"), 0))
 
 
@@ -265,7 +262,7 @@ def _signed(value: cython.uint) -> cython.int:
 
 
 def tags_codes(buffer: cython.const[cython.uchar][::1], table: cython.const[cython.longlong][::1]) -> Any:
-    """Return what a ConsumeQueue unit says of the tag of each record: its hash, or 0 without a tag."""
+    """Return the tags code of a ConsumeQueue unit for each record: the hash of its tag, or 0."""
     rows: cython.Py_ssize_t = len(table) // 24
     found = raw.zeros(_NUMBERS, rows)
     codes: cython.longlong[::1] = found
@@ -285,13 +282,13 @@ def key_hashes(
     stop: cython.Py_ssize_t,
     topic_hash: cython.uint,
 ) -> Any:
-    """Return the keys of the rows `[start, stop)`: of each its index hash, physical offset and store time.
+    """Return the index entries of the rows `[start, stop)`: for each key its hash, physical offset and store time.
 
     Args:
-        topic_hash: Java's hash, unsigned, of `TOPIC#`, which comes before every key of these records.
+        topic_hash: Java's hash, unsigned, of `TOPIC#`, the prefix of all these keys.
 
     Returns:
-        An `array('q')` of three numbers a key. The unique id of a record comes first, then its keys in their order.
+        An `array('q')` of three numbers for each key: first a record's unique id, then its keys in order.
     """
     row: cython.Py_ssize_t
     at: cython.Py_ssize_t
@@ -337,7 +334,7 @@ def key_hashes(
 @cython.inline
 @cython.exceptval(check=False)
 def _index_hash(value: cython.uint) -> cython.longlong:
-    """Return the hash under which the index files a key: the absolute value, and 0 for the one that has none."""
+    """Return the hash of a key in the index: the absolute value, or 0 for the one that has none."""
     signed: cython.longlong = _signed(value)
     return signed if signed >= 0 else -signed if signed > -2_147_483_647 - 1 else 0
 
@@ -345,11 +342,10 @@ def _index_hash(value: cython.uint) -> cython.longlong:
 def runs(
     buffer: cython.const[cython.uchar][::1], table: cython.const[cython.longlong][::1]
 ) -> list[tuple[bytes, int, int, int, int]]:
-    """Return which rows follow each other in one queue: topic, queue id, first row, row after the last, transaction.
+    """Return the runs of rows of one queue: topic, queue id, first row, row after the last, transaction bits.
 
-    The last are the transaction bits of the system flag, which all records of a run have in common. The queue offsets
-    of a run are consecutive; those of prepared and rolled back transaction records, which take no place in a queue, are
-    not looked at.
+    The transaction bits of the system flag are equal in a run. The queue offsets of a run are consecutive; those of
+    prepared and rolled-back transaction records, which have no place in a queue, are ignored.
     """
     found = []
     rows: cython.Py_ssize_t = len(table) // 24
@@ -373,12 +369,11 @@ def columns_of_runs(
     """Return physical offsets, sizes, tags codes and store times of the rows of some runs.
 
     Args:
-        table: of all records.
-        tags_codes: of all records.
-        runs: the first row and the row after the last of each.
+        table, tags_codes: of all records.
+        runs: the first row and the row after the last of each run.
 
     Raises:
-        ValueError: a run has rows that the table has not.
+        ValueError: a run has rows outside of the table.
     """
     rows: cython.Py_ssize_t = min(len(table) // 24, len(tags_codes))
     count: cython.Py_ssize_t = 0
@@ -417,7 +412,7 @@ def columns_of_runs(
 def _follows(
     data: cython.const[cython.uchar][::1], table: cython.const[cython.longlong][::1], at: cython.Py_ssize_t
 ) -> cython.bint:
-    """Tell whether the record of the row at `at` is the next one of the queue of the row before it."""
+    """Return whether the record of the row at `at` follows that of the previous row in the same queue."""
     before: cython.Py_ssize_t = at - 24
     if (
         table[at + 2] != table[before + 2]

@@ -1,4 +1,4 @@
-"""The timer's files: units of 52 bytes in its log, and slots of 32 bytes in its wheel."""
+"""The timer's files: units of 52 bytes in its log, slots of 32 bytes in its wheel."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def _is_timer_unit(units: cython.const[cython.uchar][::1], at: cython.Py_ssize_t
 @cython.inline
 @cython.exceptval(check=False)
 def _timer_slot(units: cython.const[cython.uchar][::1], at: cython.Py_ssize_t) -> cython.longlong:
-    """Return the time of the slot of a unit of the timer log; -1 for one that no timer can have written."""
+    """Return the slot time of a unit of the timer log; -1 for one that no timer can have written."""
     write_time: cython.longlong = raw.i64(units, at + 16)
     if not 0 <= write_time < 0x4000_0000_0000_0000:
         return -1
@@ -37,7 +37,7 @@ def _timer_slot(units: cython.const[cython.uchar][::1], at: cython.Py_ssize_t) -
 
 
 def timer_units(units: cython.const[cython.uchar][::1]) -> int:
-    """Return how many units of the timer log come before what is none."""
+    """Return the number of valid units of the timer log before the first invalid one."""
     row: cython.Py_ssize_t
     for row in range(len(units) // 52):
         if not _is_timer_unit(units, 52 * row):
@@ -46,7 +46,7 @@ def timer_units(units: cython.const[cython.uchar][::1]) -> int:
 
 
 def timer_units_ahead(units: cython.const[cython.uchar][::1], since_ms: cython.longlong) -> Any:
-    """Return the units of slots at or after a time: of each its slot's time and the place of its record."""
+    """Return slot time and record position of the units of slots at or after a time."""
     rows: cython.Py_ssize_t = len(units) // 52
     row: cython.Py_ssize_t
     count: cython.Py_ssize_t = 0
@@ -58,7 +58,7 @@ def timer_units_ahead(units: cython.const[cython.uchar][::1], since_ms: cython.l
             ahead[count] = slot_ms
             ahead[count + 1] = raw.i64(units, 52 * row + 28)
             count += 2
-    ahead = None  # what has a view cannot be cut
+    ahead = None  # an array cannot be resized while a view of it exists
     del found[count:]
     return found
 
@@ -71,19 +71,18 @@ def chain_timer_units(
     done: cython.const[cython.longlong][::1],
     waiting: dict[int, int],
 ) -> tuple[int, int]:
-    """Put units of the timer log that follow those before into the slots of a wheel.
+    """Add consecutive units of the timer log to the slots of a wheel.
 
     Args:
         wheel: all slots; one of second 0 is empty.
-        units: what is no unit is left out.
-        position: where the first of them lies in the timer log.
-        since_ms: slots before this time, which is not negative, are done with.
-        done: places of records that are done with, ascending.
-        waiting: for the hash of each topic how many messages wait; counted up here.
+        units: invalid ones are skipped.
+        position: of the first unit in the timer log.
+        since_ms: slots before this non-negative time are finished.
+        done: positions of finished records, ascending.
+        waiting: the number of waiting messages by hash of the topic; updated.
 
     Returns:
-        The earliest time of a slot that got a unit, and the latest of one that holds a record which is done with; -1
-        where there is none.
+        The earliest time of a slot that got a unit, and the latest of one with a finished record; -1 for none.
     """
     slots: cython.Py_ssize_t = len(wheel) // 32
     row: cython.Py_ssize_t
@@ -127,7 +126,7 @@ def chain_timer_units(
 
 
 def filled_slots(slots: cython.const[cython.uchar][::1], second: cython.longlong) -> list[int]:
-    """Return which slots of a wheel have a chain; the first is that of a second, the others follow."""
+    """Return the slots of a wheel that have a chain, counted from the slot of `second`."""
     return [
         row
         for row in range(len(slots) // 32)

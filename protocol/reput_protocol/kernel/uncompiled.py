@@ -1,4 +1,4 @@
-"""What `kernel` takes from Cython when it is not compiled: types that mean nothing, decorators that do nothing."""
+"""The interpreted kernel's substitute for Cython: types without meaning and decorators without effect."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from typing import Any, Final, TypeVar
 _Decorated = TypeVar("_Decorated")
 
 compiled: Final = False
-"""Whether the module that asks runs as machine code."""
+"""Whether the importing module runs as machine code."""
 
 
 def cast(_type: object, value: Any) -> Any:
-    """Return the value: an integer of Python has no size."""
+    """Return the value: Python's integers have no size."""
     return value
 
 
@@ -22,12 +22,12 @@ def declare(_type: object, value: Any) -> Any:
 
 
 def exceptval(*_args: object, **_options: object) -> Callable[[_Decorated], _Decorated]:
-    """Return what decorates a function without changing it."""
+    """Return a decorator without effect."""
     return cfunc
 
 
 def cfunc(decorated: _Decorated) -> _Decorated:
-    """Return the function or class as it is."""
+    """Return the function or class unchanged."""
     return decorated
 
 

@@ -1,4 +1,4 @@
-"""Units of a ConsumeQueue: 20 bytes that say where a record is in the log, its size and the hash of its tag."""
+"""Units of a ConsumeQueue: 20 bytes with a record's log position, size and tag hash."""
 
 from __future__ import annotations
 
@@ -26,17 +26,17 @@ def queue_units(
     end: cython.longlong,
     max_physical_offset: cython.longlong,
 ) -> tuple[bytearray, Any, int, int, int, int]:
-    """Make the units of messages that follow each other in a queue, and leave out those that it has already.
+    """Return the units of consecutive messages of a queue, without those that it has already.
 
     Args:
         physical_offsets, sizes, tags_codes: of each message.
-        queue_offset: of the first of them.
+        queue_offset: of the first message.
         end: the queue offset after the last unit of the queue; -1 for a queue without any.
         max_physical_offset: where the record of its last unit ends in the log.
 
     Returns:
-        The units; which messages they are of; where the record of the last one ends; how many would not go to their
-        own queue offset, and of the first of these its queue offset and the one that it would get.
+        The units; the messages they are for; where the record of the last one ends; how many would not get their own
+        queue offset, and for the first of these its queue offset and the one that it would get.
     """
     count: cython.Py_ssize_t = len(physical_offsets)
     made = bytearray(20 * count)
@@ -66,7 +66,7 @@ def queue_units(
             end += 1
             max_physical_offset = record_end
         queue_offset += 1
-    units = taken = None  # what has a view cannot be cut
+    units = taken = None  # arrays cannot be resized while views of them exist
     del made[20 * rows :]
     del numbers[rows:]
     return made, numbers, max_physical_offset, wrong, wrong_offset, wrong_end
@@ -85,21 +85,21 @@ def select_units(
     codes: object,
     accepts: object,
 ) -> tuple[int, int, int, list[tuple[int, int]], int]:
-    """Take units one after the other, up to the first that does not fit any more.
+    """Select units up to the first that exceeds a limit.
 
     Args:
-        log_start, log_end: the part of the log that can be read.
-        memory_from: where the records begin that have the limits of memory; those before have the limits of the disk.
-        max_bytes: a record that follows so many bytes is not taken.
+        log_start, log_end: the readable part of the log.
+        memory_from: records from here on have the limits of memory; earlier ones have those of the disk.
+        max_bytes: no record is added to this many bytes.
         memory_messages, memory_bytes, disk_messages, disk_bytes: the limits.
-        codes: hashes of the tags that are wanted, ascending; None for all. A unit that holds the address of an extended
-            entry in the place of its tags code has any tag.
-        accepts: told the place and the size of each record that is left, it says whether that is taken; with None the
-            scan ends before this unit. None if no one looks.
+        codes: hashes of the wanted tags, ascending; None for all. A unit with the address of an extended entry instead
+            of a tags code matches any tag.
+        accepts: called with position and size of each remaining record, returns whether to take it, or None to end the
+            scan before this unit. None accepts all.
 
     Returns:
-        How many units are done with; how many records are taken; their bytes; where they lie, as place and size of each
-        stretch; how many records are not in the log.
+        The number of processed units; of selected records; their bytes; position and size of each contiguous part; the
+        number of records that are not in the log.
     """
     rows: cython.Py_ssize_t = len(units) // 20
     row: cython.Py_ssize_t
@@ -161,9 +161,9 @@ def select_units(
 def damaged_unit(
     units: cython.const[cython.uchar][::1], log_end: cython.longlong, file_size: cython.longlong
 ) -> int:
-    """Return which unit is the first that points to where no record can be or could have been; -1 if none does.
+    """Return the first unit that points to where no record can be or could have been; -1 if there is none.
 
-    A record lies within one file of the log, and pre-blank units point nowhere.
+    A record is within one file of the log; pre-blank units point nowhere.
     """
     if file_size <= 0:
         raise ValueError(f"files of the log have no {file_size} bytes")
@@ -184,7 +184,7 @@ def files_of_units(
     log_end: cython.longlong,
     file_size: cython.longlong,
 ) -> list[int]:
-    """Return a place in every file of the log in which a record of the units lies."""
+    """Return a position in every file of the log that has a record of the units."""
     if file_size <= 0:
         raise ValueError(f"files of the log have no {file_size} bytes")
     places = {}
@@ -200,7 +200,7 @@ def files_of_units(
 
 
 def valid_units(units: cython.const[cython.uchar][::1], place_limit: cython.longlong) -> int:
-    """Return how many units come before the first that is not valid, or whose record lies at or after a place."""
+    """Return the number of units before the first that is invalid or whose record is at or after `place_limit`."""
     row: cython.Py_ssize_t
     for row in range(len(units) // 20):
         place: cython.longlong = raw.i64(units, 20 * row)
@@ -210,9 +210,9 @@ def valid_units(units: cython.const[cython.uchar][::1], place_limit: cython.long
 
 
 def address_units(units: cython.const[cython.uchar][::1], log_start: cython.longlong) -> tuple[int, int]:
-    """Return the first and the last unit that hold the address of an extended entry; -1 twice if none does.
+    """Return the first and the last unit with the address of an extended entry; -1 twice without any.
 
-    Units of records before `log_start` do not count.
+    Units of records before `log_start` are ignored.
     """
     first: cython.Py_ssize_t = -1
     last: cython.Py_ssize_t = -1
@@ -232,16 +232,16 @@ def stray_units(
     may_be_blank: cython.bint,
     damaged: cython.const[cython.longlong][::1],
 ) -> tuple[list[int], int]:
-    """Return which units name neither an expired record nor damaged bytes of the log.
+    """Return the units that point neither to an expired record nor to damaged bytes of the log.
 
     Args:
-        log_start: where the log begins, which is not negative.
-        log_end: units of records at or behind it are only counted; -1: they are like all others.
-        may_be_blank: whether pre-blank units are left out.
+        log_start: the start of the log, not negative.
+        log_end: units of records at or after it are only counted; -1: treat them like all others.
+        may_be_blank: whether to skip pre-blank units.
         damaged: start and end of each damaged part of the log.
 
     Returns:
-        These units, and how many were only counted.
+        These units, and the number of those that were only counted.
     """
     stray = []
     behind: cython.Py_ssize_t = 0
@@ -273,10 +273,10 @@ def differing_units(
     records: cython.const[cython.longlong][::1],
     start: cython.Py_ssize_t,
 ) -> list[int]:
-    """Return which of the records from `start` on, one for each unit, are not those that the units point at.
+    """Return which records from `start` on, one for each unit, differ from those that the units point to.
 
     Args:
-        records: queue offset, place and size of each record.
+        records: queue offset, position and size of each record.
     """
     rows: cython.Py_ssize_t = len(units) // 20
     if not start >= 0 or len(records) < 3 * (start + rows):

@@ -1,1 +1,1 @@
-"""A message as bytes and as values: its layout and ids, blocks of records, and views of stored ones."""
+"""The record, the one binary form of a message: its layout, ids, blocks of records, and views of stored ones."""

@@ -1,4 +1,4 @@
-"""The body of RocketMQ's batch send (requests 320, and 310 with its batch flag): small units, back to back.
+"""The body of RocketMQ's batch send (request 320, and 310 with its batch flag): units, back to back.
 
     size  field
     ----  ------------------------------------
@@ -9,7 +9,7 @@
      4+n  body length, body
      2+p  properties length, properties text
 
-Topic, queue and times come from the request's header; the broker makes an ordinary record of every unit.
+Topic, queue and times are in the request's header; the broker makes an ordinary record of every unit.
 (RocketMQ: MessageDecoder.encodeMessages.)
 """
 
@@ -32,7 +32,7 @@ UNIT_BYTES_MIN: Final = _HEAD.size + _PROPERTIES_SIZE.size
 
 
 class BatchItem(NamedTuple):
-    """One message of a client batch: its flag, its body as sent and its properties text."""
+    """One message of a client batch: flag, body as sent, encoded properties."""
 
     flag: int
     body: bytes
@@ -40,7 +40,7 @@ class BatchItem(NamedTuple):
 
 
 def encode_batch(items: Iterable[BatchItem]) -> bytes:
-    """Return the request body that carries `items`, in order.
+    """Return the request body for `items`, in order.
 
     Raises:
         InvalidMessage: properties of more than 32767 bytes.
@@ -62,9 +62,9 @@ def encode_batch(items: Iterable[BatchItem]) -> bytes:
 
 
 def decode_batch(body: Buffer, count_max: int | None = None) -> list[BatchItem]:
-    """Return the units of a batch request's body, bytes copied out; at most `count_max` of them are taken.
+    """Return the units of a batch as copies; at most `count_max`.
 
-    The two unused fields are not looked at, as RocketMQ does not look at them either.
+    The two unused fields are ignored, as by RocketMQ.
 
     Raises:
         RecordMalformed: a unit's lengths do not add up, the body ends within a unit, or there are too many.
@@ -116,18 +116,18 @@ def records_of_batch(
     limits: BlockLimits,
     unusual: Sequence[bytes] = (),
 ) -> tuple[bytearray, BlockCheck] | None:
-    """Return the records of a batch back to back; None if anything is wrong with it, which `decode_batch` names.
+    """Return the records of a batch back to back; None if it is malformed, for which `decode_batch` has the reason.
 
-    The broker's fields are zeros (see `put_block.patch_block`); the properties are the units' as they are.
+    The broker's fields are zero (see `put_block.patch_block`); the properties are those of the units.
 
     Args:
         batch: the units.
-        count_max: how many there may be.
+        count_max: maximum number of units.
         limits: of a body and its properties.
-        unusual: a batch with one of these in the properties of a message gives None, too.
+        unusual: also return None if the properties of a message have one of these names.
 
     Raises:
-        InvalidMessage: no record can hold `topic`.
+        InvalidMessage: `topic` does not fit into a record.
     """
     if len(batch) < UNIT_BYTES_MIN:
         return None

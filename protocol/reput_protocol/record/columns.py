@@ -1,4 +1,4 @@
-"""Records as NumPy columns: one row per record, numbers as arrays, texts and bodies where they are in the buffer."""
+"""Records as NumPy columns: one row per record; numbers as arrays, texts and bodies as positions in the buffer."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ BoolArray: TypeAlias = NDArray[np.bool_]
 
 _NUMBER: Final = {name: number for number, name in enumerate(COLUMNS)}
 _IN_TABLE: Final = {TAGS: number.TAG, UNIQ_KEY: number.UNIQUE_ID, KEYS: number.KEYS}
-"""Where the values of some properties are in a row."""
+"""The position of some properties' values in a row."""
 
 
 class Places(NamedTuple):
-    """Where the values of a column of bytes are: of row i at `numbers[first + i * step]`, and the size next to it."""
+    """Positions of a column of bytes: that of row i is `numbers[first + i * step]`, its size is the next number."""
 
     numbers: array[int] | memoryview
     first: int
@@ -34,13 +34,13 @@ class Places(NamedTuple):
 
 
 class RecordColumns:
-    """Columns of sound records in `buffer`; row i is the i-th record.
+    """Columns of valid records in `buffer`; row i is the i-th record.
 
-    Positions are bytes from the buffer's start. Every column is an array of its own, made when it is asked for.
+    Positions are bytes from the buffer's start. Every column is a new array, created when it is requested.
 
     Args:
         buffer: what the kernel has read.
-        table: the numbers that it found (`COLUMNS`), those of one record after the other.
+        table: the kernel's numbers (`COLUMNS`), record after record.
     """
 
     __slots__ = ("_table", "buffer")
@@ -54,7 +54,7 @@ class RecordColumns:
 
     @property
     def table(self) -> memoryview:
-        """The numbers of all records, as the kernel takes them."""
+        """The numbers of all records in the kernel's form."""
         flat: Any = self._table.ravel()
         return memoryview(flat)
 
@@ -69,12 +69,12 @@ class RecordColumns:
 
     @property
     def size(self) -> NDArray[np.int32]:
-        """Bytes of each whole record."""
+        """Size of each whole record in bytes."""
         return self.numbers("size").astype(np.int32)
 
     @property
     def end(self) -> int:
-        """Where the last record ends; there must be one."""
+        """Where the last record ends; requires one."""
         return int(self._table[-1, number.POSITION] + self._table[-1, number.SIZE])
 
     @property
@@ -99,7 +99,7 @@ class RecordColumns:
 
     @property
     def physical_offset(self) -> IntArray:
-        """Where in the commit log each record says that it is."""
+        """The commit-log position that each record states."""
         return self.numbers("physical_offset")
 
     @property
@@ -119,12 +119,12 @@ class RecordColumns:
 
     @property
     def reconsume_times(self) -> NDArray[np.int32]:
-        """How often each was sent back."""
+        """How often each message was given back."""
         return self.numbers("reconsume_times").astype(np.int32)
 
     @property
     def prepared_transaction_offset(self) -> IntArray:
-        """Where the prepared half of a committed message is."""
+        """The position of the prepared half of a committed message."""
         return self.numbers("prepared_transaction_offset")
 
     @property
@@ -134,7 +134,7 @@ class RecordColumns:
 
     @property
     def body_size(self) -> IntArray:
-        """Bytes of each body."""
+        """Size of each body in bytes."""
         return self.numbers("body_size")
 
     @property
@@ -167,32 +167,32 @@ class RecordColumns:
         return Host.unpack(memoryview(self.buffer)[end - size : end])
 
     def part(self, name: str) -> Places:
-        """Return where `body`, `topic` or `properties` of each record is."""
+        """Return the positions of `body`, `topic` or `properties`."""
         return Places(self.table, _NUMBER[f"{name}_position"], number.WIDTH)
 
     def property(self, name: str) -> Places:
-        """Return where the value of a property is in each record."""
+        """Return the positions of a property's values."""
         if name in _IN_TABLE:
             return Places(self.table, _IN_TABLE[name], number.WIDTH)
         return Places(property_places(self.buffer, self.table, name.encode()), 0, 2)
 
     def distinct(self, places: Places) -> tuple[list[str | None], IntArray]:
-        """Return the distinct values as text, None for none, and which of them each record has."""
+        """Return the distinct values as text, or None, and the index of each record's value."""
         values, codes = distinct(self.buffer, *places)
         return [value.decode(errors="replace") if value else None for value in values], np.asarray(codes)
 
     def gather(
         self, places: Places, *, is_text: bool = False, replaced: dict[int, bytes] | None = None
     ) -> tuple[array[int], bytearray, bytearray, int]:
-        """Copy values out of the buffer, as Arrow lays them out (`gather`)."""
+        """Copy values out of the buffer in Arrow's layout (`gather`)."""
         return gather(self.buffer, *places, is_text, replaced)
 
     def property_units(self) -> tuple[array[int], array[int]]:
-        """Return where names and values of all properties are (`property_units`)."""
+        """Return the positions of the names and values of all properties (`property_units`)."""
         return property_units(self.buffer, self.table)
 
     def take(self, rows: Any) -> Self:
-        """Return the columns of some records only, by row number, by mask, or from one to another."""
+        """Return the columns of some records, by row numbers, mask or slice."""
         return type(self)(self.buffer, self._table[rows])
 
     def with_tag(self, wanted: Iterable[str]) -> Self:
@@ -202,13 +202,13 @@ class RecordColumns:
         return self.take(np.array([value in chosen for value in values], np.bool_)[codes])
 
     def checksum_faults(self, *, bodies: bool = True) -> list[tuple[int, str]]:
-        """Check the checksum of every body, and that of the whole record where there is one.
+        """Verify the checksum of every body, and that of the whole record if there is one.
 
         Args:
-            bodies: False for a reader that returns no bodies: then only records with a checksum of the whole.
+            bodies: False for readers that return no bodies: verify only whole-record checksums.
 
         Returns:
-            The row of each that fails, and what is wrong.
+            The row of each failed record, and the reason.
         """
         return checksum_faults(self.buffer, self.table, bodies)
 

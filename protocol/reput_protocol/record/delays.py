@@ -1,6 +1,6 @@
-"""When a message is to be delivered, as its sender says it: a level, a time from now, or a moment.
+"""Delivery times: a delay level, a delay in seconds, or a moment.
 
-The levels of RocketMQ are fixed delays, and a delayed message's ConsumeQueue unit holds its time. (RocketMQ:
+RocketMQ's levels are fixed delays; the ConsumeQueue unit of a message with a level has its delivery time. (RocketMQ:
 Message.setDelayTimeLevel, setDelayTimeMs, setDeliverTimeMs; DefaultMessageStore, ScheduleMessageService.)
 """
 
@@ -18,19 +18,19 @@ DELAY_LEVELS_MS: Final = tuple(
     1000 * seconds
     for seconds in (1, 5, 10, 30, 60, 120, 180, 240, 300, 360, 420, 480, 540, 600, 1200, 1800, 3600, 7200)
 )
-"""Level 1 is the first; the broker parks a message of level n in queue n - 1 of `SCHEDULE_TOPIC_XXXX`."""
+"""Delays of the levels from 1 on; the broker stores a message of level n in queue n - 1 of `SCHEDULE_TOPIC_XXXX`."""
 
 
 _UNITS_MS: Final = {"s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 
 
 def parse_delay_levels(text: str) -> tuple[int, ...]:
-    """Return the delays, in ms, that RocketMQ's option messageDelayLevel lists: `1s 5s 10m 2h`.
+    """Return the delays, in ms, in RocketMQ's option messageDelayLevel: `1s 5s 10m 2h`.
 
     (RocketMQ: ScheduleMessageService.parseDelayLevel.)
 
     Raises:
-        ValueError: naming what is no delay.
+        ValueError: a word is not a delay; the text names it.
     """
     delays: list[int] = []
     for word in text.split():
@@ -46,43 +46,42 @@ def parse_delay_levels(text: str) -> tuple[int, ...]:
 
 
 def deliver_time(delay: bytes | None, store_timestamp_ms: int, levels_ms: Sequence[int]) -> int | None:
-    """Return when a parked message with the property `DELAY` is due, in ms; None without a level above 0.
+    """Return when a message with the property `DELAY` is due, in ms; None without a level above 0.
 
-    A level beyond the table counts as its last one. Text that is no number counts as no level.
+    A level beyond the table means its last one. Text that is not a number means no level.
     """
     if not delay or not delay.isdigit() or len(delay) > 10:
         return None
     level = min(int(delay), len(levels_ms))
     if level <= 0:
         return None
-    # Wraps as Java's does: a damaged timestamp must not be one that a unit's 64 bits cannot hold.
+    # Wraps like Java's: with a damaged timestamp the result must still fit into the 64 bits of a unit.
     return (store_timestamp_ms + levels_ms[level - 1] + (1 << 63)) % (1 << 64) - (1 << 63)
 
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND: Final = timedelta(microseconds=1)
 _DELAY_MAX_S: Final = 10**11
-"""Some three thousand years. How far ahead messages are really taken is the broker's to say, and much less."""
+"""About three thousand years. The broker's own limit is much lower."""
 
 
 class Delay(NamedTuple):
-    """The property that asks for a delay: its name and its value."""
+    """The property that requests a delay: name and value."""
 
     name: str
     value: str
 
 
 def delay_of(delay_level: int | None, delay_s: float | None, deliver_at: datetime | None) -> Delay | None:
-    """Return the property that says what one of the three asks for; None for nothing, and for a delay of 0 seconds.
+    """Return the property for one of the three; None without any, and for 0 seconds.
 
     Args:
         delay_level: 1 to 18, RocketMQ's fixed delays from one second to two hours.
-        delay_s: seconds from the moment at which the broker stores the message, rounded up to milliseconds.
-        deliver_at: the moment, rounded up likewise. Without a time zone it is local time, as everywhere in Python. One
-            that has passed delivers at once.
+        delay_s: seconds from when the broker stores the message, rounded up to milliseconds.
+        deliver_at: the moment, rounded up likewise; local time without a time zone. A past one delivers at once.
 
     Raises:
-        InvalidMessage: more than one is given, or its value is of a wrong type or out of range.
+        InvalidMessage: more than one is given, or the value has a wrong type or is out of range.
     """
     if (delay_level is not None) + (delay_s is not None) + (deliver_at is not None) > 1:
         raise InvalidMessage("a message has one delay; pass one of delay_level=, delay_s= and deliver_at=")
@@ -112,7 +111,7 @@ def _checked_delay_ms(delay_s: object) -> int:
         raise InvalidMessage(
             f"delay_s {delay_s!r} must be seconds from 0 on; nothing is delivered before it is sent"
         )
-    # Never early, but what floats add to a whole number of milliseconds is no millisecond of its own.
+    # Rounded up, so that it is never early, but without the rounding error of floats.
     return math.ceil(round(delay_s * 1000, 3))
 
 

@@ -1,7 +1,7 @@
-"""What follows the log: the rows that ConsumeQueue and index are built from.
+"""The rows from which ConsumeQueue and index are built.
 
-The bytes come from the broker's own log, so no checksums are verified; but lengths are, so that nothing is read outside
-of the buffer and damage stops the scan instead of misleading it.
+The bytes come from the broker's own log, so checksums are not verified. Lengths are, so that nothing outside of the
+buffer is read and damage stops the scan.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ _NUMBER: Final = {name: number for number, name in enumerate(COLUMNS)}
 
 
 SEEN: Final = (0, TRANSACTION_COMMIT)
-"""The transaction bits of records that consumers see: prepared and rolled back ones take no place in their queue."""
+"""Transaction bits of records that consumers see; prepared and rolled-back ones have no place in their queue."""
 
 
 class DispatchRun(NamedTuple):
-    """Rows `[start, stop)` follow each other in one queue of one topic, with consecutive queue offsets."""
+    """Rows `[start, stop)` belong to one queue of one topic, with consecutive queue offsets."""
 
     topic: str
     queue_id: int
@@ -39,20 +39,20 @@ class DispatchRun(NamedTuple):
     """The transaction bits of the system flag, the same in all of them."""
 
 
-_run: Final = partial(tuple.__new__, DispatchRun)  # skips the Python-level constructor of a named tuple
+_run: Final = partial(tuple.__new__, DispatchRun)  # avoids the Python-level constructor of a named tuple
 
 
 class DispatchRows:
-    """One row per whole record at the beginning of the scanned bytes.
+    """One row per whole record from the start of the scanned bytes on.
 
     Attributes:
         data: the scanned bytes; positions count from their start.
-        table: `len(COLUMNS)` numbers a record.
+        table: `len(COLUMNS)` numbers for each record.
         runs: which rows belong to which queue.
-        tags_codes: what a ConsumeQueue unit says of each tag, or when a record of the schedule topic is due.
+        tags_codes: the tags code of each ConsumeQueue unit; for records of the schedule topic, when they are due.
         consumed: where the rows end.
-        stopped_by: what is there. None is the end of the buffer, otherwise a blank record, the beginning of a record
-            whose rest is missing, or something that is no record, with the reason.
+        stopped_by: what is there: None at the end of the buffer, otherwise a blank record, an incomplete record, or
+            bytes that are not a record, with the reason.
     """
 
     __slots__ = ("consumed", "data", "runs", "stopped_by", "table", "tags_codes")
@@ -87,23 +87,23 @@ class DispatchRows:
 
     @property
     def last_store_timestamp_ms(self) -> int:
-        """The store time of the last row; there must be one."""
+        """The store time of the last row; requires one."""
         return self.table[STORE_TIMESTAMP_MS - WIDTH]
 
     def properties(self, row: int) -> bytes:
-        """Return the properties text of a record."""
+        """Return the encoded properties of a record."""
         at = WIDTH * row + PROPERTIES
         start, size = self.table[at : at + 2]
         return bytes(memoryview(self.data)[start : start + size])
 
     def keys(self) -> array[int]:
-        """Return the keys under which the records are found: of each its index hash, physical offset and store time.
+        """Return the index entries of the records: for each key its hash, physical offset and store time.
 
         A key is indexed as `TOPIC#KEY` under Java's string hash (store format 5.2, 5.6; RocketMQ:
-        IndexService.buildIndex). Rolled back transaction records have none.
+        IndexService.buildIndex). Rolled-back transaction records have none.
         """
         found: array[int] = array("q")
-        merged: list[tuple[str, int, int]] = []  # runs of different queues of one topic have their keys alike
+        merged: list[tuple[str, int, int]] = []  # runs of different queues of one topic are hashed alike
         for topic, _, start, stop, transaction in self.runs:
             if transaction == TRANSACTION_ROLLBACK:
                 continue
@@ -115,7 +115,7 @@ class DispatchRows:
         return found
 
     def _note_due_times(self, run: DispatchRun, levels_ms: Sequence[int]) -> None:
-        """Put the time when it is due in the place of the tag, of each record with a delay level."""
+        """Replace the tags code of each record with a delay level by the time when it is due."""
         stored_at = self.column("store_timestamp_ms")
         for row in range(run.start, run.stop):
             level = find_property(self.properties(row), b"DELAY")
@@ -129,8 +129,8 @@ def scan_dispatch(
 ) -> DispatchRows:
     """Return the rows of all whole records from the buffer's start on.
 
-    With `base_physical_offset`, the log offset of the buffer's start, a record that claims another place is invalid
-    and ends the rows. `levels_ms` are the delay levels, which decide when a delayed message is due.
+    With `base_physical_offset`, the log offset of the buffer's start, a record that states another place is invalid and
+    ends the rows. `levels_ms` are the delay levels.
     """
     offset = -1 if base_physical_offset is None else base_physical_offset
     table, end, status, size, reason = scan_records(buffer, 0, len(buffer), offset)
@@ -146,5 +146,5 @@ def topic_text(topic: bytes) -> str:
 
 @lru_cache(maxsize=4096)
 def _prefix_hash(topic: str) -> int:
-    """Return Java's hash of what comes before every key of a topic, unsigned."""
+    """Return Java's hash of the prefix of a topic's keys, unsigned."""
     return java_hash(f"{topic}#") & 0xFFFF_FFFF

@@ -1,4 +1,4 @@
-"""Network addresses as records and message ids hold them: raw address bytes, then a 32-bit port."""
+"""Network addresses in records and message ids: address bytes, then a 32-bit port."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Host(NamedTuple):
         """Read `ip:port` or `[ipv6]:port`.
 
         Raises:
-            ValueError: no port, or not an IP address. Names are not looked up here.
+            ValueError: no port, or not an IP address. Names are not resolved.
         """
         ip, separator, port = text.rpartition(":")
         if not separator or not port.isdecimal() or int(port) > 65_535:
@@ -76,10 +76,10 @@ ZERO_HOST: Final = Host("0.0.0.0", 0)
 
 
 def born_host_bytes(ip: str, port: int) -> bytes:
-    """Return the 8 bytes that a stored record holds for the peer `ip`.
+    """Return the 8 bytes that a stored record has for the peer `ip`.
 
-    An IPv4 address stays, one mapped into IPv6 is unwrapped, any other IPv6 address becomes 0.0.0.0: some RocketMQ
-    clients read every host as 8 bytes, so a longer one would shift all that follows.
+    An IPv4 address is kept, one mapped into IPv6 is unwrapped, any other IPv6 address becomes 0.0.0.0: some RocketMQ
+    clients read every host as 8 bytes, so a longer one would shift the rest of the record for them.
     """
     address = ipaddress.ip_address(ip.partition("%")[0])
     if isinstance(address, ipaddress.IPv6Address):

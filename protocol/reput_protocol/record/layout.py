@@ -15,19 +15,19 @@
        8  STORETIMESTAMP               ms, the broker's clock
      8|20 STOREHOST                    as BORNHOST, by SYSFLAG's 0x20
        4  RECONSUMETIMES               how often a consumer sent it back
-       8  PREPARED_TRANSACTION_OFFSET  of a committed message: where its prepared half lies; else 0
+       8  PREPARED_TRANSACTION_OFFSET  of a committed message: position of its prepared half; else 0
      4+n  BODYLEN, BODY                as sent, possibly compressed
      1+t  TOPICLEN, TOPIC              UTF-8; the length is signed: 1 byte in version 1, 2 in version 2
      2+p  PROPLEN, PROPERTIES          0 to 32767 bytes, see properties.py
 
-All integers are big-endian and signed. With two 4-byte addresses BODYLEN lies at byte 84 and the whole takes
+All integers are big-endian and signed. With two 4-byte addresses BODYLEN is at byte 84 and the record has
 91 + n + t + p bytes, one more in version 2, 12 more for each IPv6 address. All-zero bytes are never a record.
 
-Where no further record fits into a commit-log file, a blank record ends it: 4 bytes that say how much of the file is
-left, then CB D4 31 94.
+If no further record fits into a commit-log file, a blank record ends it: 4 bytes with the size of the rest of the file,
+then CB D4 31 94.
 
 A record may end with a checksum of itself as its last property: `__CRC32#` 0x01, ten decimal digits with the least
-significant first, 0x02. It covers every byte before these twenty, offsets and store timestamp included.
+significant first, 0x02. It covers every byte before these twenty, including offsets and store timestamp.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ MAGIC_V2: Final = -626_843_477
 MAGIC_BLANK: Final = -875_286_124
 BLANK_BYTES: Final = 8
 MESSAGE_BYTES_MAX: Final = 4 * 1024 * 1024
-"""The largest body, unless a broker is configured otherwise."""
+"""Default maximum size of a body."""
 
 BORN_HOST_IPV6: Final = 0x10
 STORE_HOST_IPV6: Final = 0x20
@@ -55,20 +55,18 @@ TRANSACTION_BITS: Final = 0xC
 TRANSACTION_PREPARED: Final = 0x4
 TRANSACTION_COMMIT: Final = 0x8
 TRANSACTION_ROLLBACK: Final = 0xC
-CLIENT_BITS: Final = 0x701
-"""SYSFLAG bits a client may set in a put block: the body is compressed, and how."""
 
 QUEUE_OFFSET_AT: Final = 20
 SYS_FLAG_AT: Final = 36
 BORN_HOST_AT: Final = 48
 HEAD_BYTES: Final = 88
-"""Everything before the body, with two 4-byte addresses."""
+"""Size of everything before the body, with two 4-byte addresses."""
 RECORD_BYTES_MIN: Final = HEAD_BYTES + 1 + 1 + 2
 """Version 1, a topic of one byte, nothing else."""
 
 SIZE_MAGIC: Final = struct.Struct(">ii")
 FRONT: Final = struct.Struct(">iiiiiqqiq")
-"""TOTALSIZE to BORNTIMESTAMP: the part that lies at the same place in every record."""
+"""TOTALSIZE to BORNTIMESTAMP, the fields at fixed positions."""
 BACK: Final = struct.Struct(">iqi")
 """RECONSUMETIMES to BODYLEN."""
 OFFSETS: Final = struct.Struct(">qq")
@@ -94,12 +92,12 @@ def record_version_for(topic: str) -> int:
 
 @lru_cache(maxsize=1024)
 def topic_field(topic: bytes, version: int = 0) -> tuple[int, bytes]:
-    """Return the magic that `topic` calls for and its length-prefixed bytes; cached, as topics are few.
+    """Return the magic of a record with `topic`, and the length-prefixed topic; cached, as topics are few.
 
-    `version` is that of the record; 0 is the one that RocketMQ would choose.
+    `version` is that of the record; 0 chooses as RocketMQ does.
 
     Raises:
-        InvalidMessage: empty, no UTF-8, or too long for the version.
+        InvalidMessage: the topic is empty, not UTF-8, or too long for the version.
     """
     try:
         version = version or record_version_for(topic.decode())
@@ -116,7 +114,7 @@ def topic_field(topic: bytes, version: int = 0) -> tuple[int, bytes]:
 
 
 def record_bytes(body_size: int, topic: str, properties_size: int, sys_flag: int = 0) -> int:
-    """Return the size of a whole record; the host bits of `sys_flag` say which addresses are IPv6."""
+    """Return the size of a record; the host bits of `sys_flag` say which addresses are IPv6."""
     fixed = HEAD_BYTES + 2 + len(topic_field(topic.encode())[1])
     return (
         fixed
@@ -128,12 +126,12 @@ def record_bytes(body_size: int, topic: str, properties_size: int, sys_flag: int
 
 
 def encode_blank(size: int) -> bytes:
-    """Return the 8 bytes that end a file of which `size` bytes, these included, are left."""
+    """Return the 8 bytes that end a file of which `size` bytes, including these, are left."""
     return SIZE_MAGIC.pack(size, MAGIC_BLANK)
 
 
 def crc_property(record_without_it: Buffer) -> bytes:
-    """Return the 20 bytes of the whole-record checksum of everything before them."""
+    """Return the 20 bytes of the whole-record checksum for the bytes before them."""
     digits = str(crc31(record_without_it))[::-1].ljust(10, "0")
     return f"{CRC32}\x01{digits}\x02".encode()
 
@@ -143,13 +141,13 @@ assert FRONT.size == BORN_HOST_AT
 
 
 HEAD_BYTES_MAX: Final = HEAD_BYTES + 24
-"""Everything before the body, with two IPv6 addresses."""
+"""Size of everything before the body, with two IPv6 addresses."""
 
 
 def properties_of(buffer: Buffer, position: int, size: int) -> bytes | None:
-    """Return a copy of the properties text of the record at `position`, without a look at its body.
+    """Return a copy of the encoded properties of the record at `position`, without reading its body.
 
-    None if no record of `size` bytes is there, or its lengths do not add up.
+    None if there is no record of `size` bytes, or its lengths do not add up.
     """
     end = position + size
     if size < RECORD_BYTES_MIN or end > len(buffer):
@@ -165,7 +163,7 @@ def properties_of(buffer: Buffer, position: int, size: int) -> bytes | None:
 def tail_position(buffer: Buffer, position: int, size: int) -> int | None:
     """Return where the tail of the record at `position` begins: TOPICLEN, TOPIC, PROPLEN, PROPERTIES.
 
-    Of the record, which is said to have `size` bytes, `buffer` holds at least `HEAD_BYTES_MAX`, or all. The result
+    `buffer` has at least `HEAD_BYTES_MAX` bytes of the record, or all; the record should have `size` bytes. The result
     counts from where `position` does; None if this is not the head of such a record.
     """
     if size < HEAD_BYTES:
@@ -182,7 +180,7 @@ def tail_position(buffer: Buffer, position: int, size: int) -> int | None:
 
 
 def properties_of_tail(buffer: Buffer, start: int, end: int, magic: int) -> bytes | None:
-    """Return the properties text of a record with this magic whose tail fills `[start, end)` of `buffer`."""
+    """Return the encoded properties of a record with this magic whose tail is `[start, end)` of `buffer`."""
     length_size = 1 if magic == MAGIC_V1 else 2
     topic = start + length_size
     if topic + 2 > end:

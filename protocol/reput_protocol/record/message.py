@@ -1,4 +1,4 @@
-"""What a producer sends, and where: `Message` and `MessageQueue`."""
+"""What a producer sends and where to: `Message` and `MessageQueue`."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class MessageQueue(Struct, frozen=True, order=True, gc=False, rename="camel"):
     queue_id: Annotated[int, Meta(ge=-(1 << 63), le=(1 << 63) - 1)]
 
     def __iter__(self) -> Iterator[Any]:
-        """Return topic, broker name and queue id, for those who take a queue apart."""
+        """Yield topic, broker name and queue id, for unpacking."""
         return iter((self.topic, self.broker_name, self.queue_id))
 
 
@@ -43,11 +43,10 @@ class MessageQueue(Struct, frozen=True, order=True, gc=False, rename="camel"):
 class Message:
     """A message to be sent.
 
-    `tag` is what consumers filter by, `keys` are what it can be found by, `properties` are the application's own.
-    `flag` is 32 bits for the application that nobody else looks at. `unique_id` is the id under which the message is
-    known to RocketMQ's tools; a producer makes one if it is None. `delay` is what `delay_level`, `delay_s` or
-    `deliver_at` came to, None for a message that is delivered at once. Everything is checked here, once, so a message
-    is not to be changed afterwards.
+    Consumers filter by `tag`; the message can be found by `keys`; `properties` and the 32 bits of `flag` are the
+    application's. `unique_id` identifies the message in RocketMQ's tools; a producer generates one if it is None.
+    `delay` is the property for `delay_level`, `delay_s` or `deliver_at`, None for immediate delivery. Everything is
+    validated by the constructor, so do not change a message afterwards.
     """
 
     topic: str
@@ -73,23 +72,23 @@ class Message:
         delay_s: float | None = None,
         deliver_at: datetime | None = None,
     ) -> None:
-        """Check and keep the parts; `body` is kept as it is, not copied.
+        """Validate and keep the parts; `body` is not copied.
 
-        At most one of the last three says that consumers get the message later:
+        At most one of the last three delays the delivery:
 
         Args:
             delay_level: 1 to 18, RocketMQ's fixed delays: 1 5 10 30 s, 1 to 10 20 30 min, 1 2 h.
-            delay_s: seconds from when the broker stores it; 0 is no delay.
-            deliver_at: the moment; without a time zone it is local time. One that has passed is no delay.
+            delay_s: seconds from when the broker stores the message; 0 is no delay.
+            deliver_at: the moment; local time without a time zone. A past one is no delay.
 
         Raises:
-            InvalidName: the topic's name breaks the rules, or the topic takes no messages from clients.
-            InvalidMessage: any other part cannot be sent; the text names it and what to do.
+            InvalidName: the topic's name is not valid, or clients may not send to the topic.
+            InvalidMessage: another part cannot be sent; the text says which, and the remedy.
         """
         check_send_topic(topic)
         if type(body) is not bytes:
             body = checked_body(body)
-        # `isprintable` is a quick way to rule out the separators: they, with all control characters, are not.
+        # `isprintable` quickly rules out the separators, which are control characters.
         if tag is not None and (
             type(tag) is not str or not tag or not tag.isprintable() or "||" in tag or " " in tag
         ):
@@ -115,23 +114,23 @@ class Message:
 
     @property
     def is_delayed(self) -> bool:
-        """Whether consumers get it later. Such a message travels in a request of its own (310), never in a block."""
+        """Whether its delivery is delayed. Such a message is sent alone (310), never in a block."""
         return self.delay is not None
 
 
 def encode_properties_text(message: Message, unique_id: str | None) -> bytes:
-    """Return the canonical properties text of `message`, its unique id first, its delay last.
+    """Return the canonical properties of `message`, its unique id first, its delay last.
 
-    `unique_id` is used where the message has none of its own; with neither, none is written. A block (PutMessage) with
-    the text of a delayed message is refused by the broker; request 310 takes it.
+    `unique_id` is used if the message has none of its own; without either, none is written. The broker refuses a
+    PutMessage block with a delayed message; request 310 takes it.
 
     Raises:
-        InvalidMessage: longer than 32767 bytes, or text that UTF-8 cannot hold (a lone surrogate).
+        InvalidMessage: longer than 32767 bytes, or text that UTF-8 cannot encode (a lone surrogate).
     """
     unique_id = message.unique_id or unique_id
     tag = message.tag
     if unique_id and tag is not None:
-        text = f"UNIQ_KEY\x01{unique_id}\x02TAGS\x01{tag}\x02"  # nearly every message
+        text = f"UNIQ_KEY\x01{unique_id}\x02TAGS\x01{tag}\x02"  # almost every message
     else:
         text = f"UNIQ_KEY\x01{unique_id}\x02" if unique_id else ""
         if tag is not None:
@@ -142,7 +141,7 @@ def encode_properties_text(message: Message, unique_id: str | None) -> bytes:
         text += "".join([f"{name}\x01{value}\x02" for name, value in message.properties.items()])
     if message.delay is not None:
         text += f"{message.delay.name}\x01{message.delay.value}\x02"
-    # What is ASCII can be encoded, and `_encoded` need not be there to say why not.
+    # ASCII can always be encoded; `_encoded` explains failures.
     encoded = text.encode() if text.isascii() else _encoded(text)
     if len(encoded) > PROPERTIES_BYTES_MAX:
         check_properties_size(len(encoded))
@@ -150,15 +149,15 @@ def encode_properties_text(message: Message, unique_id: str | None) -> bytes:
 
 
 def encode_keys_texts(keys: Sequence[Sequence[str]]) -> list[bytes]:
-    """Return the part of each message's properties text that holds its keys; empty if it has none.
+    """Return the encoded keys of each message, empty for a message without keys.
 
     Raises:
-        InvalidMessage: those of the first message that cannot be keys.
+        InvalidMessage: for the first message with invalid keys.
     """
     if set(map(type, keys)) <= {list, tuple}:
-        with suppress(TypeError):  # a key that is no text
+        with suppress(TypeError):  # a key is not text
             joined = list(map(" ".join, keys))
-            # All are looked at together, as `_checked_keys` does it for one. What is printable can be encoded.
+            # All keys are checked together, as in `_checked_keys` for one message. Printable text can be encoded.
             whole = "".join(joined)
             blanks = sum(map(len, keys)) - sum(map(bool, keys))
             if whole.isprintable() and whole.count(" ") == blanks and all(chain.from_iterable(keys)):
@@ -176,10 +175,10 @@ def _encoded(text: str) -> bytes:
 
 
 def checked_body(body: object) -> Buffer:
-    """Return a body as something whose length is its bytes.
+    """Return a body as an object whose length is its size in bytes.
 
     Raises:
-        InvalidMessage: it is nothing that can be sent.
+        InvalidMessage: it cannot be sent.
     """
     if type(body) is bytes:
         return body
@@ -203,8 +202,8 @@ def _checked_keys(keys: Sequence[str]) -> tuple[str, ...]:
     try:
         joined = " ".join(keys)
     except TypeError:
-        joined = "\x01"  # as good as a key that is not printable: look at each
-    # A printable text has no separator in it, and the one printable space is the blank itself.
+        joined = "\x01"  # not printable, so that each key is checked
+    # Printable text has no separators, and its only printable space is the blank itself.
     if not joined.isprintable() or joined.count(" ") != len(keys) - 1 or "" in keys:
         for key in keys:
             check_key(key)

@@ -1,4 +1,4 @@
-"""A stored message as members of a JSON object: the names that all commands print, and `reput produce` reads."""
+"""A stored message as members of a JSON object, with the names that all commands print and `reput produce` reads."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def message_fields(
     born_timestamp_ms: int,
     properties: Mapping[str, str],
 ) -> dict[str, Any]:
-    """Return what is known of every message, its body aside; `message_id` is the producer's id if it gave one."""
+    """Return the members of every message except its body; `message_id` is the producer's id if it has one."""
     return {
         "topic": topic,
         "queue_id": queue_id,
@@ -43,10 +43,10 @@ def body_field(body: bytes) -> dict[str, str]:
 
 
 def body_of(fields: Mapping[str, Any]) -> bytes:
-    """Return the body that `body_field` made members of.
+    """Return the body from the members written by `body_field`.
 
     Raises:
-        KeyError, TypeError, ValueError: there is none, or it is no text, or no base64.
+        KeyError, TypeError, ValueError: there is none, or it is not text, or not base64.
     """
     if "body_base64" in fields:
         return base64.b64decode(fields["body_base64"])

@@ -1,4 +1,4 @@
-"""The two ids of a message: where it lies (offset id), and the one its producer gave it (unique id)."""
+"""The two ids of a message: the offset id, by its place, and the unique id, by its producer."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ def offset_message_id(host: Host, physical_offset: int) -> str:
 
 
 def offset_message_id_of(host: bytes, physical_offset: int) -> str:
-    """Return the offset id for a host that is already packed, as it lies in the record."""
+    """Return the offset id for a packed host, as in the record."""
     return (host + _OFFSET.pack(physical_offset)).hex().upper()
 
 
 def decode_offset_message_id(message_id: str) -> tuple[Host, int]:
-    """Return the broker's address and the physical offset that an offset id names.
+    """Return the broker's address and the physical offset in an offset id.
 
     Raises:
-        InvalidMessage: not 32 or 56 hex digits.
+        InvalidMessage: it does not have 32 or 56 hex digits.
     """
     try:
         data = bytes.fromhex(message_id)
@@ -47,16 +47,16 @@ def decode_offset_message_id(message_id: str) -> tuple[Host, int]:
 
 
 _RUN_IDS_MAX: Final = 0x1_0000
-"""So many ids with one prefix differ; no block has room for more records with ids."""
+"""This many ids with one prefix are distinct; no block has more records with ids."""
 
 
 class IdRun(Sequence[str]):
-    """Unique ids that follow each other: a prefix, then numbers in four upper-case hex digits; after FFFF comes 0000.
+    """Consecutive unique ids: a prefix, then numbers in four upper-case hex digits; 0000 follows FFFF.
 
-    An id is written out when it is looked at.
+    Each id is formatted when it is accessed.
 
     Attributes:
-        prefix: what all ids begin with.
+        prefix: of all ids.
         first: the number of the first id.
     """
 
@@ -86,12 +86,12 @@ class IdRun(Sequence[str]):
 
 
 class UniqueIdGenerator:
-    """Makes the ids that producers write into `UNIQ_KEY` (RocketMQ: MessageClientIDSetter).
+    """Generates the ids that producers write into `UNIQ_KEY` (RocketMQ: MessageClientIDSetter).
 
-    Upper-case hex of the address (4 or 16 bytes), the process id (16 bits), a number that tells generators of one
-    process apart (32 bits), the milliseconds since the local month began (32 bits) and a counter (16 bits). Within one
-    millisecond the counter keeps ids apart, for up to 65536 of them. Threads may share a generator; a forked child
-    must make its own, with its own process id.
+    Upper-case hex of the address (4 or 16 bytes), the process id (16 bits), a number that separates generators of one
+    process (32 bits), the milliseconds since the local month began (32 bits) and a counter (16 bits), which keeps up to
+    65536 ids of one millisecond distinct. Threads may share a generator; a forked child must create its own, with its
+    own process id.
     """
 
     __slots__ = (
@@ -105,7 +105,7 @@ class UniqueIdGenerator:
     )
 
     def __init__(self, ip: bytes, pid: int, class_hash: int, clock_ms: Callable[[], int]) -> None:
-        """Take the 4 or 16 bytes of `ip`, the low bits of `pid` and `class_hash`; read time from `clock_ms`."""
+        """Use the 4 or 16 bytes of `ip` and the low bits of `pid` and `class_hash`; `clock_ms` returns the time."""
         class_hash &= 0xFFFF_FFFF
         signed = class_hash - 0x1_0000_0000 if class_hash & 0x8000_0000 else class_hash
         self._identity = (ip + _IDENTITY.pack(pid & 0xFFFF, signed)).hex().upper()
@@ -113,12 +113,12 @@ class UniqueIdGenerator:
         self._numbers = itertools.count()
         self._count = self._numbers.__next__
         self._month_start_ms = self._month_end_ms = 0
-        # The millisecond and its prefix change together, as one tuple, so that no other thread sees half of it.
+        # One tuple, so that no thread sees a millisecond with another one's prefix.
         self._prefix: tuple[int, str] = (-1, "")
 
     @property
     def id_size(self) -> int:
-        """Characters of an id."""
+        """Length of an id in characters."""
         return len(self._identity) + 12
 
     def next(self) -> str:
@@ -126,9 +126,9 @@ class UniqueIdGenerator:
         return self._prefix_now() + "%04X" % (self._count() & 0xFFFF)
 
     def next_run(self, count: int) -> IdRun:
-        """Return the next `count` ids, at most 65536, without writing them out."""
-        assert count <= _RUN_IDS_MAX, "the ids of a run differ"
-        # Drawn in one step of C, which no other thread can come between: they follow each other.
+        """Return the next `count` ids, at most 65536, without formatting them."""
+        assert count <= _RUN_IDS_MAX, "the ids of a run are distinct"
+        # One call into C, atomic for other threads: the numbers are consecutive.
         numbers = list(itertools.islice(self._numbers, count))
         return IdRun(self._prefix_now(), numbers[0] & 0xFFFF if numbers else 0, count)
 
@@ -145,7 +145,7 @@ class UniqueIdGenerator:
         if now_ms >= self._month_end_ms or since_month_start <= -_CLOCK_STEP_MAX_MS:
             self._start_month(now_ms)
             since_month_start = now_ms - self._month_start_ms
-        # A clock that was set back a little across the month's beginning counts as that beginning.
+        # A clock that was set back slightly across the start of the month counts as that start.
         return f"{self._identity}{max(since_month_start, 0) & 0xFFFF_FFFF:08X}"
 
     def _start_month(self, now_ms: int) -> None:

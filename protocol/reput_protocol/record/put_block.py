@@ -1,7 +1,7 @@
-"""Put blocks: the records of one topic and queue, back to back, that a producer sends in one request.
+"""Put blocks: the records of one topic and queue, back to back, sent in one request.
 
-A producer encodes a block, with zeros where the broker's fields go. The broker checks it as a whole and fills in its
-fields; after that the block is stored as it is.
+A producer encodes a block with zeros in the broker's fields. The broker validates it as a whole and fills in its
+fields; the block is then stored as it is.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ BLOCK_BYTES_MAX: Final = 8 * 1024 * 1024
 
 
 class RecordTooLarge(RecordMalformed):
-    """A record or block is sound but larger than this broker accepts."""
+    """A record or block is valid but larger than this broker accepts."""
 
 
 class BlockLimits(NamedTuple):
-    """What a broker accepts, in bytes: body and properties text of a record, whole block."""
+    """Maximum sizes in bytes: body and encoded properties of a record, whole block."""
 
     body_bytes_max: int = MESSAGE_BYTES_MAX
     properties_bytes_max: int = PROPERTIES_BYTES_MAX
@@ -37,7 +37,7 @@ class BlockLimits(NamedTuple):
 
 
 class BlockCheck(Struct, frozen=True, gc=False):
-    """A block that passed: how many records it has, and how many end with a checksum of the whole record."""
+    """A valid block: the number of its records, and of those that end with a whole-record checksum."""
 
     count: int
     sealed: int = 0
@@ -48,25 +48,24 @@ DEFAULT_LIMITS: Final = BlockLimits()
 
 @lru_cache(maxsize=1024)
 def topic_of_records(topic: str) -> tuple[int, bytes]:
-    """Return the magic and the length-prefixed topic that every record of a block for `topic` must have."""
+    """Return the magic and the length-prefixed topic of every record of a block for `topic`."""
     return topic_field(topic.encode())
 
 
 def check_put_block(
     block: Buffer, *, topic: str, queue_id: int, count: int, limits: BlockLimits = DEFAULT_LIMITS
 ) -> BlockCheck:
-    """Check the body of a PutMessage request as a whole, before anything of it is used.
+    """Validate the body of a PutMessage request as a whole, before any of it is used.
 
-    Sizes add up to exactly the block; `count` records; the version that fits the topic; every record of `topic` and
-    `queue_id`; zeros in all that the broker fills in; no system flag but compression; body checksums; sizes within
-    `limits`; properties canonical (see properties.py), UTF-8 and without names reserved for the broker.
+    Checked: sizes that add up to the block; `count` records; the version for the topic; `topic` and `queue_id` of
+    every record; zeros in the broker's fields; no system flag but compression; body checksums; sizes within `limits`;
+    properties that are canonical (see properties.py), UTF-8 and without reserved names. The block is not changed, and
+    no view of it is kept.
 
     Raises:
-        RecordTooLarge: a size is above a limit.
-        RecordMalformed: index, position and reason of the first record that breaks a rule.
-        InvalidMessage: no record can hold `topic` at all.
-
-    The block is not changed, and no view of it is kept.
+        RecordTooLarge: a size exceeds a limit.
+        RecordMalformed: index, position and reason of the first invalid record.
+        InvalidMessage: `topic` does not fit into a record.
     """
     body_max, properties_max, block_max = limits
     size = len(block)
@@ -99,9 +98,9 @@ def patch_block(
 ) -> None:
     """Write the broker's fields into a block that passed `check_put_block`: the `size` bytes at `start` of `buffer`.
 
-    Record i gets queue offset `first_queue_offset + i` and the physical offset of its place when the block starts at
-    `first_physical_offset`. Both hosts have 8 bytes (see `host.born_host_bytes`). No length changes. May be repeated
-    with other values, for instance after the block had to move to the next file.
+    Record i gets queue offset `first_queue_offset + i` and its physical offset in a block at `first_physical_offset`.
+    Both hosts have 8 bytes (see `host.born_host_bytes`). No length changes. May be repeated with other values, for
+    example after the block had to move to the next file.
     """
     assert len(born_host) == len(store_host) == 8, "records of a block hold IPv4 hosts"
     stop = len(buffer) if size is None else start + size
@@ -132,13 +131,13 @@ def encode_block(
     """Return the block that puts `bodies`, one or more, into one queue, in order, and where each record begins.
 
     Args:
-        bodies: of each, `len` must be its bytes (see `message.checked_body`).
-        texts: the properties of each record, encoded (see `message.encode_properties_text`); one is that of all.
-        ids: as many unique ids as bodies. A text that begins with an id of its own keeps it.
-        flags: of each record; one is that of all.
+        bodies: the `len` of each must be its size in bytes (see `message.checked_body`).
+        texts: the encoded properties of each record (see `message.encode_properties_text`), or one for all.
+        ids: as many unique ids as bodies. Properties that begin with a unique id keep it.
+        flags: of each record, or one for all.
 
     Raises:
-        InvalidMessage: the first properties that do not fit, or a topic that fits no record.
+        InvalidMessage: for the first properties that do not fit, or a topic that does not fit into a record.
     """
     magic, topic_bytes = topic_of_records(topic)
     prefix, number = (b"", 0) if ids is None else (ids.prefix.encode(), ids.first)
@@ -156,11 +155,11 @@ def encode_put_block(
 ) -> bytearray:
     """Return the block that puts `messages` into one queue, in order.
 
-    `unique_ids` gives one id per message; a message that has its own keeps it. Without it none are added. The topics
-    of the messages are not looked at: `topic` holds for all.
+    `unique_ids` has one id per message, used if the message has none of its own; without it none are added. The
+    messages' own topics are ignored: `topic` is that of all.
 
     Raises:
-        InvalidMessage: a message whose properties do not fit, or a topic that fits no record.
+        InvalidMessage: a message's properties do not fit, or the topic does not fit into a record.
     """
     texts = list(map(encode_properties_text, messages, repeat(None) if unique_ids is None else unique_ids))
     bodies = [message.body for message in messages]

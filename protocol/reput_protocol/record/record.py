@@ -1,4 +1,4 @@
-"""A stored record as a value, and back; the drawing of the bytes is in layout.py."""
+"""A stored record as a value; the layout of its bytes is in layout.py."""
 
 from __future__ import annotations
 
@@ -60,10 +60,10 @@ __all__ = [
 
 @dataclass(slots=True)
 class Record:
-    """One message as it is stored: what the producer said and what the broker filled in.
+    """One message as it is stored: the producer's fields and the broker's.
 
-    `properties` is the raw text, `body` is as stored (possibly compressed, see `sys_flag`). `version` is 1 or 2; left
-    at 0, it is chosen by the topic's length, as RocketMQ does.
+    `properties` is encoded, `body` is as stored (possibly compressed, see `sys_flag`). `version` is 1 or 2; 0 chooses
+    by the topic's length, as RocketMQ does.
     """
 
     topic: str
@@ -83,12 +83,12 @@ class Record:
     version: int = 0
 
     def __post_init__(self) -> None:
-        """Choose the version where none was given."""
+        """Choose the version if none was given."""
         if self.version == 0:
             self.version = record_version_for(self.topic)
 
     def property_map(self) -> dict[str, str]:
-        """Return all properties, decoded the tolerant way."""
+        """Return all properties, decoded tolerantly."""
         return decode_properties(self.properties)
 
     @property
@@ -108,7 +108,7 @@ class Record:
 
     @property
     def offset_message_id(self) -> str:
-        """The id that names the broker and the place in its log."""
+        """The id that encodes broker and log position."""
         return offset_message_id(self.store_host, self.physical_offset)
 
     def _property(self, name: bytes) -> str | None:
@@ -117,12 +117,12 @@ class Record:
 
 
 def encode_record(record: Record, *, with_crc: bool = False, store_host: Host | None = None) -> bytes:
-    """Return the bytes of `record`; the host bits of its sysFlag follow from its hosts.
+    """Return the bytes of `record`; the host bits of its sysFlag are set by its hosts.
 
-    With `store_host` they are those of a broker that stores it: this address, and the version by the topic's length.
+    With `store_host` they are those of a broker that stores it: with this address, and the version for the topic.
 
-    With `with_crc` a checksum of the whole record becomes its last property, in place of one that it may have; it
-    holds only as long as the record is not patched without `patch_record`.
+    With `with_crc` a checksum of the whole record becomes its last property, replacing an existing one; it is valid
+    until the record is changed other than by `patch_record`.
 
     Raises:
         InvalidMessage: the topic or the properties do not fit into a record.
@@ -168,10 +168,10 @@ def encode_record(record: Record, *, with_crc: bool = False, store_host: Host | 
 
 
 def decode_record(buffer: Buffer, position: int = 0, *, check_crc: bool = True) -> Record:
-    """Return the record that starts at `position` of `buffer`; its bytes are copied out.
+    """Return the record at `position` of `buffer`; its bytes are copied.
 
     Raises:
-        RecordMalformed: index 0: there is no whole, sound record.
+        RecordMalformed: with index 0, if there is no whole, valid record.
     """
     scan = scan_record(buffer, position, len(buffer), check_crc=check_crc)
     if scan.status is not ScanStatus.RECORD:

@@ -1,7 +1,7 @@
-"""Make a record of another one: the same message, for another queue, with other properties.
+"""Copying a record for another queue, with other properties.
 
-What `encode_record` makes of a decoded record with other fields, without decoding it: the body, its checksum and the
-born host are taken over as they are. A property test holds the two equal.
+The result equals `encode_record` of the decoded record with other fields, but the body, its checksum and the born host
+are copied unchanged. A property test compares the two.
 """
 
 from __future__ import annotations
@@ -30,15 +30,15 @@ def redirect_record(
     store_host: bytes,
     with_crc: bool = False,
 ) -> bytes:
-    """Return a record of the message that `record` holds; its offsets are still to be filled in.
+    """Return a record of the message in `record`; its offsets are still zero.
 
     Args:
-        record: a sound one.
-        topic, queue_id: where it goes; its version follows from the topic.
-        properties: its properties' text, without a whole-record checksum.
-        prepared_transaction_offset: as the field says.
-        store_host: the address packed, as in a record.
-        with_crc: whether a checksum of the whole record becomes its last property.
+        record: a valid record.
+        topic, queue_id: the target; the version follows from the topic.
+        properties: encoded, without a whole-record checksum.
+        prepared_transaction_offset: the value of that field.
+        store_host: the packed address, as in a record.
+        with_crc: whether to add a checksum of the whole record as the last property.
 
     Raises:
         InvalidMessage: the topic or the properties do not fit into a record.

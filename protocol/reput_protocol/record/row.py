@@ -1,4 +1,4 @@
-"""Where each number of a record is in its row of the kernel's table (`COLUMNS`).
+"""Positions of the numbers in a row of the kernel's table (`COLUMNS`).
 
 The size of a part is the number after its position.
 """

@@ -1,4 +1,4 @@
-"""Is there a record at this position, and is it whole? The question of recovery, dispatch and every reader.
+"""Whether there is a record at a position, and whether it is whole; for recovery, dispatch and all readers.
 
 (RocketMQ: CommitLog.checkMessageAndReturnSize.) The answer is a value, not an exception: the end of a log is normal.
 """
@@ -29,7 +29,7 @@ class ScanStatus(Enum):
     """The end of a file: continue at the start of the next one."""
     INVALID = "invalid"
     TRUNCATED = "truncated"
-    """The beginning of a record, or too little to tell."""
+    """The beginning of a record, or too few bytes to tell."""
 
 
 STATUSES: Final = {
@@ -38,14 +38,15 @@ STATUSES: Final = {
     INVALID: ScanStatus.INVALID,
     TRUNCATED: ScanStatus.TRUNCATED,
 }
-"""What the kernel says, as a status."""
+"""The kernel's result as a status."""
 
 
 class RecordScan(NamedTuple):
-    """The verdict on one position.
+    """The result for one position.
 
-    `size` is that of the record, or what a blank record says is left of its file. An invalid record whose outer frame
-    holds has one too, so that a reader may skip it, and so has a truncated one whose size can be read; else it is 0.
+    `size` is that of the record, or the rest of the file according to a blank record. An invalid record with consistent
+    outer lengths has a size too, so that a reader may skip it, and so has a truncated one with a readable size; else it
+    is 0.
     """
 
     status: ScanStatus
@@ -54,7 +55,7 @@ class RecordScan(NamedTuple):
 
 
 class Extent(NamedTuple):
-    """Where the variable parts of one sound record are, as positions in its buffer."""
+    """Positions of the variable parts of one valid record in its buffer."""
 
     body: int
     body_size: int
@@ -68,11 +69,10 @@ class Extent(NamedTuple):
 def scan_record(
     buffer: Buffer, position: int, end: int, *, check_crc: bool, check_properties_crc: bool = False
 ) -> RecordScan:
-    """Judge what is at `[position, end)` of `buffer`.
+    """Examine what is at `[position, end)` of `buffer`.
 
-    `check_crc` verifies the body's CRC, and the whole-record one where the record has it. `check_properties_crc`
-    also calls a record invalid that has none: for a store that is known to write it always. Never raises for what it
-    finds, whatever the bytes are.
+    `check_crc` verifies the body's CRC, and the whole-record one if the record has it. `check_properties_crc` also
+    treats a record without one as invalid, for a store that always writes it. Never raises, whatever the bytes are.
     """
     return locate(buffer, position, end, check_crc=check_crc, check_properties_crc=check_properties_crc)[0]
 
@@ -80,7 +80,7 @@ def scan_record(
 def locate(
     buffer: Buffer, position: int, end: int, *, check_crc: bool, check_properties_crc: bool = False
 ) -> tuple[RecordScan, Extent | None]:
-    """Judge as `scan_record` does, and say where the parts of a sound record are."""
+    """Like `scan_record`, and return where the parts of a valid record are."""
     status, size, reason, parts = read_record(buffer, position, end, check_crc, check_properties_crc)
     return RecordScan(STATUSES[status], size, reason), None if parts is None else Extent._make(parts)
 
@@ -95,9 +95,9 @@ def patch_record(
     born_host: bytes | None,
     store_host: bytes | None,
 ) -> None:
-    """Write the broker's fields into the sound record at `position`, and its whole-record checksum if it has one.
+    """Write the broker's fields into the valid record at `position`, and its whole-record checksum if it has one.
 
-    A host of None stays as it is; one that is given must have the length of the one it replaces.
+    A host of None is kept; a given one must be as long as the one it replaces.
     """
     OFFSETS.pack_into(buffer, position + QUEUE_OFFSET_AT, queue_offset, physical_offset)
     sys_flag = buffer[position + SYS_FLAG_AT + 3]

@@ -1,4 +1,4 @@
-"""One stored record in its buffer: a row of the kernel's table, whose parts are decoded when they are asked for."""
+"""One stored record in its buffer: a row of the kernel's table, whose parts are decoded when they are accessed."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from reput_protocol.record.message_id import offset_message_id_of
 
 
 class RecordView:
-    """The sound record at `position` of `buffer`, which is not copied and must not change meanwhile.
+    """The valid record at `position` of `buffer`, which is not copied and must not change.
 
     Checksums are not verified. Attributes are those of `Record`, decoded on every access.
 
     Raises:
-        RecordMalformed: there is no sound record.
+        RecordMalformed: there is no valid record.
     """
 
     __slots__ = ("_at", "_table", "buffer")
@@ -29,7 +29,7 @@ class RecordView:
         if table is None:
             left = len(buffer) - position
             size = I32.unpack_from(buffer, position)[0] if left >= I32.size else left
-            end = position + size if 0 < size <= left else len(buffer)  # of this record alone
+            end = position + size if 0 < size <= left else len(buffer)  # only this record
             table, _, _, _, reason = scan_records(buffer, position, end)
             if not table:
                 raise RecordMalformed(0, position, reason or _BLANK)
@@ -44,12 +44,12 @@ class RecordView:
 
     @property
     def size(self) -> int:
-        """Bytes of the whole record."""
+        """Size of the whole record in bytes."""
         return self._table[self._at + number.SIZE]
 
     @property
     def version(self) -> int:
-        """Record version, 1 or 2: how many bytes say how long the topic is."""
+        """Record version, 1 or 2: the size of the topic's length field."""
         row = self._table[self._at : self._at + number.WIDTH]
         return row[number.TOPIC] - row[number.BODY] - row[number.BODY_SIZE]
 
@@ -60,7 +60,7 @@ class RecordView:
 
     @property
     def flag(self) -> int:
-        """The application's own 32 bits."""
+        """The application's 32 bits."""
         return self._table[self._at + number.FLAG]
 
     @property
@@ -70,7 +70,7 @@ class RecordView:
 
     @property
     def physical_offset(self) -> int:
-        """Where in the commit log the record says that it is."""
+        """The commit-log position that the record states."""
         return self._table[self._at + number.PHYSICAL_OFFSET]
 
     @property
@@ -90,12 +90,12 @@ class RecordView:
 
     @property
     def reconsume_times(self) -> int:
-        """How often a consumer sent it back."""
+        """How often the message was given back."""
         return self._table[self._at + number.RECONSUME_TIMES]
 
     @property
     def prepared_transaction_offset(self) -> int:
-        """Where the prepared half of a committed message is, else 0."""
+        """The position of the prepared half of a committed message, else 0."""
         return self._table[self._at + number.PREPARED_TRANSACTION_OFFSET]
 
     @property
@@ -120,11 +120,11 @@ class RecordView:
 
     @property
     def properties(self) -> bytes:
-        """A copy of the raw properties text."""
+        """A copy of the encoded properties."""
         return bytes(self._part(number.PROPERTIES))
 
     def property_map(self) -> dict[str, str]:
-        """Return all properties, decoded the tolerant way."""
+        """Return all properties, decoded tolerantly."""
         return decode_properties(self.properties)
 
     @property
@@ -144,13 +144,13 @@ class RecordView:
 
     @property
     def packed_born_host(self) -> memoryview:
-        """The producer's address as it is stored."""
+        """The producer's address as stored."""
         start = self.position + BORN_HOST_AT
         return memoryview(self.buffer)[start : start + (20 if self.sys_flag & BORN_HOST_IPV6 else 8)]
 
     @property
     def packed_store_host(self) -> memoryview:
-        """The broker's address as it is stored."""
+        """The broker's address as stored."""
         end = self._table[self._at + number.BODY] - BACK.size
         return memoryview(self.buffer)[end - (20 if self.sys_flag & STORE_HOST_IPV6 else 8) : end]
 
@@ -166,7 +166,7 @@ class RecordView:
 
     @property
     def offset_message_id(self) -> str:
-        """The id that names the broker and the place in its log."""
+        """The id that encodes broker and log position."""
         return offset_message_id_of(bytes(self.packed_store_host), self.physical_offset)
 
     def _part(self, part: int) -> memoryview:
@@ -180,10 +180,10 @@ class RecordView:
 def record_views(
     buffer: Buffer, start: int = 0, end: int | None = None, *, check_crc: bool = True
 ) -> list[RecordView]:
-    """Return a view of every record that fills `[start, end)` of `buffer`.
+    """Return a view of every record in `[start, end)` of `buffer`.
 
     Raises:
-        RecordMalformed: the first record that is not sound, or where the bytes stop being records.
+        RecordMalformed: for the first invalid record, or where the bytes are not a record.
     """
     end = len(buffer) if end is None else end
     table, stop, _, _, reason = scan_records(buffer, start, end)

@@ -1,1 +1,1 @@
-"""Frames and what they carry: cutting and joining frames, the three header types."""
+"""Frames, and the three types of headers."""

@@ -1,4 +1,4 @@
-"""Frames: how requests and responses follow each other on a connection (RocketMQ: NettyDecoder, NettyEncoder).
+"""Frames: the units of requests and responses on a connection (RocketMQ: NettyDecoder, NettyEncoder).
 
 ```text
 offset 0   u32  total         4 + header size + body size; does not count itself
@@ -7,9 +7,8 @@ offset 8   ...  header        header size bytes
            ...  body          total - 4 - header size bytes
 ```
 
-`FrameReader` splits a byte stream into frames, however it was chunked. A read that holds whole frames, the common case,
-is never copied: bodies are views of it. Only a frame that straddles reads is put together in a buffer of its own, every
-byte once, and that buffer grows with what has come and not with what was announced.
+`FrameReader` splits a byte stream into frames. Bodies are views of a read that has whole frames, the usual case. Only a
+frame that spans reads is copied, once, into a buffer that grows with the bytes received, not with the announced size.
 """
 
 from __future__ import annotations
@@ -58,10 +57,10 @@ _ENCODERS = {
 
 
 def decode_header(header_type: int, data: Buffer) -> Header:
-    """Decode the header of a frame; nothing of `data` is kept.
+    """Decode the header of a frame; keeps no reference to `data`.
 
     Raises:
-        UnknownHeaderType: nobody here speaks `header_type`.
+        UnknownHeaderType: there is no such type.
         HeaderMalformed: `data` is not a header of that type.
     """
     decode = _DECODERS.get(header_type)
@@ -84,10 +83,10 @@ def encode_header(header: Header, header_type: int) -> bytes:
 
 
 FRAME_BYTES_MAX: Final = 16_777_216
-"""The longest frame, its length field included."""
+"""Maximum size of a frame, its length field included."""
 
 HEADER_BYTES_MAX: Final = 65_536
-"""The longest header that a `FrameReader` takes unless it is told otherwise."""
+"""Default maximum size of a header for a `FrameReader`."""
 
 _HEAD = struct.Struct(">II")
 _LENGTH_SIZE: Final = 4
@@ -96,21 +95,21 @@ _MARK_SIZE: Final = 4
 
 
 class Frame(NamedTuple):
-    """One frame. `body` may be a view of the read that brought it, and keeps that read in memory."""
+    """One frame. `body` may be a view of the bytes passed to `receive_data`, and keeps them in memory."""
 
     header_type: int
     header: bytes
     body: memoryview
 
 
-_frame: Final = partial(tuple.__new__, Frame)  # skips the Python-level constructor of a named tuple
+_frame: Final = partial(tuple.__new__, Frame)  # avoids the Python-level constructor of a named tuple
 
 
 class FrameReader:
-    """Split a byte stream into frames.
+    """Splits a byte stream into frames.
 
-    Every length is checked before a byte is kept for it. A frame that breaks the rules ends the stream: the frames
-    before it are still returned, `failure` says what happened, and every later call raises it.
+    Every length is checked before bytes are kept for it. An invalid frame ends the stream: the frames before it are
+    still returned, `failure` is set, and every later call raises it.
     """
 
     __slots__ = ("_buffer", "_header_max", "_needed", "_total_max", "failure")
@@ -118,43 +117,42 @@ class FrameReader:
     def __init__(self, frame_limit: int = FRAME_BYTES_MAX, header_limit: int = HEADER_BYTES_MAX) -> None:
         self._total_max = frame_limit - _LENGTH_SIZE
         self._header_max = header_limit
-        self._buffer = bytearray()  # the one incomplete frame, from its first byte
-        self._needed = _HEAD_SIZE  # size at which _buffer says more: the head first, then the whole frame
+        self._buffer = bytearray()  # the incomplete frame, from its first byte
+        self._needed = _HEAD_SIZE  # size of `_buffer` for the next step: first the head, then the whole frame
         self.failure: ProtocolError | None = None
 
     @property
     def buffered_bytes(self) -> int:
-        """How many bytes of an incomplete frame are kept."""
+        """The number of bytes kept of an incomplete frame."""
         return len(self._buffer)
 
     @property
     def allocated_bytes(self) -> int:
-        """How much memory the incomplete frame takes."""
+        """The memory allocated for the incomplete frame."""
         return sys.getsizeof(self._buffer) if self._buffer else 0
 
     @property
     def needed_bytes(self) -> int:
-        """How long the incomplete frame will be, as far as is known."""
+        """The size of the incomplete frame as far as known."""
         return self._needed
 
     @property
     def mid_frame(self) -> bool:
-        """Whether the stream, if it ended here, would end inside a frame."""
+        """Whether a frame is incomplete."""
         return bool(self._buffer)
 
     def close(self) -> None:
-        """Forget the incomplete frame: the stream has ended."""
+        """Drop the incomplete frame at the end of the stream."""
         self._buffer = bytearray()
 
     def receive_data(self, data: Buffer) -> list[Frame]:
         """Take the next bytes and return the frames that they complete, in order.
 
-        Bodies are views of `data` where they can be, so a caller that passes a `bytearray` must not change or reuse
-        it while they live; `bytes` are always safe.
+        Bodies may be views of `data`: do not change a `bytearray` while they are in use; `bytes` are always safe.
 
         Raises:
-            FrameTooLarge, FrameMalformed: the frame at which the stream stands breaks the rules. Where whole frames
-                came before it in the same read, these are returned first, `failure` is set, and the next call raises.
+            FrameTooLarge, FrameMalformed: the next frame is invalid. If the same read has whole frames before it,
+                these are returned, `failure` is set, and the next call raises.
         """
         if self.failure is not None:
             raise self.failure
@@ -192,10 +190,10 @@ class FrameReader:
 
 
 def encode_frame_head(header: Header, header_type: int, body_size: int) -> bytes:
-    """Encode all of a frame but its body, which the caller sends right after it, for example from a mapped file.
+    """Encode a frame up to its body, which the caller sends after it, for example from a mapped file.
 
     Raises:
-        FrameTooLarge: the frame would be longer than any peer accepts.
+        FrameTooLarge: the frame would exceed `FRAME_BYTES_MAX`.
         ValueError: the header type cannot carry a value (see `encode_header`).
     """
     encoded = encode_header(header, header_type)
@@ -207,15 +205,5 @@ def encode_frame_head(header: Header, header_type: int, body_size: int) -> bytes
 
 
 def encode_frame(header: Header, header_type: int, body: Buffer = b"") -> bytes:
-    """Encode one whole frame. The body is copied once.
-
-    Raises:
-        FrameTooLarge: the frame would be longer than any peer accepts.
-        ValueError: the header type cannot carry a value (see `encode_header`).
-    """
-    encoded = encode_header(header, header_type)
-    header_size = len(encoded)
-    total = _MARK_SIZE + header_size + len(body)
-    if total > FRAME_BYTES_MAX - _LENGTH_SIZE:
-        raise FrameTooLarge("frame", total + _LENGTH_SIZE, FRAME_BYTES_MAX)
-    return b"".join((_HEAD.pack(total, header_type << 24 | header_size), encoded, body))
+    """Encode a whole frame; raises like `encode_frame_head`."""
+    return b"".join((encode_frame_head(header, header_type, len(body)), body))

@@ -1,4 +1,4 @@
-"""The header of a frame as a value, whichever of the three types carries it."""
+"""The header of a frame as a value, independent of its encoding."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from msgspec import Struct
 from reput_protocol.codes import LanguageCode
 
 Value: TypeAlias = bool | int | float | str | bytes | None
-"""What a header field may hold. JSON and binary headers carry text only, and decode to `str`."""
+"""The value of a header field. JSON and binary headers carry text only, and decode to `str`."""
 
 RESPONSE_FLAG: Final = 0x1
 ONEWAY_FLAG: Final = 0x2
@@ -19,11 +19,11 @@ ONEWAY_FLAG: Final = 0x2
 
 _TEXT: Final = frozenset((str,))
 FIELDS_MAX: Final = 1024
-"""The most named fields of a header, in any of its types."""
+"""Maximum number of fields in a header of any type."""
 
 
 class HeaderType(IntEnum):
-    """How a header is written: the top byte of a frame's mark."""
+    """The encoding of a header: the top byte of a frame's mark."""
 
     JSON = 0
     BINARY = 1
@@ -31,9 +31,9 @@ class HeaderType(IntEnum):
 
 
 class Header(Struct, gc=False):
-    """Code, correlation and named fields of one request or response (RocketMQ: RemotingCommand).
+    """Code, correlation number and fields of one request or response (RocketMQ: RemotingCommand).
 
-    `opaque` is the number that ties an answer to its request. `ext` keeps the order in which it was filled.
+    `opaque` links an answer to its request. `ext` keeps its order.
     """
 
     code: int
@@ -46,20 +46,20 @@ class Header(Struct, gc=False):
 
     @property
     def is_response(self) -> bool:
-        """Whether this answers a request."""
+        """Whether this is the answer to a request."""
         return bool(self.flag & RESPONSE_FLAG)
 
     @property
     def is_oneway(self) -> bool:
-        """Whether the sender wants no answer."""
+        """Whether the sender expects no answer."""
         return bool(self.flag & ONEWAY_FLAG)
 
 
 def value_text(value: Value) -> str:
-    """Return the text form of a value that is there: `true`/`false`, decimal, or the text itself.
+    """Return the text form of a value: `true`/`false`, decimal digits, or the text itself.
 
     Raises:
-        ValueError: it is None, or bytes that are no UTF-8, which text cannot carry.
+        ValueError: it is None, or bytes that are not UTF-8.
     """
     if isinstance(value, str):
         return str(value)
@@ -73,7 +73,7 @@ def value_text(value: Value) -> str:
 
 
 def text_ext(ext: Mapping[str, Value]) -> dict[str, str]:
-    """Return `ext` as a map of strings in the same order, fields without a value left out."""
+    """Return `ext` as strings in the same order, without the fields that are None."""
     if _TEXT.issuperset(map(type, ext.values())):
         return ext  # type: ignore[return-value]
     return {

@@ -1,4 +1,4 @@
-"""Header type 1: RocketMQ's binary form (RocketMQ: RocketMQSerializable). All numbers big-endian and signed.
+"""Header type 1: RocketMQ's binary form (RocketMQ: RocketMQSerializable). All numbers are big-endian and signed.
 
 ```text
 i16 code   u8 language   i16 version   i32 opaque   i32 flag
@@ -7,7 +7,7 @@ i32 size of all that follows            0: no fields
     i16 size, name   i32 size, value    until the size is used up
 ```
 
-A code beyond 16 bits does not fit: RocketMQ cuts it off silently, we refuse to write it.
+A code beyond 16 bits does not fit: RocketMQ truncates it silently, here it raises.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def decode_binary_header(data: Buffer) -> Header:
     """Decode a binary header.
 
     Raises:
-        HeaderMalformed: a size is negative, reaches past the end or leaves bytes over, or a text is no UTF-8.
+        HeaderMalformed: a size is negative, exceeds the header or leaves bytes over, or a text is not UTF-8.
     """
     data = bytes(data)
     try:
@@ -50,7 +50,7 @@ def encode_binary_header(header: Header) -> bytes:
     """Encode in RocketMQ's binary form; `ext` keeps its order.
 
     Raises:
-        ValueError: a number or a name does not fit, as any of our own request codes does not.
+        ValueError: a number or name does not fit; this includes all request codes of Reput.
     """
     parts: list[bytes] = []
     for name, value in text_ext(header.ext).items():
@@ -71,7 +71,7 @@ def encode_binary_header(header: Header) -> bytes:
 
 
 def _end(data: bytes, start: int, size: int, what: str) -> int:
-    """Return where a text of `size` bytes ends, having checked that it does so inside the header."""
+    """Return where a text of `size` bytes ends, after checking that it is inside the header."""
     if size < 0 or size > len(data) - start:
         raise HeaderMalformed(f"binary header: {what} of {size} bytes, but {len(data) - start} are left")
     return start + size

@@ -1,11 +1,11 @@
-"""Header type 0x4D: our own, a msgpack array of seven small elements.
+"""Header type 0x4D: Reput's, a msgpack array of seven small elements.
 
 ```text
 0 code  1 language  2 version  3 opaque  4 flag  5 remark or nil  6 map of names to nil, bool, int, float, str, bin
 ```
 
-Values keep their types, so nothing is parsed from text on the hot path. Elements beyond the seventh are reserved:
-they are checked for depth and otherwise ignored.
+Values keep their types, so that the hot path parses no text. Elements after the seventh are reserved: they are checked
+against the limits and otherwise ignored.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _CONTAINER_LENGTH_MAX = 1024
 _DEPTH_MAX = 4
 _SMALL_BYTES = 2048
 _CONTAINERS_MAX = 64
-"""The most arrays and maps in a header above `_SMALL_BYTES`: each takes a byte, and up to a microsecond."""
+"""Maximum number of arrays and maps in a header above `_SMALL_BYTES`: each takes a byte, and up to a microsecond."""
 _VALUE_TYPES = frozenset({type(None), bool, int, float, str, bytes})
 
 
@@ -48,9 +48,9 @@ def decode_msgpack_header(data: Buffer) -> Header:
     """Decode a msgpack header.
 
     Raises:
-        HeaderMalformed: it is not exactly one array of at least seven elements of the right types, a text is no
-            UTF-8, a map or array has more than 1024 entries, or something is nested deeper than 4; or it is larger
-            than 2 KiB and has more than 64 maps and arrays.
+        HeaderMalformed: it is not exactly one array of at least seven elements of the right types, a text is not
+            UTF-8, a map or array has more than 1024 entries, or nesting is deeper than 4; or it is larger than 2 KiB
+            and has more than 64 maps and arrays.
     """
     try:
         if len(data) > _SMALL_BYTES:
@@ -110,7 +110,7 @@ def encode_msgpack_header(header: Header) -> bytes:
 
 
 def _check_reserved(elements: list[object]) -> None:
-    """Hold the elements that are not read to the limits too; a level at a time, so that no depth harms us."""
+    """Check the reserved elements against the limits, level by level, so that no nesting depth does harm."""
     if len(elements) > _CONTAINER_LENGTH_MAX - _ELEMENTS:
         raise HeaderMalformed(f"msgpack header: more than {_CONTAINER_LENGTH_MAX} elements")
     level, depth = elements, 1

@@ -8,15 +8,12 @@ import pytest
 
 from reput_protocol.codes import AckLevel, TransactionState
 from reput_protocol.commands.consumers import (
-    BrokerConsumeStatsHeader,
-    BrokerStatsHeader,
     CloneGroupOffsetHeader,
     ConsumeDirectlyHeader,
     ConsumerRunningInfoHeader,
     ConsumerStatusHeader,
     ConsumeStatsHeader,
     ConsumeTimeSpanHeader,
-    CorrectionOffsetHeader,
     ResetOffsetHeader,
     SendBackHeader,
 )
@@ -29,7 +26,6 @@ from reput_protocol.commands.group import (
     ConsumerTopicsHeader,
     DeleteSubscriptionGroupHeader,
     GroupForbiddenHeader,
-    HeartbeatResult,
     ProducerConnectionHeader,
     SubscriptionGroupHeader,
     SubscriptionGroupTableHeader,
@@ -88,8 +84,6 @@ SAMPLES: list[CommandHeader] = [
     DeleteTopicHeader("t"),
     GetTopicConfigHeader("t"),
     TopicStatsHeader("t"),
-    HeartbeatResult(True, False),
-    HeartbeatResult(),
     UnregisterClientHeader("c", "PG", "CG"),
     UnregisterClientHeader("c"),
     ConsumerListHeader("g"),
@@ -112,11 +106,8 @@ SAMPLES: list[CommandHeader] = [
     ConsumerRunningInfoHeader("g", "c", True),
     ConsumeDirectlyHeader("g", "c", "7F00", "broker-a", "t", 0, 1),
     ConsumeStatsHeader("g", "t", "t;u"),
-    BrokerConsumeStatsHeader(True),
-    BrokerStatsHeader("TOPIC_PUT_NUMS", "t"),
     ConsumeTimeSpanHeader("t", "g"),
     CloneGroupOffsetHeader("a", "b", "t", True),
-    CorrectionOffsetHeader("t", "g", "a,b"),
     EndTransactionHeader("PG", 5, 2**40, 8, True, "AC11", "AC11", "t", "broker-a"),
     CheckTransactionHeader(5, 2**40, "t", "AC11", "AC11", "7F00", "broker-a"),
     PushReplyHeader(
@@ -192,10 +183,6 @@ def test_ali_ons_pull_is_read() -> None:
 def test_names_on_the_wire_are_rocketmqs() -> None:
     json = HeaderType.JSON
     assert UnregisterClientHeader("c", "PG").to_ext(json) == {"clientID": "c", "producerGroup": "PG"}
-    assert HeartbeatResult(True, True).to_ext(json) == {
-        "IS_SUPPORT_HEART_BEAT_V2": "true",
-        "IS_SUB_CHANGE": "true",
-    }
     assert list(SendBackHeader(1, "g", 2, "m", "t", True, 3).to_ext(json)) == [
         "offset",
         "group",
@@ -232,8 +219,6 @@ def test_names_on_the_wire_are_rocketmqs() -> None:
     ]
     assert set(CloneGroupOffsetHeader("a", "b").to_ext(json)) == {"srcGroup", "destGroup", "offline"}
     assert set(DeleteSubscriptionGroupHeader("g").to_ext(json)) == {"groupName", "cleanOffset"}
-    assert set(BrokerStatsHeader("a", "b").to_ext(json)) == {"statsName", "statsKey"}
-    assert BrokerConsumeStatsHeader(False).to_ext(json) == {"isOrder": "false"}
 
 
 def test_go_answers_a_check_with_an_empty_broker_name() -> None:

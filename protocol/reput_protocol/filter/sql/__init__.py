@@ -1,10 +1,10 @@
-"""SQL92 filters over the properties of messages (RocketMQ: SqlFilter, SelectorParser, filter.expression).
+"""SQL92 filters over message properties (RocketMQ: SqlFilter, SelectorParser, filter.expression).
 
-`SqlFilter.parse` is all that others use. The parser's library is loaded with the first expression, so that a program
-without one never pays for it.
+`SqlFilter.parse` is the interface. The parser's library is imported with the first expression, so programs without one
+do not pay for it.
 
-The language and its odd corners are RocketMQ's, so that an expression means the same to either broker; where one is
-stricter here, `grammar.py` says so.
+The language and its peculiarities are RocketMQ's, so that an expression means the same to both brokers; `grammar.py`
+lists where this one is stricter.
 """
 
 from reput_protocol.filter.sql.sql_filter import SqlFilter

@@ -1,8 +1,8 @@
-"""Makes an evaluation of an expression, part by part as the parser recognises them, and refuses what makes no sense.
+"""Compiles an expression, part by part as the parser recognises them, and rejects invalid combinations.
 
-What is refused, RocketMQ's compiler refuses too (RocketMQ: ComparisonExpression, ConstantExpression): comparing with
-NULL, ordering texts or truth values, IN of anything but a property, bounds of BETWEEN in the wrong order, a number out
-of range, `0.0`. Beyond that there are bounds on what an expression may cost whoever evaluates it for a stranger.
+RocketMQ's compiler rejects the same (ComparisonExpression, ConstantExpression): comparison with NULL, ordering of texts
+or truth values, IN of anything but a property, bounds of BETWEEN in the wrong order, a number out of range, `0.0`. In
+addition, there are limits on what evaluating an untrusted expression may cost.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ if TYPE_CHECKING:
     Texts: TypeAlias = list[bytes]
 
 CHARACTERS_MAX: Final = 8192
-"""The longest expression."""
+"""Maximum length of an expression."""
 PARTS_MAX: Final = 500
-"""The most operands and operations of one; a list after IN counts as one."""
+"""Maximum number of operands and operations; a list after IN counts as one."""
 DEPTH_MAX: Final = 64
-"""How deep parts may lie within each other; a row of ANDs or of ORs counts once."""
+"""Maximum nesting depth; a chain of ANDs or of ORs counts once."""
 NAME_CHARACTERS_MAX: Final = 255
-"""The longest name of a property."""
+"""Maximum length of a property's name."""
 
 _INT_MAX: Final = 0x7FFF_FFFF
 _LONG_MAX: Final = 0x7FFF_FFFF_FFFF_FFFF
@@ -49,21 +49,21 @@ def check_size(expression: str) -> None:
 
 
 class ExpressionCompiler:
-    """One method for each alternative of the grammar: takes its parts and returns the part that they make.
+    """One method for each alternative of the grammar: takes its parts and returns the combined part.
 
-    It keeps no state. Every method raises FilterSyntaxError where parts do not go together.
+    Stateless. Every method raises FilterSyntaxError if the parts cannot be combined.
     """
 
     def start(self, parts: list[Node]) -> Node:
-        """The whole: a condition."""
+        """The whole expression: a condition."""
         return _condition(parts[0])
 
     def any_of(self, parts: list[Node]) -> Node:
-        """`a OR b`; a further OR extends the row."""
+        """`a OR b`; a further OR extends the chain."""
         return _joined("OR", *parts)
 
     def all_of(self, parts: list[Node]) -> Node:
-        """`a AND b`; a further AND extends the row."""
+        """`a AND b`; a further AND extends the chain."""
         return _joined("AND", *parts)
 
     def equal(self, parts: list[Node]) -> Node:
@@ -90,7 +90,7 @@ class ExpressionCompiler:
         return _operation(conditions.is_null(parts[0], negated=True), parts[:1])
 
     def ordered(self, parts: tuple[Node, Token, Node]) -> Node:
-        """`left < right` and its kin."""
+        """`left < right`, and with `<=`, `>`, `>=`."""
         left, operator, right = parts
         _check_ordered(left, right)
         return _operation(conditions.ordered(left, right, conditions.ORDER[operator]), (left, right))
@@ -120,7 +120,7 @@ class ExpressionCompiler:
         return self._searched(*parts, negated=False)
 
     def not_searched(self, parts: tuple[Node, Token, Token, Token]) -> Node:
-        """`operand NOT CONTAINS 'text'` and its kin."""
+        """`operand NOT CONTAINS 'text'`, `NOT STARTSWITH`, `NOT ENDSWITH`."""
         operand, _, search, wanted = parts
         return self._searched(operand, search, wanted, negated=True)
 
@@ -211,7 +211,7 @@ class ExpressionCompiler:
         return literal_node(Kind.BOOLEAN, False, tokens[0].start_pos or 0)
 
     def null(self, tokens: list[Token]) -> Node:
-        """NULL, which is unknown wherever a condition is needed."""
+        """NULL, which is unknown as a condition."""
         return literal_node(Kind.NOTHING, None, tokens[0].start_pos or 0)
 
 
@@ -237,7 +237,7 @@ def _check_bounds(node: Node) -> None:
 
 
 def _joined(word: str, left: Node, right: Node) -> Node:
-    """Return a row of conditions: one part, however long it is, so that evaluating it takes no recursion."""
+    """Return a chain of conditions: a single part however long it is, so that evaluating it needs no recursion."""
     left, right = _condition(left), _condition(right)
     if left.joined_by != word:
         row = [left.evaluate, right.evaluate]

@@ -1,7 +1,7 @@
-"""What the operators of an expression do with the values of their operands, in three-valued logic.
+"""The operators of an expression, in three-valued logic.
 
 Every function returns the evaluation of one operation. None is SQL's unknown: a property that a message does not have,
-or what follows from one.
+or what follows from it.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ ORDER: Final[dict[str, Compare]] = {
 
 
 def ordered(left: Node, right: Node, compare: Compare) -> Evaluate:
-    """`left < right` and its kin: unknown if either is."""
+    """`left < right`, and with `<=`, `>`, `>=`: unknown if either is."""
     convert_left, convert_right = _order_of(left, right)
     evaluate_left, evaluate_right = left.evaluate, right.evaluate
     if right.is_known:
@@ -43,7 +43,7 @@ def ordered(left: Node, right: Node, compare: Compare) -> Evaluate:
 
 
 def between(operand: Node, low: Node, high: Node, *, negated: bool) -> Evaluate:
-    """`operand BETWEEN low AND high`, which is `operand >= low AND operand <= high`, or the opposite of both."""
+    """`operand BETWEEN low AND high`, which is `operand >= low AND operand <= high`, or its negation."""
     if low.is_known and high.is_known and low.kind is high.kind:
         convert, convert_bound = _order_of(operand, low)
         least, most = convert_bound(low.value), convert_bound(high.value)
@@ -60,26 +60,26 @@ def between(operand: Node, low: Node, high: Node, *, negated: bool) -> Evaluate:
 
 
 def is_in_order(low: Node, high: Node) -> bool:
-    """Tell of two literal numbers whether the first is not larger than the second."""
+    """Return whether the first of two literal numbers is not larger than the second."""
     convert_low, convert_high = _order_of(low, high)
     return bool(convert_low(low.value) <= convert_high(high.value))
 
 
 def _order_of(left: Node, right: Node) -> Conversion:
     found = conversion(left.kind, right.kind, is_order=True)
-    assert found is not None, "truth values are refused before"
+    assert found is not None, "truth values were rejected before"
     return found
 
 
 def equal(left: Node, right: Node) -> Evaluate:
-    """`left = right`. RocketMQ is not even-handed: a missing left side is unknown, a missing right side is unequal."""
+    """`left = right`. As in RocketMQ, a missing left side is unknown, but a missing right side is unequal."""
     found = conversion(left.kind, right.kind, is_order=False)
     evaluate_left, evaluate_right = left.evaluate, right.evaluate
     if found is not None and right.is_known and right.value is not None:
         try:
             constant = found.right(right.value)
         except NotComparable:
-            pass  # but only for messages for which it comes to that
+            pass  # fails only for messages for which the comparison is evaluated
         else:
             return _with_constant(evaluate_left, found.left, constant, operator.eq)
 
@@ -133,7 +133,7 @@ _SEARCH: Final[dict[str, Callable[[bytes, bytes], bool]]] = {
 
 
 def searched(operand: Node, search: str, wanted: bytes, *, negated: bool) -> Evaluate:
-    """`operand [NOT] CONTAINS wanted` and its kin: false, negated or not, for a missing property and an empty text."""
+    """`operand [NOT] CONTAINS wanted` and the others: false, negated or not, if the property or the text is missing."""
     evaluate_operand = operand.evaluate
     if not wanted:
         return lambda _: False
@@ -141,14 +141,14 @@ def searched(operand: Node, search: str, wanted: bytes, *, negated: bool) -> Eva
     is_text = operand.kind is Kind.TEXT
 
     def evaluate(text: bytes) -> bool:
-        value = evaluate_operand(text)  # of whatever type: it may turn out not to be comparable
+        value = evaluate_operand(text)  # for operands of any type: evaluating may raise NotComparable
         return is_text and value is not None and has(value, wanted) != negated
 
     return evaluate
 
 
 def negative(operand: Node) -> Evaluate:
-    """`-operand`, where that is not known beforehand: text and truth values have no negative."""
+    """`-operand` if it is not a constant: text and truth values have no negative."""
     evaluate_operand = operand.evaluate
 
     def evaluate(text: bytes) -> None:
@@ -158,7 +158,7 @@ def negative(operand: Node) -> Evaluate:
 
 
 def truth(operand: Node) -> Evaluate:
-    """A property where a truth value is needed: it is text, and text is not true."""
+    """A property as a condition: it is text, and text is not true."""
     evaluate_operand = operand.evaluate
     return lambda text: None if evaluate_operand(text) is None else False
 

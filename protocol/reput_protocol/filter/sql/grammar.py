@@ -1,14 +1,14 @@
-"""The grammar of filter expressions (RocketMQ: SelectorParser.jj), and what is said where a text does not follow it.
+"""The grammar of filter expressions (RocketMQ: SelectorParser.jj), and the messages for syntax errors.
 
 It accepts what RocketMQ's parser accepts, with these differences:
 
 - RocketMQ reads as far as it understands and ignores the rest: to it `a = 1 b = 2` means `a = 1`. Here the whole text
-  has to be an expression.
-- A comment `-- ...` may end with the text; RocketMQ wants a line break after it.
-- `0L` is a number, as `1L` is; to RocketMQ it is a 0 and a rest that it ignores.
-- A property's name has a longest size (`compiler.py` has all bounds).
+  must be an expression.
+- A comment `-- ...` may end with the text; RocketMQ requires a line break after it.
+- `0L` is a number like `1L`; to RocketMQ it is a 0 and an ignored rest.
+- The length of a property's name is limited (`compiler.py` has all limits).
 
-Parsing takes time and memory in proportion to the text and no recursion, whatever the text is.
+Parsing takes time and memory proportional to the text, and no recursion.
 """
 
 from __future__ import annotations
@@ -119,7 +119,7 @@ _WORD_HINTS: Final = {
 
 @lru_cache(maxsize=1)
 def _parser() -> Lark:
-    """Return the parser; made, and its library loaded, when it is first asked for."""
+    """Return the parser; it is created, and its library imported, on first use."""
     from lark import Lark
 
     return Lark(
@@ -137,10 +137,10 @@ def _keyword(token: Token) -> Token:
 
 
 def parsing(expression: str) -> Generator[None, None, Node]:
-    """Parse and compile an expression, with a pause after each fraction of a millisecond; return its root.
+    """Parse and compile an expression, yielding after each fraction of a millisecond; return its root.
 
     Raises:
-        FilterSyntaxError: it follows no rule, combines what cannot be combined, or is too large.
+        FilterSyntaxError: it is not valid, or too large.
     """
     from lark import UnexpectedCharacters, UnexpectedToken
 

@@ -1,4 +1,4 @@
-"""A part of an expression: what type of value it has, how that is evaluated, and what the compiler may ask of it."""
+"""A part of an expression: the type of its value, its evaluation, and what the compiler needs to know about it."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from reput_protocol.properties import find_property_in
 class Node:
     """One operand or operation.
 
-    RocketMQ's compiler tells parts apart by their class; the flags stand for its questions: `is_condition` for
-    BooleanExpression, `is_literal` for ConstantExpression, `name` for PropertyExpression.
+    RocketMQ's compiler distinguishes parts by class; here flags do: `is_condition` for BooleanExpression, `is_literal`
+    for ConstantExpression, `name` for PropertyExpression.
     """
 
     kind: Kind
@@ -21,26 +21,26 @@ class Node:
     start: int
     """The character of the expression where it begins."""
     depth: int = 1
-    """How many parts lie within each other here."""
+    """The nesting depth."""
     size: int = 1
-    """How many parts there are."""
+    """The number of parts."""
     lookups: int = 0
-    """How many properties are looked up at most."""
+    """Maximum number of property lookups."""
     is_condition: bool = False
-    """Whether it can stand where a truth value is needed."""
+    """Whether it may be used as a truth value."""
     is_literal: bool = False
     is_known: bool = False
-    """Whether it has the same value for every message: `value`. That holds for literals, and for `-5`."""
+    """Whether it has the same `value` for every message, like literals and `-5`."""
     value: object = None
     name: str | None = None
-    """Of a property."""
+    """The name of a property."""
     joined_by: str = ""
-    """AND or OR, if it is a row of conditions."""
+    """AND or OR if it is a chain of conditions."""
     row: list[Evaluate] = field(default_factory=list)
-    """The conditions of such a row, which `evaluate` goes through."""
+    """The conditions of such a chain."""
 
     def shown(self) -> str:
-        """What it is, for whoever has to mend the expression."""
+        """Return a description for error messages."""
         if self.name is not None:
             return f"property {self.name}"
         if self.is_literal and self.value is None:
@@ -55,12 +55,12 @@ class Node:
 
 
 def property_node(name: str, start: int) -> Node:
-    """Return the part that stands for the property `name`."""
+    """Return the part for the property `name`."""
     return Node(Kind.TEXT, _property_lookup(name), start, lookups=1, name=name)
 
 
 def literal_node(kind: Kind, value: object, start: int) -> Node:
-    """Return the part that stands for a value of the expression itself; None is NULL."""
+    """Return the part for a literal; None is NULL."""
     is_condition = kind in (Kind.BOOLEAN, Kind.NOTHING)
     return Node(
         kind, lambda _: value, start, is_condition=is_condition, is_literal=True, is_known=True, value=value
@@ -68,9 +68,9 @@ def literal_node(kind: Kind, value: object, start: int) -> Node:
 
 
 def _property_lookup(name: str) -> Evaluate:
-    """Return what finds the value of property `name` in a properties text, without decoding anything else.
+    """Return a function that finds property `name` in encoded properties without decoding the others.
 
-    Bytes that are no UTF-8 become U+FFFD, as they do for whoever reads the message.
+    Invalid UTF-8 becomes U+FFFD, as in messages that are read.
     """
     name_bytes = name.encode()
 

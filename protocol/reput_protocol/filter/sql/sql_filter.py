@@ -15,18 +15,18 @@ _OUTCOMES_MAX: Final = 256
 
 @dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
 class SqlFilter:
-    """Which messages somebody wants, by their properties. Evaluating it takes no lock and changes nothing."""
+    """A filter by properties. Evaluating it takes no lock and changes nothing."""
 
     expression: str
     parts: int
-    """How many operands and operations it has: what evaluating it costs, and what it takes in memory."""
+    """The number of its operands and operations: its cost in time and memory."""
     lookups: int
-    """How many properties one evaluation looks up at most."""
+    """Maximum number of property lookups of one evaluation."""
     _evaluate: Evaluate = field(repr=False)
 
     @staticmethod
     def parse(expression: str) -> SqlFilter:
-        """Compile an expression; the one that was compiled before if it is the same.
+        """Compile an expression, or return the filter that was compiled for it before.
 
         Raises:
             FilterSyntaxError: it cannot be compiled; says where and why.
@@ -41,7 +41,7 @@ class SqlFilter:
 
     @staticmethod
     def parsing(expression: str) -> Generator[None, None, SqlFilter]:
-        """Compile an expression as `parse` does, with a pause after each fraction of a millisecond; return the filter.
+        """Compile like `parse`, yielding after each fraction of a millisecond; return the filter.
 
         Raises:
             FilterSyntaxError: it cannot be compiled; says where and why.
@@ -58,20 +58,20 @@ class SqlFilter:
 
     @staticmethod
     def is_known(expression: str) -> bool:
-        """Tell whether an expression was compiled, or refused, a short while ago: to do so again costs nothing."""
+        """Return whether an expression was compiled or rejected recently, so that compiling it again costs nothing."""
         return expression in _outcomes
 
     def evaluate(self, properties: bytes) -> bool | None:
-        """Return what the expression is for a message with this properties text: true, false or unknown.
+        """Return the value of the expression for these encoded properties: true, false or unknown.
 
         Raises:
-            NotComparable: it compares what cannot be compared, a word with a number for example.
+            NotComparable: it compares values that cannot be compared, such as a word with a number.
         """
         value: bool | None = self._evaluate(properties)
         return value
 
     def matches(self, properties: bytes) -> bool:
-        """Tell whether the expression is true for a message with this properties text."""
+        """Return whether the expression is true for these encoded properties."""
         try:
             return self._evaluate(properties) is True
         except NotComparable:
@@ -79,8 +79,7 @@ class SqlFilter:
 
 
 _outcomes: dict[str, SqlFilter | FilterSyntaxError] = {}
-"""What became of the last expressions, the last one used at the end. Refusals are remembered too: who sends a bad
-expression tends to send it again."""
+"""The outcomes of recent expressions, least recently used first. Rejections are kept too, since clients repeat them."""
 
 
 def _compiling(expression: str) -> Generator[None, None, SqlFilter | FilterSyntaxError]:

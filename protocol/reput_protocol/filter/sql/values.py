@@ -1,9 +1,9 @@
-"""The values of an expression, and what becomes of two of different types that are compared.
+"""The values of an expression, and the comparison of values of different types.
 
-A property is text, here its UTF-8 bytes; literals are text, whole numbers of 32 or 64 bits, doubles and truth values.
-Before two values are compared, both become what `Conversion` makes of them for the pair of their types (RocketMQ:
-ComparisonExpression.__compare). Text that is no such number has no place in any order: `NotComparable` then ends the
-evaluation, whatever the rest of the expression says, and the message does not match.
+A property is text, here its UTF-8 bytes; literals are text, integers of 32 or 64 bits, doubles and truth values. Before
+two values are compared, both are converted by the `Conversion` for their types (RocketMQ:
+ComparisonExpression.__compare). Text that is not such a number cannot be compared: `NotComparable` then ends the
+evaluation, whatever the rest of the expression is, and the message does not match.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from enum import Enum, auto
 from typing import Any, Final, NamedTuple, TypeAlias
 
 Evaluate: TypeAlias = Callable[[bytes], Any]
-"""Takes a record's properties text and returns a value of one type, or None where there is none."""
+"""Takes encoded properties and returns a value of one type, or None if there is none."""
 
 _I32: Final = (-0x8000_0000, 0x7FFF_FFFF)
 _I64: Final = (-0x8000_0000_0000_0000, 0x7FFF_FFFF_FFFF_FFFF)
@@ -29,7 +29,7 @@ _HEXADECIMAL: Final = re.compile(
 _NAMED: Final = {
     sign + word: float((sign + word).decode()) for sign in (b"", b"+", b"-") for word in (b"NaN", b"Infinity")
 }
-_TRIMMED: Final = bytes(range(0x21))  # what Java's String.trim takes off
+_TRIMMED: Final = bytes(range(0x21))  # what Java's String.trim removes
 
 
 class Kind(Enum):
@@ -37,35 +37,35 @@ class Kind(Enum):
 
     TEXT = auto()
     INT = auto()
-    """A whole number that fits into 32 bits: text compared with it must fit too."""
+    """An integer of 32 bits: text compared with it must also be one."""
     LONG = auto()
     DOUBLE = auto()
     BOOLEAN = auto()
     NOTHING = auto()
-    """Never anything but None."""
+    """Always None."""
 
 
 NUMBERS: Final = frozenset({Kind.INT, Kind.LONG, Kind.DOUBLE})
 
 
 class NotComparable(Exception):
-    """Two values met that cannot be compared; the message does not match."""
+    """Two values cannot be compared; the message does not match."""
 
 
 class Conversion(NamedTuple):
-    """What to make of the left and of the right value, so that Python compares the results as Java would."""
+    """Conversions of the left and right value, such that Python compares the results as Java would."""
 
     left: Callable[[Any], Any]
     right: Callable[[Any], Any]
 
 
 def to_int(value: bytes) -> int:
-    """Read 32-bit decimal text as Integer.valueOf does; raises NotComparable."""
+    """Read 32-bit decimal text like Integer.valueOf; raises NotComparable."""
     return _to_whole(value, _I32)
 
 
 def to_long(value: bytes) -> int:
-    """Read 64-bit decimal text as Long.valueOf does; raises NotComparable."""
+    """Read 64-bit decimal text like Long.valueOf; raises NotComparable."""
     return _to_whole(value, _I64)
 
 
@@ -77,12 +77,12 @@ def _to_whole(value: bytes, bounds: tuple[int, int]) -> int:
 
 
 def _to_large(value: bytes) -> int:
-    """Read a sign, leading zeros and digits of any script, as Java does."""
+    """Read a sign, leading zeros and digits of any script, like Java."""
     text = value.decode("utf-8", "replace")
     digits = text[1:] if text[:1] in ("+", "-") else text
     if not digits.isdecimal() or max(digits) > "\uffff":
         raise NotComparable
-    # Every digit of another script counts as the one it stands for; int() reads them, but not thousands of them.
+    # int() reads digits of other scripts as well, but not thousands of them.
     significant = digits.lstrip("0") if digits.isascii() else digits
     if len(significant) > 4 * _I64_DIGITS:
         raise NotComparable
@@ -90,7 +90,7 @@ def _to_large(value: bytes) -> int:
 
 
 def to_double(value: bytes) -> float:
-    """Read a number as Double.valueOf does; raises NotComparable."""
+    """Read a number like Double.valueOf; raises NotComparable."""
     if _DECIMAL.fullmatch(value):
         return float(value)
     trimmed = value.strip(_TRIMMED)
@@ -109,12 +109,12 @@ def to_double(value: bytes) -> float:
 
 
 def to_boolean(value: bytes) -> bool:
-    """Read a truth value as Boolean.valueOf does: whatever is not `true`, in any case, is false."""
+    """Read a truth value like Boolean.valueOf: everything but `true`, in any case, is false."""
     return value.lower() == b"true"
 
 
 def double_rank(value: float) -> int:
-    """Return an integer that is ordered as Double.compareTo orders: -0.0 before 0.0, NaN last and like itself."""
+    """Return an integer with the order of Double.compareTo: -0.0 before 0.0, NaN last and equal to itself."""
     if value != value:
         return 0x7FF8_0000_0000_0000
     bits: int = _I64_OF.unpack(_F64.pack(value))[0]
@@ -126,14 +126,14 @@ _I64_OF: Final = struct.Struct(">q")
 
 
 def conversion(left: Kind, right: Kind, *, is_order: bool) -> Conversion | None:
-    """Return how values of two types are compared, or None if they are never equal; neither is None.
+    """Return how values of two types are compared, or None if they are never equal; neither value is None.
 
-    `is_order` tells `<` and its kin from `=`: two texts are equal as they are, but ordered as numbers.
+    `is_order`: for `<`, `<=`, `>` and `>=`, which order two texts as numbers; `=` compares them as they are.
     """
     if left is Kind.TEXT and right is Kind.TEXT and is_order:
         return Conversion(_text_rank, _text_rank)
     if left is Kind.BOOLEAN and right is Kind.TEXT:
-        return Conversion(_refuse, _as_it_is)  # RocketMQ fails on it; the other way round it does not
+        return Conversion(_refuse, _as_it_is)  # RocketMQ fails on this, but not the other way round
     if left is right or Kind.NOTHING in (left, right):
         rank = double_rank if left is Kind.DOUBLE else _as_it_is
         return Conversion(rank, rank)
