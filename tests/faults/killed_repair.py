@@ -164,9 +164,9 @@ def _cut(
     broken: Broken, directory: Path, images: int, outcome: Outcome, where: str, rng: random.Random
 ) -> None:
     found, plan = _plan(broken)
-    if plan.cut is None or plan.left:  # there is damage that may stay, where no start reads
+    if plan.truncation is None or plan.left:  # there is damage that may stay, where no start reads
         return
-    cut_at = plan.cut.offset
+    cut_at = plan.truncation.offset
     gone = [broken.record(start, end) for _, _, start, end in broken.places if end > cut_at]
     recorder = Recorder(broken.top)
     with recorder:

@@ -353,7 +353,7 @@ def new_files_sparse(patch: pytest.MonkeyPatch) -> None:
 def found_files_sparse(patch: pytest.MonkeyPatch) -> None:
     """a start goes on in a last file that has holes without having it set aside"""
     for module in (mapped_file, index_file):
-        patch.setattr(module, "set_aside", _nothing)
+        patch.setattr(module, "reserve_space", _nothing)
 
 
 def descriptors_taken_for_damage(patch: pytest.MonkeyPatch) -> None:

@@ -99,7 +99,7 @@ def allocate(fd: int, size: int) -> None:
         position += os.pwrite(fd, memoryview(_ZEROS)[: size - position], position)
 
 
-def set_aside(fd: int, size: int, path: Path) -> None:
+def reserve_space(fd: int, size: int, path: Path) -> None:
     """Reserve disk space for all `size` bytes of an existing file, as `allocate` does for a new one.
 
     A file that was copied, truncated by hand or made by another broker may have holes. Its bytes

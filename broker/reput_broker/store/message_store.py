@@ -42,6 +42,7 @@ from reput_broker.store.errors import (
     StoreNotWritable,
 )
 from reput_broker.store.flush import StoreFlush
+from reput_broker.store.index.query import KeyLookup
 from reput_broker.store.index.service import IndexService
 from reput_broker.store.index.store_index import StoreIndex
 from reput_broker.store.log.commit_log import CommitLog
@@ -181,6 +182,9 @@ class MessageStore:
         self._writer = MessageWriter(options, log, self._index, flags, stats)
         self._reader = MessageReader(log, queues, flags, stats, memory_bytes)
         self._offsets = QueueOffsets(log, queues, memory_bytes)
+        self._key_lookup = KeyLookup(
+            self._index, log, self._deleted, flags, has_gap=lambda: self._key_index.has_gap
+        )
         self._reput = reput = ReputSteps(
             self._follower, builder, log, flags, stats, clock_ms=self._clock_ms, on_event=options.on_event
         )
@@ -211,7 +215,7 @@ class MessageStore:
     want_file = _shown("_writer", MessageWriter.want_file)
     when_file_wanted = _shown("_writer", MessageWriter.when_file_wanted)
 
-    # Getting (message_reader.py, queue/offsets.py, index/store_index.py)
+    # Getting (message_reader.py, queue/offsets.py, index/query.py)
     get_message = _shown("_reader", MessageReader.get_message)
     get_filtered = _shown("_reader", MessageReader.get_filtered)
     count_get = _shown("_reader", MessageReader.count)
@@ -229,8 +233,8 @@ class MessageStore:
     store_timestamp = _shown("_offsets", QueueOffsets.store_timestamp)
     queue_units = _shown("_offsets", QueueOffsets.queue_units)
     is_in_memory = _shown("_offsets", QueueOffsets.is_in_memory)
-    query_message = _shown("_key_index", StoreIndex.query_message)
-    find_by_unique_key = _shown("_key_index", StoreIndex.find_by_unique_key)
+    query_message = _shown("_key_lookup", KeyLookup.query_message)
+    find_by_unique_key = _shown("_key_lookup", KeyLookup.find_by_unique_key)
 
     # Steps that services drive (reput.py, index/store_index.py, flush.py)
     reput_step = _shown("_reput", ReputSteps.reput_step)

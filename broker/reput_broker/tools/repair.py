@@ -28,7 +28,7 @@ from reput_broker.tables.config_file import ConfigFile, encode
 from reput_broker.tools.index_raw import IndexSizes, index_sizes
 from reput_broker.tools.layout import Geometry, StoreLayout
 from reput_broker.tools.rebuild import DerivedFactory, IndexRebuild, QueuesRebuild, rebuild
-from reput_broker.tools.repair_files import copy_part, cut_log, data_end, move, overwrite, resize
+from reput_broker.tools.repair_files import copy_part, data_end, move, overwrite, resize, truncate_log
 from reput_broker.tools.repair_plan import RepairPlan
 from reput_broker.tools.report import Progress, no_progress
 from reput_broker.tools.tables import apply_journal, find_journal, offsets_in, table_in_force
@@ -122,17 +122,19 @@ def apply_repair(
     moves = _save(verification, plan, side)
     if plan.new_checkpoint:
         (root / "checkpoint").unlink(missing_ok=True)
-    if plan.cut is not None:
-        start = max((file.start for file in layout.log.files if file.start <= plan.cut.offset), default=0)
-        _write_checkpoint(root, FlushMark(plan.cut.offset, start), None)
+    if plan.truncation is not None:
+        start = max(
+            (file.start for file in layout.log.files if file.start <= plan.truncation.offset), default=0
+        )
+        _write_checkpoint(root, FlushMark(plan.truncation.offset, start), None)
     if plan.touches_log_or_queues:
         AbortMarker(layout.abort).create()
     for fix in plan.fixes:
         overwrite(fix.file, fix.position, fix.right)
     for path, target in moves:
         move(path, target)
-    if plan.cut is not None:
-        cut_log(layout.log, plan.cut.offset)
+    if plan.truncation is not None:
+        truncate_log(layout.log, plan.truncation.offset)
     for path, _ in plan.resize:
         if path.exists():
             resize(path, layout.log.file_size)
@@ -155,7 +157,7 @@ def apply_repair(
         lines += rebuild(
             after.layout, after.log.kept_end, kinds, delay_levels_ms=levels_ms, progress=progress
         )
-    if plan.cut is not None or plan.new_checkpoint:
+    if plan.truncation is not None or plan.new_checkpoint:
         # Unless the queues are rebuilt, the next start rebuilds the units of the last file's
         # records.
         last = max(
@@ -204,12 +206,12 @@ def _save(verification: Verification, plan: RepairPlan, side: SideDirectory) -> 
         copy_part(path, start, stop, target)
         cut.append({"file": str(path), "from": start, "to": stop, "kept_as": side.relative(target)})
 
-    if plan.cut is not None:
+    if plan.truncation is not None:
         for file in log.files:
-            start = max(0, plan.cut.offset - file.start)
+            start = max(0, plan.truncation.offset - file.start)
             size = file.path.stat().st_size
             stop = max(data_end(file), size if size > log.file_size else 0)
-            if file.start + log.file_size <= plan.cut.offset or stop <= start:
+            if file.start + log.file_size <= plan.truncation.offset or stop <= start:
                 continue
             name = file.path.name
             keep(file.path, start, stop, Path("commitlog", f"{name}.from-{start}" if start else name))

@@ -101,7 +101,7 @@ def _copy(path: Path, target: Path) -> None:
         shutil.copystat(path, target)
 
 
-def cut_log(log: Stream, offset: int) -> None:
+def truncate_log(log: Stream, offset: int) -> None:
     """Truncate the log: delete later files, the last one first; zero the rest of the file at the offset."""
     for index in range(len(log.files) - 1, -1, -1):
         file = log.files[index]

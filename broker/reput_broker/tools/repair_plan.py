@@ -63,7 +63,7 @@ def _file_by(verification: Verification, offset: int | None, time_ms: int | None
     return files[0].start if files else 0
 
 
-class Cut(NamedTuple):
+class Truncation(NamedTuple):
     """Where the log has to end, and what that costs."""
 
     file: Path
@@ -81,7 +81,7 @@ class RepairPlan:
     """What a repair would do."""
 
     fixes: list[FieldFix] = field(default_factory=list)
-    cut: Cut | None = None
+    truncation: Truncation | None = None
     left: list[Damage] = field(default_factory=list)
     """Damage in a part of the log that a start does not read: a truncation there would lose all
     messages after it."""
@@ -105,7 +105,7 @@ class RepairPlan:
         return not (
             self.fixes
             or self.resize
-            or self.cut
+            or self.truncation
             or self.aside
             or self.rebuild_queues
             or self.new_checkpoint
@@ -117,14 +117,19 @@ class RepairPlan:
     def touches_log_or_queues(self) -> bool:
         """Whether the next start has to check more than the index."""
         return bool(
-            self.fixes or self.resize or self.cut or self.aside or self.rebuild_queues or self.new_checkpoint
+            self.fixes
+            or self.resize
+            or self.truncation
+            or self.aside
+            or self.rebuild_queues
+            or self.new_checkpoint
         )
 
     def lines(self) -> list[str]:
         """Describe the plan, one line per action."""
         lines = [f"fix {fix}" for fix in self.fixes]
-        if self.cut is not None:
-            cut = self.cut
+        if self.truncation is not None:
+            cut = self.truncation
             lines.append(
                 f"truncate the log at offset {cut.offset}: {cut.file} at byte {cut.position}: {cut.reason}"
             )
@@ -177,23 +182,25 @@ def plan_repair(verification: Verification) -> RepairPlan:
             plan.left.append(damage)
         else:
             plan.left, place = _with_last_file(plan.left, damage, layout.log)
-            plan.cut = _cut_at(layout.log, place.file.path, place.position, place.offset, place.reason)
+            plan.truncation = _truncation_at(
+                layout.log, place.file.path, place.position, place.offset, place.reason
+            )
             plan.fixes = [fix for fix in plan.fixes if _offset_of(fix, layout.log) < place.offset]
             break
     damaged = {damage.offset for damage in verification.log.damages}
     for offset, number in sorted(verification.renumbered.items()):
-        if offset not in damaged and (plan.cut is None or offset < plan.cut.offset):
+        if offset not in damaged and (plan.truncation is None or offset < plan.truncation.offset):
             plan.fixes.append(renumber(layout.log, offset, number))
     mark = verification.mark
     if (
-        plan.cut is None
+        plan.truncation is None
         and not plan.fixes
         and mark is not None
         and mark.flushed_offset > verification.log.end_offset
     ):
         path, position = layout.log.place(verification.log.end_offset)
         reason = f"the records end here, but had been flushed up to offset {mark.flushed_offset}"
-        plan.cut = Cut(path, position, verification.log.end_offset, reason, 0, 0, {})
+        plan.truncation = Truncation(path, position, verification.log.end_offset, reason, 0, 0, {})
     kept = {file.path for file in layout.log.files}
     plan.aside += [
         (odd.path, odd.reason) for odd in layout.log.odd if odd.path not in kept and odd.path.exists()
@@ -213,21 +220,21 @@ def plan_repair(verification: Verification) -> RepairPlan:
             plan.aside.append((path, "it is not a table of deleted topics"))
     for file in layout.log.files:
         size = file.path.stat().st_size
-        if size != layout.log.file_size and (plan.cut is None or file.start <= plan.cut.offset):
+        if size != layout.log.file_size and (plan.truncation is None or file.start <= plan.truncation.offset):
             plan.resize.append((file.path, size))
     if report.kinds["checkpoint"]:
         plan.new_checkpoint = next(fault.reason for fault in report.faults if fault.kind == "checkpoint")
     # From a log with holes nothing can be derived; a start adapts queues and index to the new end.
     is_whole = all(damage.is_framed for damage in plan.left)
     if is_whole and report.kinds["order"] <= len(verification.renumbered):
-        if plan.cut is not None or plan.fixes:
+        if plan.truncation is not None or plan.fixes:
             plan.rebuild_queues = "the log changes"
         elif report.kinds["queue"] or any(queue.stream.odd for queue in layout.queues):
             plan.rebuild_queues = "units are wrong or missing"
     has_index = standing_for(layout.index_dir).is_dir()
-    plan.drop_index = has_index and bool(plan.cut or plan.fixes or report.kinds["index"])
+    plan.drop_index = has_index and bool(plan.truncation or plan.fixes or report.kinds["index"])
     plan.rebuild_index = plan.drop_index and is_whole and index_sizes(layout) is not None
-    plan.clamp = plan.cut is not None or any(
+    plan.clamp = plan.truncation is not None or any(
         f.kind in ("offsets", "journal") and "queue ends at" in f.reason for f in report.faults
     )
     return plan
@@ -255,7 +262,7 @@ def _offset_of(fix: FieldFix, log: Stream) -> int:
     return next(file.start for file in log.files if file.path == fix.file) + fix.position
 
 
-def _cut_at(log: Stream, path: Path, position: int, offset: int, reason: str) -> Cut:
+def _truncation_at(log: Stream, path: Path, position: int, offset: int, reason: str) -> Truncation:
     """Count what is after a place of the log."""
     lost = records = 0
     topics: dict[str, int] = {}
@@ -269,4 +276,4 @@ def _cut_at(log: Stream, path: Path, position: int, offset: int, reason: str) ->
                     records += 1
                     topic = topic_text(part.topic(row))
                     topics[topic] = topics.get(topic, 0) + 1
-    return Cut(path, position, offset, reason, max(0, lost), records, topics)
+    return Truncation(path, position, offset, reason, max(0, lost), records, topics)

@@ -21,7 +21,7 @@ from stores import FakeClock, bodies, dispatch_all, killed, opened, put, small_o
 
 @contextmanager
 def broken(monkeypatch: pytest.MonkeyPatch, code: int, name: str = "create_file") -> Iterator[None]:
-    """No index file can be made, or with "set_aside" none that was there be made ready."""
+    """No index file can be made, or with "reserve_space" none that was there be made ready."""
 
     def fail(*arguments: Any) -> Any:
         raise OSError(code, os.strerror(code), str(arguments[0]))
@@ -107,7 +107,7 @@ def test_a_start_goes_on_though_the_last_index_file_cannot_be_set_aside(
     put(store, b"a", keys=["a"])
     dispatch_all(store)
     assert store.close()
-    with broken(monkeypatch, code, "set_aside"):
+    with broken(monkeypatch, code, "reserve_space"):
         again = opened(options)
         put(again, b"b", keys=["b"])
         dispatch_all(again)

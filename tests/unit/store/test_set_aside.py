@@ -284,7 +284,7 @@ def test_an_index_file_without_room_stops_dispatch_until_there_is_some(
 def test_a_new_file_need_not_be_set_aside_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     calls: list[Path] = []
     for module in (mapped_file, index_file):
-        monkeypatch.setattr(module, "set_aside", lambda *arguments: calls.append(arguments[-1]))
+        monkeypatch.setattr(module, "reserve_space", lambda *arguments: calls.append(arguments[-1]))
     store = opened(small_options(tmp_path / "new", commit_log_file_size=FILE))
     for _ in range(3):
         put(store, bytes(FILE // 2), keys=["k"])

@@ -78,13 +78,13 @@ def test_a_damaged_body_ends_the_log_and_all_behind_it_is_kept(store: Path, numb
     before = hashes(store)
     plan = plan_repair(examine(store))
     assert hashes(store) == before, "a plan changes nothing"
-    assert plan.cut is not None
-    assert (plan.cut.offset, plan.cut.position, plan.cut.lost_records) == (
+    assert plan.truncation is not None
+    assert (plan.truncation.offset, plan.truncation.position, plan.truncation.lost_records) == (
         offset,
         place.position,
         MESSAGES - number - 1,
     )
-    assert plan.cut.lost_topics == ({"T": MESSAGES - number - 1} if number < MESSAGES - 1 else {})
+    assert plan.truncation.lost_topics == ({"T": MESSAGES - number - 1} if number < MESSAGES - 1 else {})
 
     _, result = repaired(store)
     assert result.end_offset == offset
@@ -124,7 +124,7 @@ def test_a_field_that_the_rest_tells_is_put_right(good: Path, store: Path, at: i
     without_mark(store)
     assert at == 26 or refused(copied(store, store.with_name("as-it-is")))
     plan, result = repaired(store)
-    assert plan.cut is None
+    assert plan.truncation is None
     assert len(plan.fixes) == 1
     log = {name: found[0] for name, found in hashes(good).items() if name.startswith("commitlog")}
     assert {name: found[0] for name, found in hashes(store).items() if name.startswith("commitlog")} == log
@@ -140,14 +140,14 @@ def test_damage_that_a_start_does_not_mind_costs_nothing_else(store: Path, shift
     flip_bit(place.path, place.position + 90)  # two faults: it cannot be put right
     assert not refused(copied(store, store.with_name("as-it-is")))
     plan = plan_repair(examine(store))
-    assert plan.cut is None
+    assert plan.truncation is None
     assert len(plan.left) == 1
     last = records_of(store)[-4]
     flip_bit(last.path, last.body)
     assert refused(store)
     plan, _ = repaired(store)
-    assert plan.cut is not None
-    assert plan.cut.lost_records == 3
+    assert plan.truncation is not None
+    assert plan.truncation.lost_records == 3
     again = opened(small_options(store))
     assert [again.max_offset_in_queue("T", n) for n in range(QUEUES)] == [58, 58]
     put(again, b"new", topic="T")
@@ -161,7 +161,7 @@ def test_a_missing_file_ends_the_log(store: Path) -> None:
     gone.unlink()
     assert refused(store)
     plan, result = repaired(store)
-    assert plan.cut is not None
+    assert plan.truncation is not None
     assert result.end_offset <= int(gone.name)
     assert not refused(store)
     assert examine(store).report.is_clean
@@ -181,8 +181,8 @@ def test_the_flushed_end_of_the_log_is_gone(store: Path) -> None:
     last.path.write_bytes(data[: last.position] + bytes(len(data) - last.position))
     assert refused(store)
     plan, _ = repaired(store)
-    assert plan.cut is not None
-    assert plan.cut.lost_records == 0
+    assert plan.truncation is not None
+    assert plan.truncation.lost_records == 0
     assert not refused(store)
 
 
@@ -206,7 +206,7 @@ def test_wrong_units_are_made_anew(good: Path, store: Path) -> None:
     flip_bit(store / "consumequeue/T/0/00000000000000000000", 45)
     shutil.rmtree(store / "consumequeue/T/1")
     plan, _ = repaired(store)
-    assert plan.cut is None
+    assert plan.truncation is None
     wanted = {name: found[0] for name, found in hashes(good).items() if name.startswith("consumequeue")}
     assert {
         name: found[0] for name, found in hashes(store).items() if name.startswith("consumequeue")
@@ -261,7 +261,7 @@ def test_killed_in_the_middle_the_same_repair_can_be_made_again(
     without_mark(store)
     from reput_broker.tools import repair
 
-    for step in ("_write_checkpoint", "rebuild", "cut_log"):
+    for step in ("_write_checkpoint", "rebuild", "truncate_log"):
         root = copied(store, store.with_name(step))
         with monkeypatch.context() as patch:
 
@@ -326,7 +326,7 @@ def test_files_of_one_name_are_kept_apart(
         between_disks(monkeypatch, errno.EXDEV)
     found = examine(root, commit_log_dirs=directories)
     plan = plan_repair(found)
-    assert plan.cut is not None
+    assert plan.truncation is not None
     gone = {str(path): path.read_bytes() for path, _ in plan.aside}
     assert len(gone) == 8, "three notes, three of the name that the repair uses itself, two twins"
     result = apply_repair(found, plan)

@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from reput_broker.store.errors import FlushFailed, ForeignFile
-from reput_broker.store.file_io import create_file, map_file, set_aside, sync_data
+from reput_broker.store.file_io import create_file, map_file, reserve_space, sync_data
 from reput_broker.store.log.open_mappings import OpenMappings
 from reput_protocol.kernel.index import follow_chain, insert_keys, seconds_ascend
 
@@ -154,7 +154,7 @@ class IndexFile:
             raise
         status = os.fstat(fd)
         self._identity = status.st_dev, status.st_ino
-        self.is_set_aside = create
+        self.is_reserved = create
         """Whether disk space for all of the file is reserved."""
         self._is_on_disk = not create  # `IndexService` keeps only full files that are on disk
         self._is_closed = False
@@ -200,7 +200,7 @@ class IndexFile:
             and 0 <= header.begin_physical_offset <= header.end_physical_offset
         )
 
-    def set_aside(self) -> None:
+    def reserve_space(self) -> None:
         """Reserve disk space for all of an existing file, once. Blocks, and not during `insert`.
 
         Otherwise inserting into a file with holes kills the process with SIGBUS when the disk is
@@ -210,9 +210,9 @@ class IndexFile:
             DiskFull: there is no room.
             OSError: the system call failed.
         """
-        if not self.is_set_aside:
-            set_aside(self._fd, self._size, self.path)
-            self.is_set_aside = True
+        if not self.is_reserved:
+            reserve_space(self._fd, self._size, self.path)
+            self.is_reserved = True
 
     def continue_from(self, predecessor: IndexHeader) -> None:
         """Begin an empty file where the previous one ended, as RocketMQ does; the first entry's

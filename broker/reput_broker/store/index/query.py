@@ -9,12 +9,15 @@ from typing import NamedTuple
 from reput_broker.store.deleted_topics import DeletedTopics
 from reput_broker.store.index.service import IndexService
 from reput_broker.store.log.commit_log import CommitLog
+from reput_broker.store.running_flags import RunningFlags
 from reput_protocol.properties import KEYS, UNIQ_KEY, decode_properties
 from reput_protocol.record.hashing import index_hash
 from reput_protocol.record.record import decode_record
 
 QUERY_MESSAGES_MAX = 64
 """(RocketMQ: maxMsgsNumBatch.)"""
+TIME_MAX_MS = (1 << 63) - 1
+"""A store time later than any message's."""
 CANDIDATES_MAX = 10_000
 """Limit of the records compared with a key."""
 
@@ -49,103 +52,133 @@ class UniqueResult(NamedTuple):
     doubt: Doubt | None = None
 
 
-def query_message(
-    log: CommitLog,
-    index: IndexService,
-    deleted: DeletedTopics,
-    topic: str,
-    key: str,
-    max_messages: int,
-    begin_ms: int,
-    end_ms: int,
-    readable_end: int,
-) -> QueryResult:
-    """Return up to `max_messages` records of `topic` with `key`, stored in `[begin_ms, end_ms]`, newest
-    first.
-
-    The key is a message's unique id or one of its keys. The index holds hashes only; records that
-    merely share one are left out. Thread-safe: records are read by positional reads.
-    """
-    wanted = min(max(1, max_messages), QUERY_MESSAGES_MAX)
-    records: list[bytes] = []
-    is_complete = not index.is_behind
-    for record in _candidates(log, index, deleted, topic, key, begin_ms, end_ms, readable_end):
-        if record is _TOO_MANY:
-            is_complete = False
-        elif _matches(record, topic, key, begin_ms, end_ms):
-            records.append(record)
-            if len(records) == wanted:
-                break
-    header = index.last_header
-    return QueryResult(
-        tuple(records),
-        0 if header is None else header.end_timestamp_ms,
-        0 if header is None else header.end_physical_offset,
-        is_complete,
-    )
-
-
-def find_by_unique_key(
-    log: CommitLog,
-    index: IndexService,
-    deleted: DeletedTopics,
-    topic: str,
-    unique_key: str,
-    begin_ms: int,
-    end_ms: int,
-    readable_end: int,
-    accept: Callable[[bytes], bool],
-) -> UniqueResult:
-    """Return the record of `topic` with this unique id that was stored first in `[begin_ms, end_ms]`.
-
-    As `query_message`, but messages that merely have the id among their keys do not count, nor
-    those that `accept` rejects.
-    """
-    first: bytes | None = None
-    doubt = Doubt.BEHIND if index.is_behind else None
-    for record in _candidates(log, index, deleted, topic, unique_key, begin_ms, end_ms, readable_end):
-        if record is _TOO_MANY:
-            doubt = Doubt.TOO_MANY
-        else:
-            decoded = decode_record(record)
-            if (
-                decoded.topic == topic
-                and begin_ms <= decoded.store_timestamp_ms <= end_ms
-                and decoded.unique_key == unique_key
-                and accept(record)
-            ):
-                first = record
-    return UniqueResult(first, doubt)
-
-
 _TOO_MANY = b""
 
 
-def _candidates(
-    log: CommitLog,
-    index: IndexService,
-    deleted: DeletedTopics,
-    topic: str,
-    key: str,
-    begin_ms: int,
-    end_ms: int,
-    readable_end: int,
-) -> Iterator[bytes]:
-    """Yield records whose key has the hash of `key`, each once, newest first; then `_TOO_MANY` if
-    there are more."""
-    seen: set[int] = set()
-    for physical_offset in index.find(index_hash(f"{topic}#{key}"), begin_ms, end_ms):
-        if physical_offset in seen:
-            continue  # two of its keys have this hash, or it was indexed again after a crash
-        if len(seen) == CANDIDATES_MAX:
-            yield _TOO_MANY
-            return
-        seen.add(physical_offset)
-        if deleted.hides(topic, physical_offset):
-            continue
-        record = log.message_at(physical_offset, readable_end, cold=True)
-        if record is not None:
-            yield record
+class KeyLookup:
+    """Looks up messages by key, in any thread: records are read by positional reads.
+
+    Args:
+        index: None if no index is kept.
+        log: holds the records.
+        deleted: hides records.
+        flags: say whether the store is open.
+        has_gap: whether the index lacks records for good.
+    """
+
+    def __init__(
+        self,
+        index: IndexService | None,
+        log: CommitLog,
+        deleted: DeletedTopics,
+        flags: RunningFlags,
+        *,
+        has_gap: Callable[[], bool],
+    ) -> None:
+        self._index = index
+        self._log = log
+        self._deleted = deleted
+        self._flags = flags
+        self._has_gap = has_gap
+
+    def query_message(
+        self, topic: str, key: str, max_messages: int, begin_ms: int = 0, end_ms: int = TIME_MAX_MS
+    ) -> QueryResult:
+        """Find messages by unique id or key, newest first (RocketMQ: DefaultMessageStore.queryMessage).
+
+        May read the disk: call it in a worker thread. Call `settle_index` first, in the thread that
+        dispatches, to find messages that were dispatched a moment ago.
+
+        Args:
+            topic, key: of the messages. Records that merely share a hash are left out.
+            max_messages: limited to `QUERY_MESSAGES_MAX`.
+            begin_ms, end_ms: range of store times, both included.
+
+        Raises:
+            StoreClosed: the store is not open.
+        """
+        index = self._open_index()
+        if index is None:
+            return QueryResult((), 0, 0, is_complete=False)
+        wanted = min(max(1, max_messages), QUERY_MESSAGES_MAX)
+        records: list[bytes] = []
+        is_complete = not index.is_behind
+        for record in self._candidates(index, topic, key, begin_ms, end_ms):
+            if record is _TOO_MANY:
+                is_complete = False
+            elif _matches(record, topic, key, begin_ms, end_ms):
+                records.append(record)
+                if len(records) == wanted:
+                    break
+        header = index.last_header
+        return QueryResult(
+            tuple(records),
+            0 if header is None else header.end_timestamp_ms,
+            0 if header is None else header.end_physical_offset,
+            is_complete and not self._has_gap(),
+        )
+
+    def find_by_unique_key(
+        self,
+        topic: str,
+        unique_key: str,
+        begin_ms: int = 0,
+        end_ms: int = TIME_MAX_MS,
+        *,
+        accept: Callable[[bytes], bool] = lambda _: True,
+    ) -> UniqueResult:
+        """Find the message with a unique id that was stored first; otherwise as `query_message`.
+
+        Messages that merely have the id among their keys do not count, nor those whose record
+        `accept` rejects.
+
+        Raises:
+            StoreClosed: the store is not open.
+        """
+        index = self._open_index()
+        if index is None:
+            return UniqueResult(None, Doubt.BEHIND)
+        first: bytes | None = None
+        doubt = Doubt.BEHIND if index.is_behind else None
+        for record in self._candidates(index, topic, unique_key, begin_ms, end_ms):
+            if record is _TOO_MANY:
+                doubt = Doubt.TOO_MANY
+            else:
+                decoded = decode_record(record)
+                if (
+                    decoded.topic == topic
+                    and begin_ms <= decoded.store_timestamp_ms <= end_ms
+                    and decoded.unique_key == unique_key
+                    and accept(record)
+                ):
+                    first = record
+        if self._has_gap() and doubt is not Doubt.TOO_MANY:
+            doubt = Doubt.GAP
+        return UniqueResult(first, doubt)
+
+    def _open_index(self) -> IndexService | None:
+        if not self._flags.is_open:
+            raise self._flags.closed()
+        return self._index
+
+    def _candidates(
+        self, index: IndexService, topic: str, key: str, begin_ms: int, end_ms: int
+    ) -> Iterator[bytes]:
+        """Yield records whose key has the hash of `key`, newest first; then `_TOO_MANY` if there are more."""
+        readable_end = self._log.readable_end()
+        seen: set[int] = set()
+        for physical_offset in index.find(index_hash(f"{topic}#{key}"), begin_ms, end_ms):
+            if physical_offset in seen:
+                continue  # two of its keys have this hash, or it was indexed again after a crash
+            if len(seen) == CANDIDATES_MAX:
+                yield _TOO_MANY
+                return
+            seen.add(physical_offset)
+            if self._deleted.hides(topic, physical_offset):
+                continue
+            record = self._log.message_at(physical_offset, readable_end, cold=True)
+            if record is not None:
+                yield record
 
 
 def _matches(record: bytes, topic: str, key: str, begin_ms: int, end_ms: int) -> bool:

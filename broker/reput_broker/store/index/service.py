@@ -331,7 +331,7 @@ class IndexService:
         """Return the file that takes the next key, creating it if necessary."""
         last = self._files[-1] if self._files else None
         if last is not None and not last.is_full:
-            self.set_last_aside()
+            self.reserve_last_file()
             return last
         # A file that a worker is creating is the next one: another would get a later name.
         with self._make_lock:
@@ -344,7 +344,7 @@ class IndexService:
             self._files.append(file)
         return file
 
-    def set_last_aside(self) -> None:
+    def reserve_last_file(self) -> None:
         """Reserve disk space for the last file if a start found it and it is not full. Blocks.
 
         Raises:
@@ -352,8 +352,8 @@ class IndexService:
             OSError: the system call failed; may be retried.
         """
         last = self._files[-1] if self._files else None
-        if last is not None and not last.is_full and not last.is_set_aside:
-            last.set_aside()
+        if last is not None and not last.is_full and not last.is_reserved:
+            last.reserve_space()
 
     def should_prepare_next_file(self) -> bool:
         """Whether the file in use is at least half full and the next one has not been created."""

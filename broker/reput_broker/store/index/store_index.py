@@ -1,5 +1,4 @@
-"""The index of an open store: completion after a crash, dispatch, flush and queries (RocketMQ:
-queryMessage)."""
+"""The index of an open store: completion after a crash, dispatch and flush."""
 
 from __future__ import annotations
 
@@ -11,7 +10,6 @@ from reput_broker.store.deleted_topics import DeletedTopics
 from reput_broker.store.dispatch import DispatchBatch
 from reput_broker.store.errors import DiskFull, FileNotMade, FlushFailed, StoreDamaged, StoreError
 from reput_broker.store.file_io import is_out_of_descriptors
-from reput_broker.store.index.query import Doubt, QueryResult, UniqueResult, find_by_unique_key, query_message
 from reput_broker.store.index.service import IndexService
 from reput_broker.store.log.commit_log import CommitLog
 from reput_broker.store.options import StoreOptions
@@ -21,21 +19,15 @@ from reput_broker.store.stats import StoreStats
 
 INDEX_AT_ONCE_BYTES = 64 << 20
 """How much of the log is indexed again while the store opens; more is done while the broker runs."""
-TIME_MAX_MS = (1 << 63) - 1
-"""A store time later than any message's."""
-
-
-def _every(_: bytes) -> bool:
-    return True
 
 
 class StoreIndex:
-    """The index of one store, or its absence. Owned like the store; queries may run in any thread.
+    """The index of one store, or its absence. Owned like the store.
 
     Args:
         index: None if no index is kept.
         log: what is indexed.
-        deleted: hides records from dispatch and queries.
+        deleted: hides records from dispatch.
         checkpoint: records up to which time index files are full and on disk.
         flags: say whether the store is open; notified when a sync fails.
         dispatched_offset: end of the running dispatch, which continues the index once it is
@@ -62,7 +54,8 @@ class StoreIndex:
         self._dispatched_offset = dispatched_offset
         self._options = options
         self._reader: Reput | None = None
-        self._has_gap = False
+        self.has_gap = False
+        """Whether the index lacks records that cannot be read from the log."""
         self._is_failing = False
 
     def complete(self, end_offset: int) -> None:
@@ -151,7 +144,7 @@ class StoreIndex:
             raise
         except StoreDamaged as damage:
             self._reader = None
-            self._has_gap = True
+            self.has_gap = True
             self._is_failing = index.is_behind = False
             self._options.on_event("index_incomplete", {"reason": str(damage)})
             return 0
@@ -222,58 +215,9 @@ class StoreIndex:
         index.flush_full_files()
         index.flush()
         self._checkpoint.index_msg_timestamp_ms = index.full_until_ms
-        if self._has_gap:  # the next start tries again
+        if self.has_gap:  # the next start tries again
             return mark
         return mark._replace(index_offset=index.position, index_digest=index.digest)
-
-    def query_message(
-        self, topic: str, key: str, max_messages: int, begin_ms: int = 0, end_ms: int = TIME_MAX_MS
-    ) -> QueryResult:
-        """Find messages by unique id or key, newest first (RocketMQ: DefaultMessageStore.queryMessage).
-
-        May read the disk: call it in a worker thread. Call `settle_index` first, in the thread that
-        dispatches, to find messages that were dispatched a moment ago.
-
-        Raises:
-            StoreClosed: the store is not open.
-        """
-        if not self._flags.is_open:
-            raise self._flags.closed()
-        if self._index is None:
-            return QueryResult((), 0, 0, is_complete=False)
-        end = self._log.readable_end()
-        found = query_message(
-            self._log, self._index, self._deleted, topic, key, max_messages, begin_ms, end_ms, end
-        )
-        return found._replace(is_complete=found.is_complete and not self._has_gap)
-
-    def find_by_unique_key(
-        self,
-        topic: str,
-        unique_key: str,
-        begin_ms: int = 0,
-        end_ms: int = TIME_MAX_MS,
-        *,
-        accept: Callable[[bytes], bool] = _every,
-    ) -> UniqueResult:
-        """Find the message with a unique id that was stored first; otherwise as `query_message`.
-
-        `accept` receives the record of each candidate and decides whether it counts.
-
-        Raises:
-            StoreClosed: the store is not open.
-        """
-        if not self._flags.is_open:
-            raise self._flags.closed()
-        if self._index is None:
-            return UniqueResult(None, Doubt.BEHIND)
-        end = self._log.readable_end()
-        found = find_by_unique_key(
-            self._log, self._index, self._deleted, topic, unique_key, begin_ms, end_ms, end, accept
-        )
-        if self._has_gap and found.doubt is not Doubt.TOO_MANY:
-            return found._replace(doubt=Doubt.GAP)
-        return found
 
 
 class _IndexAlone:

@@ -148,8 +148,8 @@ class AllocateMappedFile:
 
     # -- how -------------------------------------------------------------------------------------------
 
-    def found(self, file: MappedFile) -> None:
-        """Note the last file that a start found: nothing may be appended to it before `set_found_aside`."""
+    def note_found(self, file: MappedFile) -> None:
+        """Note the last file that a start found: nothing may be appended to it before `reserve_found`."""
         self._found = file
 
     @property
@@ -157,7 +157,7 @@ class AllocateMappedFile:
         """Whether the disk space of that file is still to be reserved."""
         return self._found is not None
 
-    def set_found_aside(self) -> None:
+    def reserve_found(self) -> None:
         """Reserve the disk space of that file, if still needed. Blocks. Raises as `prepare` does."""
         with self._found_lock:  # never twice: another thread may already write to the file
             file = self._found
@@ -165,7 +165,7 @@ class AllocateMappedFile:
                 return
             with self._unless_just_refused():
                 try:
-                    file.set_aside()
+                    file.reserve_space()
                 except OSError as error:
                     raise FileNotMade(file.path, error) from error
             self._found = None
@@ -182,7 +182,7 @@ class AllocateMappedFile:
                 or in the last second.
         """
         if self._found is not None:
-            self.set_found_aside()
+            self.reserve_found()
             return False
         started_ms = self._clock_ms()
         if self._file is None and self._refusal is not None:

@@ -165,7 +165,7 @@ class CommitLog:
             return
         self._enter(file, None if file.is_full else self._borrow_buffer())
         if not file.is_full:
-            self.supply.found(file)
+            self.supply.note_found(file)
             self._limit = 0
             with suppress(DiskFull, FileNotMade):
                 self._lift_limit()
@@ -173,7 +173,7 @@ class CommitLog:
     def _lift_limit(self) -> None:
         """Allow the last file that a start found to be filled, once it is reserved. Raises as
         `supply.prepare` does."""
-        self.supply.set_found_aside()
+        self.supply.reserve_found()
         self._limit = self._file_size
 
     # -- open and close --------------------------------------------------------------------------------------

@@ -31,7 +31,14 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from reput_broker.store.errors import FileFull, FlushFailed, ForeignFile, StoreClosed
-from reput_broker.store.file_io import create_file, end_of_data, map_file, set_aside, sync_data, zero_range
+from reput_broker.store.file_io import (
+    create_file,
+    end_of_data,
+    map_file,
+    reserve_space,
+    sync_data,
+    zero_range,
+)
 from reput_broker.store.log.open_mappings import OpenMappings
 from reput_broker.store.log.pool import WriteBuffer
 from reput_protocol.buffers import Buffer
@@ -148,7 +155,7 @@ class MappedFile:
 
     # -- writing -------------------------------------------------------------------------------------------
 
-    def set_aside(self) -> None:
+    def reserve_space(self) -> None:
         """Reserve disk space for all of an existing file, as for a new one.
 
         Call it before the first append: writing to a mapping over a hole kills the process with
@@ -163,7 +170,7 @@ class MappedFile:
         if not self.hold():
             raise StoreClosed(f"{self.path} is closed")
         try:
-            set_aside(self._fd, self.size, self.path)
+            reserve_space(self._fd, self.size, self.path)
         finally:
             self.release()
 

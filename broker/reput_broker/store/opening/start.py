@@ -177,7 +177,7 @@ def _recover(parts: StoreParts, judgement: Judgement) -> RecoveryReport:
     lock.acquire()
     abort.create()
     log.files.drop_unfinished()
-    truncated = _cut(log, end)
+    truncated = _truncate(log, end)
     log.adopt_last_file()
     if judgement.is_complete and not truncated:
         log.files.set_marks(end.end_offset)
@@ -238,10 +238,10 @@ def _settle_index(index: IndexService, checkpoint: StoreCheckpoint, end: LogEnd,
         index.drop_all(note_kept)
     checkpoint.index_msg_timestamp_ms = index.full_until_ms
     with suppress(DiskFull, OSError):  # dispatch retries when it has a key to insert
-        index.set_last_aside()
+        index.reserve_last_file()
 
 
-def _cut(log: CommitLog, end: LogEnd) -> int:
+def _truncate(log: CommitLog, end: LogEnd) -> int:
     torn = 0
     for file in log.files.files:
         if end.end_offset < file.end_offset:

@@ -336,7 +336,7 @@ class ConsumeQueue:
                 gone.
         """
         end, last = recovery.find_end(self._files)
-        self._files.end_at(end)
+        self._files.set_end(end)
         self.max_physical_offset = -1 if last is None else last.end_offset
         self.min_logic_offset = self._files.first_start
         self._time_cache.clear()
@@ -373,7 +373,7 @@ class ConsumeQueue:
         """
         old_end = self._files.end
         end, last = recovery.find_end_before(self._files, physical_offset)
-        if (self._files.cut(end) or end < old_end) and not quiet:
+        if (self._files.truncate(end) or end < old_end) and not quiet:
             self._report_cut(old_end, end)
         self.max_physical_offset = physical_offset if last is None else last.end_offset
         self.min_logic_offset = min(self.min_logic_offset, self._files.end)

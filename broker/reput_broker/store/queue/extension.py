@@ -57,7 +57,7 @@ class ConsumeQueueExt:
         self._bit_map_bytes = bit_map_bytes
 
     def load(self, *, after_crash: bool = False) -> None:
-        """List the files; `cut` must follow before anything is put.
+        """List the files; `truncate` must follow before anything is put.
 
         After a crash, files after a gap do not count; `drop_strays` removes them
         (`SparseFileQueue.load`).
@@ -173,12 +173,12 @@ class ConsumeQueueExt:
             return None
         return position_of(address) + EXT_UNIT_BYTES_MIN + len(unit.bit_map)
 
-    def cut(self, end: int) -> None:
+    def truncate(self, end: int) -> None:
         """End the stream at a position; what follows is zeroed or deleted (RocketMQ: truncateByMaxAddress).
 
         At or before the position where the first file begins, nothing is left.
         """
-        self._files.cut(end)
+        self._files.truncate(end)
 
     def delete_before(self, address: int) -> int:
         """Delete the files that end before an address, never the last; return how many.
@@ -246,7 +246,7 @@ class QueueExtEntries:
         try:
             yield ext.put(tags_codes, store_timestamps_ms, bit_maps)
         except BaseException:
-            ext.cut(end)
+            ext.truncate(end)
             raise
 
     # -- getting -------------------------------------------------------------------------------------------
@@ -307,7 +307,7 @@ class QueueExtEntries:
         if ext is None or self.is_lost:
             return
         if self._end:
-            ext.cut(self._end)
+            ext.truncate(self._end)
         else:
             ext.destroy()
 

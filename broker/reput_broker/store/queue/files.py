@@ -133,7 +133,7 @@ class SparseFileQueue:
     are 0. One thread writes, truncates and destroys; `flush` and `drop_first` may each run in
     another meanwhile.
 
-    After `load` the end can be moved back (`end_at`) without changes on disk, so that a start can
+    After `load` the end can be moved back (`set_end`) without changes on disk, so that a start can
     judge the result. `settle` then changes the disk accordingly; nothing may be written before.
     """
 
@@ -386,7 +386,7 @@ class SparseFileQueue:
 
     # -- truncating and deleting -----------------------------------------------------------------------
 
-    def end_at(self, end: int) -> None:
+    def set_end(self, end: int) -> None:
         """Set the end of the stream without changing the disk; call `settle` before anything else.
 
         At or before the position where the first file begins, nothing of the stream is left.
@@ -425,7 +425,7 @@ class SparseFileQueue:
         finally:
             self._cache.release(file)
 
-    def cut(self, end: int) -> int:
+    def truncate(self, end: int) -> int:
         """Truncate the stream at a position: delete later files, zero the rest of the last one.
 
         A file that would be left without a byte is deleted too. For recovery; not during `write`.
@@ -433,7 +433,7 @@ class SparseFileQueue:
         Returns:
             As `settle`.
         """
-        self.end_at(end)
+        self.set_end(end)
         return self.settle()
 
     def drop_first(self) -> bool:
