@@ -81,7 +81,7 @@ def test_what_fails_in_two_steps_is_undone(
 def test_a_name_that_is_taken_is_refused(pair: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(directory_swap, "exchange", lambda *_: False)
     pair[1].with_name("index.replaced").mkdir()
-    with pytest.raises(ForeignFile, match="set aside"):
+    with pytest.raises(ForeignFile, match="moved to this name"):
         swap(*pair)
     assert which(pair[1]) == "index"
 
