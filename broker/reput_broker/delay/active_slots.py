@@ -26,7 +26,7 @@ class ActiveSlot:
     """Log offsets of messages that are not finished."""
     order: list[int] | None = None
     """The same sorted, perhaps with finished ones; None until `waiting_in` is called."""
-    began_at: int | None = None
+    delivered_from: int | None = None
     """Where the log ended when the first of its messages was delivered."""
     deletes: dict[DeleteId, str | None] = field(default_factory=dict)
     """What its delete messages cancel, with the topic; None once the cancelled message has been found."""
@@ -108,8 +108,8 @@ class ActiveSlots:
             return
         slot = self.slots[due.place]
         slot.waiting.discard(physical_offset)
-        if delivered_from is not None and slot.began_at is None:
-            slot.began_at = delivered_from
+        if delivered_from is not None and slot.delivered_from is None:
+            slot.delivered_from = delivered_from
 
     def waiting(self) -> list[Due]:
         """Return every waiting message in order."""
@@ -142,4 +142,6 @@ class ActiveSlots:
 
     def first_delivery(self, default: int) -> int:
         """Return where the log ended before the first delivery of an unfinished slot."""
-        return min((s.began_at for s in self.slots.values() if s.began_at is not None), default=default)
+        return min(
+            (s.delivered_from for s in self.slots.values() if s.delivered_from is not None), default=default
+        )

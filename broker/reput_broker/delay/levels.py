@@ -139,7 +139,8 @@ class Levels:
                 self._skip_lost(level)
                 units = self._store.queue_units(SCHEDULE_TOPIC, level.queue_id, level.next_offset, 1)
                 if units:
-                    level.head = (level.next_offset, self.deliver_ms(*units[0]))
+                    physical_offset, _, code = units[0]
+                    level.head = (level.next_offset, self.deliver_ms(physical_offset, code))
         return None if level.head is None else level.due_ms(*level.head, now_ms)
 
     def take(self, now_ms: int, count: int) -> list[Due]:
@@ -168,7 +169,7 @@ class Levels:
             if not units:
                 break
             for physical_offset, size, code in units:
-                due_ms = level.due_ms(offset, self.deliver_ms(physical_offset, size, code), now_ms)
+                due_ms = level.due_ms(offset, self.deliver_ms(physical_offset, code), now_ms)
                 if due_ms > now_ms or len(taken) >= count:
                     return taken
                 if offset < level.next_offset or offset in level.done_ahead:
@@ -211,9 +212,8 @@ class Levels:
             level.advance()
             self._on_lost(level, gone)
 
-    def deliver_ms(self, physical_offset: int, size: int, code: int) -> int:
+    def deliver_ms(self, physical_offset: int, code: int) -> int:
         """Return the deliver time that a queue entry, or its record, holds."""
-        del size
         if not is_address(code):
             return code
         data = self._store.message_at(physical_offset)

@@ -484,7 +484,7 @@ class TimerMessageStore:
         """
         self.finish_slots(now_ms)
         slots = self.active.slots
-        partly_delivered = [slot_ms for slot_ms, slot in slots.items() if slot.began_at is not None]
+        partly_delivered = [slot_ms for slot_ms, slot in slots.items() if slot.delivered_from is not None]
         if self._replay_from is not None and self.read_ms <= self._replay_until_ms:
             partly_delivered.append(self._replay_until_ms)
         stop = max(partly_delivered, default=self.read_ms - PRECISION_MS) + PRECISION_MS

@@ -126,7 +126,7 @@ class WaitingMessages:
         deliver_ms = self._schedule.levels.deliver_ms
         return [
             Due(
-                min(deliver_ms(physical_offset, size, code), latest_ms),
+                min(deliver_ms(physical_offset, code), latest_ms),
                 physical_offset,
                 size,
                 level.number,

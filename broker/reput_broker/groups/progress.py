@@ -7,7 +7,7 @@ ConsumerOffsetManager.pullOffsetTable.)
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
 
 class QueueProgress:
@@ -58,7 +58,7 @@ class GroupProgress:
         progress = self.get(group, topic, queue_id)
         return 0 if progress is None else max(0, progress.pull_offset - committed)
 
-    def forget_queues(self, group: str, topic: str, queue_ids: Iterator[int] | list[int]) -> None:
+    def forget_queues(self, group: str, topic: str, queue_ids: Iterable[int]) -> None:
         """Forget the progress of queues whose offsets were reset."""
         queues = self._table.get((group, topic), {})
         for queue_id in queue_ids:

@@ -128,7 +128,7 @@ class Committer:
         started_at = time.monotonic()
         with self.decision.about(intent.query_id, intent.batch_id):
             try:
-                await self.decision.take_up(intent, self._publisher, self._files_of(intent))
+                await self.decision.resume(intent, self._publisher, self._files_of(intent))
             except StoreDamaged as error:
                 raise self._for_a_start(error) from error
         found = sum(self.decision.counts.values())

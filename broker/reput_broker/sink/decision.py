@@ -92,7 +92,7 @@ class Decision:
                 self._log_start = self._log_end()
         await self.ensure_written()
 
-    async def take_up(self, intent: Intent, publisher: Publisher, files: list[StagingFile]) -> None:
+    async def resume(self, intent: Intent, publisher: Publisher, files: list[StagingFile]) -> None:
         """Continue with the batch that a start found decided.
 
         If the log ends earlier than at the decision (unsynced messages of others were lost), the
