@@ -70,16 +70,7 @@ class _Found:
 
 
 class Canceller:
-    """Cancels messages of one schedule.
-
-    Args:
-        schedule: holds the waiting messages.
-        counts: notified of each cancelled message.
-        store: finds messages by key, and takes the records that cancel them.
-        puts: serialises these with other puts.
-        waiting: searched where the index cannot answer.
-        clock_ms: wall clock.
-    """
+    """Cancels messages of one schedule. Without an index, it searches everything that waits."""
 
     def __init__(
         self,
@@ -142,8 +133,6 @@ class Canceller:
     # -- finding -------------------------------------------------------------------------------------------
 
     async def _find(self, topic: str, key: str) -> _Found:
-        """Find records by the index or, if it is disabled or being rebuilt, among everything that
-        waits."""
         is_settled = True
         try:
             self._store.settle_index()

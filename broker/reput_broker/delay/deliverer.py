@@ -52,17 +52,7 @@ class Stuck(Exception):
 
 
 class Deliverer:
-    """Moves messages from the schedule into their queues. One owner, one step at a time.
-
-    Args:
-        schedule: its due messages are delivered.
-        counts: notified of each finished message.
-        store: takes the copies.
-        puts: serialises them with other puts.
-        reader: reads the delayed records.
-        topics: tell which destinations exist.
-        clock_ms: wall clock.
-    """
+    """Moves due messages from the schedule into their queues. One owner, one step at a time."""
 
     def __init__(
         self,

@@ -42,8 +42,7 @@ class LevelCounts:
 
         Args:
             topic: its destination.
-            level: its delay level, 0 for a deliver time of its own.
-            place: queue offset in the queue of its level.
+            level, place: as in `Due`.
         """
         if level:
             if place >= self._marks[level]:

@@ -244,13 +244,8 @@ class _Cancellation(NamedTuple):
 class LevelCancellations:
     """Cancelled messages of delay levels that are not due yet; each has a record in a topic of our own.
 
-    The records are read at every start. Messages with a deliver time need none: a delete message in
-    their slot cancels them. One owner.
-
-    Args:
-        store: holds the records.
-        levels: tell how far each level has been delivered.
-        cancelled: log offsets of delayed records that must not be delivered; filled here.
+    The records are read at every start, and their targets added to `cancelled`. Messages with a
+    deliver time need none: a delete message in their slot cancels them. One owner.
     """
 
     def __init__(self, store: MessageStore, levels: Levels, cancelled: set[int]) -> None:

@@ -1,12 +1,11 @@
 """The log of units that form the chains of the timer wheel's slots: `timerlog/` (RocketMQ: TimerLog).
 
-The files have the names and sizes of mapped files and are allocated before their first unit, so
-that RocketMQ can map them even if the disk has become full; here they are read and written by
-position. One thread appends, truncates and deletes; other threads may read units, make files ahead
-and flush.
+The files are allocated before their first unit, so that RocketMQ can map them even on a full disk;
+here they are read and written by position. One thread appends, truncates and deletes; other threads
+may read units, make files ahead and flush.
 
-A killed process loses nothing for which `append` returned; a power loss may lose anything behind
-the result of `flush`. Lost units are rebuilt from the queue of the timer's topic.
+A killed process loses no appended unit, a power loss perhaps those that were not flushed. Lost
+units are rebuilt from the queue of the timer's topic.
 """
 
 from __future__ import annotations

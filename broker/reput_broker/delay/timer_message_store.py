@@ -1,16 +1,14 @@
 """Messages with a deliver time of their own: where they wait and which are due (RocketMQ:
 TimerMessageStore).
 
-The queue of the topic `rmq_sys_wheel_timer` is the source: the delayed records in the order in
-which they were stored. Each gets a unit in the timer log, chained into the slot of its second in
-the wheel. Shortly before that second the chain is loaded into memory (`ActiveSlots`), where every
-message becomes due at its own millisecond. RocketMQ delivers a whole slot at its end; the files are
-the same.
+The queue of the topic `rmq_sys_wheel_timer` holds the delayed records in the order in which they
+were stored. Each gets a unit in the timer log, chained into the slot of its second in the wheel.
+Shortly before that second the chain is loaded into memory (`ActiveSlots`), where every message
+becomes due at its own millisecond. RocketMQ delivers a whole slot at its end, from the same files.
 
 Slots finish one after the other: `read_ms` is the first unfinished one, and a unit whose second has
-passed goes into it. After a crash everything is rebuilt from the queue and from the timer log, as
-far as that is known to be flushed; the copies in the log tell which messages of unfinished slots
-had been delivered.
+passed goes into it. After a crash everything is rebuilt from the queue and the flushed part of the
+timer log; the copies in the log tell which messages of unfinished slots had been delivered.
 """
 
 from __future__ import annotations
@@ -476,11 +474,11 @@ class TimerMessageStore:
     # -- the end of a run ----------------------------------------------------------------------------------
 
     def take_active(self, now_ms: int) -> list[tuple[Due, KeysView[DeleteId]]]:
-        """Finish the partly delivered slots and return the messages that still wait in them.
+        """Finish the partly delivered slots and return the messages that still wait in them, each with
+        the delete ids of its slot.
 
-        Each comes with the delete ids of its slot; `move` puts it into the next slot. Does nothing
-        while the chain of such a slot is still to be loaded; the next run then finds it partly
-        delivered.
+        `move` puts them into the next slot. Does nothing while such a slot is still to be loaded;
+        the next run then finds it partly delivered.
         """
         self.finish_slots(now_ms)
         slots = self.active.slots

@@ -61,8 +61,8 @@ class LagFigures:
 class StoreTimes:
     """Looks up store times of single messages without blocking the event loop.
 
-    A record near the end of the log is in the page cache, and reading its head costs a microsecond.
-    Other heads are read in a worker thread, because a page fault would stop every task.
+    Records near the end of the log are in the page cache. Others are read in a worker thread,
+    because a page fault would stop every task.
     """
 
     def __init__(self, store: MessageStore) -> None:

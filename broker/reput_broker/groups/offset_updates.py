@@ -65,15 +65,7 @@ class PendingResets:
 
 
 class OffsetCommits:
-    """Commits the offsets of members.
-
-    Args:
-        offsets: the table.
-        resets: offsets that members do not know yet.
-        progress: notified of the commit.
-        on_commit: called after each.
-        clock_ms: the time of day.
-    """
+    """Commits the offsets of members; calls `on_commit` after each."""
 
     def __init__(
         self,

@@ -16,13 +16,7 @@ Result = TypeVar("Result")
 
 class OwnPuts:
     """Puts records that the broker composed. They are not synced, since recovery can derive their
-    content.
-
-    Args:
-        store: takes the records.
-        lock: held during each put.
-        wrote: called after each put.
-    """
+    content."""
 
     def __init__(self, store: MessageStore, lock: PutLock, wrote: Callable[[], None]) -> None:
         self._store = store
@@ -47,7 +41,7 @@ class OwnPuts:
             compose: makes the record.
 
         Returns:
-            The result, whose status says whether it was stored; None if there was nothing to put.
+            The result, with its status; None if there was nothing to put.
         """
 
         def work() -> PutResult | None:

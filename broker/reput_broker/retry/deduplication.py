@@ -136,8 +136,7 @@ class Deduplication:
         lock.
 
         Args:
-            topic: of all of them.
-            unique_ids: one for each message.
+            topic, unique_ids: of the messages.
             sizes: of their records, in bytes.
             known: the result of `find_all`, or empty if it was not called.
 
@@ -222,11 +221,7 @@ class Deduplication:
     ) -> StoredBefore | None:
         """Return the first outcome if a message sent alone is stored, else None. Under the put lock.
 
-        Args:
-            topic: its destination.
-            unique_id: its unique id.
-            content: its content.
-            known: the result of `find_alone`, or None.
+        `known` is the result of `find_alone`, or None.
 
         Raises:
             Refusal: another message with that id is stored.

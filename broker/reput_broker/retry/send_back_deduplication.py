@@ -93,11 +93,7 @@ class _Stored:
 class SendBackDeduplication:
     """The returned messages whose requests may be repeated. One owner, the event loop; but see `find`.
 
-    Args:
-        store: its index is searched; without one, only the latest requests are known.
-        dispatch: dispatches what is readable of the log.
-        clock_ms: wall clock.
-        remembered_max: number of requests kept in memory.
+    Without an index only the latest `remembered_max` requests are known.
     """
 
     def __init__(

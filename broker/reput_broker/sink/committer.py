@@ -70,9 +70,6 @@ class Committer:
     """Commits batches. Concurrent calls of `commit` are processed in order.
 
     Args:
-        store: is appended to.
-        appender, flush: of the broker.
-        publisher: appends staged records.
         disk: the stagings, the last batch of each query, and the intent.
         tables: of the broker; the topic of the markers is created at first use.
         may_write: tells whether a queue of a topic accepts messages.

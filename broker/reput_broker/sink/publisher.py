@@ -127,15 +127,7 @@ Queue = tuple[str, int]
 
 
 class Publisher:
-    """Appends the blocks of stagings.
-
-    Args:
-        store: is appended to.
-        appender: takes the put lock and makes log files.
-        flush: syncs the log.
-        topics: tell which topics still exist.
-        clock_ms: the time of day.
-    """
+    """Appends the blocks of stagings."""
 
     def __init__(
         self,

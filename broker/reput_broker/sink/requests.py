@@ -61,15 +61,10 @@ def queues_of(checked: CheckedBlocks) -> set[tuple[str, int]]:
 
 
 def check_staged(body: Buffer, limits: BlockLimits, record_max: int) -> CheckedBlocks:
-    """Check the blocks of a request.
-
-    Args:
-        body: whole staged blocks and nothing else.
-        limits: of a block.
-        record_max: size of the largest record that fits into a file of the log.
+    """Check the blocks of a request, which must hold nothing else.
 
     Raises:
-        RecordMalformed: a block or record is invalid.
+        RecordMalformed: a block or record is invalid, or larger than `record_max` bytes.
     """
     blocks = list(staged_blocks(body))
     sealed = False
@@ -121,12 +116,6 @@ class SinkProcessor:
     """Stages the records of sinks and commits or drops them.
 
     Args:
-        store: its limits of a record.
-        access: tells which topics accept messages.
-        counters: of refusals.
-        staging: the stagings.
-        batches: the last batch of each query.
-        committer: commits.
         config: limits; may change at any time.
         on_commit: called when the table of batches has changed.
     """
