@@ -18,8 +18,10 @@ import trio
 
 from faults.workload import abandon
 from reput_broker.compose.delay import DelayParts
+from reput_broker.compose.storage import open_schedule
 from reput_broker.config.model import BrokerConfig
 from reput_broker.delay.canceller import Canceller
+from reput_broker.delay.service import DelayedArrivals
 from reput_broker.put.put_lock import PutLock
 from reput_broker.store.message_store import MessageStore
 from reput_broker.store.options import StoreOptions
@@ -83,8 +85,8 @@ class DelayBench:
             store={"file_reserved_time": file_reserved_time},
             delay={"timer_log_file_size": f"{TIMER_LOG_BYTES}B", **delay},
         )
-        self.parts = DelayParts(self.config, self.clock_ms, wheel_slots=wheel_slots)
-        self.store = MessageStore(options, clock_ms=self.clock_ms, dispatchers=[self.parts.arrivals])
+        self.arrivals = DelayedArrivals()
+        self.store = MessageStore(options, clock_ms=self.clock_ms, dispatchers=[self.arrivals])
         self.store.open()
         self.topics = TopicConfigManager(options.data_dir / "config" / "topics.json", clock_ms=self.clock_ms)
         self.topics.load()
@@ -95,16 +97,21 @@ class DelayBench:
         self.lock = PutLock()
         self.holds_writes = False
         """What is put stays where it is, neither flushed nor dispatched."""
-        self.parts.open(self.store, self.topics.all())
-        flush = SimpleNamespace(answer_when_flushed=self._answer)
-        self.processor = self.parts.compose(
-            self.store,
-            self.lock,
-            self.topics,
-            flush,  # type: ignore[arg-type]
-            wrote=self.wrote,
+        self.schedule = open_schedule(
+            self.config, self.store, self.topics.all(), self.clock_ms, wheel_slots=wheel_slots
+        )
+        storage: Any = SimpleNamespace(
+            schedule=self.schedule,
+            store=self.store,
+            arrivals=self.arrivals,
+            tables=SimpleNamespace(topics=self.topics),
+            clock_ms=self.clock_ms,
             warm_from=0,
         )
+        flush = SimpleNamespace(answer_when_flushed=self._answer)
+        puts: Any = SimpleNamespace(lock=self.lock, flush=flush, wrote=self.wrote)
+        self.parts = DelayParts(self.config, storage, puts)
+        self.processor = self.parts.processor
 
     def clock_ms(self) -> int:
         """The wall clock."""
@@ -118,10 +125,6 @@ class DelayBench:
     def _answer(self, end_offset: int, put: Any) -> None:
         assert self.store.flushed_offset >= end_offset
         put.acknowledge()
-
-    @property
-    def schedule(self) -> Any:
-        return self.parts._schedule
 
     @property
     def stats(self) -> Any:
@@ -190,7 +193,7 @@ class DelayBench:
 
     def stop(self) -> None:
         """Stop in order."""
-        self.parts.close()
+        self.schedule.finish()
         assert self.store.close()
 
     def kill(self) -> DelayBench:

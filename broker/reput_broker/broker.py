@@ -10,7 +10,7 @@ from __future__ import annotations
 import socket
 import time
 from collections.abc import AsyncIterator
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from functools import partial
 from types import TracebackType
 from typing import Any
@@ -18,30 +18,25 @@ from typing import Any
 import structlog
 import trio
 
+from reput_broker.compose.open_files import raise_limit, shares_of, warn_if_few
 from reput_broker.compose.parts import BrokerParts
-from reput_broker.compose.storage import Storage
+from reput_broker.compose.start import FreeSpace, open_or_close, open_when_there_is_room
+from reput_broker.compose.storage import Storage, store_options
 from reput_broker.config.model import BrokerConfig
 from reput_broker.observe.counters import Counters
 from reput_broker.observe.figures import measure_loop_delay, refresh_disk_figures
-from reput_broker.observe.health import FAILURES, NEWS, BrokerState, Health, StoreHealth
-from reput_broker.observe.http_server import serve_http
+from reput_broker.observe.health import BrokerState, Health, StoreHealth
 from reput_broker.observe.log import close_log, configure_logging
 from reput_broker.observe.metrics import MetricsCollector, MetricsSources
 from reput_broker.observe.pages import make_app
-from reput_broker.open_files import raise_limit, shares_of, warn_if_few
-from reput_broker.processors.identity import BrokerIdentity
-from reput_broker.server.listener import Server, address_of, bind
+from reput_broker.server.http_server import serve_http
+from reput_broker.server.listener import address_of, bind
 from reput_broker.sink.parts import SinkParts
-from reput_broker.start_room import StartRoom
-from reput_broker.store.errors import DiskFull, FlushFailed
-from reput_broker.store.file_io import is_no_space
 from reput_broker.store.message_store import MessageStore
-from reput_broker.store.options import StoreOptions
 from reput_broker.store.results import RecoveryReport
 from reput_broker.surroundings import Surroundings
 from reput_protocol import kernel
 from reput_protocol.errors import ReputError
-from reput_protocol.record.host import Host
 
 log = structlog.get_logger(__name__)
 
@@ -82,8 +77,8 @@ class Broker:
         self._http_address: tuple[str, int] | None = None
         self._address = ("", 0)
         self._stop_wanted = trio.Event()
-        self._identity = BrokerIdentity(config)
         self._storage: Storage | None = None
+        self._parts: BrokerParts | None = None
 
     # What a user of the broker sees
 
@@ -160,17 +155,20 @@ class Broker:
         try:
             async with trio.open_nursery() as nursery:
                 await self._start_http(nursery)
-                report = await self._open_store_when_there_is_room()
+                report = await self._open_storage()
                 parts = self._parts = BrokerParts(
                     self._opened,
                     self.sources,
                     self._store_health,
                     self._surroundings,
-                    self._identity,
                     connections_max=self._open_files.connections,
                 )
-                for task in (*parts.tasks(), self._measure_loop, self._refresh_disk):
+                for task in parts.tasks():
                     nursery.start_soon(task)
+                nursery.start_soon(measure_loop_delay, self.counters.loop_delay_seconds)
+                nursery.start_soon(
+                    refresh_disk_figures, self.sources.disk, self.config, self.store.oldest_store_timestamp
+                )
                 await self._complete_batches(parts.sink)
                 await nursery.start(parts.server.run, self._sockets)
                 self._say_ready(report)
@@ -178,7 +176,7 @@ class Broker:
                     yield
                 finally:
                     with trio.CancelScope(shield=True):
-                        await self._drain(parts.server)
+                        await self._drain(parts)
                     nursery.cancel_scope.cancel()
         finally:
             for bound in self._sockets.values():
@@ -230,93 +228,35 @@ class Broker:
         advertised = (config.advertise or "").rpartition(":")[0]
         return (socket.gethostname(), config.host, advertised, *config.http_allowed_hosts)
 
-    async def _open_store_when_there_is_room(self) -> RecoveryReport:
-        """Open the store; while the disk is too full for what a start has to write, wait and try again.
+    async def _open_storage(self) -> RecoveryReport:
+        """Lock and recover the directory and read the tables; the health page answers meanwhile.
 
-        The broker is alive and not ready meanwhile, with the reason. One that is embedded raises instead.
+        While the disk is too full, the start waits and retries; an embedded broker raises instead.
         """
-        said = ""
-        room = StartRoom((self.config.data_dir, *self.config.store.commit_log_dirs), self._stop_wanted)
-        while True:
-            began_at = trio.current_time()
-            try:
-                report = await self._open_store()
-            except (DiskFull, FlushFailed, OSError) as error:
-                is_full = isinstance(error, DiskFull) or is_no_space(error)
-                if self._embedded or not is_full or self._stop_wanted.is_set():
-                    raise
-                await self._close()
-                self.health.set("disk_space", False, f"the start waits for room: {error}", gates=True)
-                if str(error) != said:
-                    said = str(error)
-                    log.error(
-                        "start_waits_for_room", detail=said, hint="free disk space; the broker tries again"
-                    )
-                needed_bytes = error.needed_bytes if isinstance(error, DiskFull) else 0
-                await room.wait(needed_bytes, trio.current_time() - began_at)
-                if self._stop_wanted.is_set():
-                    raise
-            else:
-                if said:
-                    self.health.set("disk_space", True)
-                return report
+        if self._embedded:
+            storage = self._new_storage()
+            report = await open_or_close(storage)
+        else:
+            directories = (self.config.data_dir, *self.config.store.commit_log_dirs)
+            storage, report = await open_when_there_is_room(
+                self._new_storage,
+                FreeSpace(directories, self._stop_wanted),
+                self.health,
+                self._stop_wanted,
+            )
+        self._storage = storage
+        self.sources.recovery_duration_s = report.duration_s
+        self.sources.recovery_truncated_bytes = report.truncated_bytes
+        return report
 
-    async def _open_store(self) -> RecoveryReport:
-        """Lock and recover the directory and read the tables; the health page answers meanwhile."""
-        storage = self._storage = Storage(
+    def _new_storage(self) -> Storage:
+        on_event = partial(self._store_health.report, self._token)
+        return Storage(
             self.config,
-            self._store_options(),
-            self.counters,
+            store_options(self.config, self._open_files, self._address, on_event),
             self._surroundings.clock_ms,
             self._store_health.note_table,
         )
-        report = await storage.open()
-        storage.show(self.sources, report)
-        return report
-
-    def _store_options(self) -> StoreOptions:
-        store = self.config.store
-        return StoreOptions(
-            self.config.data_dir,
-            commit_log_file_size=store.commit_log_file_size,
-            commit_log_dirs=store.commit_log_dirs,
-            read_only_commit_log_dirs=store.read_only_commit_log_dirs,
-            warm_mapped_file=store.warm_mapped_file,
-            transient_store_pool=store.transient_store_pool,
-            transient_store_pool_size=store.transient_store_pool_size,
-            fast_fail_if_no_buffer=store.fast_fail_if_no_buffer,
-            consume_queue_entries=store.consume_queue_entries,
-            consume_queue_ext=store.consume_queue_ext,
-            consume_queue_ext_file_size=store.consume_queue_ext_file_size,
-            flush_sync=store.flush == "sync",
-            message_bytes_max=store.message_size_max,
-            record_crc=store.record_crc,
-            index_enabled=store.index,
-            index_slots=store.index_slots,
-            index_entries=store.index_entries,
-            queue_files_open_max=self._open_files.queue_files,
-            log_files_open_max=self._open_files.log_files,
-            index_files_open_max=self._open_files.index_files,
-            host=self._store_host(),
-            on_event=self._on_store_event,
-        )
-
-    def _store_host(self) -> Host:
-        """Return the IPv4 address that records name as their store: the advertised one if it is one."""
-        for text in (self.config.advertise, self.address):
-            try:
-                host = Host.parse(text or "")
-            except ValueError:
-                continue
-            if not host.is_ipv6:
-                return host
-        return Host("127.0.0.1", self._address[1])
-
-    async def _measure_loop(self) -> None:
-        await measure_loop_delay(self.counters.loop_delay_seconds)
-
-    async def _refresh_disk(self) -> None:
-        await refresh_disk_figures(self.sources.disk, self.config, self.store.oldest_store_timestamp)
 
     def _say_ready(self, report: RecoveryReport) -> None:
         is_read_only = self.store.read_only_reason is not None
@@ -341,24 +281,16 @@ class Broker:
             "listening_without_authentication", hint="anyone who can connect may read and write everything"
         )
 
-    def _on_store_event(self, event: str, facts: Any) -> None:
-        """Log what the store noticed, in whatever thread, and let health show it."""
-        (log.info if event in NEWS else log.error if event in FAILURES else log.warning)(event, **facts)
-        with suppress(trio.RunFinishedError):
-            if event == "store_read_only":
-                self._token.run_sync_soon(self._store_health.turn_read_only, str(facts["reason"]))
-            else:
-                self._token.run_sync_soon(self._store_health.note, event, facts)
-
-    async def _drain(self, server: Server) -> None:
+    async def _drain(self, parts: BrokerParts) -> None:
         self.health.state = BrokerState.DRAINING
+        server = parts.server
         server.stop_accepting()
         self._opened.hold.release_all()
         with trio.move_on_after(self.config.shutdown_grace):
             while server.is_busy:  # noqa: ASYNC110 - once, at the end; an event would cost every answer
                 await trio.sleep(_BUSY_LOOK_S)
         server.close_all("shutdown")
-        await self._opened.retry.finish()
+        await parts.retry.finish()
 
     async def _close(self) -> None:
         """Flush and save everything that was opened."""
@@ -375,7 +307,7 @@ class Broker:
             )
 
     def _status(self) -> dict[str, Any]:
-        storage = self._storage
+        storage, parts = self._storage, self._parts
         return {
             "address": self.address,
             "http": self.http_address,
@@ -383,6 +315,6 @@ class Broker:
             "data_dir": str(self.config.data_dir),
             "flush": self.config.store.flush,
             "held_pulls": 0 if storage is None else storage.hold.count,
-            "delayed": {} if storage is None else storage.delay.status(),
-            "transactions": {} if storage is None else storage.retry.status(),
+            "delayed": {} if parts is None else parts.delay.status(),
+            "transactions": {} if parts is None else parts.retry.status(),
         }

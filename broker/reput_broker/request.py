@@ -16,12 +16,14 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Final, Protocol, TypeAlias
 
+import trio
 from msgspec import Struct
 
 from reput_broker.observe.counters import RequestTraffic
 from reput_broker.store.block import Block
 from reput_broker.store.results import PutResult
 from reput_protocol.codes import PROTOCOL_VERSION, ROCKETMQ_VERSION, AckLevel, LanguageCode
+from reput_protocol.commands.body import LargeBody
 from reput_protocol.errors import ErrorCode, ReputError, refusal_remark
 from reput_protocol.wire.header import ONEWAY_FLAG, RESPONSE_FLAG, Header, HeaderType, Value
 
@@ -214,3 +216,15 @@ class Put(Struct, eq=False):
 Outcome: TypeAlias = "Response | Put | None"
 Result: TypeAlias = "Outcome | Awaitable[Outcome]"
 Handler: TypeAlias = Callable[[Request], Result]
+
+
+async def write_in_turns(body: LargeBody) -> bytes:
+    """Return the JSON of a body that may be large; other tasks run after each part.
+
+    The content of the body must not change meanwhile.
+    """
+    parts: list[bytes] = []
+    for part in body.json_parts():
+        parts.append(part)
+        await trio.lowlevel.checkpoint()
+    return b"".join(parts)

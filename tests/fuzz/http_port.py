@@ -14,9 +14,9 @@ from fuzz.outcome import Outcome, defects_in_the_log, private_b
 from reput_broker.config.model import BrokerConfig
 from reput_broker.observe.counters import Counters
 from reput_broker.observe.health import Health
-from reput_broker.observe.http_server import HttpServer
 from reput_broker.observe.metrics import MetricsCollector, MetricsSources
 from reput_broker.observe.pages import make_app
+from reput_broker.server.http_server import HttpServer
 
 _BATCH = 2_000
 _AT_ONCE = 8

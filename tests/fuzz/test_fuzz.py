@@ -28,7 +28,7 @@ def test_no_input_breaks_the_broker(name: str) -> None:
 @pytest.mark.parametrize(
     ("name", "function"),
     [
-        ("http", "reput_broker.observe.http_server.is_own_host"),
+        ("http", "reput_broker.server.http_server.is_own_host"),
         ("frames", "reput_broker.server.dispatch._may_be_parked"),
     ],
 )

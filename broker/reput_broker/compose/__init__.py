@@ -1,1 +1,5 @@
-"""What a broker consists of: `storage` is opened first, `parts` are built on it, each room's parts in a file here."""
+"""Building a broker from its parts.
+
+`start` opens the `storage` (the content of the data directory), `parts` builds what runs over it: `puts`, `delay`,
+`retry`, and the request processors. `open_files` divides the limit of open files.
+"""

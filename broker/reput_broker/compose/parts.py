@@ -5,15 +5,16 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import Protocol
 
-from reput_broker.clean_service import CleanFilesService
+from reput_broker.compose.delay import DelayParts
 from reput_broker.compose.puts import PutParts
+from reput_broker.compose.retry import RetryParts
 from reput_broker.compose.storage import Storage
 from reput_broker.groups.group_state import GroupState
 from reput_broker.groups.offset_updates import OffsetSetting
 from reput_broker.groups.reply_push import ReplyPusher
 from reput_broker.observe.delivery_metrics import GroupSources
 from reput_broker.observe.health import StoreHealth
-from reput_broker.observe.metrics import MetricsCollector, MetricsSources
+from reput_broker.observe.metrics import MetricsSources
 from reput_broker.processors.admin import AdminProcessor
 from reput_broker.processors.client import ClientProcessor
 from reput_broker.processors.fetch import FetchProcessor
@@ -23,7 +24,6 @@ from reput_broker.processors.group_members import GroupMembersProcessor
 from reput_broker.processors.group_offsets import GroupOffsetsProcessor
 from reput_broker.processors.group_overview import GroupOverviewProcessor
 from reput_broker.processors.group_settings import GroupSettingsProcessor
-from reput_broker.processors.identity import BrokerIdentity
 from reput_broker.processors.lock import LockProcessor
 from reput_broker.processors.offset import OffsetProcessor
 from reput_broker.processors.pull import PullProcessor
@@ -31,9 +31,11 @@ from reput_broker.processors.put_once import PutOnce
 from reput_broker.processors.query import QueryProcessor
 from reput_broker.processors.queue import QueueProcessor
 from reput_broker.processors.reply import ReplyProcessor
+from reput_broker.processors.route import RouteProcessor
 from reput_broker.processors.send import SendProcessor
 from reput_broker.processors.topic import TopicProcessor
 from reput_broker.processors.topic_access import TopicAccess
+from reput_broker.put.clean_service import CleanFilesService
 from reput_broker.request import Client, Handler
 from reput_broker.retry.deduplication import Deduplication
 from reput_broker.server.dispatch import Dispatcher
@@ -42,21 +44,29 @@ from reput_broker.sink.parts import SinkParts
 from reput_broker.surroundings import Surroundings
 
 
+class Part(Protocol):
+    """A part of the broker that does something without being asked."""
+
+    def tasks(self) -> tuple[Callable[[], Awaitable[None]], ...]:
+        """Return the tasks that run as long as the broker does."""
+
+
 class Processor(Protocol):
-    """Handles the requests of one kind."""
+    """Handles the requests of one command family."""
 
     def handlers(self) -> dict[int, Handler]:
         """Return the handlers by request code."""
 
 
 class BrokerParts:
-    """What serves requests, and what runs besides them. `tasks` are to be started before `server`.
+    """What serves requests, and the tasks behind it. Start `tasks` before `server`.
 
     Args:
         storage: open.
-        sources: the broker's configuration, counters and health; the parts' figures are added.
-        store_health: receives that nothing can be stored any more, or that the disk is full.
-        connections_max: how many connections the process can have besides all else that it opens.
+        sources: the broker's configuration, counters and health; the figures of the parts are added.
+        store_health: notified when nothing can be stored any more, or when the disk is full.
+        surroundings: clocks and disks of retention.
+        connections_max: the open files that are left for connections.
     """
 
     def __init__(
@@ -65,14 +75,13 @@ class BrokerParts:
         sources: MetricsSources,
         store_health: StoreHealth,
         surroundings: Surroundings,
-        identity: BrokerIdentity,
         *,
         connections_max: int,
     ) -> None:
-        self._config, self._counters, self._sources = sources.config, sources.counters, sources
+        config, counters = sources.config, sources.counters
+        store, tables = storage.store, storage.tables
+        self._config, self._counters, self._health = config, counters, sources.health
         self._storage = storage
-        self._identity = identity
-        config, counters, store, tables = self._config, self._counters, storage.store, storage.tables
         self.puts = PutParts(config, store, storage.hold, counters, store_health.turn_read_only)
         self.groups = GroupState(
             config.groups,
@@ -81,9 +90,6 @@ class BrokerParts:
             tables,
             on_commit=tables.offsets_soon.committed,
             clock_ms=storage.clock_ms,
-        )
-        sources.groups = GroupSources(
-            tables.groups, self.groups.online, self.groups.progress, self.groups.lag.figures
         )
         self._topic_access = TopicAccess(tables.topics, tables.topic_saver, counters)
         self._group_access = GroupAccess(tables.groups, self.groups.online, tables.groups_soon.changed)
@@ -97,6 +103,17 @@ class BrokerParts:
             self.puts.flush,
             counters,
         )
+        self.delay = DelayParts(config, storage, self.puts)
+        self.retry = RetryParts(
+            config,
+            storage,
+            self.puts,
+            self.delay.delay_hook,
+            self.groups,
+            self._topic_access,
+            self._group_access,
+            counters.retry,
+        )
         self._clean = CleanFilesService(
             store,
             config.store,
@@ -104,17 +121,10 @@ class BrokerParts:
             counters,
             sources.disk,
             on_disk=store_health.note_disk,
-            waiting_from=storage.delay.waiting_from,
+            before_delete=self.sink.before_delete,
+            waiting_from=storage.schedule.waiting_from,
         )
-        self._clean.before_delete = self.sink.before_delete
-        storage.retry.compose(
-            store,
-            tables,
-            self.puts,
-            self.groups.membership.producers,
-            self._topic_access,
-            self._group_access,
-        )
+        self._add_figures(sources)
         dispatcher = Dispatcher(
             self._handlers(),
             self.puts.appender.append,
@@ -126,18 +136,31 @@ class BrokerParts:
             config, dispatcher, counters, connections_max=connections_max, on_gone=self._client_gone
         )
 
+    def _add_figures(self, sources: MetricsSources) -> None:
+        storage, groups = self._storage, self.groups
+        sources.store = storage.store
+        sources.topics, sources.offsets = storage.tables.topics, storage.tables.offsets
+        sources.groups = GroupSources(
+            storage.tables.groups, groups.online, groups.progress, groups.lag.figures
+        )
+        sources.held_pulls_bytes = lambda: storage.hold.held_bytes
+        sources.open_transactions = lambda: storage.half_queue.transactions.open_by_topic
+        sources.delays = self.delay.sources()
+
     def tasks(self) -> tuple[Callable[[], Awaitable[None]], ...]:
         """Return the tasks that run as long as the broker does."""
-        storage = self._storage
+        parts: tuple[Part, ...] = (
+            self.puts,
+            self._storage.tables,
+            self.groups,
+            self.sink,
+            self.retry,
+            self.delay,
+        )
         return (
-            *self.puts.tasks(),
-            *storage.tables.tasks(),
-            storage.hold.run,
+            *(task for part in parts for task in part.tasks()),
+            self._storage.hold.run,
             self._clean.run,
-            *self.groups.tasks(),
-            *self.sink.tasks(),
-            *storage.retry.tasks(),
-            *storage.delay.tasks(),
         )
 
     def _client_gone(self, client: Client) -> None:
@@ -153,7 +176,8 @@ class BrokerParts:
             *self._group_processors(),
             *self._broker_processors(),
             filter_check,
-            self._storage.retry,
+            self.delay,
+            self.retry,
             self.sink,
         )
         return {code: handle for processor in processors for code, handle in processor.handlers().items()}
@@ -179,9 +203,9 @@ class BrokerParts:
                 store,
                 access,
                 counters,
-                storage.retry.redirects(self._group_access, groups.locks, access),
+                self.retry.redirects,
                 PutOnce(deduplication, puts.appender),
-                storage.retry.back_once,
+                self.retry.back_once,
                 groups.requesters,
                 cluster=config.cluster,
                 default_ack=puts.default_ack,
@@ -247,34 +271,26 @@ class BrokerParts:
         )
 
     def _broker_processors(self) -> tuple[Processor, ...]:
-        """Return what shows and changes topics, queues, delays and the broker as a whole."""
-        storage, puts, store = self._storage, self.puts, self._storage.store
+        """Return what shows and changes topics, queues and the broker as a whole."""
+        config, storage, store = self._config, self._storage, self._storage.store
+        topics = storage.tables.topics
         return (
+            RouteProcessor(config, topics),
             QueueProcessor(store, self._topic_access),
-            storage.delay.compose(
-                store,
-                puts.lock,
-                storage.tables.topics,
-                puts.flush,
-                wrote=puts.wrote,
-                warm_from=storage.warm_from,
-            ),
             TopicProcessor(
                 store,
                 storage.tables,
                 self._topic_access,
                 storage.hold,
                 self._counters,
-                self._identity,
+                broker_name=config.broker_name,
                 forget=self.groups.forget_topic,
             ),
             AdminProcessor(
                 store,
-                self._sources.health,
+                self._health,
                 self._counters,
-                self._identity,
-                version=MetricsCollector(self._sources).version,
                 delete_files=self._clean.delete_now,
-                more_figures=storage.delay.figures,
+                more_figures=storage.schedule.figures,
             ),
         )

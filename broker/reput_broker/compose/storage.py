@@ -1,118 +1,112 @@
-"""What a start opens in the data directory, and the end closes: the store, the tables, delays and transactions."""
+"""The content of the data directory: what a start opens, in which order, and what the end saves and closes."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import os
+import socket
+from collections.abc import Callable, Iterable
+from typing import Any
 
 import structlog
 import trio
 
-from reput_broker.compose.delay import DelayParts
-from reput_broker.compose.retry import RetryParts
+from reput_broker.compose.open_files import OpenFiles
 from reput_broker.config.model import BrokerConfig
+from reput_broker.delay.schedule import Schedule
+from reput_broker.delay.service import DelayedArrivals
+from reput_broker.delay.timer_wheel import SLOTS
 from reput_broker.long_polling import PullRequestHoldService
-from reput_broker.observe.counters import Counters
-from reput_broker.observe.metrics import MetricsSources
 from reput_broker.sink.tables import SinkTables
 from reput_broker.store.message_store import MessageStore
 from reput_broker.store.options import StoreOptions
 from reput_broker.store.results import RecoveryReport
 from reput_broker.tables.tables import Tables
+from reput_broker.transactions.op_queue import OpQueue
+from reput_broker.transactions.recovery import HalfQueue, recover_transactions
 from reput_protocol.errors import ReputError
+from reput_protocol.record.host import Host
+from reput_protocol.record.message_id import UniqueIdGenerator
 
 log = structlog.get_logger(__name__)
 
+_ROLL_WINDOW_S = 2 * 86_400
+"""(RocketMQ: timerRollWindowSlot.)"""
+_ROLL_WINDOW_MIN_S = 60
+_OP_ID_CLASS = 0x4F504D51
+
 
 class Storage:
-    """Everything of one broker that lives in its data directory. Constructing it reads nothing.
+    """The store, the tables, the schedule of delayed messages and the half queue of one broker.
 
-    `tables` and `sink` are there once `open` has locked the directory.
+    The constructor reads nothing. `tables`, `sink`, `schedule` and `half_queue` are set by `open`.
 
     Args:
         options: of the store.
-        on_saved: called with a table's name after each save, and with the error if it failed.
+        on_saved: called with a table's name after each save, and with the error if the save failed.
     """
 
     def __init__(
         self,
         config: BrokerConfig,
         options: StoreOptions,
-        counters: Counters,
         clock_ms: Callable[[], int],
         on_saved: Callable[[str, Exception | None], None],
     ) -> None:
         self.clock_ms = clock_ms
         self.hold = PullRequestHoldService(config.long_polling)
-        self.delay = DelayParts(config, clock_ms)
-        self.store = MessageStore(
-            options, clock_ms=clock_ms, listener=self.hold, dispatchers=[self.delay.arrivals]
-        )
-        self.retry = RetryParts(config, counters.retry, self.delay.delay_hook, clock_ms)
+        self.arrivals = DelayedArrivals()
+        self.store = MessageStore(options, clock_ms=clock_ms, listener=self.hold, dispatchers=[self.arrivals])
         self.warm_from = 0
-        """Log offset from which on the recovery has read the log, so that it is in the page cache."""
+        """Log offset from which recovery has read the log, so that the page cache holds it."""
         self._config = config
         self._on_saved = on_saved
-        self._has_tables = False
-        self._is_sink_loaded = False
+        self._to_close: list[Callable[[], None]] = []
 
     async def open(self) -> RecoveryReport:
         """Lock and recover the directory and read the tables, in a worker thread.
 
         Raises:
-            StoreError, ConfigFileDamaged, OSError: something cannot be used. `close` is due all the same.
+            StoreError, ConfigFileDamaged, OSError: something is unusable. Call `close` nevertheless.
         """
         report = await trio.to_thread.run_sync(self.store.open)
         self.warm_from = report.checked_from
-        # From here on the directory is named by the handle that the store holds: another directory at its path is not
-        # touched.
+        # The path of an open store goes through its directory handle, so another directory that replaces this one
+        # is not written to.
         data_dir = self.store.options.data_dir
         self.tables = Tables(data_dir / "config", self._config, self.clock_ms, self._on_saved)
         self.sink = SinkTables(data_dir, self.clock_ms, self._on_saved)
-        self._has_tables = True
+        self._to_close.append(self.tables.close)
         await trio.to_thread.run_sync(self._load, trio.current_time())
         return report
 
     def _load(self, now_s: float) -> None:
         self.tables.load()
         self.sink.load(now_s)
-        self._is_sink_loaded = True
+        self._to_close.append(self._save_sinks)
         self.tables.adopt_queues(self.store.queues())
-        self.delay.open(self.store, self.tables.topics.all())
-        self.retry.open(self.store, self.tables.offsets)
+        topics = self.tables.topics.all()
+        self.schedule = open_schedule(self._config, self.store, topics, self.clock_ms)
+        self._to_close.append(self._finish_schedule)
+        self.half_queue = self._recover_transactions()
 
-    def show(self, sources: MetricsSources, report: RecoveryReport) -> None:
-        """Let the metrics read from the opened store and tables."""
-        sources.held_pulls_bytes = lambda: self.hold.held_bytes
-        sources.open_transactions = lambda: self.retry.transactions.open_by_topic
-        sources.delays = self.delay.sources()
-        sources.store = self.store
-        sources.topics, sources.offsets = self.tables.topics, self.tables.offsets
-        sources.recovery_duration_s = report.duration_s
-        sources.recovery_truncated_bytes = report.truncated_bytes
+    def _recover_transactions(self) -> HalfQueue:
+        options = self.store.options
+        ids = UniqueIdGenerator(
+            socket.inet_aton("127.0.0.1"), os.getpid() & 0xFFFF, _OP_ID_CLASS, self.clock_ms
+        )
+        ops = OpQueue(self._config.transactions, options.host, ids.next)
+        return recover_transactions(self.store, self.tables.offsets, ops)
 
     async def close(self) -> bool | None:
-        """Save and close what was opened, in a worker thread. What fails is logged, and the rest is done.
+        """Save and close what was opened, in a worker thread. Failures are logged, and the rest is still done.
 
         Returns whether everything is flushed; None if the store was not open.
         """
         return await trio.to_thread.run_sync(self._close)
 
     def _close(self) -> bool | None:
-        if self._has_tables:
-            self.tables.close()
-        if self._is_sink_loaded:
-            try:
-                self.sink.persist()
-            except (OSError, ReputError) as error:
-                log.error(
-                    "table_not_saved", table="sinkBatches", detail=str(error), hint="check the data directory"
-                )
-        try:
-            self.delay.close()
-        except (OSError, ReputError) as error:
-            log.error(
-                "delay_progress_not_saved", detail=str(error), hint="the next start reads more of the log"
-            )
+        for close in self._to_close:
+            close()
         if not self.store.is_open:
             return None
         try:
@@ -122,3 +116,96 @@ class Storage:
                 "store_not_closed_in_order", detail=str(error), hint="the next start recovers the store"
             )
             return False
+
+    def _save_sinks(self) -> None:
+        try:
+            self.sink.persist()
+        except (OSError, ReputError) as error:
+            log.error(
+                "table_not_saved", table="sinkBatches", detail=str(error), hint="check the data directory"
+            )
+
+    def _finish_schedule(self) -> None:
+        try:
+            self.schedule.finish()
+        except (OSError, ReputError) as error:
+            log.error(
+                "delay_progress_not_saved", detail=str(error), hint="the next start reads more of the log"
+            )
+
+
+def open_schedule(
+    config: BrokerConfig,
+    store: MessageStore,
+    topics: Iterable[str],
+    clock_ms: Callable[[], int],
+    *,
+    wheel_slots: int = SLOTS,
+) -> Schedule:
+    """Return the schedule of delayed messages as an earlier run left it. Blocks. Raises as `Schedule.open`."""
+
+    def roll_window_ms() -> int:
+        """How far ahead a message may wait in one place: well within the time that its record is kept."""
+        reserved_s = int(config.store.file_reserved_time) // 2
+        return 1000 * max(_ROLL_WINDOW_MIN_S, min(_ROLL_WINDOW_S, reserved_s))
+
+    schedule = Schedule(
+        store.options.data_dir,
+        store,
+        timer_log_file_size=config.delay.timer_log_file_size,
+        roll_window_ms=roll_window_ms,
+        clock_ms=clock_ms,
+        wheel_slots=wheel_slots,
+    )
+    schedule.open(topics)
+    return schedule
+
+
+def store_options(
+    config: BrokerConfig, files: OpenFiles, address: tuple[str, int], on_event: Callable[[str, Any], None]
+) -> StoreOptions:
+    """Return the options of the store.
+
+    Args:
+        config: the broker's configuration.
+        files: how many files the store may keep open.
+        address: where clients reach the broker.
+        on_event: called with the store's events and their facts, from any thread.
+    """
+    store = config.store
+    return StoreOptions(
+        config.data_dir,
+        commit_log_file_size=store.commit_log_file_size,
+        commit_log_dirs=store.commit_log_dirs,
+        read_only_commit_log_dirs=store.read_only_commit_log_dirs,
+        warm_mapped_file=store.warm_mapped_file,
+        transient_store_pool=store.transient_store_pool,
+        transient_store_pool_size=store.transient_store_pool_size,
+        fast_fail_if_no_buffer=store.fast_fail_if_no_buffer,
+        consume_queue_entries=store.consume_queue_entries,
+        consume_queue_ext=store.consume_queue_ext,
+        consume_queue_ext_file_size=store.consume_queue_ext_file_size,
+        flush_sync=store.flush == "sync",
+        message_bytes_max=store.message_size_max,
+        record_crc=store.record_crc,
+        index_enabled=store.index,
+        index_slots=store.index_slots,
+        index_entries=store.index_entries,
+        queue_files_open_max=files.queue_files,
+        log_files_open_max=files.log_files,
+        index_files_open_max=files.index_files,
+        host=_store_host(config.advertise, address),
+        on_event=on_event,
+    )
+
+
+def _store_host(advertise: str | None, address: tuple[str, int]) -> Host:
+    """Return the IPv4 address that records name as their store: the advertised one if it is IPv4."""
+    for text in (advertise, f"{address[0]}:{address[1]}"):
+        try:
+            host = Host.parse(text or "")
+        except ValueError:
+            continue
+        if not host.is_ipv6:
+            return host
+    return Host("127.0.0.1", address[1])

@@ -11,12 +11,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
-from reput_broker.body_turns import write_in_turns
 from reput_broker.config.sections import GroupsConfig
 from reput_broker.groups.client_table import ClientChannel
 from reput_broker.groups.consumer_groups import ConsumerGroups
 from reput_broker.groups.progress import GroupProgress
 from reput_broker.long_polling import PullRequestHoldService
+from reput_broker.request import write_in_turns
 from reput_broker.tables.offsets import Commit, ConsumerOffsetManager
 from reput_protocol.codes import LanguageCode, RequestCode
 from reput_protocol.commands.consumers import ResetOffsetHeader

@@ -8,9 +8,15 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
+
+import structlog
+import trio
+
+log = structlog.get_logger(__name__)
 
 
 class BrokerState(StrEnum):
@@ -102,9 +108,9 @@ class Health:
             self.set("writable", writable, "" if writable else "the store takes no more messages")
 
 
-NEWS = frozenset({"recovering", "index_complete"})
+_NEWS = frozenset({"recovering", "index_complete"})
 """Events of the store that are no cause for concern; the others are logged as warnings, or as errors."""
-FAILURES = frozenset({"store_directory_lost"})
+_FAILURES = frozenset({"store_directory_lost"})
 """Events that need an operator at once."""
 
 
@@ -127,6 +133,15 @@ class StoreHealth:
     def note_disk(self, refusal: str | None) -> None:
         """Show why puts are refused because of the disk's use; None while they are not."""
         self._health.set("disk_space", refusal is None, refusal or "")
+
+    def report(self, token: trio.lowlevel.TrioToken, event: str, facts: Any) -> None:
+        """Log an event of the store, in whatever thread it happens, and have the loop of `token` show it."""
+        (log.info if event in _NEWS else log.error if event in _FAILURES else log.warning)(event, **facts)
+        with suppress(trio.RunFinishedError):
+            if event == "store_read_only":
+                token.run_sync_soon(self.turn_read_only, str(facts["reason"]))
+            else:
+                token.run_sync_soon(self.note, event, facts)
 
     def note(self, event: str, facts: Mapping[str, object]) -> None:
         """Change the check that an event of the store is about, if it is about one."""

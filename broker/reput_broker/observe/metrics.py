@@ -89,7 +89,7 @@ class MetricsCollector(Collector):
     def __init__(self, sources: MetricsSources) -> None:
         self.sources = sources
         self._process = ProcessCollector(registry=None)
-        self.version = _version()
+        self.version = broker_version()
         self._build = (
             self.version,
             platform.python_version(),
@@ -318,7 +318,8 @@ def response_name(code: int) -> str:
         return "other"
 
 
-def _version() -> str:
+def broker_version() -> str:
+    """Return the version of the installed distribution; `unknown` if it is not installed."""
     try:
         return metadata.version("reput")
     except metadata.PackageNotFoundError:

@@ -10,14 +10,14 @@ import trio
 
 from reput_broker.observe.counters import Counters
 from reput_broker.observe.health import Health
-from reput_broker.processors.identity import BrokerIdentity
+from reput_broker.observe.metrics import broker_version
 from reput_broker.request import Handler, Request, Response
 from reput_broker.store.message_store import MessageStore
 from reput_broker.store.options import StoreOptions
 from reput_broker.store.retention import disk_used_ratio
 from reput_protocol import kernel
 from reput_protocol.codes import ROCKETMQ_VERSION, RequestCode
-from reput_protocol.commands.topic import BrokerData, ClusterInfo, KVTable
+from reput_protocol.commands.topic import KVTable
 
 
 class AdminProcessor:
@@ -28,34 +28,22 @@ class AdminProcessor:
         store: MessageStore,
         health: Health,
         counters: Counters,
-        identity: BrokerIdentity,
         *,
-        version: str,
         delete_files: Callable[[], None],
         more_figures: Callable[[], dict[str, object]],
     ) -> None:
         self._store = store
         self._health = health
         self._counters = counters
-        self._version = version
-        self._identity = identity
         self._delete_files = delete_files
         self._more_figures = more_figures
 
     def handlers(self) -> dict[int, Handler]:
         """Return the processors by request code."""
         return {
-            RequestCode.GET_BROKER_CLUSTER_INFO: self.cluster_info,
             RequestCode.GET_BROKER_RUNTIME_INFO: self.runtime_info,
             RequestCode.DELETE_EXPIRED_COMMITLOG: self.delete_expired_commit_log,
         }
-
-    def cluster_info(self, request: Request) -> Response:
-        """Answer the one broker of the one cluster; the bundled client learns besides who answers it."""
-        cluster, name = self._identity.cluster, self._identity.broker_name
-        broker = BrokerData(cluster, name, {0: self._identity.address_for(request)})
-        info = ClusterInfo({name: broker}, {cluster: [name]})
-        return Response(0, dict(self._identity.facts()) if request.is_native else {}, body=info.to_json())
 
     def delete_expired_commit_log(self, request: Request) -> Response:
         """Have files of the log that are past their time deleted now, whatever the hour; does not wait for it."""
@@ -71,7 +59,7 @@ class AdminProcessor:
         logs, queues = await trio.to_thread.run_sync(_look_at_disks, options)
         buffers = store.buffers_available
         figures: dict[str, object] = {
-            "brokerVersionDesc": f"Reput {self._version}",
+            "brokerVersionDesc": f"Reput {broker_version()}",
             "brokerVersion": ROCKETMQ_VERSION,
             "brokerActive": "true",
             "brokerState": str(self._health.state),

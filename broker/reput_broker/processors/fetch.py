@@ -8,10 +8,9 @@ from __future__ import annotations
 
 import trio
 
-from reput_broker.body_turns import write_in_turns
 from reput_broker.processors.cold_reads import ColdReads
 from reput_broker.processors.topic_access import TopicAccess
-from reput_broker.request import Handler, Refusal, Request, Response
+from reput_broker.request import Handler, Refusal, Request, Response, write_in_turns
 from reput_broker.store.errors import FileMissing
 from reput_broker.store.held_extents import HeldExtents
 from reput_broker.store.message_store import MessageStore

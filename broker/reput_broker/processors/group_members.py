@@ -6,10 +6,18 @@ from collections.abc import Callable
 
 import trio
 
-from reput_broker.body_turns import write_in_turns
 from reput_broker.groups.client_table import ClientChannel
 from reput_broker.groups.membership import Membership
-from reput_broker.request import ClientBusy, ClientGone, ClientSilent, Handler, Refusal, Request, Response
+from reput_broker.request import (
+    ClientBusy,
+    ClientGone,
+    ClientSilent,
+    Handler,
+    Refusal,
+    Request,
+    Response,
+    write_in_turns,
+)
 from reput_broker.store.message_store import MessageStore
 from reput_broker.tables.offsets import ConsumerOffsetManager
 from reput_broker.tables.subscription_groups import SubscriptionGroupManager

@@ -6,12 +6,11 @@ from collections.abc import Callable, Iterable
 
 import trio
 
-from reput_broker.body_turns import write_in_turns
 from reput_broker.groups.group_state import GroupState
 from reput_broker.groups.offset_updates import OffsetSetting
 from reput_broker.processors.group_access import GroupAccess
 from reput_broker.processors.topic_access import TopicAccess
-from reput_broker.request import Handler, Refusal, Request, Response
+from reput_broker.request import Handler, Refusal, Request, Response, write_in_turns
 from reput_broker.store.message_store import MessageStore
 from reput_broker.tables.offset_journal import JournalWriteFailed
 from reput_broker.tables.tables import Tables

@@ -7,10 +7,9 @@ from typing import Final
 
 import trio
 
-from reput_broker.body_turns import write_in_turns
 from reput_broker.groups.queue_locks import QueueLocks
 from reput_broker.processors.group_access import GroupAccess
-from reput_broker.request import Handler, Refusal, Request, Response
+from reput_broker.request import Handler, Refusal, Request, Response, write_in_turns
 from reput_broker.tables.topics import TopicConfigManager
 from reput_protocol.codes import RequestCode
 from reput_protocol.commands.group import LockBatchBody, LockBatchResult

@@ -11,6 +11,7 @@ from reput_broker.store.errors import DiskFull
 from reput_broker.store.index.query import QueryResult
 from reput_broker.store.message_store import MessageStore
 from reput_protocol.codes import RequestCode, ResponseCode
+from reput_protocol.commands.pull import ViewMessageHeader
 from reput_protocol.commands.query import QueryMessageHeader, QueryMessageResult
 from reput_protocol.errors import ErrorCode
 
@@ -27,7 +28,22 @@ class QueryProcessor:
 
     def handlers(self) -> dict[int, Handler]:
         """Return the processors by request code."""
-        return {RequestCode.QUERY_MESSAGE: self.query}
+        return {
+            RequestCode.QUERY_MESSAGE: self.query,
+            RequestCode.VIEW_MESSAGE_BY_ID: self.view_message,
+        }
+
+    def view_message(self, request: Request) -> Response:
+        """Answer the record that starts at a physical offset."""
+        header = ViewMessageHeader.from_ext(request.ext)
+        record = self._store.message_at(header.offset)
+        if record is None:
+            raise Refusal(
+                ErrorCode.NOT_FOUND,
+                f"there is no message at physical offset {header.offset}; it may have been deleted",
+                response_code=1,
+            )
+        return Response(0, {}, record)
 
     def query(self, request: Request) -> None:
         """Answer with the records found, newest first, or QUERY_NOT_FOUND; requests behind this one do not wait."""

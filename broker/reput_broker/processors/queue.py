@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from reput_broker.processors.topic_access import TopicAccess
-from reput_broker.request import Handler, Refusal, Request, Response
+from reput_broker.request import Handler, Request, Response
 from reput_broker.store.message_store import MessageStore
 from reput_protocol.codes import RequestCode
 from reput_protocol.commands.offset import EarliestTimeResult, OffsetResult, QueueHeader, SearchOffsetHeader
-from reput_protocol.commands.pull import ViewMessageHeader
-from reput_protocol.errors import ErrorCode
 
 
 class QueueProcessor:
@@ -25,7 +23,6 @@ class QueueProcessor:
             RequestCode.GET_MAX_OFFSET: self.max_offset,
             RequestCode.GET_MIN_OFFSET: self.min_offset,
             RequestCode.GET_EARLIEST_MSG_STORETIME: self.earliest_time,
-            RequestCode.VIEW_MESSAGE_BY_ID: self.view_message,
         }
 
     def max_offset(self, request: Request) -> Response:
@@ -52,18 +49,6 @@ class QueueProcessor:
             header.topic, header.queue_id, header.timestamp, header.boundary_type
         )
         return _offset(request, found)
-
-    def view_message(self, request: Request) -> Response:
-        """Answer the record that starts at a physical offset."""
-        header = ViewMessageHeader.from_ext(request.ext)
-        record = self._store.message_at(header.offset)
-        if record is None:
-            raise Refusal(
-                ErrorCode.NOT_FOUND,
-                f"there is no message at physical offset {header.offset}; it may have been deleted",
-                response_code=1,
-            )
-        return Response(0, {}, record)
 
     def _queue(self, request: Request) -> QueueHeader:
         header = QueueHeader.from_ext(request.ext)

@@ -6,33 +6,26 @@ from collections.abc import Callable
 
 import trio
 
-from reput_broker.body_turns import write_in_turns
 from reput_broker.long_polling import PullRequestHoldService
 from reput_broker.observe.counters import Counters
-from reput_broker.processors.identity import BrokerIdentity
-from reput_broker.processors.topic_access import TopicAccess, no_topic
-from reput_broker.request import Handler, Refusal, Request, Response
+from reput_broker.processors.topic_access import TopicAccess
+from reput_broker.request import Handler, Refusal, Request, Response, write_in_turns
 from reput_broker.store.message_store import MessageStore
 from reput_broker.tables.tables import Tables
 from reput_broker.tables.topics import why_not_kept
-from reput_protocol.codes import RequestCode, ResponseCode
+from reput_protocol.codes import RequestCode
 from reput_protocol.commands.topic import (
-    BrokerData,
     CreateTopicHeader,
     DeleteTopicHeader,
     GetTopicConfigHeader,
-    QueueData,
     QueueStats,
-    RouteHeader,
     TopicConfig,
     TopicConfigTable,
-    TopicList,
-    TopicRoute,
     TopicStats,
     TopicStatsHeader,
 )
 from reput_protocol.errors import ErrorCode
-from reput_protocol.names import DEFAULT_TOPIC, check_topic
+from reput_protocol.names import check_topic
 from reput_protocol.record.message import MessageQueue
 
 QUEUES_MAX = 65_535
@@ -50,8 +43,8 @@ class TopicProcessor:
         access: TopicAccess,
         hold: PullRequestHoldService,
         counters: Counters,
-        identity: BrokerIdentity,
         *,
+        broker_name: str,
         forget: Callable[[str], None],
     ) -> None:
         self._store = store
@@ -61,49 +54,18 @@ class TopicProcessor:
         self._offsets = tables.offsets
         self._hold = hold
         self._counters = counters
-        self._broker_name = identity.broker_name
-        self._identity = identity
+        self._broker_name = broker_name
         self._forget = forget
 
     def handlers(self) -> dict[int, Handler]:
         """Return the processors by request code."""
         return {
-            RequestCode.GET_ROUTEINFO_BY_TOPIC: self.route,
             RequestCode.UPDATE_AND_CREATE_TOPIC: self.create,
             RequestCode.DELETE_TOPIC_IN_BROKER: self.delete,
-            RequestCode.DELETE_TOPIC_IN_NAMESRV: self.delete_in_name_server,
             RequestCode.GET_TOPIC_CONFIG: self.config,
             RequestCode.GET_ALL_TOPIC_CONFIG: self.all_configs,
-            RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER: self.list,
             RequestCode.GET_TOPIC_STATS_INFO: self.stats,
         }
-
-    def route(self, request: Request) -> Response:
-        """Answer which broker serves a topic, at which address, with how many queues."""
-        topic = RouteHeader.from_ext(request.ext).topic
-        is_template = topic == DEFAULT_TOPIC and request.is_native
-        config = self._topics.template() if is_template else self._topics.get(topic)
-        if config is None:
-            if request.is_native:
-                raise no_topic(topic)
-            # RocketMQ's own words: its clients and tools show them as they are.
-            text = f"No topic route info in name server for the topic: {topic}"
-            return Response(int(ResponseCode.TOPIC_NOT_EXIST), remark=text)
-        broker = BrokerData(
-            self._identity.cluster, self._broker_name, {0: self._identity.address_for(request)}
-        )
-        queues = QueueData(
-            self._broker_name,
-            config.read_queue_nums,
-            config.write_queue_nums,
-            config.perm,
-            config.topic_sys_flag,
-        )
-        return Response(
-            0,
-            dict(self._identity.facts()) if request.is_native else {},
-            body=TopicRoute([queues], [broker]).to_json(),
-        )
 
     async def create(self, request: Request) -> Response:
         """Create or change a topic; it is in the file, durably, when this is answered."""
@@ -163,11 +125,6 @@ class TopicProcessor:
             self._hold.release_topic(topic)
         return Response()
 
-    def delete_in_name_server(self, request: Request) -> Response:
-        """Answer RocketMQ's second half of a deletion: there is no other name server to tell."""
-        DeleteTopicHeader.from_ext(request.ext)
-        return Response()
-
     def config(self, request: Request) -> Response:
         """Answer one topic's settings."""
         config = self._access.existing(GetTopicConfigHeader.from_ext(request.ext).topic)
@@ -178,12 +135,6 @@ class TopicProcessor:
         del request
         table = TopicConfigTable(self._topics.all(), self._topics.version.to_json())
         return Response(0, body=await write_in_turns(table))
-
-    def list(self, request: Request) -> Response:
-        """Answer the names of all topics."""
-        return Response(
-            0, body=TopicList(sorted(self._topics.all()), self._identity.address_for(request)).to_json()
-        )
 
     async def stats(self, request: Request) -> Response:
         """Answer the bounds of every queue of a topic."""

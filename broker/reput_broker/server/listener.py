@@ -13,10 +13,10 @@ from contextlib import suppress
 import structlog
 import trio
 
-from reput_broker.acceptor import Acceptor
 from reput_broker.config.model import BrokerConfig
 from reput_broker.observe.counters import Counters
 from reput_broker.request import Client
+from reput_broker.server.acceptor import Acceptor
 from reput_broker.server.connection import Connection
 from reput_broker.server.dispatch import Dispatcher
 from reput_broker.server.memory import HeldBytes

@@ -13,12 +13,12 @@ import structlog
 import trio
 import trio.testing
 
-from reput_broker.clean_service import CleanFilesService, rules_of
 from reput_broker.config.errors import ConfigError
 from reput_broker.config.model import BrokerConfig
 from reput_broker.config.sections import StoreConfig
 from reput_broker.observe.counters import Counters
 from reput_broker.observe.figures import DiskFigures
+from reput_broker.put.clean_service import CleanFilesService, rules_of
 from reput_broker.store.message_store import MessageStore
 from reput_broker.store.results import Extent
 from reput_broker.store.retention import DiskLevel, RetentionRules
@@ -45,6 +45,7 @@ class Broker:
             self.counters,
             self.figures,
             on_disk=self.said.append,
+            before_delete=trio.lowlevel.checkpoint,
         )
 
     def expire(self) -> None:
@@ -197,7 +198,7 @@ def test_what_has_to_be_saved_first_keeps_files_until_it_is(broker: Broker) -> N
         if len(asked) == 1:
             raise OSError(28, "No space left on device")
 
-    broker.service.before_delete = save
+    broker.service._before_delete = save
     files = len(store_files(broker.store))
     logs = run(broker.service.clean)
     assert [entry["event"] for entry in logs] == ["cleaning_failed"]

@@ -12,9 +12,9 @@ import trio.testing
 from reput_broker.config.model import BrokerConfig
 from reput_broker.observe.counters import Counters
 from reput_broker.observe.health import BrokerState, Health
-from reput_broker.observe.http_server import HttpListenFailed, HttpServer, serve_http
 from reput_broker.observe.metrics import MetricsCollector, MetricsSources
 from reput_broker.observe.pages import make_app
+from reput_broker.server.http_server import HttpListenFailed, HttpServer, serve_http
 
 
 def make_sources() -> MetricsSources:
@@ -255,7 +255,7 @@ def test_a_client_that_says_nothing_does_not_hold_up_the_end() -> None:
 def test_without_descriptors_a_connection_is_closed_at_once_and_the_next_one_served(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("reput_broker.acceptor._PAUSE_S", 1000.0)
+    monkeypatch.setattr("reput_broker.server.acceptor._PAUSE_S", 1000.0)
     taken = 3
     real_accept = socket.socket.accept
 

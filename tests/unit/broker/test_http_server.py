@@ -18,7 +18,7 @@ from starlette.responses import PlainTextResponse, Response, StreamingResponse
 from starlette.routing import Route
 
 from reput_broker import Broker, BrokerConfig
-from reput_broker.observe.http_server import HttpServer, is_own_host
+from reput_broker.server.http_server import HttpServer, is_own_host
 
 LIVEZ = b"GET /livez HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"

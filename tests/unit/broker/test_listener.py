@@ -163,7 +163,7 @@ async def test_a_peer_that_stops_reading_is_closed_and_one_that_reads_slowly_is_
 async def test_what_goes_wrong_with_one_new_connection_is_not_the_end_of_the_others(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("reput_broker.acceptor._PAUSE_S", 0.001)
+    monkeypatch.setattr("reput_broker.server.acceptor._PAUSE_S", 0.001)
     bench = Bench(tmp_path)
     codes = [errno.EMFILE, errno.EPROTO, errno.EPERM, errno.EHOSTUNREACH, errno.ENETDOWN]
     failures = [ConnectionAbortedError(), *(OSError(code, "no") for code in codes)]
@@ -190,7 +190,7 @@ async def test_what_goes_wrong_with_one_new_connection_is_not_the_end_of_the_oth
 async def test_without_descriptors_a_connection_is_closed_at_once_and_the_next_one_served(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("reput_broker.acceptor._PAUSE_S", 1000.0)
+    monkeypatch.setattr("reput_broker.server.acceptor._PAUSE_S", 1000.0)
     bench = Bench(tmp_path)
     spare: list[int] = []
     taken = 3

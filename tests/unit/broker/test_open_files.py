@@ -1,6 +1,6 @@
 import pytest
 
-from reput_broker.open_files import OpenFiles, shares_of, warn_if_few
+from reput_broker.compose.open_files import OpenFiles, shares_of, warn_if_few
 
 
 def taken(shares: OpenFiles) -> int:

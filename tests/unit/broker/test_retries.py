@@ -34,7 +34,7 @@ def set_group(bench: BrokerBench, **settings: int) -> None:
 
 
 def counts(bench: BrokerBench) -> tuple[int, int]:
-    found = bench.broker._storage.retry.counts
+    found = bench.broker.counters.retry
     return found.retries["billing", "orders"], found.dead_letters["billing", "orders"]
 
 
@@ -237,7 +237,7 @@ async def test_what_producers_write_into_retry_topic_makes_no_figures_of_its_own
             await client.send_back(record, "billing")
         letters = [record.property_map()["RETRY_TOPIC"] for record in await bench.read(DLQ)]
         assert letters == ["orders", "made up too 1", "orders", "made up too 3"]
-        found = bench.broker._storage.retry.counts
+        found = bench.broker.counters.retry
         assert dict(found.retries) == {("billing", "orders"): 2, ("billing", "unknown"): 2}
         assert dict(found.dead_letters) == {("billing", "orders"): 2, ("billing", "unknown"): 2}
 

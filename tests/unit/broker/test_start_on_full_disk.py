@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 import trio
 
-from reput_broker import Broker, BrokerConfig, start_room
+from reput_broker import Broker, BrokerConfig
+from reput_broker.compose import start
 from reput_broker.observe.health import BrokerState
 from reput_broker.store.errors import DiskFull
 from reput_broker.store.opening.abort_marker import AbortMarker
@@ -54,7 +55,7 @@ def disk(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Ite
     else:
         error = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), "consumerOffset.journal.next")
         monkeypatch.setattr(OffsetJournal, "create", refusing(OffsetJournal.create, error))
-    monkeypatch.setattr(start_room, "free_and_used", lambda _: (disk.free_bytes, 1.0))
+    monkeypatch.setattr(start, "free_and_used", lambda _: (disk.free_bytes, 1.0))
     yield disk
     disk.is_full = False
 
@@ -115,8 +116,8 @@ async def test_attempts_become_rarer_until_there_is_more_free_space(tmp_path: Pa
 
 async def test_a_pause_is_as_long_as_the_attempt(monkeypatch: pytest.MonkeyPatch) -> None:
     free = iter(range(0, 1 << 40, 1 << 30))
-    monkeypatch.setattr(start_room, "free_and_used", lambda _: (next(free), 1.0))
-    room = start_room.StartRoom((Path("x"),), trio.Event())
+    monkeypatch.setattr(start, "free_and_used", lambda _: (next(free), 1.0))
+    room = start.FreeSpace((Path("x"),), trio.Event())
     began_at = trio.current_time()
     await room.wait(0, 900.0)
     assert trio.current_time() - began_at == pytest.approx(900)

@@ -20,8 +20,7 @@ import h11
 import structlog
 import trio
 
-from reput_broker.acceptor import Acceptor
-from reput_broker.open_files import HTTP_CONNECTIONS_MAX
+from reput_broker.server.acceptor import Acceptor
 from reput_protocol.errors import ReputError
 
 log = structlog.get_logger(__name__)
@@ -29,6 +28,7 @@ log = structlog.get_logger(__name__)
 App = Callable[[Any, Any, Any], Awaitable[None]]
 """An ASGI application."""
 
+CONNECTIONS_MAX: Final = 64
 _BACKLOG: Final = 64
 _HEAD_BYTES_MAX: Final = 8 * 1024
 _HEAD_LINES_MAX: Final = 100
@@ -66,7 +66,7 @@ async def serve_http(
     port: int,
     *,
     allowed_hosts: Collection[str] = (),
-    connections_max: int = HTTP_CONNECTIONS_MAX,
+    connections_max: int = CONNECTIONS_MAX,
     task_status: trio.TaskStatus[tuple[str, int]] = trio.TASK_STATUS_IGNORED,
 ) -> None:
     """Serve until cancelled; reports the address that is listened on (of port 0: the real one) once it is open.
@@ -153,7 +153,7 @@ class HttpServer:
         app: App,
         allowed_hosts: Collection[str],
         address: tuple[str, int],
-        connections_max: int = HTTP_CONNECTIONS_MAX,
+        connections_max: int = CONNECTIONS_MAX,
     ) -> None:
         self.app = app
         self.allowed_hosts = frozenset(host.lower().rstrip(".") for host in allowed_hosts)

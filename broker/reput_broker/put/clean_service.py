@@ -62,6 +62,7 @@ class CleanFilesService:
         figures: DiskFigures,
         *,
         on_disk: Callable[[str | None], None],
+        before_delete: Callable[[], Awaitable[None]],
         waiting_from: Callable[[], int] | None = None,
     ) -> None:
         self._store = store
@@ -69,12 +70,11 @@ class CleanFilesService:
         self._counters = counters
         self._figures = figures
         self._on_disk = on_disk
+        self._before_delete = before_delete
         self._limiter = trio.CapacityLimiter(1)
         self._wanted = trio.Event()
         self._told: tuple[DiskLevel, str] | None = None
         self._log, self._queues = self._make_cleaners(surroundings, waiting_from)
-        self.before_delete: Callable[[], Awaitable[None]] = _nothing
-        """Awaited before files of the log are deleted; what it raises keeps them."""
 
     def _make_cleaners(
         self, surroundings: Surroundings, waiting_from: Callable[[], int] | None
@@ -121,7 +121,7 @@ class CleanFilesService:
             due = await self._step(self._log.look)
             self._apply_disk()
             if due:
-                await self.before_delete()
+                await self._before_delete()
             while due and (file := await self._step(self._log.delete_next)) is not None:
                 self._note(file, deleted)
                 self._apply_disk()
@@ -198,7 +198,3 @@ class CleanFilesService:
                 "the oldest file of the log is the last one or has not been dispatched yet; free disk space"
             )
         return "no file of the log is past its time; free disk space, or shorten store.file_reserved_time"
-
-
-async def _nothing() -> None:
-    """Nothing has to be done first."""

@@ -7,11 +7,12 @@ from typing import NamedTuple
 
 import structlog
 
+from reput_broker.server.http_server import CONNECTIONS_MAX
+
 log = structlog.get_logger(__name__)
 
 _QUEUE_FILES = 512
 _MAPPED_FILES = 512  # of the log and of the index, half and half; each takes two descriptors
-HTTP_CONNECTIONS_MAX = 64
 _OTHERS = 512
 _OTHERS_MIN = 64  # what is open without any client: files being written, tables, listeners, the loop's own
 
@@ -44,7 +45,7 @@ def shares_of(limit: int) -> OpenFiles:
     queue_files = max(1, min(_QUEUE_FILES, limit // 8))
     mapped_each = max(1, min(_MAPPED_FILES // 2, limit // 32))
     others = max(_OTHERS_MIN, min(_OTHERS, limit // 8))
-    http = max(1, min(HTTP_CONNECTIONS_MAX, limit // 16))
+    http = max(1, min(CONNECTIONS_MAX, limit // 16))
     connections = max(1, limit - queue_files - 4 * mapped_each - others - http)
     return OpenFiles(limit, connections, queue_files, mapped_each, mapped_each, http)
 
