@@ -74,7 +74,7 @@ def make_app(collector: MetricsCollector, status: Callable[[], Mapping[str, Any]
         return JSONResponse(members)
 
     async def failed(_request: Request, _error: Exception) -> Response:
-        return PlainTextResponse("internal error; the broker's log tells more\n", status_code=500)
+        return PlainTextResponse("internal error; see the broker's log\n", status_code=500)
 
     pages = {"/livez": livez, "/readyz": readyz, "/metrics": metrics, "/status": status_page}
     return Starlette(

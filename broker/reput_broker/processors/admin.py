@@ -1,4 +1,4 @@
-"""The broker as a whole: cluster (106), figures (28), deletion by hand (329) (RocketMQ: AdminBrokerProcessor)."""
+"""The broker as a whole: runtime figures (28), deletion by hand (329) (RocketMQ: AdminBrokerProcessor)."""
 
 from __future__ import annotations
 
@@ -21,7 +21,12 @@ from reput_protocol.commands.topic import KVTable
 
 
 class AdminProcessor:
-    """Answers questions about the broker as a whole, and what is asked of it as a whole."""
+    """Reports on the broker as a whole.
+
+    Args:
+        delete_files: deletes expired files of the log now.
+        more_figures: of other parts, for the runtime figures.
+    """
 
     def __init__(
         self,
@@ -39,20 +44,20 @@ class AdminProcessor:
         self._more_figures = more_figures
 
     def handlers(self) -> dict[int, Handler]:
-        """Return the processors by request code."""
+        """Return the handlers by request code."""
         return {
             RequestCode.GET_BROKER_RUNTIME_INFO: self.runtime_info,
             RequestCode.DELETE_EXPIRED_COMMITLOG: self.delete_expired_commit_log,
         }
 
     def delete_expired_commit_log(self, request: Request) -> Response:
-        """Have files of the log that are past their time deleted now, whatever the hour; does not wait for it."""
+        """Delete expired files of the log now, at any hour; does not wait for the deletion."""
         request.client.note_role("admin")
         self._delete_files()
         return Response()
 
     async def runtime_info(self, request: Request) -> Response:
-        """Answer the runtime figures, all as text, under RocketMQ's names."""
+        """Answer with the runtime figures, all as text, under RocketMQ's names."""
         request.client.note_role("admin")
         store, stats = self._store, self._store.stats
         options = store.options
@@ -91,13 +96,13 @@ class AdminProcessor:
 
 
 def _look_at_disks(options: StoreOptions) -> tuple[dict[Path, float], float]:
-    """Return how full the disks of the log's directories are, and that of the queues. Blocks."""
+    """Return the used part of the disks of the log directories, and of the queues. Blocks."""
     logs = {path: disk_used_ratio(path) for path in options.writable_log_dirs}
     return logs, disk_used_ratio(options.consume_queue_dir)
 
 
 def _duration(seconds: float) -> str:
-    """Return a time span the way RocketMQ's tools print it."""
+    """Return a time span as RocketMQ's tools print it."""
     minutes, s = divmod(int(max(0.0, seconds)), 60)
     hours, m = divmod(minutes, 60)
     days, h = divmod(hours, 24)

@@ -1,4 +1,4 @@
-"""Clients that come, stay and go: 34, 35, 38 (RocketMQ: ClientManageProcessor, ConsumerManageProcessor)."""
+"""Clients that register, heartbeat and leave: 34, 35, 38 (RocketMQ: ClientManageProcessor, ConsumerManageProcessor)."""
 
 from __future__ import annotations
 
@@ -24,17 +24,17 @@ from reput_protocol.names import retry_topic
 
 _NAME_BYTES_MAX = 255
 _GROUPS_A_TURN = 64
-"""After so many groups of a heartbeat others have their turn."""
+"""Groups of a heartbeat after which other tasks run."""
 
 
 class ClientProcessor:
-    """Keeps the register of clients.
+    """Maintains the register of clients.
 
     Args:
         membership: the register.
         access: finds and creates the groups that clients name.
-        topics: where their retry topics are made.
-        on_topic: called when one was made, which is not in the file then.
+        topics: where their retry topics are created.
+        on_topic: called when one was created, which is not saved yet.
     """
 
     def __init__(
@@ -50,7 +50,7 @@ class ClientProcessor:
         self._on_topic = on_topic
 
     def handlers(self) -> dict[int, Handler]:
-        """Return the processors by request code."""
+        """Return the handlers by request code."""
         return {
             RequestCode.HEART_BEAT: self.heartbeat,
             RequestCode.UNREGISTER_CLIENT: self.unregister,
@@ -58,10 +58,10 @@ class ClientProcessor:
         }
 
     async def heartbeat(self, request: Request) -> Response:
-        """Register a client with all groups that it names; it is in their lists when this is answered.
+        """Register a client with all groups that it names; the groups list it once this is answered.
 
-        A group that cannot be joined is refused after the others were: the client is a member of those. If all together
-        are too much, it joins none.
+        A group that cannot be joined is refused after the others were joined: the client is a member of those. If all
+        together exceed a limit, it joins none.
         """
         data = self._read(request)
         request.client.note_role("consumer" if data.consumers else "producer")
@@ -81,7 +81,7 @@ class ClientProcessor:
     def _join(
         self, request: Request, client_id: str, groups: list[ConsumerData | str]
     ) -> Refusal | InvalidName | None:
-        """Make a client a member of some groups; return why it is not one of all."""
+        """Make a client a member of some groups; return the refusal of one that it could not join."""
         consumers: list[ConsumerData] = []
         producers: list[str] = []
         refused: Refusal | InvalidName | None = None
@@ -128,14 +128,14 @@ class ClientProcessor:
         return data
 
     def _make_retry_topic(self, config: SubscriptionGroupConfig) -> None:
-        """Make the topic to which messages that the group cannot handle come back: its members look for its route."""
+        """Create the retry topic of the group, whose route its members request."""
         topic = retry_topic(config.group_name)
         if config.retry_queue_nums > 0 and self._topics.get(topic) is None:
             self._topics.create_internal(topic, config.retry_queue_nums)
             self._on_topic()
 
     def unregister(self, request: Request) -> Response:
-        """Take a client out of groups; nothing happens if it is in none of them."""
+        """Remove a client from groups; nothing happens if it is in none of them."""
         header = UnregisterClientHeader.from_ext(request.ext)
         self._membership.left(
             request.client, consumer_group=header.consumer_group, producer_group=header.producer_group
@@ -143,22 +143,22 @@ class ClientProcessor:
         return Response()
 
     def consumer_list(self, request: Request) -> Response:
-        """Answer the ids of a group's members, from which each of them computes its share."""
+        """Answer with the ids of a group's members, from which each computes its queues."""
         group = ConsumerListHeader.from_ext(request.ext).consumer_group
         online = self._membership.consumers.get(group)
         if online is None:
             if request.is_native:
                 raise Refusal(ErrorCode.NOT_FOUND, f"group {group!r} has no member", response_code=1)
-            # RocketMQ's own words: its clients and tools show them as they are.
+            # RocketMQ's wording: its clients and tools show it as it is.
             return Response(1, remark=f"no consumer for this group, {group}")
         return Response(0, body=ConsumerList(online.client_ids()).to_json())
 
 
 def _check_name(kind: str, name: str) -> None:
-    """Check a name under which nothing is created: RocketMQ's broker takes any, so only what would harm is refused.
+    """Check a name under which nothing is created. RocketMQ accepts any name, so only harmful ones are refused.
 
     Raises:
-        InvalidName: it is empty, too long, or holds a character that does not print.
+        InvalidName: it is empty, too long, or has a character that is not printable.
     """
     if not name.isprintable():
         raise InvalidName(f"{kind} {name[:80]!r} has a character that does not print; leave it out")

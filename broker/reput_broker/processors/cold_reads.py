@@ -1,4 +1,4 @@
-"""Reading messages that are not in memory, in worker threads: a page fault in the event loop would stop everybody."""
+"""Reading messages outside the page cache in worker threads: a page fault in the event loop would stall all clients."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from reput_protocol.errors import ErrorCode
 
 
 class ColdReads:
-    """Such reads for one kind of request.
+    """Cold reads for one kind of request.
 
     Args:
-        at_once: reads that run at the same time; the others wait.
-        remedy: what a client does whose read has failed.
+        at_once: reads that run concurrently; others wait.
+        remedy: what a client does after a failed read.
     """
 
     def __init__(self, at_once: int, remedy: str) -> None:
@@ -27,7 +27,7 @@ class ColdReads:
     async def read(
         self, client: Client, read: Callable[[], Response], held: HeldExtents | FilteredGet
     ) -> Response:
-        """Read in a worker thread, once the client has taken the answers that it has; then let go of `held`."""
+        """Read in a worker thread, once the client has read its earlier answers; then release `held`."""
         try:
             while True:
                 async with self._places:
@@ -39,4 +39,4 @@ class ColdReads:
                 ErrorCode.INTERNAL, f"reading old messages failed: {error}; {self._remedy}"
             ).response()
         finally:
-            held.release()  # the client left before the read began
+            held.release()  # in case the read did not begin

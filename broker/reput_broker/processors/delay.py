@@ -1,5 +1,4 @@
-"""Messages that wait for their time: which there are (700010), taking them back (700011), how far the levels are
-(45)."""
+"""Delayed messages: list them (700010), cancel them (700011), progress of the levels (45)."""
 
 from __future__ import annotations
 
@@ -30,14 +29,14 @@ _AT_ONCE = 128
 
 
 class DelayProcessor:
-    """Answers about the schedule.
+    """Answers requests about the schedule.
 
     Args:
-        waiting: walks over what waits.
-        cancelling: cancels.
-        flush: says when that is on the disk.
-        host: the store's address, which ids of parked records name.
-        offsets_json: what `config/delayOffset.json` would hold now.
+        waiting: walks over the delayed messages.
+        cancelling: cancels them.
+        flush: acknowledges a cancellation once it is on disk.
+        host: the address of the store, for message ids.
+        offsets_json: the current content of `config/delayOffset.json`.
     """
 
     def __init__(
@@ -55,7 +54,7 @@ class DelayProcessor:
         self._offsets_json = offsets_json
 
     def handlers(self) -> dict[int, Handler]:
-        """Return the processors by request code."""
+        """Return the handlers by request code."""
         return {
             RequestCode.LIST_DELAYED_MESSAGES: self.list_delayed,
             RequestCode.CANCEL_DELAYED_MESSAGE: self.cancel_delayed,
@@ -63,14 +62,14 @@ class DelayProcessor:
         }
 
     def delay_offsets(self, request: Request) -> Response:
-        """Answer how far each level has been delivered."""
+        """Answer with how far each level has been delivered."""
         request.client.note_role("admin")
         return Response(0, body=self._offsets_json())
 
     # Listing
 
     def list_delayed(self, request: Request) -> None:
-        """Answer some of the messages that wait, the soonest first; requests behind this one do not wait."""
+        """Answer with delayed messages, the soonest first; requests behind this one do not wait."""
         request.client.note_role("admin")
         header = ListDelayedHeader.from_ext(request.ext)
         try:
@@ -111,7 +110,7 @@ class DelayProcessor:
     # Cancelling
 
     def cancel_delayed(self, request: Request) -> None:
-        """Cancel and answer what that came to, once it is certain; requests behind this one do not wait."""
+        """Cancel, and answer with the result once it is on disk; requests behind this one do not wait."""
         request.client.note_role("admin")
         header = CancelDelayedHeader.from_ext(request.ext)
         if not header.key:
@@ -139,7 +138,7 @@ class DelayProcessor:
 
 @dataclass(slots=True)
 class _PendingCancel:
-    """A cancellation whose answer waits for the disk; see `PendingPut`. No put is counted for it."""
+    """A cancellation whose answer waits for the disk; see `PendingPut`. It does not count as a put."""
 
     request: Request
     response: Response
@@ -177,7 +176,7 @@ def _is_wanted(delayed: DelayedRecord, header: ListDelayedHeader) -> bool:
 
 
 async def _answering(request: Request, work: Callable[[], Awaitable[Response | None]]) -> None:
-    """Answer with what `work` comes to; None is answered elsewhere."""
+    """Answer with the result of `work`; None is answered elsewhere."""
     try:
         response = await work()
     except Refusal as refusal:

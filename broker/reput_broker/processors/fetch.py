@@ -1,7 +1,7 @@
-"""Ranges of queues in bulk, as the records lie in the log: FETCH_RECORDS and QUERY_QUEUE_BOUNDS. Both are ours.
+"""Ranges of queues in bulk, as the records are in the log: FETCH_RECORDS and QUERY_QUEUE_BOUNDS, both Reput's own.
 
-They are what readers of much ask for, Spark above all: no group, no waiting, nothing done per message but finding where
-it lies. What is not durable yet is not there for them, whatever the flush mode.
+They serve bulk readers, above all Spark: there is no group and no waiting, and the only work per message is finding
+its place. In every flush mode they show only what is on disk.
 """
 
 from __future__ import annotations
@@ -30,20 +30,20 @@ from reput_protocol.filter.tags import TagFilter
 from reput_protocol.wire.header import Value
 
 _MESSAGES_MAX = 16_384
-"""Queue entries that one answer is made from at most: as many small messages as one mebibyte holds."""
+"""Queue entries of one answer: as many small messages as a mebibyte holds."""
 _UNIT_BYTES = 20
 _COLD_READS_AT_ONCE = 2
 _QUEUES_A_TURN = 64
 
 
 class FetchProcessor:
-    """Hands out records by the range.
+    """Serves ranges of records.
 
     Args:
-        store: where they are.
-        topics: which queues there are.
-        access: the door to topics.
-        broker_name: told to who asks for bounds.
+        store: holds them.
+        topics: which queues exist.
+        access: checks topics.
+        broker_name: for the answer with bounds.
     """
 
     def __init__(
@@ -61,11 +61,11 @@ class FetchProcessor:
         self._cold_reads = ColdReads(_COLD_READS_AT_ONCE, "fetch again")
 
     def handlers(self) -> dict[int, Handler]:
-        """Return the processors by request code."""
+        """Return the handlers by request code."""
         return {RequestCode.FETCH_RECORDS: self.fetch, RequestCode.QUERY_QUEUE_BOUNDS: self.bounds}
 
     def fetch(self, request: Request) -> Response | None:
-        """Answer the records of a range from its start on, as far as one answer holds them."""
+        """Answer with the records of a range from its start, as many as one answer holds."""
         header = FetchRecordsHeader.from_ext(request.ext)
         there = self._access.readable(header.topic, header.queue_id).generation
         if header.generation and there and header.generation != there:
@@ -76,7 +76,7 @@ class FetchProcessor:
         if not 0 <= header.start_offset <= header.end_offset:
             raise Refusal(
                 ErrorCode.INVALID_ARGUMENT,
-                f"[{header.start_offset}, {header.end_offset}) is no range of queue offsets",
+                f"[{header.start_offset}, {header.end_offset}) is not a valid range of queue offsets",
             )
         tag_filter = TagFilter.parse(header.subscription)
         request.client.note_role("consumer")
@@ -102,7 +102,7 @@ class FetchProcessor:
             except FileMissing:
                 if result.extents[0].physical_offset >= self._store.min_physical_offset:
                     raise
-                continue  # deleted between the look into the queue and now: look again
+                continue  # deleted since the queue was read: read it again
             request.client.spawn(self._read_cold, request, held, ext)
             return None
 
@@ -116,7 +116,7 @@ class FetchProcessor:
         return self._store.get_message(*place, count, size, tag_filter, limits=limits)
 
     async def _read_cold(self, request: Request, held: HeldExtents, ext: dict[str, Value]) -> None:
-        """Answer with records that are not in memory."""
+        """Answer with records outside the page cache."""
 
         def read() -> Response:
             with held:
@@ -125,7 +125,7 @@ class FetchProcessor:
         request.reply(await self._cold_reads.read(request.client, read, held))
 
     async def bounds(self, request: Request) -> Response:
-        """Answer where the queues of topics begin and end. Topics that do not exist are left out."""
+        """Answer with the bounds of the queues of topics. Unknown topics are left out."""
         asked = QueueBoundsRequest.from_json(request.body)
         found: dict[str, list[QueueBounds]] = {}
         generations: dict[str, str] = {}

@@ -1,4 +1,4 @@
-"""Which filters are served: the one door from an expression to a filter, and CheckClientConfig (46).
+"""From an expression to a filter, and CheckClientConfig (46).
 
 (RocketMQ: ClientManageProcessor.checkClientConfig, FilterFactory.)
 """
@@ -21,14 +21,14 @@ from reput_protocol.filter.tags import MessageFilter, TagFilter
 
 _TAG: Final = ExpressionType.TAG.value
 _COMPILED_AT_ONCE_MAX: Final = 256
-"""Characters of an expression up to which it is compiled without turns: a millisecond or two."""
+"""Longer expressions are compiled in steps; compiling one of this length takes a millisecond or two."""
 
 
 class FilterCheck:
-    """Makes filters of expressions, as far as this broker serves them.
+    """Creates the filters that this broker supports.
 
-    Invariant: the SQL92 expressions that are in use by somebody, a waiting pull for example, have at most
-    `filters.sql_characters_max` characters, whoever sends how many.
+    Invariant: the SQL92 expressions in use, by waiting pulls for example, have at most `filters.sql_characters_max`
+    characters together.
     """
 
     def __init__(self, config: FiltersConfig) -> None:
@@ -37,11 +37,11 @@ class FilterCheck:
         self._characters = 0
 
     def handlers(self) -> dict[int, Handler]:
-        """Return the processors by request code."""
+        """Return the handlers by request code."""
         return {RequestCode.CHECK_CLIENT_CONFIG: self.check_client_config}
 
     async def check_client_config(self, request: Request) -> Response:
-        """Judge a subscription before its consumer starts. Any refusal keeps the consumer from starting."""
+        """Check a subscription before its consumer starts. A refusal keeps the consumer from starting."""
         subscription = CheckClientBody.from_json(request.body).subscription
         if self.takes_long(subscription.expression_type, subscription.sub_string):
             await self.prepare(subscription.sub_string)
@@ -49,7 +49,7 @@ class FilterCheck:
         return Response()
 
     def takes_long(self, expression_type: str | None, expression: str | None) -> bool:
-        """Tell whether `filter_of` would keep the others waiting: it has to compile a long expression."""
+        """Tell whether `filter_of` would compile a long expression, and so delay other clients."""
         return (
             expression_type == ExpressionType.SQL92
             and expression is not None
@@ -59,20 +59,20 @@ class FilterCheck:
         )
 
     async def prepare(self, expression: str) -> None:
-        """Compile an SQL92 expression in turns with the others, so that `filter_of` finds it done, or refused."""
+        """Compile an SQL92 expression in steps between which other tasks run; `filter_of` then finds the result."""
         with suppress(FilterSyntaxError):
             for _ in SqlFilter.parsing(expression):
                 await trio.lowlevel.checkpoint()
 
     def filter_of(self, expression_type: str | None, expression: str | None) -> MessageFilter | None:
-        """Return the filter that an expression stands for, None if that lets every message through.
+        """Return the filter of an expression, None if it matches every message.
 
         Args:
-            expression_type: `TAG`, which None and an empty text stand for too, or `SQL92`.
-            expression: the text; for tags None, an empty text and `*` stand for everything.
+            expression_type: `TAG` (also None and the empty text) or `SQL92`.
+            expression: the text; for tags None, an empty text and `*` match everything.
 
         Raises:
-            FilterSyntaxError: it cannot be parsed, or nobody knows its language.
+            FilterSyntaxError: it cannot be parsed, or its type is unknown.
             Refusal: SQL92 is turned off, or too much of it is in use.
         """
         if expression_type is None or expression_type == _TAG or not expression_type:
@@ -97,10 +97,10 @@ class FilterCheck:
     def filter_of_subscription(
         self, expression_type: str | None, expression: str | None
     ) -> MessageFilter | None:
-        """Do as `filter_of`, for an expression that came with a heartbeat, where nobody could refuse it.
+        """As `filter_of`, for an expression that came with a heartbeat, which could not refuse it.
 
         Raises:
-            Refusal: for every reason; a bad expression under the code FILTER_DATA_NOT_EXIST, as RocketMQ says it.
+            Refusal: for every reason; a bad expression under the code FILTER_DATA_NOT_EXIST, as in RocketMQ.
         """
         try:
             return self.filter_of(expression_type, expression)

@@ -1,4 +1,4 @@
-"""Finding the consumer group that a request names, and refusing what may not be done with it."""
+"""Finding the consumer group that a request names, and refusing what it may not do."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ _NOT_SUBSCRIBED = int(ResponseCode.SUBSCRIPTION_NOT_EXIST)
 
 
 class GroupAccess:
-    """The door to the groups for requests that consume.
+    """Checks the groups of requests that consume.
 
     Args:
         settings: what each group may do.
-        groups: who is in them.
-        on_created: called when a group was created, which is not in the file then.
+        groups: the members that are online.
+        on_created: called when a group was created, which is not saved yet.
     """
 
     def __init__(
@@ -34,7 +34,7 @@ class GroupAccess:
         self._on_created = on_created
 
     def find_or_create(self, group: str) -> SubscriptionGroupConfig:
-        """Return a group, made on first use where that is allowed.
+        """Return a group, created at first use if that is allowed.
 
         Raises:
             Refusal: NO_GROUP.
@@ -52,12 +52,12 @@ class GroupAccess:
         """Return a group that may consume; see `find_or_create`.
 
         Raises:
-            Refusal: NO_GROUP, or NO_PERMISSION if consuming is switched off for it.
+            Refusal: NO_GROUP, or NO_PERMISSION if consuming is disabled for it.
         """
         return _enabled(self.find_or_create(group))
 
-    def check_going_on(self, group: str) -> None:
-        """Refuse as `consuming` does, and create nothing: for what the group began some time ago."""
+    def check_still_consuming(self, group: str) -> None:
+        """Refuse as `consuming`, but create nothing: for a request that the group made earlier."""
         _enabled(self.existing(group))
 
     def existing(self, group: str) -> SubscriptionGroupConfig:
@@ -76,15 +76,15 @@ class GroupAccess:
             )
 
     def subscribed(self, group: str, topic: str) -> SubscriptionData | None:
-        """Return what a group wants of a topic, None if it is not online or does not subscribe to it."""
+        """Return a group's subscription to a topic, None if it is not online or does not subscribe to it."""
         return self._groups.subscription(group, topic)
 
     def subscription(self, config: SubscriptionGroupConfig, topic: str, sub_version: int) -> SubscriptionData:
-        """Return what a group that is online wants of a topic, for a pull that brings no filter of its own.
+        """Return the subscription of an online group to a topic, for a pull without a filter.
 
         Raises:
             Refusal: the group is not online, may not broadcast, or does not subscribe to the topic; or its subscription
-                is older than the pull. A heartbeat heals all but the second.
+                is older than the pull. A heartbeat repairs all but the second.
         """
         group = config.group_name
         online = self._groups.get(group)

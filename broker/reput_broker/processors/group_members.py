@@ -1,4 +1,4 @@
-"""Who is in the groups, and asking members: 203, 204, 328, 300, 345, 307, 309 (RocketMQ: AdminBrokerProcessor)."""
+"""Members of groups, and requests to them: 203, 204, 328, 300, 345, 307, 309 (RocketMQ: AdminBrokerProcessor)."""
 
 from __future__ import annotations
 
@@ -45,21 +45,21 @@ from reput_protocol.record.view import RecordView
 from reput_protocol.wire.header import Value
 
 _ANSWER_TIMEOUT_S = 10.0
-"""How long a member is waited for. RocketMQ's value; its tools wait longer."""
+"""How long the broker waits for a member. RocketMQ's value; its tools wait longer."""
 
 _PRODUCERS_A_TURN = 256
 
 
 class GroupMembersProcessor:
-    """Says who is connected, and passes questions on to members.
+    """Reports who is connected, and passes requests on to members.
 
     Args:
         membership: the register of clients.
-        settings, topics: flags that go with a message that a member is told to consume.
-        offsets: groups that have come somewhere in a topic.
+        settings, topics: flags for a message that a member is told to consume.
+        offsets: which groups have offsets in a topic.
         store: holds such messages.
         broker_name: as routes name this broker.
-        clock_ms: the time of day.
+        clock_ms: wall clock.
     """
 
     def __init__(
@@ -82,7 +82,7 @@ class GroupMembersProcessor:
         self._clock_ms = clock_ms
 
     def handlers(self) -> dict[int, Handler]:
-        """Return the processors by request code."""
+        """Return the handlers by request code."""
         return {
             RequestCode.GET_CONSUMER_CONNECTION_LIST: self.consumers,
             RequestCode.GET_PRODUCER_CONNECTION_LIST: self.producers,
@@ -94,7 +94,7 @@ class GroupMembersProcessor:
         }
 
     async def consumers(self, request: Request) -> Response:
-        """Answer a group's members and subscriptions."""
+        """Answer with a group's members and subscriptions."""
         group = ConsumerConnectionHeader.from_ext(request.ext).consumer_group
         online = self._membership.consumers.get(group)
         if online is None:
@@ -113,7 +113,7 @@ class GroupMembersProcessor:
         return Response(0, body=await write_in_turns(body))
 
     async def producers(self, request: Request) -> Response:
-        """Answer the clients that send for a producer group."""
+        """Answer with the clients of a producer group."""
         group = ProducerConnectionHeader.from_ext(request.ext).producer_group
         channels = self._membership.producers.producers(group)
         if not channels:
@@ -124,7 +124,7 @@ class GroupMembersProcessor:
         return Response(0, body=await write_in_turns(body))
 
     async def all_producers(self, request: Request) -> Response:
-        """Answer all clients that send, by producer group."""
+        """Answer with all clients that send, by producer group."""
         del request
         now_ms, now = self._clock_ms(), trio.current_time()
         groups: dict[str, list[ProducerInfo]] = {}
@@ -145,27 +145,27 @@ class GroupMembersProcessor:
         return Response(0, body=await write_in_turns(ProducerTable(groups)))
 
     def groups_of_topic(self, request: Request) -> Response:
-        """Answer the groups that subscribe to a topic now, or have come somewhere in it."""
+        """Answer with the groups that subscribe to a topic now, or have offsets in it."""
         topic = TopicConsumersHeader.from_ext(request.ext).topic
         groups = {*self._membership.consumers.of_topic(topic), *self._offsets.for_topic(topic)}
         return Response(0, body=GroupList(sorted(groups)).to_json())
 
     def subscription(self, request: Request) -> Response:
-        """Answer what an online group wants of a topic."""
+        """Answer with the subscription of an online group to a topic."""
         header = ConsumerSubscriptionHeader.from_ext(request.ext)
         topic = header.topic or ""
         found = self._membership.consumers.subscription(header.group, topic)
         return Response(0, body=QuerySubscriptionBody(header.group, topic, found).to_json())
 
     def running_info(self, request: Request) -> None:
-        """Ask a member what it is doing, and pass its answer on as it is."""
+        """Request the state of a member, and pass its answer on unchanged."""
         header = ConsumerRunningInfoHeader.from_ext(request.ext)
         channel = self._member(header.consumer_group, header.client_id)
-        # Beside the connection's requests, or a member that asks for itself would not be read meanwhile.
+        # In a task of its own: otherwise a member that asks about itself would not be read meanwhile.
         request.client.spawn(self._forward, request, channel, dict(request.ext), b"")
 
     def consume_directly(self, request: Request) -> None:
-        """Have a member consume one message, and pass its answer on as it is."""
+        """Have a member consume one message, and pass its answer on unchanged."""
         header = ConsumeDirectlyHeader.from_ext(request.ext)
         request.client.note_role("admin")
         channel = self._member(header.consumer_group, header.client_id)
@@ -210,9 +210,7 @@ class GroupMembersProcessor:
         try:
             answer = await channel.client.call(request.header.code, ext, body, timeout_s=_ANSWER_TIMEOUT_S)
         except ClientSilent as error:
-            text = (
-                f"member {channel.client_id!r}: {error}; it may be stuck, or of a kind that answers nothing"
-            )
+            text = f"member {channel.client_id!r}: {error}; it may be stuck, or a client that answers no requests"
             code = int(ResponseCode.CONSUME_MSG_TIMEOUT)
             response = Refusal(ErrorCode.TIMEOUT, text, response_code=code).response()
         except ClientGone as error:

@@ -1,4 +1,4 @@
-"""How far groups have come, and setting that: 208, 222, 303, 314, 343 (RocketMQ: AdminBrokerProcessor)."""
+"""Progress of groups: show it (208, 303, 343), set it (222, 314) (RocketMQ: AdminBrokerProcessor)."""
 
 from __future__ import annotations
 
@@ -33,20 +33,20 @@ from reput_protocol.names import check_group
 from reput_protocol.record.message import MessageQueue
 
 _QUEUES_A_TURN = 64
-"""After so many queues others have their turn."""
+"""Queues after which other tasks run."""
 
 
 class GroupOffsetsProcessor:
     """Shows and sets the progress of groups.
 
     Args:
-        store: where queues begin and end.
-        tables: topics, and how far groups have come.
-        state: what groups subscribe to, what they have in hand, when messages came.
-        access, groups: what may be done with topics and groups.
+        store: has the bounds of queues.
+        tables: topics and offsets.
+        state: subscriptions, messages in flight, store times.
+        access, groups: check topics and groups.
         setting: sets offsets.
         broker_name: as routes name this broker.
-        clock_ms: the time of day.
+        clock_ms: wall clock.
     """
 
     def __init__(
@@ -74,7 +74,7 @@ class GroupOffsetsProcessor:
         self._clock_ms = clock_ms
 
     def handlers(self) -> dict[int, Handler]:
-        """Return the processors by request code."""
+        """Return the handlers by request code."""
         return {
             RequestCode.GET_CONSUME_STATS: self.stats,
             RequestCode.INVOKE_BROKER_TO_RESET_OFFSET: self.reset,
@@ -83,10 +83,10 @@ class GroupOffsetsProcessor:
             RequestCode.QUERY_TOPICS_BY_CONSUMER: self.topics_of_group,
         }
 
-    # Looking
+    # Reading
 
     async def stats(self, request: Request) -> Response:
-        """Answer a group's progress in the queues of the named topics, or of all that it has offsets of."""
+        """Answer with a group's progress in the queues of the named topics, or of all in which it has offsets."""
         header = ConsumeStatsHeader.from_ext(request.ext)
         group = header.consumer_group
         topics = header.topics()
@@ -118,7 +118,7 @@ class GroupOffsetsProcessor:
         )
 
     async def time_span(self, request: Request) -> Response:
-        """Answer from when to when the messages of a topic are, and how far back in time a group is."""
+        """Answer with the store times of the first and last message of each queue, and how far behind a group is."""
         header = ConsumeTimeSpanHeader.from_ext(request.ext)
         self._access.existing(header.topic)
         store, times, topic = self._store, self._times, header.topic
@@ -140,17 +140,17 @@ class GroupOffsetsProcessor:
         return Response(0, body=await write_in_turns(ConsumeTimeSpan(spans)))
 
     def topics_of_group(self, request: Request) -> Response:
-        """Answer the topics of which a group has offsets."""
+        """Answer with the topics in which a group has offsets."""
         group = ConsumerTopicsHeader.from_ext(request.ext).group
         return Response(0, body=TopicList(sorted(self._offsets.for_group(group))).to_json())
 
-    # Setting
+    # Changing
 
     async def reset(self, request: Request) -> Response:
-        """Set a group's offsets in a topic to where the header says, and answer what they are now.
+        """Set a group's offsets in a topic as the header says, and answer with the new ones.
 
-        `isForce` makes no difference, as in RocketMQ's resets by the server: offsets move forward and back. Ours: a
-        body that names an offset for each queue counts instead of the header's fields.
+        `isForce` makes no difference, as in RocketMQ's resets by the server: offsets move forward and back. A body
+        (only Reput's own clients send one) names an offset for each queue and replaces the fields of the header.
         """
         header = ResetOffsetHeader.from_ext(request.ext)
         request.client.note_role("admin")
@@ -176,7 +176,7 @@ class GroupOffsetsProcessor:
         return await self._set(group, targets, generations, header.timestamp, dry_run=header.dry_run is True)
 
     async def _named(self, topic: str, offsets: dict[MessageQueue, int]) -> dict[MessageQueue, int]:
-        """Return offsets that were named queue by queue, each the nearest that there is."""
+        """Return the offsets named per queue, each moved to the nearest valid one."""
         targets = {}
         for number, (queue, offset) in enumerate(offsets.items()):
             if number % _QUEUES_A_TURN == 0:
@@ -194,9 +194,9 @@ class GroupOffsetsProcessor:
     def _target(
         self, header: ResetOffsetHeader, group: str, queue: MessageQueue, *, native: bool
     ) -> int | None:
-        """Return where a group has to go on in one queue; None if it has no offset there to start from.
+        """Return the new offset of a group in one queue; None if it is relative and the group has no offset there.
 
-        RocketMQ's tools send an offset of -1 where they mean none, and name a queue with any other.
+        RocketMQ's tools send an offset of -1 for none, and name a queue with any other.
         """
         topic, queue_id = queue.topic, queue.queue_id
         low = self._store.min_offset_in_queue(topic, queue_id)
@@ -219,7 +219,7 @@ class GroupOffsetsProcessor:
         return self._store.offset_by_timestamp(topic, queue_id, header.timestamp)
 
     async def clone(self, request: Request) -> Response:
-        """Give one group the offsets of another."""
+        """Give a group the offsets of another."""
         header = CloneGroupOffsetHeader.from_ext(request.ext)
         request.client.note_role("admin")
         check_group(header.dest_group)

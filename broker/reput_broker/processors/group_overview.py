@@ -1,4 +1,4 @@
-"""Groups as people look at them: all in short, one with its members, its queues and its lag. Both requests are ours."""
+"""Groups in overview: all of them in short, or one with members, queues and lag. Both requests are Reput's own."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _QUEUES_A_TURN = 64
 
 
 class GroupOverviewProcessor:
-    """Puts together what the tables know of groups."""
+    """Combines the tables and states of groups."""
 
     def __init__(
         self,
@@ -51,11 +51,13 @@ class GroupOverviewProcessor:
         self._clock_ms = clock_ms
 
     def handlers(self) -> dict[int, Handler]:
-        """Return the processors by request code."""
+        """Return the handlers by request code."""
         return {RequestCode.LIST_GROUPS: self.list_groups, RequestCode.DESCRIBE_GROUP: self.describe}
 
     async def list_groups(self, request: Request) -> Response:
-        """Answer every group that has settings, a member or an offset; the system's only with one of the latter."""
+        """Answer with every group that has settings, a member or an offset; the system's only with a member or an
+        offset.
+        """
         del request
         of_group: dict[str, dict[str, dict[int, int]]] = {}
         for position, (group, topic, queues) in enumerate(self._offsets.items()):
@@ -95,7 +97,7 @@ class GroupOverviewProcessor:
         return max(0, self._store.max_offset_in_queue(topic, queue_id) - start)
 
     async def describe(self, request: Request) -> Response:
-        """Answer one group's members, and its progress in all of its queues or in those of one topic."""
+        """Answer with a group's members, and its progress in all of its queues or in those of one topic."""
         header = DescribeGroupHeader.from_ext(request.ext)
         group = header.group
         offsets, online = self._offsets.for_group(group), self._membership.consumers.get(group)

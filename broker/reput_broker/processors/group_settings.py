@@ -29,17 +29,17 @@ from reput_protocol.names import check_group, check_topic, is_system_group
 
 _QUEUES_MAX = 65_535
 _GROUPS_A_TURN = 64
-"""After so many groups of a request others have their turn."""
+"""Groups of a request after which other tasks run."""
 
 
 class GroupSettingsProcessor:
     """Creates, changes, shows and deletes groups.
 
     Args:
-        settings, saver: the table and the way into its file.
+        settings, saver: the table, and what saves it.
         access: finds groups.
-        offsets: what a deleted group had committed, which may go with it.
-        hold: held pulls of a group that may not go on.
+        offsets: of groups; deleted with a group if the request says so.
+        hold: releases the held pulls of a group that may no longer consume.
         forget: drops everything else that is kept of a group.
     """
 
@@ -60,7 +60,7 @@ class GroupSettingsProcessor:
         self._forget = forget
 
     def handlers(self) -> dict[int, Handler]:
-        """Return the processors by request code."""
+        """Return the handlers by request code."""
         return {
             RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP: self.create,
             RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST: self.create_list,
@@ -71,7 +71,7 @@ class GroupSettingsProcessor:
         }
 
     async def create(self, request: Request) -> Response:
-        """Create or change a group; it is in the file, durably, when this is answered."""
+        """Create or change a group; it is on disk when this is answered."""
         return await self._put(request, [SubscriptionGroupConfig.from_json(request.body)])
 
     async def create_list(self, request: Request) -> Response:
@@ -101,7 +101,7 @@ class GroupSettingsProcessor:
         return Response()
 
     async def all(self, request: Request) -> Response:
-        """Answer the whole table, whatever page of it was asked for, with the true total."""
+        """Answer with the whole table, whichever page was requested, and the true total."""
         SubscriptionGroupTableHeader.from_ext(request.ext)
         groups, version = self._settings.all(), self._settings.version
         ext = SubscriptionGroupTableResult(len(groups)).to_ext(request.header_type)
@@ -109,15 +109,15 @@ class GroupSettingsProcessor:
         return Response(0, ext, await write_in_turns(table))
 
     def one(self, request: Request) -> Response:
-        """Answer one group's settings. RocketMQ creates a group that is asked for, where that is allowed; its tools
-        count on that, ours want to be told.
+        """Answer with a group's settings. For RocketMQ's tools, which rely on it, a missing group is created if
+        allowed.
         """
         group = SubscriptionGroupHeader.from_ext(request.ext).group
         find = self._access.existing if request.is_native else self._access.find_or_create
         return Response(0, body=find(group).to_json())
 
     async def delete(self, request: Request) -> Response:
-        """Delete a group, with its offsets if that is asked for; an unknown one is deleted already."""
+        """Delete a group, with its offsets if the request says so. An unknown group counts as deleted."""
         header = DeleteSubscriptionGroupHeader.from_ext(request.ext)
         group = header.group_name
         request.client.note_role("admin")
@@ -136,7 +136,7 @@ class GroupSettingsProcessor:
         return Response()
 
     async def forbid(self, request: Request) -> Response:
-        """Forbid a group to read a topic, allow it again, or only say how it is."""
+        """Forbid a group to read a topic, permit it again, or only report the state."""
         header = GroupForbiddenHeader.from_ext(request.ext)
         group, topic = check_group(header.group), check_topic(header.topic)
         request.client.note_role("admin")

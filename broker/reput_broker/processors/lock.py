@@ -1,4 +1,4 @@
-"""Locks on queues, for members that consume in order: 41, 42 (RocketMQ: AdminBrokerProcessor.lockBatchMQ)."""
+"""Locks of queues, for members that consume in order: 41, 42 (RocketMQ: AdminBrokerProcessor.lockBatchMQ)."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _QUEUES_A_TURN: Final = 256
 
 
 class LockProcessor:
-    """Gives out locks and takes them back."""
+    """Grants and releases locks."""
 
     def __init__(self, locks: QueueLocks, access: GroupAccess, topics: TopicConfigManager) -> None:
         self._locks = locks
@@ -28,11 +28,11 @@ class LockProcessor:
         self._topics = topics
 
     def handlers(self) -> dict[int, Handler]:
-        """Return the processors by request code."""
+        """Return the handlers by request code."""
         return {RequestCode.LOCK_BATCH_MQ: self.lock, RequestCode.UNLOCK_BATCH_MQ: self.unlock}
 
     async def lock(self, request: Request) -> Response:
-        """Answer the queues, of those asked for, that are the member's own now; the others are somebody else's."""
+        """Answer with the requested queues that are locked by the member now; the others belong to other members."""
         asked = self._read(request)
         self._access.find_or_create(asked.consumer_group)
         locked: list[MessageQueue] = []
@@ -51,7 +51,7 @@ class LockProcessor:
         return Response(0, body=await write_in_turns(LockBatchResult(locked)))
 
     async def unlock(self, request: Request) -> Response:
-        """Take back the member's locks; those of others stay."""
+        """Release the member's locks; those of other members stay."""
         asked = self._read(request)
         async for queues in _in_turns(asked.queues):
             places = [(queue.topic, queue.queue_id) for queue in queues]
@@ -71,7 +71,7 @@ class LockProcessor:
 
 
 async def _in_turns(queues: list[MessageQueue]) -> AsyncIterator[list[MessageQueue]]:
-    """Return queues, some at a time, with turns for others in between."""
+    """Yield some queues at a time; other tasks run in between."""
     for start in range(0, len(queues), _QUEUES_A_TURN):
         if start:
             await trio.lowlevel.checkpoint()

@@ -15,7 +15,7 @@ from reput_protocol.errors import ErrorCode
 
 
 class OffsetProcessor:
-    """Reads and writes the progress of consumer groups."""
+    """Reads and writes the offsets of consumer groups."""
 
     def __init__(
         self,
@@ -32,14 +32,16 @@ class OffsetProcessor:
         self._commits = commits
 
     def handlers(self) -> dict[int, Handler]:
-        """Return the processors by request code."""
+        """Return the handlers by request code."""
         return {
             RequestCode.QUERY_CONSUMER_OFFSET: self.query,
             RequestCode.UPDATE_CONSUMER_OFFSET: self.update,
         }
 
     def query(self, request: Request) -> Response:
-        """Answer the committed offset; else 0 for a queue whose beginning is still at hand; else QUERY_NOT_FOUND."""
+        """Answer with the committed offset; else 0 for a queue whose first message is still in memory; else
+        QUERY_NOT_FOUND.
+        """
         header = QueryConsumerOffsetHeader.from_ext(request.ext)
         topic, queue_id = header.topic, header.queue_id
         offset = self._offsets.query(header.consumer_group, topic, queue_id)
@@ -54,17 +56,17 @@ class OffsetProcessor:
         return Response(0, OffsetResult(offset).to_ext(request.header_type))
 
     def _starts_at_zero(self, topic: str, queue_id: int) -> bool:
-        """Whether a new group may begin with message 0: nothing was deleted yet, and it is near the log's end."""
+        """Tell whether a new group may start at message 0: nothing was deleted, and it is near the end of the log."""
         store = self._store
         if store.min_offset_in_queue(topic, queue_id) > 0:
             return False
         return store.max_offset_in_queue(topic, queue_id) == 0 or store.is_in_memory(topic, queue_id, 0)
 
     def update(self, request: Request) -> Response:
-        """Commit an offset; it survives `kill -9` once this is answered. Negative ones mean "nothing yet".
+        """Commit an offset; it survives `kill -9` once this is answered. Negative offsets mean that there is none yet.
 
-        RocketMQ's clients are members of a group that exists since their heartbeat; ours may commit without being one.
-        One that may only increase the offset and does not is answered like one that did.
+        RocketMQ's clients are members of a group that exists since their heartbeat; the bundled client may commit
+        without being a member. An offset that may only increase and does not is answered as committed.
         """
         header = UpdateConsumerOffsetHeader.from_ext(request.ext)
         group, topic, queue_id = header.consumer_group, header.topic, header.queue_id

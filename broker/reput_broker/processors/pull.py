@@ -51,15 +51,14 @@ _COLD_READS_AT_ONCE = 4
 
 
 class PullProcessor:
-    """Hands out messages.
+    """Serves messages to consumers.
 
     Args:
-        store: where they are.
-        access, groups: the doors to topics and groups.
-        state: takes offsets that come with a pull, and what was handed out; has the offsets that an administrator has
-            set.
-        hold: keeps pulls that wait for messages.
-        filter_check: makes filters of expressions.
+        store: holds the messages.
+        access, groups: check topics and groups.
+        state: records offsets that come with a pull, and progress; has the offsets that an administrator has set.
+        hold: holds pulls that wait for messages.
+        filter_check: creates filters from expressions.
     """
 
     def __init__(
@@ -86,11 +85,11 @@ class PullProcessor:
         self._cold_reads = ColdReads(_COLD_READS_AT_ONCE, "pull again")
 
     def handlers(self) -> dict[int, Handler]:
-        """Return the processors by request code."""
+        """Return the handlers by request code."""
         return {RequestCode.PULL_MESSAGE: self.pull, RequestCode.LITE_PULL_MESSAGE: self.pull}
 
     def pull(self, request: Request) -> Response | Awaitable[Response | None] | None:
-        """Answer with messages, or with where to go on; or park the request until there are messages."""
+        """Answer with messages or with the next offset, or hold the request until there are messages."""
         header = PullMessageHeader.from_ext(request.header.ext)
         kind, expression = self._wanted(header)
         if expression is not None and self._filter_check.takes_long(kind, expression):
@@ -104,14 +103,14 @@ class PullProcessor:
         return self._pull(request, header)
 
     def _wanted(self, header: PullMessageHeader) -> tuple[str | None, str | None]:
-        """Return the type and the text of the filter that a pull brings, or that its group has subscribed with."""
+        """Return the type and text of the filter of a pull, or of the subscription of its group."""
         if header.sys_flag & _SUBSCRIPTION:
             return header.expression_type, header.subscription
         found = self._groups.subscribed(header.consumer_group, header.topic)
         return (None, None) if found is None else (found.expression_type, found.sub_string)
 
     def _pull(self, request: Request, header: PullMessageHeader) -> Response | None:
-        # In this order (RocketMQ: PullMessageProcessor): group, topic, filter.
+        # The order is RocketMQ's: group, topic, filter.
         group = self._groups.consuming(header.consumer_group)
         self._access.readable(header.topic, header.queue_id)
         self._groups.check_readable(header.consumer_group, header.topic)
@@ -127,7 +126,7 @@ class PullProcessor:
         return self._answer(request, header, message_filter, may_suspend=bool(header.sys_flag & _SUSPEND))
 
     def _filter_of(self, header: PullMessageHeader, group: SubscriptionGroupConfig) -> MessageFilter | None:
-        """Return the filter that the pull brings, or else the one that its group has subscribed with."""
+        """Return the filter of the pull, or else of the subscription of its group."""
         if header.sys_flag & _SUBSCRIPTION:
             return self._filter_check.filter_of(header.expression_type, header.subscription)
         subscription = self._groups.subscription(group, header.topic, header.sub_version)
@@ -136,9 +135,9 @@ class PullProcessor:
         )
 
     def _commit(self, request: Request, header: PullMessageHeader) -> None:
-        """Commit what came along. A pull's answer says nothing about it, so a client that must know commits again.
+        """Commit the offset in a pull. The answer does not report the result, so a client that must know commits again.
 
-        Our own client's never lowers the offset: a pull may be on its way while its queue changes hands.
+        The bundled client's offset never decreases here: a pull may arrive after its queue was reassigned.
         """
         try:
             self._commits.commit(
@@ -149,13 +148,13 @@ class PullProcessor:
                 increase_only=request.header_type == HeaderType.MSGPACK,
             )
         except JournalWriteFailed as error:
-            # Its member commits again with a later pull; messages flow on meanwhile.
+            # The member commits again with a later pull; messages continue to flow.
             log.warning(
                 "offset_not_committed", group=header.consumer_group, detail=str(error), hint="free disk space"
             )
 
     def _reset_to(self, header: PullMessageHeader) -> int | None:
-        """Return the offset that the group has to go on at instead of where it pulls; it is told once."""
+        """Return the offset that an administrator has set, if it differs from the offset of the pull. Reported once."""
         offset = self._resets.take(header.consumer_group, header.topic, header.queue_id)
         return None if offset == header.queue_offset else offset
 
@@ -179,7 +178,7 @@ class PullProcessor:
             self._note_progress(request, header, result)
             code = _code_of(result, header)
             if code == _NOT_FOUND and may_suspend and header.suspend_timeout_millis > 0:
-                self._park(request, header, message_filter)
+                self._hold_pull(request, header, message_filter)
                 return None
             ext = _ext_of(result, request)
             if code != 0:
@@ -194,7 +193,7 @@ class PullProcessor:
             except FileMissing:
                 if result.extents[0].physical_offset >= self._store.min_physical_offset:
                     raise
-                continue  # deleted between the look into the queue and now: look again
+                continue  # deleted since the queue was read: read it again
             self._count(header, result)
             if held is None:
                 return Response(0, ext, body, "FOUND")
@@ -219,7 +218,7 @@ class PullProcessor:
     def _get(
         self, request: Request, header: PullMessageHeader, message_filter: MessageFilter | None
     ) -> GetMessageResult | FilteredGet:
-        """Look for messages; a get that is yet to be run has to look at messages that are not in memory."""
+        """Read messages, or return a get that a worker thread must run because it filters cold messages."""
         limits = self._limits
         count = min(max(1, header.max_msg_nums), limits.pull_messages)
         size = min(limits.pull_bytes, request.client.share)
@@ -239,25 +238,25 @@ class PullProcessor:
         self._store.count_get(result)
         return result
 
-    def _park(
+    def _hold_pull(
         self, request: Request, header: PullMessageHeader, message_filter: MessageFilter | None
     ) -> None:
         if self._hold.is_stopping:
-            # Its client would be waited for until the pull's time is up, and ask again at once if it were answered.
+            # Holding it would delay the stop, and after an answer its client would pull again immediately.
             raise Refusal(ErrorCode.DRAINING, "the broker is stopping; pull again once it is back")
         waiting = self._counters.request(request.header_type, PULL_WAIT_CODE)
-        parked_at = time.monotonic()
+        held_since = time.monotonic()
 
         def resume() -> None:
-            waiting.done(0, time.monotonic() - parked_at)
+            waiting.done(0, time.monotonic() - held_since)
             try:
-                self._groups.check_going_on(header.consumer_group)
+                self._groups.check_still_consuming(header.consumer_group)
                 self._access.readable(header.topic, header.queue_id)
                 self._groups.check_readable(header.consumer_group, header.topic)
                 response = self._answer(request, header, message_filter, may_suspend=False)
             except Refusal as refusal:
                 response = refusal.response()
-            except Exception as error:  # this runs among the pulls of others
+            except Exception as error:  # this runs among other clients' pulls
                 log.error(
                     "pull_failed", peer=request.client.peer, hint="a defect of the broker", exc_info=error
                 )
@@ -279,13 +278,13 @@ class PullProcessor:
         )
         waiting.begin()
         request.note_held()
-        header.subscription = header.expression_type = None  # the filter is made
+        header.subscription = header.expression_type = None  # frees them; the filter exists
 
     def _count(self, header: PullMessageHeader, result: GetMessageResult) -> None:
         self._counters.group(header.topic, header.consumer_group).count_out(result.count, result.size)
 
     async def _read_cold(self, request: Request, held: HeldExtents, ext: dict[str, Value]) -> None:
-        """Answer with records that are not in memory."""
+        """Answer with records outside the page cache."""
 
         def read() -> Response:
             with held:
@@ -294,7 +293,7 @@ class PullProcessor:
         request.reply(await self._cold_reads.read(request.client, read, held))
 
     async def _look_cold(self, request: Request, header: PullMessageHeader, get: FilteredGet) -> None:
-        """Do the same for a filter that has to look at such records."""
+        """Answer with records outside the page cache that a filter must examine."""
 
         def look() -> Response:
             with get:

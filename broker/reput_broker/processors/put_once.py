@@ -1,4 +1,4 @@
-"""Puts that may come twice: looked for before they are appended, remembered after."""
+"""Deduplicated puts: looked up before they are appended, remembered afterwards."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ _UNIQ_KEY: Final = UNIQ_KEY.encode()
 def unique_ids_of(block: Buffer, topic: str, count: int) -> tuple[list[str], list[int]]:
     """Return the unique ids and the sizes of the records of a block.
 
-    A block that breaks a rule may give anything, or fewer: whoever stores it judges it.
+    The result for an invalid block is arbitrary; the store refuses the block.
 
     Raises:
-        Refusal: a record has no unique id, or that of one before it.
+        Refusal: a record has no unique id, or the same one as an earlier record.
     """
     data = bytes(block)
     after_body = len(topic_field(topic.encode())[1]) + 2
@@ -72,14 +72,14 @@ class Alone(NamedTuple):
     """A message that is sent alone."""
 
     topic: str
-    """For which topic and queue it is, wherever it is put."""
+    """The topic and queue that it is sent to, wherever it is put."""
     queue_id: int
     unique_id: str
     content: Content
 
 
 class PutOnce:
-    """Has messages appended that are not stored yet: in blocks, or alone."""
+    """Appends messages that are not stored yet: in blocks, or alone."""
 
     def __init__(self, deduplication: Deduplication, appender: Appender) -> None:
         self._appender = appender
@@ -87,20 +87,20 @@ class PutOnce:
         self._limiter = trio.CapacityLimiter(_LOOKS_AT_ONCE)
 
     def append(self, request: Request, header: PutMessageHeader, put: Work, append: Append) -> Result:
-        """Have `put` run by `append`, or the outcome that it had the first time.
+        """Run `put` through `append`, or return the outcome that the messages had the first time.
 
         Args:
-            request: brings the block.
+            request: carries the block.
             header: of the put; its `dedup` is set.
             put: appends the block; does not wait.
-            append: runs under the put lock what it is given, and answers.
+            append: runs its argument under the put lock, and answers.
 
         Raises:
-            Refusal: it cannot be told whether the messages are stored, or only some of them are. Nothing was stored.
+            Refusal: it is unknown whether the messages are stored, or only some are. Nothing was stored.
         """
         unique_ids, sizes = unique_ids_of(request.body, header.topic, header.count)
         if len(unique_ids) != header.count or not unique_ids:
-            return append(put)  # which says what is wrong with the block
+            return append(put)  # which refuses the block with the reason
         if header.dedup is Dedup.CHECK:
             return self._look_and_append(header, put, append, unique_ids, sizes)
         return append(self._once(header, put, unique_ids, sizes, ()))
@@ -146,7 +146,7 @@ class PutOnce:
     # Messages that are sent alone
 
     def append_alone(self, alone: Alone, dedup: Dedup, put: Work, append: Append) -> Result:
-        """Have `put` run by `append`, or the outcome that the message had the first time; otherwise as `append`."""
+        """As `append`, for one message that is sent alone."""
         if dedup is Dedup.CHECK:
             return self._look_and_append_alone(alone, put, append)
         return append(self._alone_once(alone, put, None, checked=False))
@@ -178,7 +178,7 @@ class PutOnce:
 
 
 class PutBackOnce:
-    """Has them appended that are not stored yet."""
+    """Appends messages that consumers send back and that are not stored yet."""
 
     def __init__(self, sent_back: SendBackDeduplication, appender: Appender) -> None:
         self._appender = appender
@@ -188,18 +188,18 @@ class PutBackOnce:
     def append(
         self, key: SendBackKey | None, group: str, record: Record, put: Work, append: Append, *, look: bool
     ) -> Result:
-        """Have `put` run by `append`, or the outcome that it had the first time.
+        """Run `put` through `append`, or return the outcome that the message had the first time.
 
         Args:
-            key: names the message; None for one that its client does not name.
+            key: names the message; None if its client does not name it.
             group: sends it back.
             record: what `put` appends.
             put: appends it; does not wait.
-            append: runs under the put lock what it is given, and answers.
-            look: whether it may have been stored so long ago that only the index knows it.
+            append: runs its argument under the put lock, and answers.
+            look: whether it may have been stored so long ago that only the index has it.
 
         Raises:
-            Refusal: it cannot be told as yet whether it is stored. Nothing was stored.
+            Refusal: it is not known yet whether it is stored. Nothing was stored.
         """
         if look and key is not None and record.unique_key is not None:
             return self._look_and_append(key, record, record.unique_key, put, append)

@@ -1,4 +1,4 @@
-"""QueryMessage (12): messages by unique id or key (RocketMQ: QueryMessageProcessor)."""
+"""Messages by unique id or key (12) and by physical offset (33) (RocketMQ: QueryMessageProcessor)."""
 
 from __future__ import annotations
 
@@ -20,21 +20,21 @@ _ANSWER_BYTES_MAX = 15 * 1024 * 1024
 
 
 class QueryProcessor:
-    """Finds messages. Index pages and records may have to come from the disk, so a worker thread looks for them."""
+    """Finds messages. A worker thread reads index pages and records, which may not be in the page cache."""
 
     def __init__(self, store: MessageStore) -> None:
         self._store = store
         self._limiter = trio.CapacityLimiter(_QUERIES_AT_ONCE)
 
     def handlers(self) -> dict[int, Handler]:
-        """Return the processors by request code."""
+        """Return the handlers by request code."""
         return {
             RequestCode.QUERY_MESSAGE: self.query,
             RequestCode.VIEW_MESSAGE_BY_ID: self.view_message,
         }
 
     def view_message(self, request: Request) -> Response:
-        """Answer the record that starts at a physical offset."""
+        """Answer with the record at a physical offset."""
         header = ViewMessageHeader.from_ext(request.ext)
         record = self._store.message_at(header.offset)
         if record is None:
@@ -51,7 +51,7 @@ class QueryProcessor:
         if not header.key:
             raise Refusal(ErrorCode.INVALID_ARGUMENT, "the key is empty; name a unique id or a key")
         is_settled = False
-        with suppress(DiskFull):  # dispatch comes across it, too, and says so
+        with suppress(DiskFull):  # dispatch meets it too, and reports it
             self._store.settle_index()
             is_settled = self._store.dispatch_idle
         request.client.spawn(self._find, request, header, is_settled)
@@ -78,7 +78,7 @@ class QueryProcessor:
         if not found.records:
             text = f"no message of topic {header.topic} has the key {header.key!r} in that time"
             if not found.is_complete:
-                text += "; the index is being made again after a crash, or is off: ask again later"
+                text += "; the index is being rebuilt after a crash, or is off: ask again later"
             return Response(int(ResponseCode.QUERY_NOT_FOUND), ext, remark=f"NOT_FOUND: {text}")
         records: list[bytes] = []
         size = 0

@@ -1,4 +1,4 @@
-"""Places in a queue: its bounds, offsets by time, single messages (29 to 33) (RocketMQ: AdminBrokerProcessor)."""
+"""Positions in a queue: bounds and offsets by time (29, 30, 31, 32) (RocketMQ: AdminBrokerProcessor)."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from reput_protocol.commands.offset import EarliestTimeResult, OffsetResult, Que
 
 
 class QueueProcessor:
-    """Answers questions about queues and about single messages."""
+    """Answers requests about queues."""
 
     def __init__(self, store: MessageStore, access: TopicAccess) -> None:
         self._store = store
         self._access = access
 
     def handlers(self) -> dict[int, Handler]:
-        """Return the processors by request code."""
+        """Return the handlers by request code."""
         return {
             RequestCode.SEARCH_OFFSET_BY_TIMESTAMP: self.search,
             RequestCode.GET_MAX_OFFSET: self.max_offset,
@@ -26,23 +26,23 @@ class QueueProcessor:
         }
 
     def max_offset(self, request: Request) -> Response:
-        """Answer the offset that the next message of the queue gets."""
+        """Answer with the offset that the next message of the queue gets."""
         header = self._queue(request)
         return _offset(request, self._store.max_offset_in_queue(header.topic, header.queue_id))
 
     def min_offset(self, request: Request) -> Response:
-        """Answer the offset of the first message that the queue still has."""
+        """Answer with the offset of the first message that the queue still has."""
         header = self._queue(request)
         return _offset(request, self._store.min_offset_in_queue(header.topic, header.queue_id))
 
     def earliest_time(self, request: Request) -> Response:
-        """Answer when the queue's first message was stored; -1 if it is empty."""
+        """Answer with the store time of the queue's first message; -1 if it is empty."""
         header = self._queue(request)
         timestamp = self._store.earliest_message_time(header.topic, header.queue_id)
         return Response(0, EarliestTimeResult(timestamp).to_ext(request.header_type))
 
     def search(self, request: Request) -> Response:
-        """Answer the first offset stored at or after a time (LOWER), or the last one at or before it (UPPER)."""
+        """Answer with the first offset stored at or after a time (LOWER), or the last one at or before it (UPPER)."""
         header = SearchOffsetHeader.from_ext(request.ext)
         self._check(request, header.topic, header.queue_id)
         found = self._store.offset_by_timestamp(
@@ -56,7 +56,7 @@ class QueueProcessor:
         return header
 
     def _check(self, request: Request, topic: str, queue_id: int) -> None:
-        """RocketMQ answers 0 for what does not exist, and its clients count on that; ours wants to be told."""
+        """Refuse unknown queues to the bundled client. RocketMQ answers 0 for them, and its clients rely on that."""
         if request.is_native:
             self._access.check_queue(topic, queue_id)
 

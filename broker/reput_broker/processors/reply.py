@@ -1,8 +1,8 @@
 """Replies to requests: 324 and 325 (RocketMQ: ReplyMessageProcessor).
 
-A reply is pushed to the client that its property REPLY_TO_CLIENT names, and whoever replies is answered when that has
-taken it. Whether or not it has, a copy is stored in the topic that the reply was sent to, unless the configuration says
-otherwise; that a copy cannot be stored is logged, and changes nothing for a reply that has arrived.
+A reply is pushed to the client that its property REPLY_TO_CLIENT names; the replier is answered after that client. In
+either case a copy is stored in the topic that the reply was sent to, unless the configuration turns this off. A copy
+that cannot be stored is logged, and does not change the answer to a delivered reply.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from reput_protocol.record.record import Record, encode_record
 log = structlog.get_logger(__name__)
 
 _NO_MESSAGE = "0"
-"""The message id in the answer to a reply of which no copy is stored; Java's client wants one."""
+"""The message id of a reply of which no copy is stored; Java's client needs one."""
 _RESULTS = {ErrorCode.REQUESTER_GONE: "no_requester"}
 
 
@@ -48,7 +48,7 @@ class _Reply(NamedTuple):
 
 
 class ReplyProcessor:
-    """Hands replies over."""
+    """Pushes replies to requesters."""
 
     def __init__(
         self,
@@ -73,18 +73,18 @@ class ReplyProcessor:
         self._host: Host = store.options.host
 
     def handlers(self) -> dict[int, Handler]:
-        """Return the processors by request code."""
+        """Return the handlers by request code."""
         return {
             RequestCode.SEND_REPLY_MESSAGE: self.send_reply,
             RequestCode.SEND_REPLY_MESSAGE_V2: self.send_reply_v2,
         }
 
     def send_reply(self, request: Request) -> Result:
-        """Hand a reply over (324)."""
+        """Push a reply (324)."""
         return self._send(request, SendMessageHeader.from_ext(request.ext))
 
     def send_reply_v2(self, request: Request) -> Result:
-        """Hand a reply over (325)."""
+        """Push a reply (325)."""
         return self._send(request, SendMessageHeader.from_ext_v2(request.ext))
 
     def _send(self, request: Request, header: SendMessageHeader) -> Result:
@@ -99,13 +99,15 @@ class ReplyProcessor:
         return None
 
     def _begin(self, request: Request, header: SendMessageHeader) -> None:
-        """Check everything, then go on beside the connection's requests, which do not wait for the requester."""
+        """Validate the reply, then push it in a task of its own: the connection's requests do not wait for the
+        requester.
+        """
         config = self._access.writable(header.topic, max(0, header.queue_id))
         assert config is not None, "looked up before"
         reply = self._checked(request, header)
         if header.queue_id < 0:
             reply.record.queue_id = random.randrange(max(1, config.write_queue_nums))
-        request.body = memoryview(reply.body)  # which it holds once, and not the whole read
+        request.body = memoryview(reply.body)  # instead of keeping the whole read in memory
         request.client.spawn(self._hand_over, request, reply)
 
     def _checked(self, request: Request, header: SendMessageHeader) -> _Reply:
@@ -114,8 +116,8 @@ class ReplyProcessor:
             self._counters.rejected["too_large"] += 1
             raise Refusal(
                 ErrorCode.TOO_LARGE,
-                f"a reply of {len(request.body)} bytes, but at most {limit} are taken (store.message_size_max); make "
-                "it smaller",
+                f"a reply of {len(request.body)} bytes, but at most {limit} are accepted (store.message_size_max); "
+                "make it smaller",
             )
         text = header.properties.encode()
         reserved = reserved_property(text)
@@ -123,7 +125,8 @@ class ReplyProcessor:
             self._counters.rejected["malformed"] += 1
             what = "a batch" if header.batch else f"property {reserved!r}" if reserved else "a transaction"
             raise Refusal(
-                ErrorCode.MALFORMED, f"a reply is one message and handed over at once; send it without {what}"
+                ErrorCode.MALFORMED,
+                f"a reply is one message and delivered immediately; send it without {what}",
             )
         found = decode_properties(text)
         to_client = found.get(names.REPLY_TO_CLIENT)
@@ -155,7 +158,7 @@ class ReplyProcessor:
             request.reply(response)
 
     async def _outcome(self, request: Request, reply: _Reply) -> Response | None:
-        """Return the answer; None if it comes when the copy is on the disk."""
+        """Return the answer; None if it is sent once the copy is on disk."""
         refusal = await self._push(request, reply)
         if self._options.store:
             try:
@@ -165,7 +168,7 @@ class ReplyProcessor:
         return self._answer(request, reply, refusal, None)
 
     async def _push(self, request: Request, reply: _Reply) -> Refusal | None:
-        """Return why the requester does not have the reply, None if it has."""
+        """Return why the requester does not have the reply; None if it has."""
         now_ms = self._clock_ms()
         properties = encode_properties({**reply.properties, names.PUSH_REPLY_TIME: str(now_ms)})
         header = PushReplyHeader.of(
@@ -187,7 +190,7 @@ class ReplyProcessor:
         waits = refusal is None and reply.properties.get(names.WAIT) != "false"
         ack = reply.header.ack or self._default_ack if waits else AckLevel.PAGE_CACHE
         if ack is AckLevel.REPLICATED:
-            ack = self._default_ack  # the copy is no part of what is acknowledged
+            ack = self._default_ack  # the acknowledgement does not cover the copy
         return Put(
             request,
             len(encode_record(reply.record)) + 20,

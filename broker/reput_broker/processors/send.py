@@ -39,7 +39,7 @@ from reput_protocol.record.put_block import BLOCK_BYTES_MAX, BlockLimits
 
 _DEDUPLICATED: Final = frozenset({"normal", "delayed"})
 _host_of = lru_cache(maxsize=1024)(Host.unpack)
-"""The address of a client, whose connections send many messages."""
+"""The address of a client, cached because its connections send many messages."""
 
 
 class SendProcessor:
@@ -73,7 +73,7 @@ class SendProcessor:
         self._limits = None if options.record_crc else BlockLimits(options.message_bytes_max)
 
     def handlers(self) -> dict[int, Handler]:
-        """Return the processors by request code."""
+        """Return the handlers by request code."""
         return {
             RequestCode.PUT_MESSAGE: self.put_message,
             RequestCode.SEND_MESSAGE: self.send_message,
@@ -93,7 +93,7 @@ class SendProcessor:
             self._counters.rejected["too_large"] += 1
             raise Refusal(
                 ErrorCode.TOO_LARGE,
-                f"a block of {size} bytes, but at most {BLOCK_BYTES_MAX} are taken; send several smaller ones",
+                f"a block of {size} bytes, but at most {BLOCK_BYTES_MAX} are accepted; send several smaller ones",
             )
         if self._access.writable(header.topic, header.queue_id) is None:
             return self._create_and_put(request, header)
@@ -156,7 +156,7 @@ class SendProcessor:
     async def _create_and_send(
         self, request: Request, header: SendMessageHeader, dead: DeadLetter | None
     ) -> Outcome:
-        # RocketMQ's clients choose how many queues a topic gets that they make; ours leaves that to the broker.
+        # RocketMQ's clients choose the number of queues of a topic they create; the bundled client does not.
         queues = None if request.is_native else header.default_topic_queue_nums
         if self._access.known(header.topic) is None:
             await self._access.create_on_send(header.topic, queues)
@@ -212,7 +212,7 @@ class SendProcessor:
         alone = partial(self._store.put_one, work) if isinstance(work, Block) else work
         if header.dedup is None:
             assert group is not None
-            # A consumer does this which has asked with 36 before, and has got no answer or a refusal.
+            # The consumer has tried request 36 before, and received no answer or a refusal.
             text = find_property(header.properties.encode(), SEND_BACK_ID.encode())
             key = SendBackKey.of_text(group, None if text is None else text.decode(errors="replace"))
             return self._back_once.append(
@@ -221,7 +221,7 @@ class SendProcessor:
         return self._once.append_alone(_alone(header, parts), header.dedup, alone, put_request)
 
     def _put_and_tell(self, block: Block | PutResult, on_stored: Callable[[], None] | None) -> PutResult:
-        """Store a block, and do what has to be done as soon as it is in the log; or return its refusal."""
+        """Store a block and call `on_stored` as soon as it is in the log; or return its refusal."""
         if isinstance(block, PutResult):
             return block
         result = self._store.put_one(block)
@@ -243,10 +243,10 @@ def _no_replica() -> Refusal:
 
 
 def _alone(header: SendMessageHeader, parts: SendParts) -> Alone:
-    """Return what a message is known by that is not to be stored twice.
+    """Return the identity of a message that is not to be stored twice.
 
     Raises:
-        Refusal: the broker cannot know it again.
+        Refusal: the broker cannot recognise it.
     """
     if isinstance(parts, BatchParts) or parts.kind not in _DEDUPLICATED or parts.topic != header.topic:
         raise Refusal(

@@ -1,4 +1,4 @@
-"""Messages that their consumers send back: 36 (RocketMQ: AbstractSendMessageProcessor.consumerSendMsgBack)."""
+"""Messages that consumers send back: 36 (RocketMQ: AbstractSendMessageProcessor.consumerSendMsgBack)."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from reput_protocol.record.record import Record, encode_record
 
 
 class SendBackProcessor:
-    """Stores them for their next try, or as dead letters."""
+    """Stores messages for their next attempt, or as dead letters."""
 
     def __init__(
         self,
@@ -48,16 +48,17 @@ class SendBackProcessor:
         self._ack = ack
 
     def handlers(self) -> dict[int, Handler]:
-        """Return the processors by request code."""
+        """Return the handlers by request code."""
         return {RequestCode.CONSUMER_SEND_MSG_BACK: self.send_back}
 
     def send_back(self, request: Request) -> Result:
-        """Store the message for a later try, or as a dead letter; its consumer is done with it then."""
+        """Store the message for a later attempt, or as a dead letter. Its consumer need not consume it again."""
         header = SendBackHeader.from_ext(request.ext)
         if not is_id(header.send_back_id or ""):
             raise Refusal(
                 ErrorCode.INVALID_ARGUMENT,
-                f"sendBackId {header.send_back_id!r} is none; use up to {SEND_BACK_ID_MAX} ASCII letters and digits",
+                f"sendBackId {header.send_back_id!r} is not valid; "
+                f"use up to {SEND_BACK_ID_MAX} ASCII letters and digits",
             )
         request.client.note_role("consumer")
         config = self._groups.find_or_create(header.group)
@@ -84,7 +85,7 @@ class SendBackProcessor:
         if record is None or not can_come_back(record.topic):
             raise Refusal(
                 ErrorCode.NOT_FOUND,
-                f"no message that a consumer was given lies at log offset {header.offset}; it may have expired",
+                f"no message of a consumer is at log offset {header.offset}; it may have expired",
                 response_code=int(ResponseCode.SYSTEM_ERROR),
             )
         key = SendBackKey(header.group, header.offset, header.send_back_id or "")

@@ -1,7 +1,7 @@
-"""Make records of what RocketMQ's clients send: one message (10, 310), or the units of a batch (320).
+"""Records from what RocketMQ's clients send: one message (10, 310), or the units of a batch (320).
 
-To a single message the broker adds MSG_REGION, TRACE_ON and CLUSTER, and UNIQ_KEY where the client set none; the
-messages of a batch stay as they are. (RocketMQ: SendMessageProcessor, MessageExtEncoder.)
+The broker adds MSG_REGION, TRACE_ON and CLUSTER to a single message, and UNIQ_KEY if the client set none; messages of a
+batch are not changed. (RocketMQ: SendMessageProcessor, MessageExtEncoder.)
 """
 
 from __future__ import annotations
@@ -33,15 +33,13 @@ from reput_protocol.record.record import Record
 
 _TIMES = (names.TIMER_DELAY_SEC, names.TIMER_DELAY_MS, names.TIMER_DELIVER_MS, names.TIMER_OUT_MS)
 BATCH_MESSAGES_MAX = 32_768
-"""Messages in one batch: storing them holds up everybody else, and the answer has to name every one."""
+"""Messages in one batch: storing them delays other clients, and the answer names every one."""
 
 _UNUSUAL = (b"TRAN_MSG", b"DELAY", b"TIMER_", b"__CRC32#")
-"""No batch without these in its properties has a message that must be alone, or one whose checksum must be renewed."""
+"""Properties of messages that must be sent alone, or whose checksum must be computed again."""
 
 _TRANSACTION_BITS = 0xC
-_BROKER_BITS = (
-    0xF0  # host kinds and inner batches: set by whoever writes the record, never taken from a client
-)
+_BROKER_BITS = 0xF0  # host kinds and inner batches: set by the broker, never taken from a client
 
 _ids = UniqueIdGenerator(
     socket.inet_aton("127.0.0.1"), os.getpid() & 0xFFFF, 0x52455055, lambda: time.time_ns() // 1_000_000
@@ -53,16 +51,16 @@ class Redirected(Struct):
 
     record: Record
     topic: str
-    """Under which topic it is counted, and as what kind of message."""
+    """The topic and the kind under which it is counted."""
     kind: str = "normal"
     must_wait: bool = False
-    """Whether its sender waits until it can be read, whatever it asked for."""
+    """Whether its sender waits until it can be read, whatever ack it requested."""
     on_stored: Callable[[], None] | None = None
-    """Called at once when it is in the log."""
+    """Called as soon as it is in the log."""
 
 
 Redirect: TypeAlias = Callable[[Record, dict[str, str]], Redirected]
-"""Decides what is stored of a message: the record as it was sent, or another one. The properties are used up."""
+"""Decides what is stored of a message: the record as sent, or another one. Consumes the properties."""
 
 
 class SendParts(Struct):
@@ -73,24 +71,24 @@ class SendParts(Struct):
     waits: bool
     """Whether the client waits for the flush (its property WAIT)."""
     topic: str
-    """Under which topic it is counted, and as what kind of message."""
+    """The topic and the kind under which it is counted."""
     kind: str = "normal"
     must_wait: bool = False
-    """Whether its sender waits until it can be read, whatever it asked for."""
+    """Whether its sender waits until it can be read, whatever ack it requested."""
     on_stored: Callable[[], None] | None = None
-    """Called at once when it is in the log."""
+    """Called as soon as it is in the log."""
 
     def block(self, store: MessageStore) -> Block | PutResult:
-        """Return what is put, or the refusal of records that may not be stored."""
+        """Return the block to put, or the refusal of invalid records."""
         return store.block_of(self.records)
 
 
 class BatchParts(SendParts):
-    """The messages of a batch, to be stored together."""
+    """The messages of a batch, stored together."""
 
 
 class BlockParts(BatchParts, kw_only=True):
-    """The messages of a batch as a block of records: `records` is empty."""
+    """The messages of a batch as a block of records; `records` is empty."""
 
     data: bytearray
     check: BlockCheck
@@ -98,7 +96,7 @@ class BlockParts(BatchParts, kw_only=True):
     born_host: bytes
 
     def block(self, store: MessageStore) -> Block:
-        """Return what is put."""
+        """Return the block to put."""
         del store
         return Block(self.data, self.topic, self.queue_id, self.check.count, self.born_host, self.check)
 
@@ -111,17 +109,17 @@ def records_of(
     redirect: Redirect,
     limits: BlockLimits | None,
 ) -> SendParts:
-    """Return the records that a send asks for; of one message, what `redirect` makes of it.
+    """Return the records of a send; a single message goes through `redirect`.
 
     Args:
         header, body: the request.
-        born_host: who sent it.
-        cluster: what `CLUSTER` becomes.
-        redirect: sees every message that is alone.
-        limits: of messages that go into a block; None if each needs more than a block gives it (`store.record_crc`).
+        born_host: the sender.
+        cluster: the value of `CLUSTER`.
+        redirect: decides what is stored of a single message.
+        limits: of messages in a block; None if blocks cannot be used (`store.record_crc`).
 
     Raises:
-        Refusal: it asks for what this broker does not do, or breaks a limit. Nothing was stored.
+        Refusal: it is not supported, or exceeds a limit. Nothing was stored.
     """
     if header.batch:
         return _batch(header, body, born_host, limits)
@@ -154,7 +152,7 @@ def _batch(
     if len(body) > BLOCK_BYTES_MAX:
         raise Refusal(
             ErrorCode.TOO_LARGE,
-            f"a batch of {len(body)} bytes, but at most {BLOCK_BYTES_MAX} are taken; send several smaller ones",
+            f"a batch of {len(body)} bytes, but at most {BLOCK_BYTES_MAX} are accepted; send several smaller ones",
         )
     if header.topic.startswith(RETRY_PREFIX):
         raise Refusal(ErrorCode.MALFORMED, "a batch cannot go to a retry topic; send its messages one by one")
@@ -190,7 +188,7 @@ def _batch(
 def _block_of(
     header: SendMessageHeader, batch: bytes, limits: BlockLimits
 ) -> tuple[bytearray, BlockCheck] | None:
-    """Return the records of a batch in which nothing is wrong or unusual, or None."""
+    """Return the records of a valid batch without unusual messages, or None."""
     if header.reconsume_times or len(header.topic.encode()) > TOPIC_BYTES_MAX or not batch:
         return None
     return records_of_batch(

@@ -1,7 +1,7 @@
-"""Messages that are not stored as they are sent: dead letters, half messages, messages for later.
+"""Messages that are not stored as they are sent: dead letters, half messages, delayed messages.
 
-In this order, as in RocketMQ (SendMessageProcessor.sendMessage): a message that a consumer sends to its retry topic
-once too often goes to the dead letters; one with TRAN_MSG=true to the half queue; one with a delay to where it waits.
+The order is that of RocketMQ (SendMessageProcessor.sendMessage): a message that a consumer has sent to its retry topic
+too often becomes a dead letter; one with TRAN_MSG=true goes to the half queue; one with a delay to a delay queue.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ from reput_protocol.record.record import Record
 log = structlog.get_logger(__name__)
 
 _SAYS_MAX_RECONSUME_TIMES = 121
-"""The version of RocketMQ (V3_4_9) from which on a client's own limit counts."""
+"""The RocketMQ version (V3_4_9) from which a client's own limit counts."""
 
 
 class DeadLetter(NamedTuple):
-    """A message that was sent to a retry topic is a dead letter: whose, why, and whether that topic exists."""
+    """A message sent to a retry topic is a dead letter: its group, the reason, and whether its topic exists."""
 
     group: str
     reason: DeadLetterReason
@@ -66,7 +66,7 @@ class SendRedirects:
         self._counts = counts
 
     def dead_letter_of(self, request: Request, header: SendMessageHeader) -> DeadLetter | None:
-        """Tell whether a message is sent to a retry topic and is a dead letter.
+        """Tell whether a message that is sent to a retry topic is a dead letter.
 
         Raises:
             Refusal: NO_GROUP.
@@ -84,7 +84,7 @@ class SendRedirects:
         return DeadLetter(group, reason, self._topics.known(dlq_topic(group)) is not None)
 
     def redirect(self, record: Record, properties: dict[str, str], dead: DeadLetter | None) -> Redirected:
-        """Return what is stored of a message; its properties are used up.
+        """Return what is stored of a message; consumes its properties.
 
         Raises:
             Refusal: it may not be sent like that.
@@ -107,7 +107,7 @@ class SendRedirects:
                 "this broker takes no half messages (transactions.reject); send the message without a transaction",
             )
         topic = record.topic
-        # Its delay counts from the commit; one that cannot be is refused now.
+        # Its delay starts at the commit; an invalid one is refused now.
         self._delay_hook.redirect(record, dict(properties))
         record = half_record(record, properties)
         if len(record.properties) > HALF_PROPERTIES_BYTES_MAX:
@@ -116,15 +116,15 @@ class SendRedirects:
                 f"with what a half message needs its properties take {len(record.properties)} bytes, but at most "
                 f"{HALF_PROPERTIES_BYTES_MAX} fit; shorten them",
             )
-        # Whoever ends the transaction names the half record, so it must be readable when its place is told.
+        # The request that ends the transaction names the half record, so it must be readable before the answer.
         opened = partial(self._transactions.opened, topic)
         return Redirected(record, record.topic, "transactional", must_wait=True, on_stored=opened)
 
 
 def counted_topic(topics: TopicAccess, topic: str) -> str:
-    """Return under which topic a message is counted that says to have been sent to `topic` at first.
+    """Return the topic under which a message is counted, given its original topic.
 
-    Whoever sends to a retry topic may say anything.
+    The original topic comes from the sender and may not exist.
     """
     return UNKNOWN_TOPIC if topics.known(topic) is None else topic
 
@@ -132,8 +132,7 @@ def counted_topic(topics: TopicAccess, topic: str) -> str:
 def note_dead_letter(
     counts: RetryCounts, topics: TopicAccess, group: str, topic: str, record: Record
 ) -> None:
-    """Count a dead letter that has been stored, and log it; `topic` is the one that it says it was sent to at
-    first."""
+    """Count and log a dead letter that has been stored; `topic` is its original topic, as it claims."""
     topic = counted_topic(topics, topic)
     counts.dead_letters[group, topic] += 1
     log.warning(
@@ -147,15 +146,15 @@ def note_dead_letter(
 
 
 def max_reconsume_times(request: Request, asked: int | None, of_group: int) -> int:
-    """Return how often a message may come back: as often as its consumer says, else as the group's settings say."""
+    """Return how often a message may be redelivered: by its consumer's limit, else by the settings of the group."""
     is_heeded = request.is_native or request.header.version >= _SAYS_MAX_RECONSUME_TIMES
     return asked if asked is not None and is_heeded else of_group
 
 
 def _is_half(record: Record, properties: dict[str, str]) -> bool:
-    """Whether a message begins a transaction.
+    """Tell whether a message begins a transaction.
 
-    One that was committed and comes back through an old client still has the property, beside a delay level.
+    A committed one that an old client sends back still has the property, and also a delay level.
     """
     if properties.get(names.TRAN_MSG, "").lower() != "true":
         return False

@@ -1,4 +1,4 @@
-"""Routes and the topic table: 105, 17, 215, 216, 351, 21, 206, 202."""
+"""The topic table: create 17, delete 215, show 351, 21, 202 (RocketMQ: AdminBrokerProcessor)."""
 
 from __future__ import annotations
 
@@ -30,11 +30,15 @@ from reput_protocol.record.message import MessageQueue
 
 QUEUES_MAX = 65_535
 _QUEUES_A_TURN = 64
-"""After so many queues others have their turn."""
+"""Queues after which other tasks run."""
 
 
 class TopicProcessor:
-    """Says where topics are, and changes them."""
+    """Creates, changes, shows and deletes topics.
+
+    Args:
+        forget: drops what is kept of a deleted topic, besides queues and offsets.
+    """
 
     def __init__(
         self,
@@ -58,7 +62,7 @@ class TopicProcessor:
         self._forget = forget
 
     def handlers(self) -> dict[int, Handler]:
-        """Return the processors by request code."""
+        """Return the handlers by request code."""
         return {
             RequestCode.UPDATE_AND_CREATE_TOPIC: self.create,
             RequestCode.DELETE_TOPIC_IN_BROKER: self.delete,
@@ -68,7 +72,7 @@ class TopicProcessor:
         }
 
     async def create(self, request: Request) -> Response:
-        """Create or change a topic; it is in the file, durably, when this is answered."""
+        """Create or change a topic; it is on disk when this is answered."""
         header = CreateTopicHeader.from_ext(request.ext)
         request.client.note_role("admin")
         check_topic(header.topic)
@@ -106,10 +110,10 @@ class TopicProcessor:
         return Response()
 
     async def delete(self, request: Request) -> Response:
-        """Delete a topic with its queues and every group's offsets in it; unknown topics are deleted already."""
+        """Delete a topic with its queues and every group's offsets in it. An unknown topic counts as deleted."""
         topic = DeleteTopicHeader.from_ext(request.ext).topic
         request.client.note_role("admin")
-        if self._topics.get(topic) is None:  # one that RocketMQ made may have a name that is not legal here
+        if self._topics.get(topic) is None:  # RocketMQ may have created one whose name is not legal here
             check_topic(topic)
         if self._topics.is_system(topic):
             raise Refusal(
@@ -117,7 +121,9 @@ class TopicProcessor:
             )
         was_there = self._topics.delete(topic)
         await self._saver.save()
-        if was_there or any(name == topic for name, _ in self._store.queues()):  # left by a failed deletion
+        if was_there or any(
+            name == topic for name, _ in self._store.queues()
+        ):  # left over by a failed deletion
             self._offsets.remove_topic(topic)
             self._store.delete_topic(topic)
             self._counters.forget_topic(topic)
@@ -126,18 +132,18 @@ class TopicProcessor:
         return Response()
 
     def config(self, request: Request) -> Response:
-        """Answer one topic's settings."""
+        """Answer with a topic's settings."""
         config = self._access.existing(GetTopicConfigHeader.from_ext(request.ext).topic)
         return Response(0, body=config.to_json())
 
     async def all_configs(self, request: Request) -> Response:
-        """Answer the whole table."""
+        """Answer with the whole table."""
         del request
         table = TopicConfigTable(self._topics.all(), self._topics.version.to_json())
         return Response(0, body=await write_in_turns(table))
 
     async def stats(self, request: Request) -> Response:
-        """Answer the bounds of every queue of a topic."""
+        """Answer with the bounds of every queue of a topic."""
         config = self._access.existing(TopicStatsHeader.from_ext(request.ext).topic)
         store, topic = self._store, config.topic_name
         table = {}

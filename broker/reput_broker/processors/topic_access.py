@@ -1,4 +1,4 @@
-"""Finding the topic that a request names, and refusing what may not be done with it."""
+"""Finding the topic that a request names, and refusing what is not permitted."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from reput_protocol.names import DLQ_PREFIX, FORBIDDEN_SEND_TOPICS, RETRY_PREFIX
 
 
 class TopicAccess:
-    """The door to the topic table for requests that send or read."""
+    """Checks the topics of requests that send or read."""
 
     def __init__(self, topics: TopicConfigManager, saver: TableSaver, counters: Counters) -> None:
         self._topics = topics
@@ -23,7 +23,7 @@ class TopicAccess:
         self._counters = counters
 
     def writable(self, topic: str, queue_id: int) -> TopicConfig | None:
-        """Return the topic if it exists and takes messages in this queue; None if it does not exist.
+        """Return the topic if it accepts messages in this queue; None if it does not exist.
 
         Raises:
             Refusal: NO_PERMISSION or INVALID_ARGUMENT.
@@ -44,7 +44,7 @@ class TopicAccess:
         return config
 
     def may_write(self, topic: str, queue_id: int) -> bool:
-        """Tell whether `writable` would return the topic; refuses and counts nothing."""
+        """Tell whether `writable` would return the topic; does not refuse or count."""
         config = self._topics.get(topic)
         return (
             config is not None
@@ -55,10 +55,10 @@ class TopicAccess:
         )
 
     async def create_on_send(self, topic: str, queues: int | None = None) -> None:
-        """Create the topic that a send names and save the table before the send is stored.
+        """Create the topic of a send, and save the table before the message is stored.
 
         Raises:
-            Refusal: NO_TOPIC if that is not allowed, INVALID_ARGUMENT if the name stands for what is not kept.
+            Refusal: NO_TOPIC if that is not allowed, INVALID_ARGUMENT for a kind of topic that is not supported.
             InvalidName: the name is not legal.
         """
         self._refuse_unkept(topic, {})
@@ -77,10 +77,10 @@ class TopicAccess:
         return self._topics.get(topic)
 
     async def create_internal(self, topic: str, queues: int = 1) -> TopicConfig:
-        """Return a group's retry or dead-letter topic, made and saved first if it does not exist.
+        """Return a group's retry or dead-letter topic, created and saved first if it does not exist.
 
         Raises:
-            InvalidName: the group's name cannot be part of a topic's.
+            InvalidName: the group's name cannot be part of a topic name.
         """
         existing = self._topics.get(topic)
         if existing is not None:
@@ -96,7 +96,7 @@ class TopicAccess:
             raise Refusal(ErrorCode.INVALID_ARGUMENT, reason)
 
     def readable(self, topic: str, queue_id: int) -> TopicConfig:
-        """Return the topic if it exists and can be read in this queue.
+        """Return the topic if it can be read in this queue.
 
         Raises:
             Refusal: NO_TOPIC, NO_PERMISSION or INVALID_ARGUMENT.
@@ -109,7 +109,7 @@ class TopicAccess:
         return config
 
     def check_queue(self, topic: str, queue_id: int) -> TopicConfig:
-        """Return the topic if it exists and has, or had while it was larger, this queue.
+        """Return the topic if it has this queue, or had it while it was larger.
 
         Raises:
             Refusal: NO_TOPIC or INVALID_ARGUMENT.
@@ -131,7 +131,7 @@ class TopicAccess:
 def no_topic(topic: str) -> Refusal:
     """Return the refusal for a topic that does not exist."""
     if is_system_topic(topic) or topic.startswith((RETRY_PREFIX, DLQ_PREFIX)):
-        remedy = "the broker makes it when it needs it"
+        remedy = "the broker creates it when it needs it"
     else:
         remedy = "create it first"
     return Refusal(ErrorCode.NO_TOPIC, f"topic {topic!r} does not exist; {remedy}")

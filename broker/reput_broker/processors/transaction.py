@@ -1,4 +1,4 @@
-"""The end of transactions: 37 (RocketMQ: EndTransactionProcessor)."""
+"""The end of a transaction: 37 (RocketMQ: EndTransactionProcessor)."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _ENDED = {
 
 
 class TransactionProcessor:
-    """Commits half messages and rolls them back."""
+    """Commits and rolls back half messages."""
 
     def __init__(
         self,
@@ -55,13 +55,13 @@ class TransactionProcessor:
         self._clock_ms = clock_ms
 
     def handlers(self) -> dict[int, Handler]:
-        """Return the processors by request code."""
+        """Return the handlers by request code."""
         return {RequestCode.END_TRANSACTION: self.end}
 
     def end(self, request: Request) -> Result:
-        """Commit or roll back; nothing happens to a transaction that has ended so before.
+        """Commit or roll back; nothing happens if the transaction has ended in this way before.
 
-        RocketMQ gives a producer that does not know no answer; nor does this, but to its own client.
+        As in RocketMQ, a producer that does not know the outcome gets no answer, except the bundled client.
         """
         header = EndTransactionHeader.from_ext(request.ext)
         request.client.note_role("producer")
@@ -88,19 +88,19 @@ class TransactionProcessor:
         return Response()
 
     def _half(self, header: EndTransactionHeader) -> HalfMessage:
-        """Return the half message that a request names, if all that it says of it is right."""
+        """Return the half message that a request names, if the request describes it correctly."""
         record = record_at(self._store, header.commit_log_offset)
         half = None if record is None else half_message_of(record)
         if half is None:
             raise Refusal(
                 ErrorCode.NOT_FOUND,
-                f"no half message lies at log offset {header.commit_log_offset}; it may have expired",
+                f"no half message is at log offset {header.commit_log_offset}; it may have expired",
                 response_code=_FAILED,
             )
         if self._is_too_late(header, half):
             raise Refusal(
                 ErrorCode.INVALID_ARGUMENT,
-                "the half message's own time for an answer without being asked has passed; the broker will ask",
+                "the time in which the half message may be ended without a check has passed; the broker will check",
                 response_code=_TOO_LATE,
             )
         if half.producer_group != header.producer_group:
@@ -119,7 +119,7 @@ class TransactionProcessor:
         return half
 
     def _is_too_late(self, header: EndTransactionHeader, half: HalfMessage) -> bool:
-        """Whether only an answer to a question counts any more (RocketMQ: rejectCommitOrRollback)."""
+        """Tell whether only the answer to a check counts any more (RocketMQ: rejectCommitOrRollback)."""
         immunity_ms = half.immunity_ms(int(self._options.timeout * 1000))
         if header.from_transaction_check or immunity_ms is None:
             return False
@@ -136,7 +136,7 @@ class TransactionProcessor:
 
         def put() -> PutResult:
             copy = self._transactions.open_copy(half)
-            if copy is None:  # while this waited for a new log file
+            if copy is None:  # it ended while this waited for a new log file
                 raise _ended(half, self._transactions.outcome(half))
             record.prepared_transaction_offset = copy.physical_offset
             result = self._store.put_record(record)

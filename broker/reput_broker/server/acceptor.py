@@ -1,4 +1,4 @@
-"""Accept connections from a listening socket, whatever goes wrong with one of them or with the machine for a moment."""
+"""Accepting connections from a listening socket, despite errors of single connections and of the machine."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _PAUSE_S = 0.1
 
 
 class Acceptor:
-    """Accepts from one listening socket; a context manager that gives up its spare descriptor at the end."""
+    """Accepts from one listening socket. A context manager, which closes its spare descriptor."""
 
     def __init__(self, listening: socket.socket) -> None:
         self._listening = listening
@@ -48,12 +48,12 @@ class Acceptor:
                     await trio.sleep(_PAUSE_S)
 
     def _send_away(self, error: OSError) -> bool:
-        """Note that a connection could not be accepted; False if the listener has to wait before the next.
+        """Log that a connection could not be accepted; return False if the listener has to pause.
 
-        What is left is trouble of the new connection alone, or of the machine for the moment. Where there is no
-        descriptor for it, the spare one lets it be accepted and closed, so that its client need not wait.
+        The error concerns the new connection alone, or the machine for the moment. If there is no descriptor for the
+        connection, the spare one is closed so that it can be accepted and closed: its client need not wait.
         """
-        hint = "see whether a firewall or the network stands in the way; others are still served"
+        hint = "check the firewall and the network; other connections are served"
         if error.errno in _OUT_OF_DESCRIPTORS:
             hint = "raise the limit of open files (ulimit -n, LimitNOFILE)"
         log.warning("accept_failed", detail=str(error), hint=hint)
@@ -68,7 +68,7 @@ class Acceptor:
 
 
 class _SpareDescriptor:
-    """A descriptor that is kept to be given up when there are no others."""
+    """A descriptor that is closed when there are no others."""
 
     def __init__(self) -> None:
         self._fd = -1
@@ -76,17 +76,17 @@ class _SpareDescriptor:
 
     @property
     def is_open(self) -> bool:
-        """Whether there is one."""
+        """Whether it is open."""
         return self._fd >= 0
 
     def open(self) -> None:
-        """Take one if there is none, and if the system has one."""
+        """Open it if it is closed and the system has a descriptor."""
         if self._fd < 0:
             with suppress(OSError):
                 self._fd = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
 
     def close(self) -> None:
-        """Give it up."""
+        """Close it."""
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1

@@ -1,7 +1,7 @@
-"""Requests that the broker sends to a client, and the answers that it waits for.
+"""Requests that the broker sends to a client, and their answers.
 
-Numbers of ours and of the client's do not collide: a flag tells a request from an answer. RocketMQ's clients may ignore
-a request, or never answer any, so every call has a deadline, and one connection owes a bounded number of answers.
+Request numbers of the two sides do not collide: a flag tells a request from an answer. RocketMQ's clients may not
+answer, so every call has a deadline, and the number of open calls of a connection is bounded.
 """
 
 from __future__ import annotations
@@ -15,9 +15,8 @@ from reput_broker.request import ClientAnswer, ClientBusy, ClientGone, ClientSil
 from reput_protocol.codes import PROTOCOL_VERSION, ROCKETMQ_VERSION, LanguageCode
 from reput_protocol.wire.header import ONEWAY_FLAG, Header, HeaderType, Value
 
-_OPAQUE_MIN: Final = (
-    1 << 30
-)  # high, so that a person who reads a capture tells them apart; never 0, ali-ons replaces it
+# High, so that a capture shows which side numbered a request. Never 0, which ali-ons replaces.
+_OPAQUE_MIN: Final = 1 << 30
 _OPAQUE_MAX: Final = (1 << 31) - 1
 _CALLS_MAX: Final = 64
 _MSGPACK: Final = HeaderType.MSGPACK.value
@@ -43,7 +42,7 @@ class ServerCalls:
     def header(
         self, code: int, ext: Mapping[str, Value], header_type: int, *, oneway: bool = False
     ) -> Header:
-        """Return the header of the next request, for a client that speaks `header_type`."""
+        """Return the header of the next request, for a client that uses `header_type`."""
         self._opaque = _OPAQUE_MIN if self._opaque == _OPAQUE_MAX else self._opaque + 1
         version = PROTOCOL_VERSION if header_type == _MSGPACK else ROCKETMQ_VERSION
         flag = ONEWAY_FLAG if oneway else 0
@@ -53,7 +52,7 @@ class ServerCalls:
         """Send request `opaque` and wait for its answer.
 
         Raises:
-            ClientGone, ClientSilent, ClientBusy: there is none.
+            ClientGone, ClientSilent, ClientBusy: there is no answer.
         """
         if len(self._calls) >= _CALLS_MAX:
             raise ClientBusy(
@@ -74,13 +73,13 @@ class ServerCalls:
         raise ClientGone("the client's connection ended before it answered")
 
     def answered(self, header: Header, body: memoryview) -> None:
-        """Hand an answer to whoever waits for it; one that nobody waits for is dropped."""
+        """Pass an answer to the call that waits for it; drop it if none does."""
         call = self._calls.get(header.opaque)
         if call is not None and call.answer is None:
             call.answer = ClientAnswer(header.code, header.remark, header.ext, bytes(body))
             call.done.set()
 
     def ended(self) -> None:
-        """The connection has ended: nobody waits any longer."""
+        """End all calls, because the connection has ended."""
         for call in self._calls.values():
             call.done.set()

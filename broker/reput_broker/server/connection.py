@@ -1,7 +1,7 @@
-"""One client's connection: cut frames from each read, handle them all, answer with one write.
+"""A client's connection: split each read into frames, handle them all, answer with one write.
 
-Answers that come later (after a sync, when a message arrives) go through the same outbox and never hold up the frames
-behind them. A peer that breaks the framing rules gets one last error frame and is closed; nobody else notices.
+Later answers (after a sync, when a message arrives) go through the same outbox and do not delay the frames behind
+them. A peer that breaks the framing rules receives an error frame and is closed; other connections are not affected.
 """
 
 from __future__ import annotations
@@ -37,18 +37,17 @@ from reput_protocol.wire.header import ONEWAY_FLAG, RESPONSE_FLAG, Header, Heade
 log = structlog.get_logger(__name__)
 
 _BODY_SENT_APART = 4096
-_ANSWERS_A_WRITE = 64  # a read can bring hundreds of frames: let the peer go on while the rest is handled
-_BYTES_A_TURN = 1 << 20  # after so many bytes of answers the others have their turn
-_HANDLING_S = 0.002  # likewise after so much time
-_DEFERRED_REQUEST_BYTES = 512  # about what a request that is not answered yet costs
+_ANSWERS_A_WRITE = 64  # a read can hold hundreds of frames: the peer continues while the rest is handled
+_BYTES_A_TURN = 1 << 20  # after so many bytes of answers other tasks run
+_HANDLING_S = 0.002  # likewise
+_DEFERRED_REQUEST_BYTES = 512  # approximate memory of a request that is not answered
 _ANSWERED_LOOK_S = 0.01
-# A turn to receive a frame beyond one's share lasts as long as what is received in it takes at this rate, and no longer
-# than this, and ends after such a pause. It begins with what has arrived meanwhile, so a peer that sends little has it
-# for a moment only.
+# A turn to receive a frame beyond the share lasts as long as the received bytes take at this rate, at most _TURN_S, and
+# ends at a pause of _TURN_PAUSE_S. It starts with what has already arrived, so a slow peer has it for a moment only.
 _TURN_BYTES_A_S = 1 << 22
 _TURN_S = 0.25
 _TURN_PAUSE_S = 0.005
-_HEADER_FACTOR = 8  # a decoded header takes about so many times its bytes
+_HEADER_FACTOR = 8  # memory of a decoded header per encoded byte, approximately
 _NO_BODY = memoryview(b"")
 
 
@@ -59,9 +58,9 @@ class Connection:
         transport: the peer.
         peer: `ip:port` of the peer, for logs.
         born_host, dialled_address: see `Client`.
-        dispatcher: where requests go.
-        traffic: counters of the listener that accepted it.
-        nursery: where the connection's own tasks run.
+        dispatcher: handles the requests.
+        traffic: counters of the listener that accepted the connection.
+        nursery: where the tasks of the connection run.
         on_close: called once with the connection when it has ended.
     """
 
@@ -95,10 +94,10 @@ class Connection:
         self._on_close = on_close
         self._role = "unknown"
         self._close_reason: str | None = None
-        self._deferred: dict[Request, int] = {}  # and the bytes that each costs
+        self._deferred: dict[Request, int] = {}  # with the bytes that each is counted with
         self._deferred_bytes = 0
         self._calls: ServerCalls | None = None
-        self._read_noted = 0  # bytes of frames that are not whole, or whose handling waits
+        self._read_noted = 0  # bytes of frames that are unfinished, or whose handling waits
         self._read_size = 0
         self._progress = FrameProgress()
         self._has_turn = False
@@ -119,12 +118,12 @@ class Connection:
 
     @property
     def is_closed(self) -> bool:
-        """Whether nothing can be answered any more."""
+        """Whether no answer can be sent any more."""
         return self._close_reason is not None
 
     @property
     def is_busy(self) -> bool:
-        """Whether requests have been read that are not answered yet, or answers that are not sent."""
+        """Whether requests that were read are not answered, or answers are not sent."""
         return bool(self._deferred) or self.outbox.is_draining
 
     @property
@@ -142,7 +141,7 @@ class Connection:
         await self.outbox.drained()
 
     def answer(self, request: Request, response: Response) -> None:
-        """Queue an answer; it leaves with the next `flush`. A oneway request is only counted."""
+        """Queue an answer for the next `flush`. The answer to a oneway request is only counted."""
         if request.is_answered:
             return
         request.is_answered = True
@@ -167,7 +166,7 @@ class Connection:
                 self.outbox.write(body)
 
     def _not_sent(self, request: Request, error: Exception) -> Response:
-        """Log an answer that cannot be encoded; return the refusal to send in its place."""
+        """Log an answer that cannot be encoded; return the refusal to send instead."""
         log.error(
             "answer_not_sent",
             peer=self.peer,
@@ -178,7 +177,7 @@ class Connection:
         return Refusal(ErrorCode.INTERNAL, f"the answer cannot be sent: {error}").response()
 
     def _defer(self, asked: Request, size: int) -> None:
-        """Note that something is answered later. Until then `size` bytes count as held for the peer."""
+        """Count `size` bytes as held for the peer until a request is answered."""
         change = size - self._deferred.get(asked, 0)
         self._deferred[asked] = size
         self._deferred_bytes += change
@@ -194,24 +193,24 @@ class Connection:
         self._traffic.bytes_out += size
 
     def flush(self) -> None:
-        """Write what is queued; a peer that has gone closes the connection."""
+        """Write what is queued. If the peer has gone, close the connection."""
         try:
             self.outbox.flush()
         except OSError:
             self.close("peer")
 
     def spawn(self, work: Callable[..., Awaitable[Any]], *arguments: Any) -> None:
-        """Run something beside the requests; an error in it is an answer's business, not the server's."""
+        """Run a task next to the requests. It handles its own errors."""
         self._nursery.start_soon(work, *arguments)
 
     def note_role(self, role: str) -> None:
-        """Note what the peer turned out to be; the first word stands."""
+        """Note the role of the peer; the first one counts."""
         if self._role == "unknown" and not self.is_closed:
             self._traffic.role_known(role)
             self._role = role
 
     def send_request(self, code: int, ext: Mapping[str, Value], body: bytes = b"") -> bool:
-        """Send a oneway request now; False if it was not sent, because the peer is gone or takes nothing."""
+        """Send a oneway request now; False if the peer is gone, or has not read earlier answers."""
         if self._close_reason is not None or self.outbox.is_crowded:
             return False
         header = self._server_calls.header(code, ext, self.header_type, oneway=True)
@@ -233,7 +232,7 @@ class Connection:
     @property
     def _server_calls(self) -> ServerCalls:
         if self._calls is None:
-            self._calls = ServerCalls()  # most clients are never asked anything
+            self._calls = ServerCalls()  # most clients never receive a request
         return self._calls
 
     def _sent(self, frame: bytes) -> bool:
@@ -244,7 +243,7 @@ class Connection:
     # Life
 
     async def run(self) -> None:
-        """Serve the peer until either side ends it. Never raises what the peer or the network does."""
+        """Serve the peer until either side ends the connection. Does not raise errors of the peer or the network."""
         try:
             with self._scope:
                 await self._serve()
@@ -255,18 +254,18 @@ class Connection:
             self.close("error")
         finally:
             self.close("shutdown" if self._scope.cancel_called else "peer")
-            self._end_turn()  # which it may have got after it was closed
+            self._end_turn()  # it may have begun after `close`
             self._on_close(self)
 
     def close(self, reason: str) -> None:
-        """End the connection at once. The first reason counts."""
+        """End the connection immediately. The first reason counts."""
         if self._close_reason is not None:
             return
         self._close_reason = reason
         self._traffic.connection_closed(reason, self._role)
         self._memory.change(self, "read", -self._read_noted - self._deferred_bytes)
         self._read_noted = self._deferred_bytes = 0
-        self._reader.close()  # the connection itself may be found to be garbage much later
+        self._reader.close()  # frees its memory; the connection may be collected much later
         self._end_turn()
         for request in self._deferred:
             request.is_answered = True
@@ -305,14 +304,14 @@ class Connection:
             except ProtocolError as error:
                 await self._refuse_peer(error)
                 return
-            data, frames = b"", []  # not kept until the next read
+            data, frames = b"", []  # frees the memory before the next read
             if self._read_noted or reader.mid_frame:
                 self._note_read(reader.allocated_bytes)
             if self._is_held_back:
                 await self._wait_for_room()
 
     async def _receive_more(self) -> bytes:
-        """Receive more of an unfinished frame. One that exceeds the connection's share waits for its turn."""
+        """Receive more of an unfinished frame. A frame beyond the share of the connection waits for its turn."""
         transport, data = self._transport, None
         if self._has_turn:
             turn_s = min(_TURN_S, self._received_in_turn / _TURN_BYTES_A_S)
@@ -323,7 +322,7 @@ class Connection:
                 self._end_turn()
         if data is None:
             if self._exceeds_share:
-                await transport.arrived()  # no other client waits for a peer that sends nothing
+                await transport.arrived()  # so that a peer that sends nothing takes no turn
             if self._exceeds_share:
                 await self._take_turn()
             data = await transport.receive()
@@ -360,7 +359,7 @@ class Connection:
 
     @property
     def _is_held_back(self) -> bool:
-        """Whether so much waits for this peer that nothing more of it is handled."""
+        """Whether so much is held for this peer that its requests are not handled."""
         return self.outbox.is_crowded or self._owes_too_many_answers
 
     @property
@@ -380,7 +379,7 @@ class Connection:
 
     async def _handle(self, frames: list[Frame]) -> None:
         received_at = time.monotonic()
-        puts: list[Put] = []  # of requests that follow each other: they are appended together
+        puts: list[Put] = []  # of consecutive requests; appended together
         begin, last = self._dispatcher.begin, frames[-1]
         try:
             turn_ends_at = time.perf_counter() + _HANDLING_S
@@ -408,16 +407,16 @@ class Connection:
                     turn_ends_at = time.perf_counter() + _HANDLING_S
             await self._append(puts)
             self.flush()
-        except ProtocolError:  # what came before it is good
+        except ProtocolError:  # the frames before it are valid
             await self._append(puts)
             raise
         finally:
-            for put in puts:  # the connection has been closed
+            for put in puts:  # left over if the connection was closed
                 self._close_late(put.request)
             self._dispatch_puts()
 
     async def _give_turn(self) -> None:
-        """In the middle of a read: send what is answered, let others run, and wait while too much is held."""
+        """Within a read: send the answers, let other tasks run, and wait while too much is held."""
         self.flush()
         self._dispatch_puts()
         await trio.lowlevel.checkpoint()
@@ -425,7 +424,7 @@ class Connection:
             await self._wait_for_room()
 
     def _request_of(self, frame: Frame, received_at: float) -> Request | None:
-        """Return the request that a frame is; None if it is an answer, or comes too late."""
+        """Return the request in a frame; None if the frame is an answer, or the connection is closed."""
         header_type, header_bytes, body = frame
         header = decode_header(header_type, header_bytes)
         self.header_type = header_type
@@ -441,7 +440,7 @@ class Connection:
         return Request(self, header_type, header, body, received_at, traffic, cost=cost)
 
     async def _append(self, puts: list[Put]) -> None:
-        """Have puts appended and answered, and forget them."""
+        """Append and answer puts; clear the list."""
         if not puts:
             return
         waiting = self._dispatcher.append(puts)
@@ -457,7 +456,7 @@ class Connection:
             self.flush()
 
     def _note_waiting(self, requests: Sequence[Request]) -> None:
-        """What is answered already does not wait for what these requests wait for; the read stays in memory for it."""
+        """Before a wait: send what is answered already, and count the read as held, since it stays in memory."""
         self.flush()
         self._dispatch_puts()
         self._note_read(self._read_size)
@@ -465,17 +464,17 @@ class Connection:
             self._defer(request, request.cost)
 
     def _dispatch_puts(self) -> None:
-        """Have what was put dispatched. Comes after the answers have left, and before anything is awaited."""
+        """Dispatch what was put. Call it after the answers have left, and before awaiting."""
         if self._has_put:
             self._has_put = False
             self._dispatcher.after_puts(self)
 
     async def _end(self, request: Request, result: Response | Awaitable[Outcome] | None) -> None:
-        """Answer a request that puts nothing, when its handler is through."""
+        """Answer a request that puts nothing, after its handler."""
         if isinstance(result, Awaitable):
             self._note_waiting([request])
             result = await self._dispatcher.finish(request, result)
-            self._has_put = True  # for all that is known
+            self._has_put = True  # it may have
         if result is not None:
             self.answer(request, result)
             if self.outbox.queued >= _ANSWERS_A_WRITE:
@@ -483,25 +482,25 @@ class Connection:
         self._note_answered_later(request)
 
     def _note_answered_later(self, request: Request) -> None:
-        """Note what a request takes until it is answered, if it is not answered yet."""
+        """Count what a request that is not answered yet takes."""
         if request.is_oneway:
             self.answer(request, Response())
         elif not request.is_answered:
             if not request.body:
-                request.body = _NO_BODY  # an empty view keeps the whole read, too
+                request.body = _NO_BODY  # an empty view would keep the whole read in memory
             self._defer(request, 0 if request.is_held else request.cost + len(request.body))
         if self._close_reason is not None:
             self._close_late(request)
 
     def _close_late(self, request: Request) -> None:
-        """Count a request whose handling has outlived the connection."""
+        """Count a request whose connection was closed while it was handled."""
         if not request.is_answered:
             self._no_longer_deferred(request)
             request.is_answered = True
             request.traffic.abandoned()
 
     async def _finish_answers(self) -> None:
-        """After the peer has closed its sending side: let what is under way be answered, if it still reads."""
+        """After the peer has closed its sending side: wait up to a second for the answers in flight."""
         with trio.move_on_after(1.0):
             # Rare and short; an event would cost every answer.
             while self._deferred and not self.is_closed:  # noqa: ASYNC110
@@ -509,7 +508,7 @@ class Connection:
             await self.outbox.drained()
 
     async def _refuse_peer(self, error: ProtocolError) -> None:
-        """Say what was wrong, then close: after a framing error nothing that follows can be trusted."""
+        """Send the error, then close: after a framing error the rest of the stream cannot be parsed."""
         reason = "too_large" if isinstance(error, FrameTooLarge) else "malformed"
         if isinstance(error, UnknownHeaderType):
             reason = "unknown_header_type"
@@ -538,23 +537,23 @@ class Connection:
         )
         return encode_frame(header, self.header_type)
 
-    # Housekeeping, and memory that is short
+    # Timeouts and the memory limit
 
     def look_after(self, now: float) -> None:
-        """Close the connection if the peer is silent, takes no answers, or does not get to the end of a frame."""
+        """Close the connection if the peer is silent, does not read its answers, or sends a frame too slowly."""
         limits, outbox, reader, progress = self._limits, self.outbox, self._reader, self._progress
         if outbox.is_draining and now - outbox.progress_at > limits.slow_reader_timeout:
-            self.turn_away("slow_reader", f"it does not take its answers; {outbox.unsent_bytes} bytes wait")
+            self.turn_away("slow_reader", f"it does not read its answers; {outbox.unsent_bytes} bytes wait")
         elif (
             reader.mid_frame and not progress.is_paused and progress.slow_s(now) > limits.slow_sender_timeout
         ):
-            sizes = f"{reader.buffered_bytes} of {reader.needed_bytes} bytes have come"
+            sizes = f"{reader.buffered_bytes} of {reader.needed_bytes} bytes have arrived"
             self.turn_away(
                 "slow_sender",
                 f"it has sent slower than 16 KiB a second for {limits.slow_sender_timeout:g} s: {sizes}",
             )
         elif self.is_busy:
-            self.silent_since = now  # with a held pull the client waits for the broker
+            self.silent_since = now  # the client waits for the broker
         elif now - self.silent_since > limits.idle_timeout:
             self.close("idle")
 
@@ -569,12 +568,12 @@ class Connection:
         self.turn_away("memory", detail)
 
     def turn_away(self, reason: str, detail: str) -> None:
-        """Close the connection and say why, in the log and to the peer."""
+        """Close the connection and name the reason, in the log and to the peer."""
         if self.is_closed:
             return
         hint = "raise limits.buffer_total" if reason == "memory" else f"see limits.{reason}_timeout"
         log.warning("connection_refused", peer=self.peer, reason=reason, detail=detail, hint=hint)
-        if not self.outbox.is_draining:  # else the peer is in the middle of another answer
+        if not self.outbox.is_draining:  # otherwise the peer is receiving another answer
             code = ErrorCode.BUSY if reason == "memory" else ErrorCode.TIMEOUT
             with suppress(OSError):
                 self._transport.try_send([self._last_words(code, detail)])
@@ -582,7 +581,7 @@ class Connection:
 
     @contextmanager
     def _held_back(self, cause: str) -> Iterator[None]:
-        """Count how long the peer is held back; that time is not counted against its frame."""
+        """Count the time for which the peer is held back; that time does not count against its frame."""
         started_at = trio.current_time()
         was_paused = self._progress.is_paused
         if not was_paused:

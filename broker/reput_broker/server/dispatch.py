@@ -1,6 +1,6 @@
-"""From request code to processor, and from whatever a processor does to an answer.
+"""From a request code to its processor, and from the result of the processor to an answer.
 
-One table serves all three header types; a processor does not know which one its request came under.
+One table serves all three header types; processors do not depend on the header type.
 """
 
 from __future__ import annotations
@@ -38,20 +38,20 @@ PUTS: Final = frozenset(
         RequestCode.PUT_MESSAGE,
     }
 )
-"""Requests that bring messages and ask for nothing that others may have put just before."""
+"""Requests that store messages and do not depend on the puts just before them."""
 _MESSAGES = PUTS | {
     RequestCode.SEND_REPLY_MESSAGE,
     RequestCode.SEND_REPLY_MESSAGE_V2,
     RequestCode.STAGE_RECORDS,
 }
-"""Requests that bring messages, whose own limits say how large they may be."""
+"""Requests with messages; limits of their own bound their size."""
 _LARGE_BODY: Final = 4096
-"""Bodies above this size are parsed one at a time, with a turn for the other clients in between."""
+"""Bodies above this size are parsed one at a time, and other tasks run in between."""
 _BYTES_A_COMMA: Final = 11
-"""A body may have one comma for so many bytes of `limits.body_size`. Each value that the parser creates costs far more
-than the bytes that it reads."""
+"""A body may have one comma for so many bytes of `limits.body_size`: each value costs the parser far more memory than
+its bytes."""
 _OF_A_PEER = (ConnectionError, TimeoutError)
-"""Errors of the system that are not the disk's."""
+"""Errors of the operating system that do not come from the disk."""
 _PULLS = frozenset({RequestCode.PULL_MESSAGE, RequestCode.LITE_PULL_MESSAGE})
 
 
@@ -60,11 +60,11 @@ class Dispatcher:
 
     Args:
         handlers: the processors by request code.
-        append: appends puts, now or when what it returns is awaited, and sets the outcome of each.
+        append: appends puts, now or when its result is awaited, and sets the outcome of each.
         after_puts: called with the connection once the puts of a read are stored and their answers written.
-        before_look: called before a request is handled that may look at what has been put, with whether it is a pull
-            that waits if it finds nothing.
-        limits: how large a body may be that is parsed as a whole; may change meanwhile.
+        before_look: called before a request that may read what was put; the argument says whether it is a pull that
+            waits if it finds nothing.
+        limits: how large a body may be that is parsed as a whole; live.
     """
 
     def __init__(
@@ -83,10 +83,12 @@ class Dispatcher:
         self._large_body_turn = trio.Lock()
 
     def begin(self, request: Request) -> Result:
-        """Start a request: return its answer, what it puts, a coroutine that leads to its answer, or None if that
-        comes by itself.
+        """Start a request.
 
-        Never raises what a processor raises: that becomes an answer.
+        Does not raise errors of a processor; they become answers.
+
+        Returns:
+            The answer, a put, a coroutine that ends with one of these, or None if the answer is sent later.
         """
         code = request.header.code
         handler = self._handlers.get(code)
@@ -104,7 +106,7 @@ class Dispatcher:
             return self._refused(request, error)
 
     def append(self, puts: Sequence[Put]) -> Awaitable[None] | None:
-        """Append puts and answer them in their order; None if that is done, otherwise it is when awaited."""
+        """Append puts and answer them in order; return None if that is done, otherwise something to await."""
         waiting = self._append(puts)
         if waiting is not None:
             return self._append_later(puts, waiting)
@@ -144,7 +146,7 @@ class Dispatcher:
         return await result if isinstance(result, Awaitable) else result
 
     async def finish(self, request: Request, work: Awaitable[Outcome]) -> Response | None:
-        """Run the coroutine that a processor returned to its end; return the answer, None if that comes by itself."""
+        """Await the coroutine of a processor; return the answer, None if it is sent later."""
         try:
             result = await work
         except Exception as error:
@@ -190,7 +192,7 @@ class Dispatcher:
 
 
 def _as_refusal(error: Exception) -> Refusal | None:
-    """Return the refusal that a bad request amounts to; None if the error is not the sender's."""
+    """Return the refusal for an error of the request or the disk; None for a defect of the broker."""
     if isinstance(error, HeaderFieldError | BodyMalformed):
         return Refusal(ErrorCode.INVALID_ARGUMENT, str(error))
     if isinstance(error, InvalidName):
@@ -213,7 +215,7 @@ class _PullFlags(CommandHeader):
 
 
 def _may_be_parked(request: Request) -> bool:
-    """Whether a pull says that it waits; what it says wrongly is its processor's to refuse."""
+    """Tell whether a pull asks to wait. An invalid header is left to the pull's processor."""
     try:
         return bool(_PullFlags.from_ext(request.ext).sys_flag & PullSysFlag.SUSPEND)
     except HeaderFieldError:

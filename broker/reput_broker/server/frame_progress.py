@@ -1,4 +1,4 @@
-"""How fast the unfinished frame of a peer comes, not counting the time in which the broker does not read."""
+"""How fast an unfinished frame arrives, without the time in which the broker does not read."""
 
 from __future__ import annotations
 
@@ -9,30 +9,31 @@ import trio
 from reput_broker.server.outbox import LEAST_BYTES_A_S
 
 _BRISK_BYTES_A_S: Final = 1 << 20
-"""What a peer sends at least of a frame of which others would make better use of the memory."""
+"""A sender slower than this holds memory that other connections could use better."""
 
 
 class FrameProgress:
-    """The progress of one frame, against two rates. What came faster earns no time for what does not come."""
+    """The progress of one frame, compared with two rates. A fast part of a frame does not make up for a slow one."""
 
     __slots__ = ("_brisk_at", "_least_at", "_paused_at")
 
     def __init__(self) -> None:
-        self._least_at = self._brisk_at = 0.0  # up to when the peer has sent at that rate, on trio's clock
+        # Until when the peer has sent at each rate, on trio's clock.
+        self._least_at = self._brisk_at = 0.0
         self._paused_at: float | None = None
 
     @property
     def is_paused(self) -> bool:
-        """Whether the broker does not read at the moment."""
+        """Whether the broker is not reading."""
         return self._paused_at is not None
 
     def begin(self, now: float) -> None:
-        """Note that a frame begins, and that the broker reads."""
+        """Note that a frame begins and the broker reads."""
         self._least_at = self._brisk_at = now
         self._paused_at = None
 
     def received(self, size: int, now: float) -> None:
-        """Note that more of the frame has come."""
+        """Note that more of the frame has arrived."""
         self._least_at = min(now, self._least_at + size / LEAST_BYTES_A_S)
         self._brisk_at = min(now, self._brisk_at + size / _BRISK_BYTES_A_S)
 

@@ -1,7 +1,7 @@
-"""The HTTP/1.1 server: a listener, its connections, and what one connection may cost. It knows ASGI, not the pages.
+"""The HTTP/1.1 server: its listener, its connections and their limits. The pages are an ASGI application.
 
-h11 parses, and an ASGI application answers. No protocol is ever switched: a request to upgrade to HTTP/2 or WebSocket
-is answered as any other, and the preface of HTTP/2 is refused. What goes wrong with a connection ends only that one.
+h11 parses. No protocol is ever switched: a request to upgrade to HTTP/2 or WebSocket is answered like any other, and
+the preface of HTTP/2 is refused. An error of a connection ends only that connection.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ _HEAD_LINES_MAX: Final = 100
 _BODY_BYTES_MAX: Final = 64 * 1024
 _READ_BYTES: Final = 8 * 1024
 _REQUEST_TIMEOUT_S: Final = 20.0
-"""How long a whole request may take to arrive, and how long a connection may stay silent between two."""
+"""How long a whole request may take to arrive, and how long a connection may be silent between two."""
 _UNREAD_ANSWER_TIMEOUT_S: Final = 10.0
-"""How long a client may take to read one part of an answer; a page is one."""
+"""How long a client may take to read one part of an answer; a page is one part."""
 _LINGER_S: Final = 2.0
 _LINGER_BYTES: Final = 1 << 20
 
@@ -50,7 +50,7 @@ _PRIVATE_SUFFIXES: Final = (".localhost", ".internal", ".svc", ".cluster.local")
 
 
 class HttpListenFailed(ReputError):
-    """The HTTP port cannot be opened. Nothing listens on it."""
+    """The HTTP port cannot be opened. The broker does not listen on it."""
 
     def __init__(self, host: str, port: int, reason: str) -> None:
         super().__init__(
@@ -69,11 +69,11 @@ async def serve_http(
     connections_max: int = CONNECTIONS_MAX,
     task_status: trio.TaskStatus[tuple[str, int]] = trio.TASK_STATUS_IGNORED,
 ) -> None:
-    """Serve until cancelled; reports the address that is listened on (of port 0: the real one) once it is open.
+    """Serve until cancelled. Reports the real address once the port is open.
 
     Args:
-        allowed_hosts: names that browsers may give in Host, besides those of `is_own_host`.
-        connections_max: how many connections there may be; the address with the most of them gives way.
+        allowed_hosts: names that browsers may send in Host, besides those of `is_own_host`.
+        connections_max: beyond it, the oldest connection of the address with the most of them is closed.
 
     Raises:
         HttpListenFailed: the port is taken, or the host is not one of this machine's.
@@ -126,7 +126,7 @@ def is_own_host(host: str, names: Collection[str]) -> bool:
     """Tell whether the Host header of a browser's request names this server.
 
     A web page that makes its own name resolve to this machine (DNS rebinding) sends a public name. Addresses, names
-    without a dot (`localhost`, a container's name) and private zones cannot be such a name, so that all of them pass.
+    without a dot (`localhost`, a container's name) and private zones cannot be public names, so they pass.
     """
     matched = _AUTHORITY.fullmatch(host.lower())
     if matched is None:
@@ -142,10 +142,10 @@ def is_own_host(host: str, names: Collection[str]) -> bool:
 
 
 class HttpServer:
-    """What all connections share.
+    """The state that all connections share.
 
     Args:
-        address: where it listens, as the application sees it.
+        address: of the listener, for the application.
     """
 
     def __init__(
@@ -159,13 +159,13 @@ class HttpServer:
         self.allowed_hosts = frozenset(host.lower().rstrip(".") for host in allowed_hosts)
         self.address = address
         self._connections_max = connections_max
-        # One event of one connection is parsed in a turn of the loop: however many HTTP clients there are, the
-        # broker's own work waits for one of them.
+        # One event of one connection is parsed per pass of the event loop: the broker's own work waits for one HTTP
+        # client at most.
         self.turns = trio.Lock()
         self._open: dict[trio.CancelScope, str] = {}
 
     async def serve(self, stream: trio.abc.Stream, peer: tuple[str, int]) -> None:
-        """Serve one client until either side ends the connection. Raises nothing but what cancels it."""
+        """Serve one client until either side ends the connection. Raises only cancellation."""
         if len(self._open) >= self._connections_max:
             self._make_room()
         scope = trio.CancelScope()
@@ -192,7 +192,7 @@ class HttpServer:
 
 
 class _Refused(Exception):
-    """A request that is answered with an error, after which the connection ends."""
+    """A request that is answered with an error; the connection ends after it."""
 
     def __init__(self, status: int, text: str) -> None:
         super().__init__(text)
@@ -200,7 +200,7 @@ class _Refused(Exception):
 
 
 class _Connection:
-    """One client's connection: requests one after the other, each handed to the application."""
+    """A client's connection: requests one after the other, each passed to the application."""
 
     def __init__(self, server: HttpServer, stream: trio.abc.Stream, peer: tuple[str, int]) -> None:
         self._server = server
@@ -212,7 +212,7 @@ class _Connection:
         self._sends_body = True
 
     async def run(self) -> None:
-        """Serve until the connection is to be closed."""
+        """Serve until the connection ends."""
         try:
             while await self._handle_one():
                 self._http.start_next_cycle()
@@ -234,7 +234,7 @@ class _Connection:
         return self._http.our_state is h11.DONE and self._http.their_state is h11.DONE
 
     async def _read_request(self) -> tuple[h11.Request, bytes] | None:
-        """Return the next request with its whole body; None if the client has none."""
+        """Return the next request with its whole body; None if there is none."""
         request: h11.Request | None = None
         body = bytearray()
         self._method = b""
@@ -264,13 +264,13 @@ class _Connection:
         raise _Refused(408, f"the request has not arrived whole within {_REQUEST_TIMEOUT_S:g} s")
 
     def _check_lines(self) -> None:
-        """Refuse a head of very many lines before it is parsed, which takes some time for each of them."""
+        """Refuse a head of too many lines before it is parsed, which takes time for each line."""
         head = self._http.trailing_data[0].partition(b"\r\n\r\n")[0]
         if head.count(b"\n") > _HEAD_LINES_MAX:
             raise _Refused(431, f"the request has more than {_HEAD_LINES_MAX} header lines")
 
     def _check(self, request: h11.Request) -> None:
-        """Refuse what is not for this server, before its body is read."""
+        """Refuse a request that is not for this server, before its body is read."""
         headers = dict(request.headers)
         if request.http_version not in (b"1.1", b"1.0"):
             raise _Refused(505, "this server speaks HTTP/1.1")
@@ -305,7 +305,7 @@ class _Connection:
         await self.send(h11.EndOfMessage())
 
     async def _finish(self) -> None:
-        """End the connection so that the client gets the last answer: closing with unread bytes would take it back."""
+        """End the connection so that the client receives the last answer; closing with unread bytes discards it."""
         if self._is_at_end or not isinstance(self._stream, trio.abc.HalfCloseableStream):
             return
         await self._stream.send_eof()
@@ -318,8 +318,8 @@ class _Connection:
 
     @property
     def scope(self) -> dict[str, Any]:
-        """What the application receives with every request of this connection."""
-        # 2.3: the application learns from `receive` that the client has gone, and cancels itself.
+        """The members of the ASGI scope that all requests of this connection share."""
+        # 2.3: `receive` notifies the application that the client has gone, and it cancels itself.
         asgi = {"version": "3.0", "spec_version": "2.3"}
         return {
             "type": "http",
@@ -332,11 +332,11 @@ class _Connection:
 
     @property
     def answer_has_begun(self) -> bool:
-        """Whether the head of the answer to this request has been sent."""
+        """Whether the head of the answer has been sent."""
         return self._http.our_state not in (h11.IDLE, h11.SEND_RESPONSE)
 
     async def send(self, event: Any) -> None:
-        """Send a part of an answer; no body where there is none, as for HEAD.
+        """Send a part of an answer; without a body where HTTP has none, as for HEAD.
 
         Raises:
             trio.BrokenResourceError: the client has gone.
@@ -352,7 +352,7 @@ class _Connection:
                 await self._stream.send_all(data)
 
     async def receive(self) -> None:
-        """Read once, and keep what came for the parser."""
+        """Read once into the parser."""
         data = b""
         with suppress(trio.BrokenResourceError):
             data = bytes(await self._stream.receive_some(_READ_BYTES))
@@ -363,12 +363,12 @@ class _Connection:
         """Wait until the client has gone. Requests that it sends meanwhile are kept, up to a limit."""
         while not self._is_at_end:
             if len(self._http.trailing_data[0]) > _BODY_BYTES_MAX:
-                await trio.sleep_forever()  # sends will tell
+                await trio.sleep_forever()  # a failing send ends the exchange
             await self.receive()
 
 
 class _Exchange:
-    """One request and its answer, as ASGI has them."""
+    """One request and its answer, in terms of ASGI."""
 
     def __init__(self, connection: _Connection, request: h11.Request, body: bytes) -> None:
         self._connection = connection
@@ -402,7 +402,7 @@ class _Exchange:
         if self._failure is not None:
             raise self._failure
         if not self._connection.answer_has_begun:
-            raise _Refused(500, "internal error; the broker's log tells more")
+            raise _Refused(500, "internal error; see the broker's log")
 
     async def _receive(self) -> MutableMapping[str, Any]:
         body, self._body = self._body, None

@@ -1,7 +1,7 @@
 """Listening sockets and the connections they accept.
 
-Sockets are bound before the store recovers, so that a port in use is known at once, and listen only afterwards: until
-then a client is refused instead of being kept waiting.
+Sockets are bound before the store recovers, so that a port in use is reported immediately, and listen only after that:
+until then clients are refused instead of waiting.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ from reput_protocol.record.host import born_host_bytes
 log = structlog.get_logger(__name__)
 
 _BACKLOG = 1024
-_HOUSEKEEPING_S = 1.0
+_TIMEOUT_CHECK_S = 1.0
 
 
 class ListenFailed(ReputError):
-    """A port cannot be opened. Nothing listens on it."""
+    """A port cannot be opened. The broker does not listen on it."""
 
     def __init__(self, host: str, port: int, reason: str) -> None:
         super().__init__(
@@ -60,13 +60,13 @@ def bind(host: str, port: int) -> socket.socket:
 
 
 def address_of(end: socket.socket, *, peer: bool = False) -> tuple[str, int]:
-    """Return one end of a socket as address and port; IPv4 clients of an IPv6 socket appear as IPv4."""
+    """Return the local or peer address and port of a socket; IPv4 peers of an IPv6 socket have their IPv4 address."""
     host, port = (end.getpeername() if peer else end.getsockname())[:2]
     return host.removeprefix("::ffff:"), port
 
 
 def _listen(bound: socket.socket) -> None:
-    """Begin to listen. Raises ListenFailed: somebody else who had bound the same port was faster."""
+    """Start to listen. Raises ListenFailed if another process that had bound the same port was faster."""
     try:
         bound.listen(_BACKLOG)
     except OSError as error:
@@ -74,11 +74,11 @@ def _listen(bound: socket.socket) -> None:
 
 
 class Server:
-    """Accepts connections and keeps house among them.
+    """Accepts connections and checks their timeouts.
 
     Args:
-        connections_max: how many connections the process can have besides all else that it opens.
-        on_gone: called once for every connection after it has ended, however that came about.
+        connections_max: the open files that are left for connections.
+        on_gone: called once for every connection after it has ended.
     """
 
     def __init__(
@@ -101,7 +101,7 @@ class Server:
 
     @property
     def is_busy(self) -> bool:
-        """Whether any connection has requests that are not answered yet, or answers that are not sent."""
+        """Whether any connection has requests without an answer, or answers that are not sent."""
         return any(connection.is_busy for connection in self._connections)
 
     async def run(
@@ -110,15 +110,15 @@ class Server:
         *,
         task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
     ) -> None:
-        """Listen on bound sockets, by listener name, and serve what they accept, until cancelled.
+        """Listen on bound sockets, by listener name, and serve the connections until cancelled.
 
-        Reports that it has started once all of them listen.
+        Reports that it has started once all sockets listen.
 
         Raises:
             ListenFailed: a port was taken since it was bound.
         """
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(self._keep_house)
+            nursery.start_soon(self._check_timeouts)
             try:
                 with self._accepting:
                     async with trio.open_nursery() as accepting:
@@ -131,7 +131,7 @@ class Server:
                     bound.close()
 
     def stop_accepting(self) -> None:
-        """Close the listening sockets; open connections go on."""
+        """Close the listening sockets; open connections continue."""
         self._accepting.cancel()
 
     def close_all(self, reason: str) -> None:
@@ -143,7 +143,7 @@ class Server:
         with Acceptor(bound) as acceptor:
             while True:
                 accepted = await acceptor.accept()
-                with suppress(OSError):  # the peer may be gone already
+                with suppress(OSError):  # the peer may be gone
                     self._start(name, accepted, nursery)
 
     def _start(self, name: str, accepted: socket.socket, nursery: trio.Nursery) -> None:
@@ -181,10 +181,10 @@ class Server:
         self._connections.discard(connection)
         self._on_gone(connection)
 
-    async def _keep_house(self) -> None:
-        """Close the silent and the stuck. One look a second over all of them costs less than a timer each."""
+    async def _check_timeouts(self) -> None:
+        """Check timeouts once a second over all connections, which costs less than a timer each."""
         while True:
-            await trio.sleep(_HOUSEKEEPING_S)
+            await trio.sleep(_TIMEOUT_CHECK_S)
             now = trio.current_time()
             for connection in list(self._connections):
                 connection.look_after(now)

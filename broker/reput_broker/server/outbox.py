@@ -1,7 +1,7 @@
 """The unsent answers of one connection.
 
-`write` queues, `flush` tries to send all of it at once; what the peer does not take stays here and a task, started for
-the purpose, hands it over as the peer reads. Whoever produces answers looks at `is_crowded` and waits for `drained`.
+`write` queues and `flush` sends as much as the socket takes. The rest stays here, and a task sends it as the peer
+reads. Producers of answers check `is_crowded` and wait for `drained`.
 """
 
 from __future__ import annotations
@@ -15,22 +15,22 @@ import trio
 from reput_broker.server.transport import Transport
 
 LEAST_BYTES_A_S: Final = 1 << 14
-"""What a peer takes, and sends of a frame, at the very least; a slower one only holds memory."""
+"""The least rate at which a peer reads its answers and sends a frame."""
 
 _BUFFERS_MAX = 512  # a system call takes at most 1,024
 _JOIN_BYTES = 256 * 1024
-_BUFFER_COST = 64  # what a waiting buffer takes besides its bytes
+_BUFFER_COST = 64  # memory of a waiting buffer besides its bytes
 
 
 class Outbox:
-    """Answers on their way to one peer.
+    """Answers to one peer.
 
     Args:
-        transport: where they go.
-        limit: bytes from which on the outbox is crowded; read anew each time, since it may change.
-        note_buffered: called with the bytes by which the memory of waiting answers grew or shrank: whole buffers,
-            until all of a buffer has left. Answers that leave with the next `flush` are not counted. May call `close`.
-        note_sent: told how many bytes the peer has taken.
+        transport: the peer.
+        limit: bytes from which the outbox is crowded; called each time, since it changes.
+        note_buffered: called with the change of the memory of waiting answers. Buffers count as a whole until all of
+            them is sent. Answers that leave with the next `flush` are not counted. May call `close`.
+        note_sent: called with the number of bytes sent.
         start_drain: starts `drain` as a task.
     """
 
@@ -49,18 +49,18 @@ class Outbox:
         self._note_sent = note_sent
         self._start_drain = start_drain
         self._queued: deque[bytes | memoryview] = deque()
-        self._unsent_bytes = 0  # queued, or in the hands of `drain`
-        self._sent_of_first = 0  # bytes that have left of a buffer that stays whole until all of it has
+        self._unsent_bytes = 0  # queued, or being sent by `drain`
+        self._sent_of_first = 0  # sent bytes of a buffer that stays in memory until all of it is sent
         self._noted_bytes = 0
         self._draining = False
         self._drained = trio.Event()
         self._closed = False
         self.progress_at = 0.0
-        """Up to when the peer has taken answers at the least rate while some were waiting, on trio's clock."""
+        """Until when the peer has read waiting answers at the least rate, on trio's clock."""
 
     @property
     def is_draining(self) -> bool:
-        """Whether the peer has not taken everything yet."""
+        """Whether the peer has not read everything yet."""
         return self._draining
 
     @property
@@ -70,22 +70,22 @@ class Outbox:
 
     @property
     def unsent_bytes(self) -> int:
-        """Bytes that the peer has not taken yet."""
+        """Bytes that the peer has not read yet."""
         return self._unsent_bytes
 
     @property
     def is_crowded(self) -> bool:
-        """Whether more waits here than one connection may leave waiting."""
+        """Whether more is unsent than the limit."""
         unsent = self._unsent_bytes
         return unsent > 0 and unsent > self._limit()
 
     async def drained(self) -> None:
-        """Wait until the peer has taken everything, or is gone."""
+        """Wait until the peer has read everything, or is gone."""
         while self._draining and not self._closed:
             await self._drained.wait()
 
     def write(self, data: bytes | memoryview) -> None:
-        """Queue bytes behind what is queued already."""
+        """Append bytes to the queue."""
         if self._closed:
             return
         self._queued.append(data)
@@ -94,7 +94,7 @@ class Outbox:
             self._note()
 
     def flush(self) -> None:
-        """Send what is queued, as far as it goes without waiting. Raises OSError if the peer is gone."""
+        """Send what the socket takes without waiting. Raises OSError if the peer is gone."""
         if not self._queued or self._draining or self._closed:
             return
         buffers: list[bytes | memoryview] = list(self._queued)
@@ -115,7 +115,7 @@ class Outbox:
             self._start_drain()
 
     async def drain(self) -> None:
-        """Send until nothing is left. Runs as a task of its own. Raises OSError if the peer is gone."""
+        """Send until nothing is left; runs as a task. Raises OSError if the peer is gone."""
         try:
             while self._queued and not self._closed:
                 rest = memoryview(self._next_piece())
@@ -136,7 +136,7 @@ class Outbox:
             self._drained.set()
 
     def _next_piece(self) -> bytes | memoryview:
-        """Take what is sent next from the queue: a large buffer as it is, small ones together."""
+        """Take the next piece from the queue: a large buffer as it is, small ones joined."""
         first = self._queued.popleft()
         size = len(first)
         if size >= _JOIN_BYTES or not self._queued:
@@ -149,7 +149,7 @@ class Outbox:
         return b"".join(together)
 
     def close(self) -> None:
-        """Drop what is left; whoever waits goes on."""
+        """Drop the rest; waiting tasks continue."""
         self._closed = True
         self._queued.clear()
         self._unsent_bytes = self._sent_of_first = 0
@@ -163,7 +163,7 @@ class Outbox:
 
 
 def _rest_of(buffers: list[bytes | memoryview], sent: int) -> list[bytes | memoryview]:
-    """Return what is left of the buffers after `sent` bytes."""
+    """Return the rest of the buffers after `sent` bytes."""
     for index, buffer in enumerate(buffers):
         if sent < len(buffer):
             return [memoryview(buffer)[sent:], *buffers[index + 1 :]]

@@ -1,7 +1,7 @@
-"""The two ways bytes reach a peer: a socket of our own, or any trio stream.
+"""Two ways to reach a peer: a plain socket, or any trio stream.
 
 A socket is tried before anything waits: a receive that has data costs one system call, and an answer usually leaves
-with one non-blocking send from wherever it became known, without waking a task.
+with one non-blocking send without waking a task.
 """
 
 from __future__ import annotations
@@ -12,15 +12,14 @@ from typing import Protocol
 
 import trio
 
-# Above 64 KiB the buffer of a read comes from the system anew each time, which costs more than a small read itself; so
-# large ones only for peers that fill them.
+# The operating system allocates a buffer above 64 KiB for each read, which costs more than a small read; so large ones
+# are for peers that fill them.
 _READ_BYTES = 1 << 16
 _READ_BYTES_MAX = 1 << 18
-_AT_HAND_BYTES = 1 << 14  # a record of TLS
-_SEND_BYTES = 1 << 16  # of a stream, which copies what it is given; and after each the peer has made progress
-# A peer that waits for each answer sends again a moment after it has got one: looking twice more than every
-# read does, a turn of the loop apart, finds that without going to sleep and being woken, which takes longer. A peer
-# whose rhythm is another one is looked at like this ever more rarely.
+_AT_HAND_BYTES = 1 << 14  # a TLS record
+_SEND_BYTES = 1 << 16  # to a stream, which copies; the peer has made progress after each
+# A peer that waits for each answer sends again shortly after it: two more attempts to read, a pass of the event loop
+# apart, find that in less time than sleeping and waking takes. The more often they fail, the rarer they become.
 _LOOKS = 2
 _SKIPPED_MAX = 63
 
@@ -29,19 +28,19 @@ class Transport(Protocol):
     """A connected peer."""
 
     async def arrived(self) -> None:
-        """Wait until `receive` has something to return at once. Raises what it raises."""
+        """Wait until `receive` can return without waiting. Raises as `receive`."""
 
     async def receive(self) -> bytes:
         """Return the next bytes, b"" at the end. Raises OSError or trio.BrokenResourceError."""
 
     def try_send(self, buffers: Sequence[bytes | memoryview]) -> int:
-        """Send what goes without waiting; return how many bytes that were. Raises OSError."""
+        """Send without waiting; return how many bytes were sent. Raises OSError."""
 
     async def send(self, data: memoryview) -> int:
-        """Send some of `data`, waiting as long as it takes; return how many bytes. Raises OSError."""
+        """Wait until some of `data` is sent; return how many bytes. Raises OSError."""
 
     def close(self) -> None:
-        """Close at once; a waiting receive ends with an error."""
+        """Close immediately; a waiting receive raises an error."""
 
 
 class SocketTransport:
@@ -59,8 +58,8 @@ class SocketTransport:
         await trio.lowlevel.wait_readable(self._socket)
 
     async def receive(self) -> bytes:
-        """See `Transport`. Gives other tasks their turn at least once a call."""
-        # The others' turn comes first: what arrives meanwhile is found by the first look.
+        """See `Transport`. Lets other tasks run at least once a call."""
+        # Other tasks run first: the first attempt finds what arrives meanwhile.
         await trio.lowlevel.checkpoint()
         data = self._try_receive()
         if data is not None:
@@ -83,7 +82,7 @@ class SocketTransport:
                 return data
 
     def _try_receive(self) -> bytes | None:
-        """Return what is there, b"" at the end, None if nothing is there yet."""
+        """Return the data that has arrived, b"" at the end, None if there is none yet."""
         try:
             data = self._socket.recv(self._read_bytes)
         except BlockingIOError:
@@ -117,14 +116,14 @@ class SocketTransport:
 
 
 class StreamTransport:
-    """Any trio stream: TLS, or memory in tests. Nothing is ever sent without waiting."""
+    """Any trio stream: TLS, or memory in tests. `try_send` sends nothing."""
 
     def __init__(self, stream: trio.abc.Stream) -> None:
         self._stream = stream
         self._at_hand: bytes | None = None
 
     async def arrived(self) -> None:
-        """See `Transport`. Some of it is kept: a stream does not say whether there is anything."""
+        """See `Transport`. Reads ahead, because a stream does not tell whether it has data."""
         if self._at_hand is None:
             self._at_hand = bytes(await self._stream.receive_some(_AT_HAND_BYTES))
 
