@@ -23,11 +23,11 @@ from reput_protocol.names import SCHEDULE_TOPIC, TIMER_TOPIC
 
 log = structlog.get_logger(__name__)
 
-_LOOK_S = 1.0
+_POLL_S = 1.0
 _WAIT_MIN_S = 0.001
 _STUCK_S = 0.1
 _RETRY_S = 1.0
-_FLUSHED_LOOK_S = 0.05
+_FLUSHED_POLL_S = 0.05
 _CLEAN_S = 30.0
 _COUNT_PAUSE_S = 0.001
 
@@ -108,14 +108,14 @@ class DelayService:
                 await trio.lowlevel.checkpoint()
                 continue
             next_ms = self._deliverer.next_ms if self._caught_up.is_set() else None
-            wait_s = _LOOK_S if next_ms is None else (next_ms - self._clock_ms()) / 1000
-            wait_s = min(_LOOK_S, max(_WAIT_MIN_S, wait_s))
+            wait_s = _POLL_S if next_ms is None else (next_ms - self._clock_ms()) / 1000
+            wait_s = min(_POLL_S, max(_WAIT_MIN_S, wait_s))
             with trio.move_on_after(wait_s):
                 await self._due.wait()
 
     async def feed_wheel(self) -> None:
         """Put the messages of the timer's queue into the wheel."""
-        said = self._schedule.timers.wheel_refusal or ""
+        logged = self._schedule.timers.wheel_refusal or ""
         while True:
             self._arrived = trio.Event()
             if not self._feed.is_behind:
@@ -126,17 +126,17 @@ class DelayService:
             try:
                 taken = await self._feed.take_from_queue(self._clock_ms())
             except (ReputError, OSError, MemoryError) as error:
-                if str(error) != said:
-                    said = str(error)
+                if str(error) != logged:
+                    logged = str(error)
                     log.warning(
                         "timer_files_not_made",
-                        detail=said,
+                        detail=logged,
                         hint="free disk space or memory; the broker retries, and messages with a deliver time wait "
                         "until it succeeds",
                     )
                 await trio.sleep(_RETRY_S)
                 continue
-            said = ""
+            logged = ""
             self._due.set()
             if self._schedule.timers.chains:
                 self._activated.set()
@@ -159,10 +159,10 @@ class DelayService:
                     await trio.sleep(_STUCK_S)
                 await self._feed.load(timers.chains.popleft())
                 self._due.set()
-            if timers.active_until - before > 1000 * _LOOK_S:
+            if timers.active_until - before > 1000 * _POLL_S:
                 await trio.lowlevel.checkpoint()  # more slots may be due
                 continue
-            with trio.move_on_after(_LOOK_S):
+            with trio.move_on_after(_POLL_S):
                 await self._activated.wait()
 
     async def count_levels(self) -> None:
@@ -189,7 +189,7 @@ class DelayService:
             if progress is None:
                 continue
             while self._store.flushed_offset < progress.log_end:  # noqa: ASYNC110 - once a save
-                await trio.sleep(_FLUSHED_LOOK_S)
+                await trio.sleep(_FLUSHED_POLL_S)
             try:
                 await trio.to_thread.run_sync(self._schedule.save, progress)
             except (ReputError, OSError) as error:

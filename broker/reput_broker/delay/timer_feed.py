@@ -95,7 +95,7 @@ class TimerFeed:
             return 0
         slots = timers.add(entries, now_ms)
         for entry, one, slot_ms in zip(entries, delayed, slots, strict=False):
-            self._took(entry, one, timers.active.slots.get(slot_ms))
+            self._note_added(entry, one, timers.active.slots.get(slot_ms))
         return len(slots)
 
     def _entry(self, physical_offset: int, size: int, delayed: DelayedRecord | None) -> Timed:
@@ -115,7 +115,7 @@ class TimerFeed:
             is_done=physical_offset in self._consumed or physical_offset in self._cancelled,
         )
 
-    def _took(self, entry: Timed, delayed: DelayedRecord | None, slot: ActiveSlot | None) -> None:
+    def _note_added(self, entry: Timed, delayed: DelayedRecord | None, slot: ActiveSlot | None) -> None:
         if delayed is None:
             data = None if entry.size <= 0 else self._store.message_at(entry.physical_offset)
             self._stats.dropped["lost" if data is None else "unreadable"] += 1
@@ -124,12 +124,12 @@ class TimerFeed:
         elif entry.cancels:
             cancels = delayed.cancels
             assert cancels is not None
-            self._heed(delayed, cancels, slot)
+            self._apply_delete(delayed, cancels, slot)
         elif not delayed.rolled:
             self._stats.waiting[delayed.topic] += 1
             self._names[entry.topic_hash] = delayed.topic
 
-    def _heed(self, delayed: DelayedRecord, cancels: DeleteId, slot: ActiveSlot | None) -> None:
+    def _apply_delete(self, delayed: DelayedRecord, cancels: DeleteId, slot: ActiveSlot | None) -> None:
         """Apply a delete message. Ours name the record and took effect when they were put; RocketMQ's
         only have a key.
 

@@ -313,7 +313,7 @@ class TimerMessageStore:
                 or one.slot_ms in self.active.slots
                 or timed.out_ms < self.read_ms
             ):
-                self._let_wait(timed, one)
+                self._keep_in_memory(timed, one)
         self.queue_offset += len(placed)
         return [one.slot_ms for one in placed]
 
@@ -361,7 +361,7 @@ class TimerMessageStore:
             topic_hash,
         ).pack()
 
-    def _let_wait(self, timed: Timed, one: _Placed) -> None:
+    def _keep_in_memory(self, timed: Timed, one: _Placed) -> None:
         slot_ms = one.slot_ms
         if slot_ms not in self.active.slots:
             self.active.activate(slot_ms, is_loaded=one.before == EMPTY)

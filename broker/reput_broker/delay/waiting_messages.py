@@ -32,7 +32,7 @@ _READ_AT_ONCE = 64
 _UNITS_A_STEP = 1024
 _NEVER_MS = 1 << 62
 _SETTLE_S = 5.0
-_LOOK_S = 0.002
+_POLL_S = 0.002
 
 
 @dataclass(slots=True)
@@ -67,7 +67,7 @@ async def until(condition: Callable[[], bool]) -> None:
     """Poll until `condition` holds; raises `Refusal` (BUSY) after 5 seconds."""
     with trio.move_on_after(_SETTLE_S):
         while not condition():  # noqa: ASYNC110 - a rare request
-            await trio.sleep(_LOOK_S)
+            await trio.sleep(_POLL_S)
         return
     raise Refusal(ErrorCode.BUSY, "the broker has not processed the latest messages yet; try again")
 

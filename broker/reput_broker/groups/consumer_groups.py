@@ -87,7 +87,7 @@ def _subscription_bytes(data: SubscriptionData) -> int:
     return ENTRY_BYTES + texts + _LISTED_BYTES * listed
 
 
-class _Asked:
+class _Request:
     """What several members ask for alike."""
 
     __slots__ = ("members", "wanted")
@@ -100,10 +100,10 @@ class _Asked:
 class Member:
     """One member of one group; `last_heartbeat` is the last one that named this group."""
 
-    __slots__ = ("asked", "last_heartbeat")
+    __slots__ = ("last_heartbeat", "request")
 
-    def __init__(self, asked: _Asked, last_heartbeat: float) -> None:
-        self.asked = asked
+    def __init__(self, request: _Request, last_heartbeat: float) -> None:
+        self.request = request
         self.last_heartbeat = last_heartbeat
 
 
@@ -133,7 +133,7 @@ class ConsumerGroup:
     """
 
     __slots__ = (
-        "_asked",
+        "_requests",
         "consume_from_where",
         "consume_type",
         "members",
@@ -151,7 +151,7 @@ class ConsumerGroup:
         self.members: dict[ClientChannel, Member] = {}
         self.subscriptions: dict[str, SubscriptionData] = {}
         self.table_bytes = 0
-        self._asked: dict[Wanted, _Asked] = {}
+        self._requests: dict[Wanted, _Request] = {}
 
     @property
     def is_broadcasting(self) -> bool:
@@ -161,7 +161,7 @@ class ConsumerGroup:
     @property
     def has_conflict(self) -> bool:
         """Whether members ask for different things."""
-        return len(self._asked) > 1
+        return len(self._requests) > 1
 
     def client_ids(self) -> list[str]:
         """Return the members' ids, without duplicates."""
@@ -169,37 +169,37 @@ class ConsumerGroup:
 
     def conflict_of(self, wanted: Wanted, channel: ClientChannel) -> Conflict | None:
         """Return how what a client asks for differs from another member; None if it does not."""
-        if not self.has_conflict and wanted in self._asked:
+        if not self.has_conflict and wanted in self._requests:
             return None
-        for asked in self._asked.values():
-            if asked.wanted != wanted:
-                other = next((member for member in asked.members if member is not channel), None)
+        for request in self._requests.values():
+            if request.wanted != wanted:
+                other = next((member for member in request.members if member is not channel), None)
                 if other is not None:
-                    return Conflict(other, *wanted.difference(asked.wanted))
+                    return Conflict(other, *wanted.difference(request.wanted))
         return None
 
-    def note_asked(self, channel: ClientChannel, wanted: Wanted, now: float) -> None:
+    def record_request(self, channel: ClientChannel, wanted: Wanted, now: float) -> None:
         """Record what a member asks for; adds the member if it is new."""
         member = self.members.get(channel)
-        if member is not None and member.asked.wanted == wanted:
+        if member is not None and member.request.wanted == wanted:
             member.last_heartbeat = now
             return
-        asked = self._asked.get(wanted)
-        if asked is None:
-            asked = self._asked[wanted] = _Asked(wanted)
-        asked.members[channel] = None
+        request = self._requests.get(wanted)
+        if request is None:
+            request = self._requests[wanted] = _Request(wanted)
+        request.members[channel] = None
         if member is None:
-            self.members[channel] = Member(asked, now)
+            self.members[channel] = Member(request, now)
         else:
-            self._no_longer_asked(member.asked, channel)
-            member.asked, member.last_heartbeat = asked, now
+            self._forget_request(member.request, channel)
+            member.request, member.last_heartbeat = request, now
 
     def drop(self, channel: ClientChannel) -> bool:
         """Remove a member; return whether it was one."""
         member = self.members.pop(channel, None)
         if member is None:
             return False
-        self._no_longer_asked(member.asked, channel)
+        self._forget_request(member.request, channel)
         return True
 
     def subscribe(self, subscriptions: list[SubscriptionData]) -> bool:
@@ -214,10 +214,10 @@ class ConsumerGroup:
             del table[topic]
         return before != wanted
 
-    def _no_longer_asked(self, asked: _Asked, channel: ClientChannel) -> None:
-        del asked.members[channel]
-        if not asked.members:
-            del self._asked[asked.wanted]
+    def _forget_request(self, request: _Request, channel: ClientChannel) -> None:
+        del request.members[channel]
+        if not request.members:
+            del self._requests[request.wanted]
 
 
 class ConsumerGroups:
@@ -278,7 +278,7 @@ class ConsumerGroups:
         if group is None:
             group = self._groups[data.group_name] = ConsumerGroup(data.group_name)
         is_new = channel not in group.members
-        group.note_asked(channel, wanted, now)
+        group.record_request(channel, wanted, now)
         size = size_of(data)
         self.held_bytes += size - channel.consumer_groups.get(group.name, 0)
         channel.consumer_groups[group.name] = size

@@ -23,9 +23,9 @@ from reput_protocol.record.layout import BORN_HOST_AT, BORN_HOST_IPV6, I32, I64,
 
 log = structlog.get_logger(__name__)
 
-_QUEUES_A_TURN = 64
+_QUEUES_A_STEP = 64
 _HEAD_BYTES = BORN_HOST_AT + 20 + I64.size
-_LOOKS_AT_ONCE = 2
+_READS_AT_ONCE = 2
 
 QueuePlace = tuple[str, str, int]
 """Group, topic, queue id."""
@@ -67,7 +67,7 @@ class StoreTimes:
 
     def __init__(self, store: MessageStore) -> None:
         self._store = store
-        self._cold_looks = trio.CapacityLimiter(_LOOKS_AT_ONCE)
+        self._cold_reads = trio.CapacityLimiter(_READS_AT_ONCE)
 
     async def at(self, topic: str, queue_id: int, offset: int) -> int:
         """Return the store time of a message in milliseconds, -1 if there is no such message."""
@@ -88,7 +88,7 @@ class StoreTimes:
                 return held.read()
 
         try:
-            head = await trio.to_thread.run_sync(read, limiter=self._cold_looks)
+            head = await trio.to_thread.run_sync(read, limiter=self._cold_reads)
         finally:
             held.release()
         (sys_flag,) = I32.unpack_from(head, SYS_FLAG_AT)
@@ -135,7 +135,7 @@ class LagService:
                     stored_ms = found.store_timestamp_ms
                     first_ms = stored_ms if first_ms is None else min(first_ms, stored_ms)
                 looked += 1
-                if looked % _QUEUES_A_TURN == 0:
+                if looked % _QUEUES_A_STEP == 0:
                     await trio.lowlevel.checkpoint()
             age_ms = 0 if first_ms is None else max(0, self._clock_ms() - first_ms)
             seconds[group, topic] = age_ms / 1000

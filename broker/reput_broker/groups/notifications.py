@@ -20,8 +20,8 @@ from reput_broker.tables.subscription_groups import SubscriptionGroupManager
 from reput_protocol.codes import RequestCode
 from reput_protocol.commands.group import ConsumerIdsChangedHeader
 
-_LATE_AGAIN_S = 1.0
-_TOLD_A_TURN = 64
+_RETRY_S = 1.0
+_MEMBERS_A_STEP = 64
 """After so many members other tasks run."""
 
 
@@ -61,7 +61,7 @@ class GroupNotifier:
             self._quiet_until = {group: until for group, until in self._quiet_until.items() if until > now}
             wait_s = min(self._due.values(), default=inf) - now
             if self._late:
-                wait_s = min(wait_s, _LATE_AGAIN_S)
+                wait_s = min(wait_s, _RETRY_S)
             with trio.move_on_after(max(0.0, wait_s)):
                 await self._woken.wait()
 
@@ -86,7 +86,7 @@ class GroupNotifier:
     async def _tell(self, channel: ClientChannel, group: str) -> None:
         """Notify a member, unless it has left meanwhile."""
         self._looked_at += 1
-        if self._looked_at % _TOLD_A_TURN == 0:
+        if self._looked_at % _MEMBERS_A_STEP == 0:
             await trio.lowlevel.checkpoint()
         if group not in channel.consumer_groups:
             return

@@ -12,7 +12,7 @@ from reput_broker.processors.put_once import PutBackOnce, Work
 from reput_broker.processors.send_redirects import counted_topic, max_reconsume_times, note_dead_letter
 from reput_broker.processors.topic_access import TopicAccess
 from reput_broker.request import Handler, Outcome, Put, Refusal, Request, Response, Result
-from reput_broker.retry.retry_records import Returned, can_come_back, returned_message
+from reput_broker.retry.retry_records import Returned, can_be_returned, returned_message
 from reput_broker.retry.send_back_deduplication import SEND_BACK_ID_MAX, SendBackKey, is_id
 from reput_broker.store.message_store import MessageStore
 from reput_broker.store.results import PutResult, PutStatus
@@ -82,7 +82,7 @@ class SendBackProcessor:
                 ErrorCode.NO_PERMISSION, f"topic {topic.topic_name!r} is not writable; alter its permission"
             )
         record = record_at(self._store, header.offset)
-        if record is None or not can_come_back(record.topic):
+        if record is None or not can_be_returned(record.topic):
             raise Refusal(
                 ErrorCode.NOT_FOUND,
                 f"no message of a consumer is at log offset {header.offset}; it may have expired",

@@ -21,7 +21,7 @@ from reput_broker.processors.group_access import GroupAccess
 from reput_broker.processors.send_records import Redirected
 from reput_broker.processors.topic_access import TopicAccess
 from reput_broker.request import Refusal, Request
-from reput_broker.retry.retry_records import DeadLetterReason, dead_letter, origin_of, why_resent_dead
+from reput_broker.retry.retry_records import DeadLetterReason, dead_letter, origin_of, reason_when_resent
 from reput_broker.transactions.half_messages import HALF_PROPERTIES_BYTES_MAX, half_record
 from reput_broker.transactions.transaction_table import TransactionTable
 from reput_protocol import properties as names
@@ -76,7 +76,7 @@ class SendRedirects:
             return None
         config = self._groups.find_or_create(group)
         limit = max_reconsume_times(request, header.max_reconsume_times, config.retry_max_times)
-        reason = why_resent_dead(
+        reason = reason_when_resent(
             header.reconsume_times or 0, limit, consumes_in_order=self._locks.has_locks(group)
         )
         if reason is None:

@@ -54,14 +54,14 @@ class CommitRealTimeService:
         self._on_failure = on_failure
         self._waiters = PendingPutQueue(counters.produce_seconds["page_cache"])
         self._wanted = trio.Event()
-        self._stirred = trio.Event()
+        self._appended = trio.Event()
         self._limiter = trio.CapacityLimiter(1)
         self._failure: str | None = None
         self._thorough_at = -inf
 
     def wrote(self) -> None:
         """Record an append that no put waits for."""
-        self._stirred.set()
+        self._appended.set()
 
     def answer_when_committed(self, end_offset: int, put: PendingPut) -> None:
         """Answer `put` once the log is committed up to `end_offset`, or refuse it."""
@@ -69,14 +69,14 @@ class CommitRealTimeService:
         if self._failure is not None:
             self._waiters.fail(self._store.committed_offset, self._failure)
             return
-        self._stirred.set()
+        self._appended.set()
         self._wanted.set()
 
     def committed(self) -> None:
         """Answer the puts that a sync has committed, and retry if it could not commit everything."""
         self._waiters.release(self._store.committed_offset)
         if self._store.commit_behind_bytes:
-            self._stirred.set()
+            self._appended.set()
 
     async def run(self) -> None:
         """Commit on demand and by the clock."""
@@ -108,8 +108,8 @@ class CommitRealTimeService:
         config, store = self._config, self._store
         while not self._wanted.is_set():
             if not store.commit_behind_bytes:
-                self._stirred = trio.Event()
-                await self._stirred.wait()
+                self._appended = trio.Event()
+                await self._appended.wait()
             with trio.move_on_after(config.commit_interval):
                 await self._wanted.wait()
                 return

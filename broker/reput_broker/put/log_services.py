@@ -155,7 +155,7 @@ class AllocateService:
 
         Puts that need the file are refused meanwhile.
         """
-        said = ""
+        logged = ""
         while True:
             await self._wanted.wait()
             self._wanted = trio.Event()
@@ -165,13 +165,13 @@ class AllocateService:
                 while self._store.should_prepare_next_file():
                     await trio.to_thread.run_sync(self._store.prepare_next_file)
             except (ReputError, OSError) as error:
-                if str(error) != said:
-                    said = str(error)
-                    log.warning("next_file_not_made", detail=said, hint="the broker retries")
+                if str(error) != logged:
+                    logged = str(error)
+                    log.warning("next_file_not_made", detail=logged, hint="the broker retries")
                 await trio.sleep(_RETRY_INTERVAL_S)
                 self._want()
             else:
-                said = ""
+                logged = ""
                 if self._store.file_refusal is not None:  # puts are refused, whatever file there is
                     await trio.sleep(_RETRY_INTERVAL_S)
                     self._want()
@@ -221,16 +221,16 @@ class StoreUpkeep:
 
     async def complete_index(self) -> None:
         """Index what a crash, or a failed write, has left out of the index, until cancelled."""
-        said = ""
+        logged = ""
         while True:
             try:
                 indexed = self._store.index_step(_INDEX_STEP_BYTES)
-                said = ""
+                logged = ""
             except (ReputError, OSError) as error:
                 indexed = 0
-                if str(error) != said:
-                    said = str(error)
-                    log.warning("index_incomplete", detail=said, hint="check the disk; the broker retries")
+                if str(error) != logged:
+                    logged = str(error)
+                    log.warning("index_incomplete", detail=logged, hint="check the disk; the broker retries")
             await trio.sleep(_INDEX_PAUSE_S if indexed else _RETRY_INTERVAL_S)
 
     async def write_checkpoints(self) -> None:

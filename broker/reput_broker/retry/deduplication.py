@@ -67,18 +67,18 @@ class Deduplication:
         self._undispatched: dict[Identity, Place] = {}
         self._order: deque[tuple[int, list[Identity]]] = deque()  # by end offset
         self._checked: OrderedDict[Identity, Place] = OrderedDict()
-        self._looking: dict[object, int] = {}  # by look: what had been dispatched when it began
+        self._searches: dict[object, int] = {}  # by look: what had been dispatched when it began
 
     @contextmanager
     def look(self) -> Iterator[None]:
         """Keep everything that is put while the index is searched, at least until the search has
         ended."""
         token = object()
-        self._looking[token] = self._store.dispatched_offset
+        self._searches[token] = self._store.dispatched_offset
         try:
             yield
         finally:
-            del self._looking[token]
+            del self._searches[token]
 
     def settle(self) -> None:
         """Bring what has been dispatched into the index; call it in the event loop before `find_all`.
@@ -151,7 +151,7 @@ class Deduplication:
         first = places[0]
         if not any(places):
             return None
-        if first is None or not _side_by_side(places, sizes):
+        if first is None or not _are_consecutive(places, sizes):
             stored = [unique_id for unique_id, place in zip(unique_ids, places, strict=True) if place]
             if first is not None and len(places) == 1:
                 raise Refusal(
@@ -300,7 +300,7 @@ class Deduplication:
             self._checked.popitem(last=False)
 
     def _forget_dispatched(self) -> None:
-        until = min(self._looking.values(), default=self._store.dispatched_offset)
+        until = min(self._searches.values(), default=self._store.dispatched_offset)
         while self._order and self._order[0][0] <= until:
             end, identities = self._order.popleft()
             for identity in identities:
@@ -343,7 +343,7 @@ def _where(place: Place) -> str:
     return f"at queue {place.queue_id}, offset {place.queue_offset}"
 
 
-def _side_by_side(places: Sequence[Place | None], sizes: Sequence[int]) -> bool:
+def _are_consecutive(places: Sequence[Place | None], sizes: Sequence[int]) -> bool:
     """Whether these are records of such sizes, consecutive in one queue and in the log."""
     first = places[0]
     assert first is not None

@@ -90,8 +90,8 @@ def returned_message(
     if send_back_id:
         properties[names.SEND_BACK_ID] = send_back_id
     if reason:
-        properties[names.RETRY_REASON] = cut_reason(reason)
-    dead = _why_dead(record.reconsume_times, delay_level, max_reconsume_times)
+        properties[names.RETRY_REASON] = truncate_reason(reason)
+    dead = _reason_when_returned(record.reconsume_times, delay_level, max_reconsume_times)
     if dead is None:
         level = delay_level or FIRST_RETRY_LEVEL + record.reconsume_times
         topic, queue_id = retry_topic(group), retry_queue_id
@@ -111,13 +111,15 @@ def returned_message(
     return Returned(returned, properties, origin_topic, level)
 
 
-def _why_dead(reconsume_times: int, delay_level: int, max_reconsume_times: int) -> DeadLetterReason | None:
+def _reason_when_returned(
+    reconsume_times: int, delay_level: int, max_reconsume_times: int
+) -> DeadLetterReason | None:
     if delay_level < 0:
         return DeadLetterReason.CONSUMER
     return DeadLetterReason.MAX_RECONSUME_TIMES if reconsume_times >= max_reconsume_times else None
 
 
-def why_resent_dead(
+def reason_when_resent(
     reconsume_times: int, max_reconsume_times: int, *, consumes_in_order: bool
 ) -> DeadLetterReason | None:
     """Return why a message that a consumer itself sends to its retry topic is a dead letter; None if it
@@ -138,13 +140,13 @@ def dead_letter(record: Record, group: str, properties: dict[str, str], reason: 
     return replace(record, topic=dlq_topic(group), queue_id=0, properties=_fitting(properties), version=0)
 
 
-def can_come_back(topic: str) -> bool:
+def can_be_returned(topic: str) -> bool:
     """Whether consumers receive messages of a topic; they do not receive half messages and delayed
     ones."""
     return topic not in FORBIDDEN_SEND_TOPICS
 
 
-def cut_reason(reason: str) -> str:
+def truncate_reason(reason: str) -> str:
     """Return a reason in one line of printable characters, truncated to `REASON_BYTES_MAX`."""
     line = "".join(c if c.isprintable() else " " for c in reason)
     return line.encode("utf-8", "replace")[:REASON_BYTES_MAX].decode("utf-8", "ignore").strip()

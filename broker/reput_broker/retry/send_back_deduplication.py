@@ -134,7 +134,7 @@ class SendBackDeduplication:
             if key.id:
                 return None
         stored = self._by_unique_id.get(_unique(group, record))
-        if stored is None or stored.body_crc != crc32(record.body) or not self._comes(stored):
+        if stored is None or stored.body_crc != crc32(record.body) or not self._is_still_due(stored):
             return None
         return stored.result
 
@@ -142,9 +142,9 @@ class SendBackDeduplication:
         if self._store.is_deleted(stored.topic, stored.result.physical_offset):
             return False
         same = stored.key is not None and bool(key.id) and stored.key.id == key.id
-        return same or self._comes(stored)
+        return same or self._is_still_due(stored)
 
-    def _comes(self, stored: _Stored) -> bool:
+    def _is_still_due(self, stored: _Stored) -> bool:
         """Whether the group will still get it, or it is a dead letter."""
         if self._store.is_deleted(stored.topic, stored.result.physical_offset):
             return False

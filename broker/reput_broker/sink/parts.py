@@ -71,7 +71,7 @@ class SinkParts:
         processor = self._processor
         return (
             processor.run,
-            processor.keep_up,
+            processor.expire_idle,
             processor.ahead.run,
             self._committer.run,
             self._save_soon.run,

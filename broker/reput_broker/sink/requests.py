@@ -346,7 +346,7 @@ class SinkProcessor:
 
     # -- upkeep ------------------------------------------------------------------------------------------------
 
-    async def keep_up(self) -> None:
+    async def expire_idle(self) -> None:
         """Drop stagings of idle queries, and forget old queries, until cancelled."""
         while True:
             await trio.sleep(min(_UPKEEP_INTERVAL_MAX_S, self._config.staging_timeout / 4))

@@ -41,15 +41,15 @@ class CheckRequests:
         self._flush = flush
         self._broker_name = broker_name
         self._waiting: list[HalfMessage] = []
-        self._passed_over: set[str] = set()
+        self._skipped: set[str] = set()
 
     def begin_round(self) -> None:
         """Try skipped groups again."""
-        self._passed_over.clear()
+        self._skipped.clear()
 
-    def passes_over(self, group: str) -> bool:
+    def skips(self, group: str) -> bool:
         """Whether every producer of a group refused a request in this round."""
-        return group in self._passed_over
+        return group in self._skipped
 
     def add(self, half: HalfMessage) -> None:
         """Queue a half message, which has just been stored, for the next `ask`."""
@@ -74,7 +74,7 @@ class CheckRequests:
 
     def _ask(self, half: HalfMessage) -> bool:
         """Send the request, trying each producer of the group once; return whether one takes it."""
-        if half.producer_group in self._passed_over:
+        if half.producer_group in self._skipped:
             return False
         record = half.record
         header = CheckTransactionHeader(
@@ -96,5 +96,5 @@ class CheckRequests:
                 return True
             tried.append(channel)
         if tried:
-            self._passed_over.add(half.producer_group)
+            self._skipped.add(half.producer_group)
         return False

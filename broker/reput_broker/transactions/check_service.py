@@ -59,7 +59,7 @@ _SEARCH_BYTES_MAX: Final = 256 * 1024 * 1024
 _ADDED_BYTES: Final = 512
 
 
-class _Look(Enum):
+class _CheckResult(Enum):
     """The result of checking an open half message."""
 
     TOO_YOUNG = auto()
@@ -140,8 +140,8 @@ class TransactionCheckService:
         while offset < end and trio.current_time() < give_up_at:
             await trio.lowlevel.checkpoint()
             if transactions.state(offset) is HalfState.OPEN:  # not decided meanwhile
-                look = await self._look_at(offset, end, started_ms)
-                if look in (_Look.TOO_YOUNG, _Look.STUCK):
+                result = await self._check_one(offset, end, started_ms)
+                if result in (_CheckResult.TOO_YOUNG, _CheckResult.STUCK):
                     break
             if self._requests.is_full:
                 await self._requests.ask(self._is_open)
@@ -182,52 +182,52 @@ class TransactionCheckService:
 
     # -- one half message ----------------------------------------------------------------------------------
 
-    async def _look_at(self, offset: int, end: int, started_ms: int) -> _Look:
+    async def _check_one(self, offset: int, end: int, started_ms: int) -> _CheckResult:
         entry = read_entry(self._store, TRANS_HALF_TOPIC, HALF_QUEUE_ID, offset)
         half = None if entry.record is None else half_message_of(entry.record)
         if half is None:
             if entry.is_end:
-                return _Look.TOO_YOUNG
+                return _CheckResult.TOO_YOUNG
             log.error(
                 "half_message_unreadable", queue_offset=offset, hint="it is skipped: run reput store verify"
             )
             self._transactions.close(offset, HalfState.DISCARDED)
-            return _Look.CLOSED
-        if self._is_over(half):
+            return _CheckResult.CLOSED
+        if self._is_expired(half):
             return await self._discard(half)
         if half.record.store_timestamp_ms >= started_ms:
-            return _Look.TOO_YOUNG
+            return _CheckResult.TOO_YOUNG
         timeout_ms = int(self._options.timeout * 1000)
         age_ms = self._clock_ms() - half.first_stored_ms
         immunity_ms = half.immunity_ms(timeout_ms)
         if immunity_ms is None:
             if 0 <= age_ms < timeout_ms:
-                return _Look.TOO_YOUNG
+                return _CheckResult.TOO_YOUNG
         elif 0 <= age_ms < immunity_ms:
-            return await self._leave(half, end)
-        if self._requests.passes_over(half.producer_group):
-            return await self._leave(half, end)
+            return await self._skip(half, end)
+        if self._requests.skips(half.producer_group):
+            return await self._skip(half, end)
         return await self._ask_about(half)
 
-    async def _leave(self, half: HalfMessage, end: int) -> _Look:
+    async def _skip(self, half: HalfMessage, end: int) -> _CheckResult:
         unsearched = self._store.max_physical_offset - self._ops.marked_until
         if end - half.queue_offset < _SPAN_MAX and unsearched < _SEARCH_BYTES_MAX:
-            return _Look.STAYS
+            return _CheckResult.STAYS
         copy = await self._copy(half, None)
-        return self._stuck(half, copy) if isinstance(copy, PutStatus) else _Look.CLOSED
+        return self._stuck(half, copy) if isinstance(copy, PutStatus) else _CheckResult.CLOSED
 
-    def _is_over(self, half: HalfMessage) -> bool:
+    def _is_expired(self, half: HalfMessage) -> bool:
         """Whether it must not be checked any more (RocketMQ: needDiscard, needSkip)."""
         if half.check_times is not None and half.check_times >= self._options.check_max:
             return True
         return self._clock_ms() - half.first_stored_ms > self._config.store.file_reserved_time * 1000
 
-    async def _discard(self, half: HalfMessage) -> _Look:
+    async def _discard(self, half: HalfMessage) -> _CheckResult:
         await self._make_discard_topic()
         record = discarded_record(half)
         result = await self._puts.put(_size(record), lambda: record if self._is_open(half) else None)
         if result is None:
-            return _Look.CLOSED
+            return _CheckResult.CLOSED
         if result.status is not PutStatus.PUT_OK:
             return self._stuck(half, result.status)
         copy = HalfCopy(half.queue_offset, half.record.physical_offset)
@@ -241,20 +241,20 @@ class TransactionCheckService:
             checked=half.check_times or 0,
             hint="no producer has ended it; it is kept in TRANS_CHECK_MAX_TIME_TOPIC",
         )
-        return _Look.CLOSED
+        return _CheckResult.CLOSED
 
     async def _make_discard_topic(self) -> None:
         if self._tables.topics.get(TRANS_CHECK_MAX_TIME_TOPIC) is None:
             self._tables.topics.create_system(TRANS_CHECK_MAX_TIME_TOPIC, 1)
             await self._tables.topic_saver.save()
 
-    async def _ask_about(self, half: HalfMessage) -> _Look:
+    async def _ask_about(self, half: HalfMessage) -> _CheckResult:
         copy = await self._copy(half, (half.check_times or 0) + 1)
         if isinstance(copy, PutStatus):
             return self._stuck(half, copy)
         if copy is not None:
             self._requests.add(copy)
-        return _Look.CLOSED
+        return _CheckResult.CLOSED
 
     async def _copy(self, half: HalfMessage, check_times: int | None) -> HalfMessage | PutStatus | None:
         """Replace a half message by a copy at the end of the queue; None if it was decided
@@ -280,14 +280,14 @@ class TransactionCheckService:
         copy = self._transactions.open_copy(half)
         return copy is not None and copy.queue_offset == half.queue_offset
 
-    def _stuck(self, half: HalfMessage, status: PutStatus) -> _Look:
+    def _stuck(self, half: HalfMessage, status: PutStatus) -> _CheckResult:
         """Continue with the others if the store refuses only this message; else retry in a later
         round."""
         log.warning(
             "half_message_not_copied", topic=half.topic, queue_offset=half.queue_offset, detail=str(status)
         )
         is_illegal = status in (PutStatus.MESSAGE_ILLEGAL, PutStatus.PROPERTIES_SIZE_EXCEEDED)
-        return _Look.STAYS if is_illegal else _Look.STUCK
+        return _CheckResult.STAYS if is_illegal else _CheckResult.STUCK
 
 
 def _size(record: Record) -> int:

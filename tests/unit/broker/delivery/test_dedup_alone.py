@@ -10,7 +10,7 @@ import trio
 from delayed import DelayBench, bench_options
 from reput_broker.put.appender import StoredBefore
 from reput_broker.request import Refusal
-from reput_broker.retry.deduplication import Deduplication, Place, _side_by_side
+from reput_broker.retry.deduplication import Deduplication, Place, _are_consecutive
 from reput_broker.retry.message_content import content_of
 from reput_broker.store.results import PutResult
 from reput_protocol.properties import encode_properties
@@ -241,7 +241,7 @@ async def test_the_window_ends(tmp_path: Path) -> None:
 
 async def test_what_waits_for_its_time_is_no_record_of_a_block() -> None:
     stored = Place(0, 5, 1000, 1200, 1)
-    assert _side_by_side([stored], [200])
-    assert not _side_by_side([stored], [201])
+    assert _are_consecutive([stored], [200])
+    assert not _are_consecutive([stored], [201])
     waiting = stored._replace(content=content_of(b"x", encode_properties({"UNIQ_KEY": "a", **LEVEL})))
-    assert not _side_by_side([waiting], [200])
+    assert not _are_consecutive([waiting], [200])

@@ -7,9 +7,9 @@ import pytest
 from reput_broker.retry.retry_records import (
     REASON_BYTES_MAX,
     DeadLetterReason,
-    cut_reason,
+    reason_when_resent,
     returned_message,
-    why_resent_dead,
+    truncate_reason,
 )
 from reput_protocol.properties import encode_properties
 from reput_protocol.record.host import Host
@@ -85,12 +85,12 @@ def test_where_it_began_is_noted_once() -> None:
 def test_a_direct_send_has_one_try_more(
     times: int, limit: int, ordered: bool, expected: DeadLetterReason | None
 ) -> None:
-    assert why_resent_dead(times, limit, consumes_in_order=ordered) is expected
+    assert reason_when_resent(times, limit, consumes_in_order=ordered) is expected
 
 
 def test_a_reason_becomes_one_short_line() -> None:
-    assert cut_reason("a\nb\x01\x02c  ") == "a b  c"
-    long = cut_reason("ä" * 5000)
+    assert truncate_reason("a\nb\x01\x02c  ") == "a b  c"
+    long = truncate_reason("ä" * 5000)
     assert len(long.encode()) <= REASON_BYTES_MAX
     assert set(long) == {"ä"}
-    assert cut_reason("half \ud800 a character") == "half   a character"
+    assert truncate_reason("half \ud800 a character") == "half   a character"
