@@ -1,4 +1,4 @@
-"""`python -m reput_cli` is `reput`."""
+"""Run `reput` by `python -m reput_cli`."""
 
 from reput_cli.main import main
 

@@ -36,9 +36,9 @@ _DEFAULT_TOPIC = "reput-bench"
 
 @click.group()
 def command() -> None:
-    """Measure produce, consume, and the way from producer to waiting consumer.
+    """Measure producing, consuming, and the latency from a producer to a waiting consumer.
 
-    Figures depend on the machine and on the durability asked for: compare ratios from one run, not numbers from two.
+    Figures depend on the machine and on --ack: compare ratios within one run, not figures of different runs.
     """
 
 
@@ -48,13 +48,17 @@ def _bench_options(function: _Command) -> _Command:
             "--topic", default=_DEFAULT_TOPIC, show_default=True, help="Created with 4 queues if missing."
         ),
         click.option(
-            "--msgs", type=click.IntRange(min=1), default=100_000, show_default=True, help="In all."
+            "--msgs",
+            type=click.IntRange(min=1),
+            default=100_000,
+            show_default=True,
+            help="Total of all clients.",
         ),
-        click.option("--size", type=SIZE, default="1KiB", show_default=True, help="Bytes in a body."),
+        click.option("--size", type=SIZE, default="1KiB", show_default=True, help="Size of a body."),
         click.option(
             "--clients", type=click.IntRange(1, 256), default=1, show_default=True, help="Processes."
         ),
-        click.option("--csv", "csv_path", type=click.Path(path_type=Path), help="Append a row here."),
+        click.option("--csv", "csv_path", type=click.Path(path_type=Path), help="Append a row to this file."),
     ]
     for option in reversed(options):
         function = option(function)
@@ -66,24 +70,28 @@ def _produce_options(function: _Command) -> _Command:
     options = [
         click.option("--ack", type=acks, default="flushed", show_default=True),
         click.option(
-            "--inflight", type=click.IntRange(min=1), default=1, show_default=True, help="Unanswered sends."
+            "--inflight",
+            type=click.IntRange(min=1),
+            default=1,
+            show_default=True,
+            help="Sends without an answer yet.",
         ),
         click.option(
-            "--batch", type=click.IntRange(min=1), default=1, show_default=True, help="Messages a send."
+            "--batch", type=click.IntRange(min=1), default=1, show_default=True, help="Messages per send."
         ),
         click.option("--many", is_flag=True, help="Send bodies with send_many, in blocks of --batch."),
         click.option(
             "--rate",
             type=click.FloatRange(min=0, min_open=True),
-            help="Messages a second and client; latency is from the intended time.",
+            help="Messages per second and client; latency counts from the intended send time.",
         ),
-        click.option("--duration", type=DURATION, help="Stop after this time, whatever --msgs says."),
+        click.option("--duration", type=DURATION, help="Stop after this time, even before --msgs."),
         click.option(
             "--warmup",
             type=click.IntRange(min=0),
             default=1_000,
             show_default=True,
-            help="Messages before the clock starts.",
+            help="Messages sent before the measurement.",
         ),
     ]
     for option in reversed(options):
@@ -102,10 +110,10 @@ def produce(settings: Settings, clients: int, csv_path: Path | None, **knobs: An
 
 
 @command.command()
-@click.option("--verify", is_flag=True, help="Check that every body is what `bench produce` made.")
+@click.option("--verify", is_flag=True, help="Check that `bench produce` made every body.")
 @_bench_options
 def consume(settings: Settings, clients: int, csv_path: Path | None, verify: bool, **knobs: Any) -> int:
-    """Read what `bench produce` has left, every body and tag, from the first message on."""
+    """Read the body and tag of every message in the topic, from the first on."""
     plan = replace(_plan(settings, 1, **knobs), verify=verify)
     parts = [plan.queues[client::clients] for client in range(min(clients, len(plan.queues)))]
     plans = [replace(plan, queues=part, messages=plan.messages // len(parts)) for part in parts]
@@ -116,7 +124,7 @@ def consume(settings: Settings, clients: int, csv_path: Path | None, verify: boo
         raise CommandFailed(f"{errors} of {read} bodies are not what was produced", code=ExitCode.DAMAGE)
     if read == 0:
         raise CommandFailed(
-            f"{plan.topic} holds nothing", remedy="reput bench produce", code=ExitCode.NOT_FOUND
+            f"topic {plan.topic} is empty", remedy="reput bench produce", code=ExitCode.NOT_FOUND
         )
     return ExitCode.DONE
 
@@ -125,13 +133,13 @@ def consume(settings: Settings, clients: int, csv_path: Path | None, verify: boo
 @_produce_options
 @_bench_options
 def pubsub(settings: Settings, clients: int, csv_path: Path | None, **knobs: Any) -> int:
-    """Produce while one consumer process waits at each queue; latency is from making a body to receiving it."""
+    """Produce while a consumer process waits at each queue. Latency is from making a body to receiving it."""
     plan = _plan(settings, clients, **knobs)
     subscribers = [(run_subscriber, plan, number) for number in range(len(plan.queues))]
     producers = [(run_producer, plan, number) for number in range(clients)]
     with _pool(len(subscribers) + clients) as pool:
         waiting = _submit(pool, subscribers)
-        time.sleep(1.0)  # the subscribers take their place at the end of the queues
+        time.sleep(1.0)  # until the subscribers wait at the end of the queues
         sending = _submit(pool, producers)
         sent, received = _results(sending), _results(waiting)
     _report(settings, csv_path, "pubsub produce", sent, plan, clients)

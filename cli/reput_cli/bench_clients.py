@@ -1,7 +1,7 @@
-"""What one client process of a measurement does, the bodies that it sends, and what it reports.
+"""The client processes of a benchmark: their plan, the bodies they send, and their results.
 
-Plain functions on plain data, so that they can start anywhere. Messages are built inside the timed part, and a consumer
-reads every body and every tag.
+Plain functions on plain data, so that they can be pickled for a process pool. The time to build a message is part of
+the measurement, as is reading every body and tag.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _CHUNK_MESSAGES = 4_096
 
 @dataclass(frozen=True, slots=True)
 class BenchPlan:
-    """What to measure; every client gets the same plan and its own number."""
+    """A benchmark; every client gets the same plan and a number of its own."""
 
     server: str
     topic: str
@@ -47,7 +47,7 @@ class BenchPlan:
 
 
 def run_producer(plan: BenchPlan, client: int) -> ClientResult:
-    """Send until the plan's messages or its time are used up."""
+    """Send the plan's messages, or until its duration is over."""
     payloads = Payloads(plan.size)
     first = client * plan.messages
     with Producer(
@@ -103,8 +103,8 @@ def _send(
 
 
 def run_consumer(plan: BenchPlan, client: int) -> ClientResult:
-    """Read the plan's queues from their first message, each body and tag, until the plan's messages are read."""
-    del client  # the queues say which part is this client's
+    """Read the plan's queues from the first message on, until the number of messages is reached or they end."""
+    del client  # each client gets queues of its own in its plan
     check = Payloads(plan.size).check if plan.verify else None
     result = ClientResult()
     with PullConsumer(plan.server, group="reput-bench", timeout_s=plan.timeout_s) as consumer:
@@ -123,7 +123,7 @@ def run_consumer(plan: BenchPlan, client: int) -> ClientResult:
 
 
 def _pulls(consumer: PullConsumer, plan: BenchPlan) -> Iterator[Sequence[ReceivedMessage]]:
-    """Pull the plan's queues in turn, from their first messages to their ends."""
+    """Pull from the plan's queues alternately, from offset 0 to their ends."""
     offsets = dict.fromkeys(plan.queues, 0)
     left = plan.messages
     while offsets and left > 0:
@@ -144,7 +144,7 @@ def _pulls(consumer: PullConsumer, plan: BenchPlan) -> Iterator[Sequence[Receive
 
 
 def run_subscriber(plan: BenchPlan, client: int) -> ClientResult:
-    """Wait at the end of one queue for new messages; each latency is from making a body to holding it."""
+    """Wait at the end of one queue for new messages; a latency is from making a body to receiving it."""
     result = ClientResult()
     queue_id = plan.queues[client]
     with (
@@ -176,21 +176,20 @@ POOL_BYTES = 1 << 20
 class Payloads:
     """Makes and checks bodies of one size.
 
-    A body is its number, the time it was made (nanoseconds since 1970), and bytes cut from a random pool at a place
-    that the number decides: 4099 bytes after that of the number before, modulo `POOL_BYTES`. Equal seeds make equal
-    pools, so that a receiver can check what it got.
+    A body is its number, the time it was made in ns since 1970 (each 8 bytes, big endian), and bytes of a random pool
+    from position `number * 4099 % POOL_BYTES` on. A receiver with the same seed has the same pool and can check them.
     """
 
     def __init__(self, size: int, seed: int = 1) -> None:
         if size < _HEAD.size:
             raise ValueError(
-                f"bodies of {size} bytes are too small to be told apart; {_HEAD.size} is the least"
+                f"bodies of {size} bytes are too small to be told apart; the minimum is {_HEAD.size}"
             )
         self._fill_bytes = size - _HEAD.size
         self.pool = random.Random(seed).randbytes(POOL_BYTES + self._fill_bytes)
 
     def make(self, number: int, at_ns: int | None = None) -> bytes:
-        """Return body `number`, made now or, as it is to say, at `at_ns`."""
+        """Return body `number`, with the current time or `at_ns` as the time it was made."""
         start = number * 4099 % POOL_BYTES
         return (
             _HEAD.pack(number, time.time_ns() if at_ns is None else at_ns)
@@ -198,7 +197,7 @@ class Payloads:
         )
 
     def check(self, body: bytes) -> bool:
-        """Return whether a received body is one of ours, unchanged."""
+        """Return whether a received body is unchanged."""
         if len(body) != _HEAD.size + self._fill_bytes:
             return False
         start = _HEAD.unpack_from(body)[0] * 4099 % POOL_BYTES
@@ -206,20 +205,20 @@ class Payloads:
 
 
 def number_of(body: bytes) -> int:
-    """Return which body it is."""
+    """Return the number of a body."""
     number: int = _HEAD.unpack_from(body)[0]
     return number
 
 
 def made_at_ns(body: bytes) -> int:
-    """Return when a body was made."""
+    """Return when a body was made, in ns since 1970."""
     made: int = _HEAD.unpack_from(body)[1]
     return made
 
 
 @dataclass(slots=True)
 class ClientResult:
-    """What one client process did."""
+    """The figures of one client process."""
 
     messages: int = 0
     message_bytes: int = 0
@@ -229,17 +228,17 @@ class ClientResult:
 
     @property
     def rate(self) -> float:
-        """Messages a second."""
+        """Messages per second."""
         return self.messages / self.duration_s if self.duration_s else 0.0
 
 
 def percentile(ordered: Sequence[float], share: float) -> float:
-    """Return the value below which `share` of the ordered values lie."""
+    """Return the value below which `share` (0 to 1) of the ordered values are."""
     return ordered[min(len(ordered) - 1, int(len(ordered) * share))]
 
 
 def summarize(name: str, results: Sequence[ClientResult], facts: dict[str, Any]) -> dict[str, Any]:
-    """Return one flat object: the measurement, its figures, the host."""
+    """Return one flat object with the figures of all clients, `facts` and the host."""
     messages = sum(result.messages for result in results)
     duration_s = max(result.duration_s for result in results)
     rates = sorted(result.rate for result in results)
@@ -264,7 +263,7 @@ def summarize(name: str, results: Sequence[ClientResult], facts: dict[str, Any])
 
 
 def host_facts() -> dict[str, Any]:
-    """Return what must stand beside any figure: cores, memory, Python, our version."""
+    """Return what a reader needs to judge a figure: cores, memory, and the versions of Python, Reput and Linux."""
     memory_bytes = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     return {
         "cores": len(os.sched_getaffinity(0)),
@@ -276,7 +275,7 @@ def host_facts() -> dict[str, Any]:
 
 
 def write_csv(path: Path, row: dict[str, Any]) -> None:
-    """Append a row to a CSV file; its header is written when the file is new."""
+    """Append a row to a CSV file; a new file gets a header."""
     import csv
 
     fresh = not path.exists()

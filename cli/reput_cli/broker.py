@@ -1,4 +1,4 @@
-"""`reput broker ...`: the broker itself."""
+"""`reput broker ...`: a broker's runtime figures."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ _DECIMAL = re.compile(r"-?[0-9]{1,19}\.[0-9]{1,19}")
 
 @click.group()
 def command() -> None:
-    """Ask a broker about itself."""
+    """Show a broker's runtime figures."""
 
 
 @command.command()
 @shared_options
 def status(settings: Settings) -> int:
-    """Print the broker's runtime figures; in JSON, numbers and truth values are such."""
+    """Print the broker's runtime figures. In JSON they are numbers, booleans and strings."""
     with Admin(settings.server, timeout_s=settings.timeout_s) as admin:
         figures = admin.broker_status()
     printer = Printer(settings)
@@ -34,7 +34,7 @@ def status(settings: Settings) -> int:
 
 
 def _value(text: str) -> str | int | float | bool:
-    """Return what a figure is: on the wire, as RocketMQ has it, all of them are text."""
+    """Return a figure with its type: on the wire, as in RocketMQ, all figures are text."""
     if text in ("true", "false"):
         return text == "true"
     if _INTEGER.fullmatch(text):

@@ -1,4 +1,4 @@
-"""`reput consume`: read a topic, like `tail -f` or as a member of a group."""
+"""`reput consume`: print the messages of a topic, without a group or as a member of one."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import anyio
 import click
 from anyio.streams.memory import MemoryObjectSendStream
 
-from reput_cli import message_lines
+from reput_cli import rendering
 from reput_cli.options import Settings, shared_options
 from reput_cli.output import say, write_message
 from reput_cli.positions import Position, RangeType
@@ -30,8 +30,11 @@ from reput_protocol.record.message import MessageQueue
 _WAIT_S = 10.0
 _PULL_MESSAGES = 256
 _RETRY_S = 0.5
+_TAKE_S = 0.25
+"""How long a group member waits for a message before it looks at the connection and the ends of its queues."""
+_COMMIT_INTERVAL_S = 1.0
 _NO_GROUP = "TOOLS_CONSUMER"
-"""The group of RocketMQ's own tools: it is always there, and nobody looks at its progress."""
+"""The group of RocketMQ's tools: it always exists, and no consumer depends on its offsets."""
 _Spans: TypeAlias = dict[int, tuple[int, int | None]]
 _Batch: TypeAlias = list[ReceivedMessage]
 _AWAY = (ConnectFailed, ConnectionLost, RequestTimeout)
@@ -43,25 +46,29 @@ class TagsType(click.ParamType[str]):
     name = "tags"
 
     def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> str:
-        """Return the expression, or refuse one in which a tag is left out: RocketMQ passes over it in silence."""
+        """Return the expression. An empty tag is refused: RocketMQ would ignore it silently."""
         text = str(value)
         if not all(part.strip() for part in text.split("||")):
-            self.fail(f"{text!r} leaves out a tag; write tags joined by ||, such as 'a || b'", param, ctx)
+            self.fail(f"{text!r} has an empty tag; write tags joined by ||, such as 'a || b'", param, ctx)
         return text
 
 
 @click.command()
 @click.argument("topic")
 @click.option(
-    "-g", "--group", help="Consume as this group: its progress is kept. Without: no offset is touched."
+    "-g",
+    "--group",
+    help="Consume as a member of this group and commit its progress.  [default: commit nothing]",
 )
 @click.option(
     "-o", "--from", "span", type=RangeType(), default="earliest", show_default=True, metavar="START[:END]",
-    help="earliest, latest, an offset, -N (of each queue), @TIME, @-15m, or a range of these. A group's progress comes "
-    "first.",
+    help="earliest, latest, an offset, -N (of each queue), @TIME, @-15m, or a range of these. A group's committed "
+    "offset takes precedence.",
 )  # fmt: skip
 @click.option("-n", "--count", type=click.IntRange(min=1), help="Stop after this many messages.")
-@click.option("-e", "--end", "to_end", is_flag=True, help="Stop at the end seen at the start.")
+@click.option(
+    "-e", "--end", "to_end", is_flag=True, help="Stop at the messages stored when the command started."
+)
 @click.option(
     "-f",
     "--format",
@@ -69,9 +76,9 @@ class TagsType(click.ParamType[str]):
     help="%t topic, %q queue, %o offset, %i id, %I offset id, %k keys, %T tag, %v body, %s size, %d store time, "
     r"%h properties, %% percent; %v{hex}, %v{base64}, %v{json}; \n, \t.",
 )
-@click.option("--tag", type=TagsType(), default="*", help="Only these tags, as 'a || b'.")
+@click.option("--tag", type=TagsType(), default="*", help="Only these tags, such as 'a || b'.")
 @click.option(
-    "--sql", help="Only messages whose properties make this SQL92 expression true, as \"a > 5 AND b = 'x'\"."
+    "--sql", help="Only messages whose properties match this SQL92 expression, such as \"a > 5 AND b = 'x'\"."
 )
 @click.option("--no-wait", is_flag=True, help="Fail if TOPIC does not exist, instead of waiting for it.")
 @shared_options
@@ -89,9 +96,9 @@ def command(
 ) -> int:
     """Print the messages of TOPIC and wait for more.
 
-    On a terminal, readable blocks; on a pipe, JSON lines. Ctrl-C ends; a group keeps what it has printed. Without an
-    end to reach, a TOPIC that does not exist yet and a broker that goes away are waited for. Damaged messages are named
-    on stderr and passed over; the exit code is then 7.
+    Prints readable blocks on a terminal and JSON lines on a pipe. Ctrl-C ends it; with --group, printed messages are
+    committed. Unless the range has an end, it waits for a TOPIC that does not exist yet and for a broker that is
+    away. Damaged messages are reported on stderr and skipped; the exit code is then 7.
     """
     if sql is not None and tag != "*":
         raise click.UsageError(
@@ -124,7 +131,7 @@ def command(
 
 
 def _wait_for_topic(settings: Settings, admin: blocking.Admin, topic: str) -> TopicConfig:
-    """Return the settings of a topic once it exists; everything in it comes after the command."""
+    """Return the settings of a topic once it exists."""
     if not settings.quiet:
         say(f"topic {topic!r} does not exist yet; waiting for it (--no-wait fails instead)")
     while True:
@@ -135,12 +142,12 @@ def _wait_for_topic(settings: Settings, admin: blocking.Admin, topic: str) -> To
 
 def _renderer(settings: Settings, text: str | None) -> Callable[[ReceivedMessage], str]:
     if text is not None:
-        return message_lines.compile_format(text)
-    return message_lines.renderer(settings)
+        return rendering.compile_format(text)
+    return rendering.renderer(settings)
 
 
 async def _run_until_interrupted(run: Callable[[_Spans], Awaitable[None]], spans: _Spans) -> bool:
-    """Run, and return whether Ctrl-C ended it. What a group has printed by then is committed all the same."""
+    """Run, and return whether Ctrl-C ended it. A group member commits what it has printed in both cases."""
     interrupted = False
     async with anyio.create_task_group() as tasks:
 
@@ -159,7 +166,7 @@ async def _run_until_interrupted(run: Callable[[_Spans], Awaitable[None]], spans
 
 @dataclass(slots=True)
 class _Follower:
-    """Reads all queues of a topic at once and prints what comes; commits nothing."""
+    """Reads all queues of a topic concurrently and prints their messages; commits nothing."""
 
     settings: Settings
     topic: str
@@ -168,12 +175,12 @@ class _Follower:
     render: Callable[[ReceivedMessage], str]
     remaining: int | None
     patient: bool
-    """Whether there is no end to reach: a broker that goes away is waited for."""
+    """Whether the range has no end: a broker that is away is then waited for."""
     has_met_damage: bool = False
     _away: bool = False
 
     async def run(self, spans: dict[int, tuple[int, int | None]]) -> None:
-        """Follow each queue from its start to its end, or for ever where the end is None."""
+        """Read each queue from its start to its end, or forever if the end is None."""
         send, receive = anyio.create_memory_object_stream[_Batch](1)
         async with (
             PullConsumer(
@@ -189,7 +196,7 @@ class _Follower:
                     self._print(batch)
                     if self.remaining == 0:
                         break
-                # While the stream is open: a reader that holds a batch for it would take its end for a failure.
+                # Before the stream is closed: a reader that is sending would otherwise raise.
                 readers.cancel_scope.cancel()
 
     async def _read_queue(
@@ -236,24 +243,20 @@ class _Follower:
                     return
 
     async def _wait_for_the_broker(self, error: ReputError) -> None:
-        """Whoever waits for more waits for the broker too, and says so once."""
+        """Sleep before the next attempt; the first one prints a note."""
         if not self._away and not self.settings.quiet:
             say(f"{error}; waiting until it is back")
         self._away = True
         await anyio.sleep(_RETRY_S)
 
 
-_LOOK_ROUND_S = 0.25
-_COMMIT_INTERVAL_S = 1.0
-
-
 def print_message(message: ReceivedMessage, render: Callable[[ReceivedMessage], str]) -> bool:
-    """Print a message, or name its damage on stderr; return whether it was whole."""
+    """Print a message, or report its damage on stderr; return whether it was undamaged."""
     try:
-        _ = message.raw_body  # checks it, whatever of it is to be shown
+        _ = message.raw_body  # checks the CRC even if the format does not print the body
         line = render(message)
     except DamagedMessage as error:
-        say(f"{error}; going on with the next")
+        say(f"{error}; skipped")
         return False
     write_message(line)
     return True
@@ -261,7 +264,7 @@ def print_message(message: ReceivedMessage, render: Callable[[ReceivedMessage], 
 
 @dataclass(slots=True)
 class GroupFollower:
-    """Prints what falls to this member of a group; what was printed counts as handled."""
+    """Prints the messages that this member of a group is assigned; a printed message counts as consumed."""
 
     settings: Settings
     topic: str
@@ -271,12 +274,12 @@ class GroupFollower:
     render: Callable[[ReceivedMessage], str]
     remaining: int | None
     patient: bool
-    """Whether there is no end to reach: a broker that goes away is waited for."""
+    """Whether the range has no end: a broker that is away is then waited for."""
     has_met_damage: bool = False
 
     async def run(self, spans: Mapping[int, tuple[int, int | None]]) -> None:
-        """Follow the queues that are ours, each from where the group is, or from its start, to its end."""
-        # The command says itself what its user has to know.
+        """Read the assigned queues, each from the group's offset, else from its start, to its end."""
+        # The command itself prints what its user needs: the client's log would repeat it.
         logging.getLogger("reput_client").addHandler(logging.NullHandler())
 
         def start(queue: MessageQueue) -> int:
@@ -294,7 +297,7 @@ class GroupFollower:
         ) as consumer:
             ends = {queue_id: end for queue_id, (_, end) in spans.items() if end is not None}
             while self.remaining != 0:
-                message = await consumer.take(_LOOK_ROUND_S)
+                message = await consumer.take(_TAKE_S)
                 if message is not None:
                     self._print(consumer, message, ends)
                 elif self._is_over(consumer, ends):
@@ -306,7 +309,7 @@ class GroupFollower:
         queue = message.queue
         end = ends.get(queue.queue_id) if queue.topic == self.topic else None
         if end is not None and message.queue_offset >= end:
-            return  # for whoever consumes on; it stays unhandled, so nothing from it on is committed
+            return  # not done: no offset from here on is committed, and the next consumer gets it
         if not print_message(message, self.render):
             self.has_met_damage = True
         consumer.done(message)
@@ -314,7 +317,7 @@ class GroupFollower:
             self.remaining -= 1
 
     def _is_over(self, consumer: Consumer, ends: Mapping[int, int]) -> bool:
-        """Whether every queue that is ours has reached its end; the other members see to theirs."""
+        """Return whether every queue assigned to this member has reached its end."""
         if self.patient or not consumer.connected:
             return False
         positions = {
@@ -325,13 +328,13 @@ class GroupFollower:
         return all(position >= ends.get(queue_id, 0) for queue_id, position in positions.items())
 
     async def _wait_for_the_broker(self, consumer: Consumer) -> None:
-        """Whoever waits for more waits for the broker too, and says so once."""
+        """Wait until the consumer is connected again, and print the messages that it still holds."""
         lost = ConnectionLost(self.settings.server, "the broker closed it")
         if not self.patient:
             raise lost
         if not self.settings.quiet:
             say(f"{lost}; waiting until it is back")
         while not consumer.connected and not consumer.closed:
-            message = await consumer.take(_LOOK_ROUND_S)
+            message = await consumer.take(_TAKE_S)
             if message is not None:
                 self._print(consumer, message, {})

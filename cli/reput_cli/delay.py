@@ -1,4 +1,4 @@
-"""`reput delay ...`: messages that wait for their time."""
+"""`reput delay ...`: delayed messages."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _COLUMNS = ("deliver_at", "due_in_s", "topic", "queue", "level", "message_id", "
 
 @click.group()
 def command() -> None:
-    """List and cancel messages that wait for their time."""
+    """List and cancel delayed messages."""
 
 
 @command.command(name="list")
@@ -32,11 +32,11 @@ def command() -> None:
     type=click.IntRange(1, 1_000_000),
     default=100,
     show_default=True,
-    help="At most so many.",
+    help="At most this many.",
 )
 @shared_options
 def list_delayed(settings: Settings, topic: str | None, key: str | None, count: int) -> int:
-    """List the messages that wait, the soonest first."""
+    """List the delayed messages that are not delivered yet, the next one first."""
     with Admin(settings.server, timeout_s=settings.timeout_s) as admin:
         messages = admin.list_delayed(topic=topic, key=key, max_messages=count)
     _print(Printer(settings), messages)
@@ -44,12 +44,12 @@ def list_delayed(settings: Settings, topic: str | None, key: str | None, count: 
 
 
 @command.command()
-@click.option("-t", "--topic", required=True, help="Topic that the messages are for.")
-@click.option("-k", "--key", required=True, help="One of their keys, or a message_id.")
+@click.option("-t", "--topic", required=True, help="Topic they will be delivered to.")
+@click.option("-k", "--key", required=True, help="Key or message_id.")
 @click.option("--dry-run", is_flag=True, help="Only list what would be cancelled.")
 @shared_options
 def cancel(settings: Settings, topic: str, key: str, dry_run: bool) -> int:
-    """Cancel messages that wait; says of each whether that was in time, and exits with 1 if it was not for one."""
+    """Cancel delayed messages and print the outcome for each. Exits with 1 if one had already been delivered."""
     printer = Printer(settings)
     with Admin(settings.server, timeout_s=settings.timeout_s) as admin:
         if dry_run:
@@ -71,7 +71,7 @@ def cancel(settings: Settings, topic: str, key: str, dry_run: bool) -> int:
     late = sum(result.outcome is CancelOutcome.DELIVERED for result in results)
     if late:
         raise CommandFailed(
-            f"{late} of {len(results)} messages had been delivered already",
+            f"{late} of {len(results)} messages had already been delivered",
             remedy=f"reput message find -t {topic} -k {key}",
         )
     return ExitCode.DONE

@@ -1,4 +1,4 @@
-"""`reput dev`: a broker to try things on, gone without a trace at exit."""
+"""`reput dev`: a broker in a temporary directory that is deleted at exit."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ if TYPE_CHECKING:
 )
 @click.option("--http-port", type=int, help="Port of metrics and health.")
 def command(port: int, http_port: int | None) -> int:
-    """Run a broker with small files in a temporary directory; everything it stored is removed at exit.
+    """Run a broker with small files in a temporary directory, which is deleted at exit.
 
-    It ends on Ctrl-C, and when its terminal is closed. However full the disk is, nothing is deleted early or refused
-    because of it before it is really full.
+    It ends on Ctrl-C, or when its terminal is closed. It deletes or refuses no message because the disk is filling
+    up, until the disk is full.
     """
     from reput_broker.config.loading import load_config
     from reput_broker.serve import run_broker

@@ -1,6 +1,6 @@
-"""Turn what went wrong into at most three lines and an exit code.
+"""Turn an exception into an exit code and at most three lines: what failed, why, and what to do.
 
-The lines say what failed, why, and what to do. `-vv` adds the traceback.
+`-vv` adds the traceback.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from reput_protocol.printable import printable, printable_lines
 
 
 class CommandFailed(Exception):
-    """A failure that a command has worded itself."""
+    """A failure with its text for the user: what failed, the reason, the remedy, and the exit code."""
 
     def __init__(
         self,
@@ -34,16 +34,16 @@ class CommandFailed(Exception):
 
 
 def report_failure(error: BaseException) -> int:
-    """Print `error` for a person on stderr and return the exit code that stands for it."""
+    """Print `error` on stderr and return its exit code."""
     if isinstance(error, BaseExceptionGroup):
-        # Tasks that ran side by side failed together; what a person can act on is the first of them.
+        # Of concurrent tasks that failed together, the first error is reported.
         leaves = _leaves(error)
         pipes = [leaf for leaf in leaves if isinstance(leaf, BrokenPipeError)]
         return report_failure((pipes or leaves)[0])
     if isinstance(error, click.exceptions.Exit):
         return error.exit_code
     if isinstance(error, click.Abort):
-        print(file=sys.stderr)  # a question was left without an answer
+        print(file=sys.stderr)  # ends the line of the unanswered prompt
     if isinstance(error, click.Abort | KeyboardInterrupt):
         return ExitCode.INTERRUPTED
     if isinstance(error, click.ClickException):
@@ -56,7 +56,7 @@ def report_failure(error: BaseException) -> int:
     print(f"error: {printable_lines(failure.what)}", file=sys.stderr)
     if failure.reason:
         lines = [line.removeprefix("  ") for line in printable_lines(failure.reason).splitlines()]
-        # Lines belong below each other: the place in an expression, and what points at it.
+        # Aligned: the second line of a syntax error points into the first.
         print("  reason: " + "\n          ".join(lines), file=sys.stderr)
     if failure.remedy:
         print(f"  try:    {printable(failure.remedy)}", file=sys.stderr)
@@ -72,13 +72,13 @@ def _leaves(error: BaseException) -> list[BaseException]:
 
 
 def _close_stdout() -> None:
-    """Keep the interpreter from complaining at exit that the reader of our output has gone."""
+    """Close stdout now, so that the interpreter does not report the broken pipe at exit."""
     with contextlib.suppress(OSError):
         sys.stdout.close()
 
 
 def _topic_remedy(text: str) -> str:
-    """Return what to do about a topic that is not there: one that the broker makes by itself is not created."""
+    """Return the remedy for a missing topic. A system topic is not suggested for creation: the broker makes it."""
     name = re.search(r"topic '([^']+)'", text)
     if name is None:
         return "reput topic list"
@@ -88,7 +88,7 @@ def _topic_remedy(text: str) -> str:
 
 
 def worded(error: BaseException) -> CommandFailed:
-    """Word any error: the client's and the protocol's by their kind, everything else as it is."""
+    """Return any error as a `CommandFailed`; the table has the exit code and remedy of each class."""
     if isinstance(error, CommandFailed):
         return error
     from reput_client import errors as client_errors

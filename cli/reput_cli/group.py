@@ -1,4 +1,4 @@
-"""`reput group ...`: consumer groups, who is in them, and how far they have come."""
+"""`reput group ...`: consumer groups, their members and their progress."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from reput_protocol.printable import counted, printable
 
 @click.group()
 def command() -> None:
-    """List, describe, create, alter and delete consumer groups; see their members; set their offsets."""
+    """List, describe, create, alter and delete consumer groups; list members; set offsets."""
 
 
 command.add_command(reset)
@@ -36,7 +36,7 @@ command.add_command(clone)
 @click.option("-a", "--all", "show_all", is_flag=True, help="System groups too.")
 @shared_options
 def list_groups(settings: Settings, show_all: bool) -> int:
-    """List the groups with their members and their lag."""
+    """List the groups with their number of members and their lag."""
     with _admin(settings) as admin:
         groups = [one for one in admin.list_groups() if show_all or not is_system_group(one.group)]
     printer = Printer(settings)
@@ -63,9 +63,9 @@ def list_groups(settings: Settings, show_all: bool) -> int:
 @click.option("--topic", help="Only this topic.")
 @shared_options
 def describe(settings: Settings, group: str, topic: str | None) -> int:
-    """Show how far GROUP has come in each queue, and which member has it.
+    """Show the progress of GROUP in each queue, and the member that has the queue.
 
-    What is in flight, which member pulls and when the group last committed is known since the broker's start.
+    Messages in flight, members and commit times are known only since the broker's start.
     """
     with _admin(settings) as admin:
         found = admin.describe_group(group, topic)
@@ -93,7 +93,7 @@ def describe(settings: Settings, group: str, topic: str | None) -> int:
         named = [(name, *rest[:-1], member, rest[-1]) for name, member, *rest in rows]
         printer.rows(["topic", *columns[:-1], "member", last], named)
         return ExitCode.DONE
-    # A table for each member's queues of a topic: with names as long as theirs beside the numbers none fits.
+    # One table for each topic and member: with both names as columns, no table would fit a terminal.
     rows.sort(key=lambda row: (row[0], row[1] or "", row[2]))
     for (name, member), of_member in groupby(rows, key=itemgetter(0, 1)):
         holder = "no member" if member is None else f"member {member}"
@@ -106,7 +106,7 @@ def describe(settings: Settings, group: str, topic: str | None) -> int:
 @click.argument("group")
 @shared_options
 def members(settings: Settings, group: str) -> int:
-    """List the members of GROUP that are online, with how many queues each has."""
+    """List the members of GROUP that are online, with their number of queues."""
     with _admin(settings) as admin:
         found = admin.describe_group(group)
     printer = Printer(settings)
@@ -136,10 +136,12 @@ def members(settings: Settings, group: str) -> int:
 
 @command.command()
 @click.argument("group")
-@click.option("--retry-max", type=click.IntRange(min=0), help="Retries before a message is dead.")
+@click.option(
+    "--retry-max", type=click.IntRange(min=0), help="Retries before a message becomes a dead letter."
+)
 @shared_options
 def create(settings: Settings, group: str, retry_max: int | None) -> int:
-    """Create GROUP; nothing changes if it exists. Needed only where the broker creates none by itself."""
+    """Create GROUP; an existing group is not changed. Needed only where the broker does not create groups itself."""
     with _admin(settings) as admin:
         try:
             admin.group_config(group)
@@ -148,20 +150,24 @@ def create(settings: Settings, group: str, retry_max: int | None) -> int:
             admin.put_group(config if retry_max is None else replace(config, retry_max_times=retry_max))
             Printer(settings).note(f"group {group} created")
             return ExitCode.DONE
-    Printer(settings).note(f"group {group} exists already")
+    Printer(settings).note(f"group {group} already exists")
     return ExitCode.DONE
 
 
 @command.command()
 @click.argument("group")
-@click.option("--retry-max", type=click.IntRange(min=0), help="Retries before a message is dead.")
-@click.option("--enable/--disable", "consume", default=None, help="Whether the group may consume at all.")
-@click.option("--broadcast/--no-broadcast", default=None, help="Whether every member may get every message.")
+@click.option(
+    "--retry-max", type=click.IntRange(min=0), help="Retries before a message becomes a dead letter."
+)
+@click.option("--enable/--disable", "consume", default=None, help="Whether the group may consume.")
+@click.option(
+    "--broadcast/--no-broadcast", default=None, help="Whether the group may consume by broadcasting."
+)
 @shared_options
 def alter(
     settings: Settings, group: str, retry_max: int | None, consume: bool | None, broadcast: bool | None
 ) -> int:
-    """Change what GROUP may do, at once and for members that are online too."""
+    """Change the settings of GROUP. They apply at once, also to members that are online."""
     if retry_max is None and consume is None and broadcast is None:
         raise CommandFailed("nothing to change", remedy="--disable, or --retry-max N", code=ExitCode.USAGE)
     with _admin(settings) as admin:
@@ -184,16 +190,22 @@ def alter(
 
 @command.command()
 @click.argument("group")
-@click.option("--keep-offsets", is_flag=True, help="Keep the group's progress, for when it comes back.")
+@click.option(
+    "--keep-offsets",
+    is_flag=True,
+    help="Keep the committed offsets.",
+)
 @click.option("--dry-run", is_flag=True, help="Only say what would be deleted.")
 @click.option(
-    "--force", is_flag=True, help="Although members are online: with automatic creation they make it again."
+    "--force",
+    is_flag=True,
+    help="Delete it even if members are online. With automatic creation they create it again.",
 )
 @shared_options
 def delete(settings: Settings, group: str, keep_offsets: bool, dry_run: bool, force: bool) -> int:
-    """Delete GROUP with its progress and its retry topic; asks for the name unless --yes is given.
+    """Delete GROUP, its committed offsets and its retry topic. Asks for the name unless --yes is given.
 
-    Dead letters stay; they are in a topic of their own.
+    Its dead letters stay, in the topic %DLQ%GROUP.
     """
     printer = Printer(settings)
     with _admin(settings) as admin:
@@ -224,7 +236,7 @@ def delete(settings: Settings, group: str, keep_offsets: bool, dry_run: bool, fo
 
 
 def _messages_in(admin: Admin, topic: str) -> int | None:
-    """Return how many messages a topic has, None if there is no such topic."""
+    """Return the number of messages in a topic, None if it does not exist."""
     try:
         stats = admin.topic_stats(topic)
     except TopicNotFound:
@@ -241,7 +253,7 @@ def _headline(found: GroupDescription) -> str:
 
 def _state(group: GroupSummary) -> str:
     if group.has_conflict:
-        return "conflict"  # its members subscribe to different things
+        return "conflict"  # the subscriptions of its members differ
     if not group.exists:
         return "undefined"  # it has offsets or members, but no settings
     return "ok" if group.consume_enable else "disabled"
@@ -252,7 +264,7 @@ def _age(printer: Printer, millis: int) -> str | float:
 
 
 def _lag_age(printer: Printer, lag: int, millis: int) -> str | float | None:
-    """Return the age of what is behind; None while the broker has not looked at it yet."""
+    """Return the age of the lag; None until the broker has measured it."""
     return None if lag and not millis else _age(printer, millis)
 
 

@@ -1,4 +1,4 @@
-"""`reput group reset | skip | clone`: set where a group goes on, after showing what that means."""
+"""`reput group reset | skip | clone`: set the offsets of a group, after showing the old and new ones."""
 
 from __future__ import annotations
 
@@ -22,19 +22,19 @@ _LATEST_MS = -1
 
 
 class PositionType(click.ParamType[Position]):
-    """A place in a queue, in the words of `reput consume -o`."""
+    """A position in a queue, written as for `reput consume -o`."""
 
     name = "position"
 
     def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> Position:
-        """Parse the text, or say which forms there are."""
+        """Return the position; other text is refused with the valid forms."""
         if isinstance(value, Position):
             return value
         position = RangeType.parse(str(value))
         if position is None:
             raise click.BadParameter(
-                f"{str(value)!r} is no position: write earliest, latest, an offset, -N for the last N of each queue, "
-                "@2026-01-02T03:04:05Z or @-15m",
+                f"{str(value)!r} is not a position: write earliest, latest, an offset, -N for the last N of each "
+                "queue, @2026-01-02T03:04:05Z or @-15m",
                 ctx,
                 param,
             )
@@ -42,10 +42,10 @@ class PositionType(click.ParamType[Position]):
 
 
 def _shown_first(command: Any) -> Any:
-    """Give a command the options of those that set offsets."""
+    """Add the options of the commands that set offsets."""
     command = click.option("--dry-run", is_flag=True, help="Only show what would be set.")(command)
     return click.option(
-        "--force", is_flag=True, help="Although members are online: they are told to go on there."
+        "--force", is_flag=True, help="Proceed even if members are online; they jump to the new offsets."
     )(command)
 
 
@@ -59,7 +59,7 @@ def _shown_first(command: Any) -> Any:
     metavar="POSITION",
     help="earliest, latest, an offset, -N (the last N of each queue), @TIME or @-15m.",
 )
-@click.option("--shift", type=int, metavar="N", help="So many messages forward, or back if negative.")
+@click.option("--shift", type=int, metavar="N", help="N messages forward, or back if N is negative.")
 @click.option("--queue", "queue_id", type=click.IntRange(min=0), help="Only this queue.")
 @_shown_first
 @shared_options
@@ -73,13 +73,15 @@ def reset(
     dry_run: bool,
     force: bool,
 ) -> int:
-    """Set where GROUP goes on in TOPIC, forward or back; asks for the group's name unless --yes is given.
+    """Set the offsets of GROUP in TOPIC, forward or back. Asks for the group's name unless --yes is given.
 
-    Write --to=-10 and --shift=-10 where the number is negative.
+    Write negative numbers as --to=-10 and --shift=-10.
     """
     if (position is None) == (shift is None):
         raise CommandFailed(
-            "where to is not clear", remedy="one of --to POSITION and --shift N", code=ExitCode.USAGE
+            "the new position is missing or given twice",
+            remedy="one of --to POSITION and --shift N",
+            code=ExitCode.USAGE,
         )
     where = {"shift": shift} if position is None else _where(position)
     with _admin(settings) as admin:
@@ -91,7 +93,9 @@ def reset(
 @click.argument("group")
 @click.argument("topic")
 @click.option("--queue", "queue_id", type=click.IntRange(min=0), help="Only this queue.")
-@click.option("--count", type=click.IntRange(min=1), help="Only so many messages.  [default: all that wait]")
+@click.option(
+    "--count", type=click.IntRange(min=1), help="Skip this many messages.  [default: all up to the end]"
+)
 @_shown_first
 @shared_options
 def skip(
@@ -103,9 +107,9 @@ def skip(
     dry_run: bool,
     force: bool,
 ) -> int:
-    """Have GROUP pass over messages of TOPIC that it has not consumed: all that wait, or the next --count of a queue.
+    """Skip messages of TOPIC that GROUP has not consumed: all of them, or the next --count of each queue.
 
-    They stay in the topic; other groups see them. Asks for the group's name unless --yes is given.
+    They stay in the topic for other groups. Asks for the group's name unless --yes is given.
     """
     with _admin(settings) as admin:
         if count is None:
@@ -122,13 +126,13 @@ def skip(
 @_shown_first
 @shared_options
 def clone(settings: Settings, source: str, target: str, topic: str | None, dry_run: bool, force: bool) -> int:
-    """Have group TARGET go on where group SOURCE is; asks for the target's name unless --yes is given."""
+    """Copy the offsets of group SOURCE to group TARGET. Asks for the target's name unless --yes is given."""
     with _admin(settings) as admin:
         plan = admin.clone_offsets(source, target, topic, dry_run=True)
         if not _confirmed(settings, admin, target, plan, "clone", dry_run=dry_run, force=force):
             return ExitCode.DONE
         done = admin.clone_offsets(source, target, topic)
-    Printer(settings).note(f"group {target} goes on where {source} was, in {counted(len(done), 'queue')}")
+    Printer(settings).note(f"group {target} continues where {source} was, in {counted(len(done), 'queue')}")
     return ExitCode.DONE
 
 
@@ -150,10 +154,10 @@ def _apply(
     dry_run: bool,
     force: bool,
 ) -> int:
-    """Show a plan, ask, and set exactly what was shown."""
+    """Show a plan, ask, and set exactly the offsets shown."""
     if _confirmed(settings, admin, group, plan, verb, dry_run=dry_run, force=force):
         admin.set_offsets(group, plan)
-        Printer(settings).note(f"group {group} goes on there, in {counted(len(plan), 'queue')}")
+        Printer(settings).note(f"group {group} continues there, in {counted(len(plan), 'queue')}")
     return ExitCode.DONE
 
 
@@ -167,7 +171,7 @@ def _confirmed(
     dry_run: bool,
     force: bool,
 ) -> bool:
-    """Show what would be set; tell whether it should be. Refuses while members are online, unless forced."""
+    """Show the plan and return whether to apply it. Raises while members are online, unless `force` is set."""
     printer = Printer(settings)
     found = _description(admin, group)
     before = (
@@ -198,8 +202,8 @@ def _confirmed(
     if found and found.members and not force:
         raise CommandFailed(
             f"group {group} was not changed",
-            reason=f"{counted(found.summary.members, 'member')} online, and going on meanwhile",
-            remedy="stop them, or --force, which tells them to go on there",
+            reason=f"{counted(found.summary.members, 'member')} online, which would continue from their own offsets",
+            remedy="stop them, or --force, which makes them jump to the new offsets",
         )
     if not settings.yes and click.prompt(f"type the group's name to {verb} it", err=True) != group:
         raise CommandFailed(f"group {group} was not changed", reason="the name was not typed")
@@ -210,7 +214,7 @@ def _description(admin: Admin, group: str) -> GroupDescription | None:
     try:
         return admin.describe_group(group)
     except GroupNotFound:
-        return None  # the target of a clone, which is made by it
+        return None  # the target of a clone, which the clone creates
 
 
 def _admin(settings: Settings) -> Admin:

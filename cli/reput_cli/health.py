@@ -1,4 +1,4 @@
-"""`reput health`: one question to the broker's health page."""
+"""`reput health`: ask the broker's health page whether it is ready."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ def _default_url() -> str:
 @click.option(
     "--url",
     default=_default_url,
-    help="The page to ask; without a path, /readyz.  [default: http://127.0.0.1:10913/readyz]",
+    help="Page to fetch; the path defaults to /readyz.  [default: http://127.0.0.1:10913/readyz]",
 )
 @click.option("-q", "--quiet", is_flag=True, help="Only the exit code.")
 def command(url: str, quiet: bool) -> int:
-    """Exit 0 if the broker answers that it is ready, 1 if it answers otherwise, 3 if it does not answer."""
+    """Exit with 0 if the broker is ready, 1 if it answers that it is not, 3 if it does not answer."""
     try:
         if urlsplit(url).path in ("", "/"):
             url = url.rstrip("/") + "/readyz"
@@ -46,12 +46,12 @@ def command(url: str, quiet: bool) -> int:
         raise CommandFailed(
             f"no answer from {url}",
             reason=str(error),
-            remedy="reput serve, or --url http://HOST:PORT with the port that the broker's log names as `http` in "
+            remedy="reput serve, or --url http://HOST:PORT with the port that the broker logs as `http` in "
             "broker_ready (option http_port)",
             code=ExitCode.CANNOT_CONNECT,
         ) from error
     except ValueError as error:
-        raise CommandFailed(f"{url!r} is no URL", reason=str(error), code=ExitCode.USAGE) from error
+        raise CommandFailed(f"{url!r} is not a URL", reason=str(error), code=ExitCode.USAGE) from error
 
 
 def _failing_checks(error: urllib.error.HTTPError) -> str:

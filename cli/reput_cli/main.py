@@ -1,4 +1,4 @@
-"""Start the command line: Ctrl-C ends it without a traceback, also while its modules are still being imported."""
+"""Start the command line. Ctrl-C ends it without a traceback, even while its modules are being imported."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def main() -> NoReturn:
 
 
 def _run() -> int:
-    # Here and not above: whatever takes long to import is imported where an interrupt is caught.
+    # Imported here because `main` catches an interrupt here.
     from reput_cli.failures import report_failure
     from reput_cli.root import root
 

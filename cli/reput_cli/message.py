@@ -1,57 +1,55 @@
-"""`reput message ...`: single messages."""
+"""`reput message ...`: find and print single messages."""
 
 from __future__ import annotations
 
 import click
 
-from reput_cli import message_lines
+from reput_cli import rendering
 from reput_cli.failures import CommandFailed
 from reput_cli.options import Settings, shared_options
 from reput_cli.output import Printer, write_message
-from reput_cli.positions import TimeType
+from reput_cli.positions import TIME
 from reput_client.blocking import Admin
 from reput_protocol.errors import NotFound
 from reput_protocol.exit_codes import ExitCode
 
-TIME = TimeType()
-
 
 @click.group()
 def command() -> None:
-    """Look at single messages."""
+    """Find and print single messages."""
 
 
 @command.command()
 @click.argument("message_id")
 @shared_options
 def get(settings: Settings, message_id: str) -> int:
-    """Print the message with this offset message id (32 or 56 hexadecimal digits, as a send prints it)."""
+    """Print the message with this offset message id: 32 or 56 hexadecimal digits, as `reput produce` prints it."""
     with Admin(settings.server, timeout_s=settings.timeout_s) as admin:
         try:
             message = admin.view_message(message_id)
         except NotFound as error:
             raise CommandFailed(
                 f"no message has the offset message id {message_id}",
-                reason="there is none at the place in the log that it stands for; it may have been deleted",
-                remedy=f"for a message_id, which is the producer's own: reput message find TOPIC {message_id}",
+                reason="there is no message at the log offset that it contains; it may have been deleted",
+                remedy=f"for a message_id, which the producer makes: reput message find TOPIC {message_id}",
                 code=ExitCode.NOT_FOUND,
             ) from error
-    write_message(message_lines.renderer(settings)(message))
+    write_message(rendering.renderer(settings)(message))
     return ExitCode.DONE
 
 
 @command.command()
 @click.argument("names", metavar="TOPIC KEY", nargs=-1)
-@click.option("-t", "--topic", help="Topic of the messages, instead of the argument.")
-@click.option("-k", "--key", help="One of their keys, or a message_id, instead of the argument.")
+@click.option("-t", "--topic", help="Topic, instead of the argument.")
+@click.option("-k", "--key", help="Key or message_id, instead of the argument.")
 @click.option(
-    "-n", "--count", type=click.IntRange(1, 64), default=32, show_default=True, help="At most so many."
+    "-n", "--count", type=click.IntRange(1, 64), default=32, show_default=True, help="At most this many."
 )
 @click.option(
     "--between",
     type=(TIME, TIME),
     metavar="TIME TIME",
-    help="Stored between these: 2026-01-02T03:04:05Z, or -15m.",
+    help="Stored between these times: 2026-01-02T03:04:05Z, or -15m.",
 )
 @shared_options
 def find(
@@ -62,16 +60,16 @@ def find(
     count: int,
     between: tuple[int, int] | None,
 ) -> int:
-    """Print the messages of TOPIC that have KEY, or a message_id, newest first."""
+    """Print the messages of TOPIC with this key or message_id, newest first."""
     topic, key = _topic_and_key(names, topic, key)
     begin, end = between or (None, None)
     with Admin(settings.server, timeout_s=settings.timeout_s) as admin:
         found = admin.find_messages(topic, key, max_messages=count, begin=begin, end=end)
-    render = message_lines.renderer(settings)
+    render = rendering.renderer(settings)
     for message in found.messages:
         write_message(render(message))
     if not found.complete:
-        Printer(settings).note("the index is being made again after a crash: messages may be missing")
+        Printer(settings).note("the key index is being rebuilt after a crash: messages may be missing")
     if not found.messages:
         raise CommandFailed(
             f"no message of {topic} has the key {key!r}" + (" in that time" if between else ""),
@@ -82,7 +80,7 @@ def find(
 
 
 def _topic_and_key(names: tuple[str, ...], topic: str | None, key: str | None) -> tuple[str, str]:
-    """Return both, each given as an option or as an argument."""
+    """Return topic and key, each from its option or from the arguments."""
     left = list(names)
     if topic is None and left:
         topic = left.pop(0)

@@ -1,4 +1,4 @@
-"""Options that many commands share, and the settings they add up to."""
+"""Options that many commands share, and `Settings`, which holds their values."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ _Command = TypeVar("_Command", bound=Callable[..., Any])
 
 
 class DurationType(click.ParamType[float]):
-    """A length of time with its unit, as `500ms`, `5s`, `1h`; the value is in seconds."""
+    """A duration with its unit, such as `500ms`, `5s` or `1h`; the value is in seconds."""
 
     name = "duration"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
-        """Return seconds, or refuse a number without a unit."""
+        """Return seconds. A number without a unit is refused."""
         if isinstance(value, float):
             return value
         try:
@@ -32,7 +32,7 @@ class DurationType(click.ParamType[float]):
 
 
 class SizeType(click.ParamType[int]):
-    """A number of bytes, as `1024`, `64KiB` or `1MB`."""
+    """A number of bytes, such as `1024`, `64KiB` or `1MB`."""
 
     name = "size"
 
@@ -46,12 +46,12 @@ class SizeType(click.ParamType[int]):
 
 
 class ServerType(click.ParamType[str]):
-    """`host:port` of a broker, several with commas; the port may be left out."""
+    """`HOST[:PORT]` of a broker, or several joined by commas."""
 
     name = "server"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
-        """Return the text, or say what is wrong with it."""
+        """Return the text as it is if every address in it is valid."""
         from reput_client.transport.address import parse_addresses
 
         try:
@@ -67,7 +67,7 @@ SIZE = SizeType()
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """What the shared options say."""
+    """The values of the shared options."""
 
     server: str
     timeout_s: float
@@ -79,7 +79,7 @@ class Settings:
 
 
 def shared_options(command: _Command) -> _Command:
-    """Give a command the shared options; it receives them as one `Settings` in its argument `settings`."""
+    """Add the shared options to a command, which receives them as `settings`."""
 
     @click.option(
         "--server",
@@ -88,17 +88,17 @@ def shared_options(command: _Command) -> _Command:
         type=ServerType(),
         metavar="HOST[:PORT]",
         envvar="REPUT_SERVER",
-        help=f"Where the broker is, on port 10911 if none is given; repeatable.  [default: {DEFAULT_SERVER}]",
+        help=f"Address of a broker; the port defaults to 10911. Repeatable.  [default: {DEFAULT_SERVER}]",
     )
     @click.option(
-        "--timeout", type=DURATION, default="5s", show_default=True, help="Longest wait for one answer."
+        "--timeout", type=DURATION, default="5s", show_default=True, help="Longest wait for an answer."
     )
     @click.option(
-        "-O", "--output", type=click.Choice(["table", "json", "jsonl", "plain"]), help="Form of the output."
+        "-O", "--output", type=click.Choice(["table", "json", "jsonl", "plain"]), help="Output format."
     )
-    @click.option("--no-color", is_flag=True, help="No colours, whatever the terminal can do.")
+    @click.option("--no-color", is_flag=True, help="No colours.")
     @click.option("-q", "--quiet", is_flag=True, help="No progress and no notes.")
-    @click.option("-v", "--verbose", count=True, help="More notes; twice: tracebacks of errors.")
+    @click.option("-v", "--verbose", count=True, help="-vv prints the traceback of an error.")
     @click.option("--yes", is_flag=True, help="Do not ask before dangerous actions.")
     @functools.wraps(command)
     def with_settings(

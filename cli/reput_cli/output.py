@@ -1,7 +1,7 @@
-"""Print rows and objects in the form that was asked for, or that fits where they go.
+"""Print rows and objects as tables, tab-separated text or JSON.
 
-Tables only on a terminal; on a pipe, tab-separated text with one header line. JSON keys are stable and carry units.
-Data goes to stdout, notes to stderr. Characters that do not print are escaped in all of it.
+Unless --output says otherwise, a terminal gets tables and a pipe gets tab-separated text with one header line. JSON
+keys are stable and carry units. Data goes to stdout, notes to stderr. Unprintable characters are escaped in both.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from reput_cli.options import Settings
 from reput_protocol.printable import printable, printable_json, printable_lines
 
 _NEVER_FOLDED = 20
-"""Characters of the longest number or age in a table."""
+"""Columns of at most this many characters are not folded: the longest number or age fits."""
 
 
 class Printer:
-    """Writes what a command found."""
+    """Writes the results of a command."""
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
@@ -26,16 +26,16 @@ class Printer:
 
     @property
     def is_json(self) -> bool:
-        """Whether the output is for programs that read JSON."""
+        """Whether the output is JSON."""
         return self.form in ("json", "jsonl")
 
     @property
     def is_table(self) -> bool:
-        """Whether the output is for a person: durations are written as such then, not as numbers with a unit."""
+        """Whether the output is for a person: durations are then printed as `3m12s` instead of as numbers."""
         return self.form == "table"
 
     def rows(self, columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
-        """Print a table; `columns` are also the JSON keys."""
+        """Print rows; `columns` are the header and the JSON keys."""
         if self.form == "json":
             write_line(printable_json([dict(zip(columns, row, strict=True)) for row in rows]))
         elif self.form == "jsonl":
@@ -49,7 +49,7 @@ class Printer:
             self._table(columns, rows)
 
     def fields(self, values: Mapping[str, Any]) -> None:
-        """Print one object: a JSON object, or one `key value` line for each member."""
+        """Print one object: as JSON, or as one line for each member."""
         if self.is_json:
             self.json_line(values)
         elif self.form == "plain":
@@ -65,7 +65,7 @@ class Printer:
         write_line(printable_json(value))
 
     def note(self, text: str) -> None:
-        """Say something to the person, on stderr, unless asked to be quiet."""
+        """Write one line to stderr, unless --quiet is set."""
         if not self._settings.quiet:
             say(text)
 
@@ -78,32 +78,32 @@ class Printer:
         table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1, 0, 0))
         for number, column in enumerate(columns):
             widest = max((len(row[number]) for row in cells), default=0)
-            # Where the terminal is too narrow, long names go on in the next line; numbers and headers stay whole.
+            # In a narrow terminal, long names are folded; numbers and headers stay whole.
             table.add_column(column.upper(), overflow="fold", no_wrap=widest <= _NEVER_FOLDED)
         for row in cells:
             table.add_row(*row)
-        # Cells are text: a name with brackets is no markup.
+        # Cells are text: brackets in a name are not markup.
         Console(no_color=not self._settings.color, highlight=False, markup=False, emoji=False).print(table)
 
 
 def write_line(text: str) -> None:
-    """Write one line to stdout at once, so that followers of the stream see it."""
+    """Write one line to stdout, escaped, and flush it."""
     write_message(printable_lines(text))
 
 
 def write_message(text: str) -> None:
-    """Write a message that a renderer has made printable; a format of the user may hold colours."""
+    """Write a rendered message to stdout and flush it. It is not escaped again: the user's format may hold colours."""
     sys.stdout.write(text + "\n")
     sys.stdout.flush()
 
 
 def say(text: str) -> None:
-    """Write one line to stderr, for the person."""
+    """Write one line to stderr, escaped."""
     print(printable(text), file=sys.stderr, flush=True)
 
 
 def duration_text(seconds: float) -> str:
-    """Return a length of time for people: `0s`, `12.3s`, `3m12s`, `5h03m`, `2d04h`."""
+    """Return a duration as text for people: `0s`, `12.3s`, `3m12s`, `5h03m`, `2d04h`."""
     if seconds < 60:
         return f"{seconds:.1f}s" if seconds else "0s"
     minutes, rest = divmod(int(seconds), 60)

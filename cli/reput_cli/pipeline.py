@@ -1,4 +1,4 @@
-"""`reput pipeline NAME ...`: the jobs on Spark, each also `python -m reput_pipeline.jobs.NAME`, or by spark-submit."""
+"""`reput pipeline NAME ...`: run a Spark job, as `python -m reput_pipeline.jobs.NAME` and spark-submit also do."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import click
 
 
 class _Jobs(click.Group):
-    """One command for each job, which takes all its arguments as they are."""
+    """One command for each job; the job parses its own arguments."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         from reput_pipeline.jobs import JOBS
@@ -29,7 +29,7 @@ class _Jobs(click.Group):
         )
         @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
         def start(arguments: tuple[str, ...]) -> int:
-            from reput_pipeline.jobs.frame import run_job
+            from reput_pipeline.jobs.command_line import run_job
 
             return run_job(cmd_name, arguments)
 
@@ -38,7 +38,7 @@ class _Jobs(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Find the job, or name the one that was probably meant."""
+        """Return the job; an unknown name is refused with the nearest known one."""
         jobs = self.list_commands(ctx)
         near = [] if args[0] in jobs else get_close_matches(args[0], jobs, n=1)
         if near:
@@ -48,8 +48,7 @@ class _Jobs(click.Group):
 
 @click.group(cls=_Jobs)
 def command() -> None:
-    """Jobs on Spark: `reput pipeline NAME --help` says what each takes.
+    """Run a Spark job; `reput pipeline NAME --help` lists its options.
 
-    The last line of their output is one JSON object. They need Spark: pip install '.[spark]' in the directory of
-    Reput's source.
+    The last line of output is a JSON object. Jobs need Spark: pip install '.[spark]' in Reput's source directory.
     """

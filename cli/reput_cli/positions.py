@@ -1,4 +1,4 @@
-"""Where `reput consume -o` starts and ends: words, offsets, counts from the end, times, ranges of these."""
+"""START:END of a queue on the command line: a word, an offset, a count from the end, or a time."""
 
 from __future__ import annotations
 
@@ -15,28 +15,28 @@ _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 
 
 class QueueBounds(Protocol):
-    """What a position is resolved against."""
+    """Answers questions about the offsets of a queue; `Admin` is one."""
 
     def min_offset(self, topic: str, queue_id: int) -> int:
         """Return the first offset that can be read."""
 
     def max_offset(self, topic: str, queue_id: int) -> int:
-        """Return the offset of the next message to come."""
+        """Return the offset that the next message will get."""
 
     def offset_by_time(self, topic: str, queue_id: int, timestamp_ms: int) -> int:
-        """Return the first offset stored at or after a time."""
+        """Return the offset of the first message stored at or after a time."""
 
 
 @dataclass(frozen=True, slots=True)
 class Position:
-    """One end of a range, as the user wrote it: `earliest`, `latest`, `120`, `-10`, `@TIME`, `@-15m`."""
+    """A position as the user wrote it: `earliest`, `latest`, `120`, `-10`, `@TIME`, `@-15m`."""
 
     word: str | None = None
     offset: int | None = None
     timestamp_ms: int | None = None
 
     def resolve(self, bounds: QueueBounds, topic: str, queue_id: int) -> int:
-        """Return the queue offset that this position means in one queue."""
+        """Return the queue offset of this position in one queue; offsets outside the queue become its ends."""
         low, high = bounds.min_offset(topic, queue_id), bounds.max_offset(topic, queue_id)
         if self.timestamp_ms is not None:
             return bounds.offset_by_time(topic, queue_id, self.timestamp_ms)
@@ -47,33 +47,36 @@ class Position:
 
 
 class TimeType(click.ParamType[int]):
-    """A time: RFC 3339, with or without `@`, or so long ago, as `-15m`; the value is in milliseconds since 1970."""
+    """A time in RFC 3339, or an age such as `-15m`, both with or without `@`; the value is in ms since 1970."""
 
     name = "time"
 
     def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> int:
-        """Parse the text, or say which forms there are."""
+        """Return the time; other text is refused with the valid forms."""
         if isinstance(value, int):
             return value
         position = RangeType.parse("@" + str(value).removeprefix("@"))
         if position is None or position.timestamp_ms is None:
             raise click.BadParameter(
-                f"{str(value)!r} is no time: write 2026-01-02T03:04:05Z, or -15m for a quarter of an hour ago",
+                f"{str(value)!r} is not a time: write 2026-01-02T03:04:05Z, or -15m for 15 minutes ago",
                 ctx,
                 param,
             )
         return position.timestamp_ms
 
 
+TIME = TimeType()
+
+
 class RangeType(click.ParamType["tuple[Position, Position | None]"]):
-    """`START` or `START:END`; the value is a pair of positions, the second None if there is no end."""
+    """`START` or `START:END`; the value is a pair of positions, the second None without an end."""
 
     name = "start"
 
     def convert(
         self, value: object, param: click.Parameter | None, ctx: click.Context | None
     ) -> tuple[Position, Position | None]:
-        """Parse the text, or say which forms there are."""
+        """Return the positions; other text is refused with the valid forms."""
         if isinstance(value, tuple):
             return value
         text = str(value)
@@ -86,7 +89,7 @@ class RangeType(click.ParamType["tuple[Position, Position | None]"]):
             if start is not None and end is not None:
                 return start, end
         raise click.BadParameter(
-            f"{text!r} is no position: write earliest, latest, an offset, -N for the last N of each queue, "
+            f"{text!r} is not a position: write earliest, latest, an offset, -N for the last N of each queue, "
             "@2026-01-02T03:04:05Z, @-15m, or START:END of these",
             ctx,
             param,
@@ -94,7 +97,7 @@ class RangeType(click.ParamType["tuple[Position, Position | None]"]):
 
     @staticmethod
     def parse(text: str) -> Position | None:
-        """Return the position that a text means, None if it means none."""
+        """Return the position that the text stands for, None if it is not one."""
         if text in ("earliest", "latest"):
             return Position(word=text)
         if re.fullmatch(r"-?\d+", text):

@@ -1,4 +1,4 @@
-"""`reput produce`: a message from the argument or a file, or one message a line from standard input."""
+"""`reput produce`: send one message from the argument or a file, or each line of standard input as a message."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ import click
 from reput_cli.failures import CommandFailed, worded
 from reput_cli.options import DURATION, Settings, shared_options
 from reput_cli.output import Printer
-from reput_cli.positions import TimeType
+from reput_cli.positions import TIME
 from reput_client.blocking import Message, Producer
 from reput_client.errors import PartlySent
 from reput_client.produce.receipts import SendReceipt
@@ -27,7 +27,6 @@ from reput_protocol.record.message_fields import body_of
 
 _READ_BYTES = 1 << 16
 _DELAYS = ("delay_s", "delay_level", "deliver_at")
-TIME = TimeType()
 
 
 @click.command()
@@ -38,12 +37,14 @@ TIME = TimeType()
 @click.option(
     "-p", "--property", "properties", multiple=True, metavar="NAME=VALUE", help="Property; repeatable."
 )
-@click.option("--queue", "queue_id", type=int, help="Queue to send to; the queues in turn if not given.")
+@click.option("--queue", "queue_id", type=int, help="Queue to send to; default: each in turn.")
 @click.option(
     "--ack", type=click.Choice(["page_cache", "flushed", "replicated"]), default="flushed", show_default=True
 )
-@click.option("--delay", type=DURATION, help="Deliver so much later: 500ms, 5m, 2h.")
-@click.option("--delay-level", type=click.IntRange(1, 18), help="Deliver after the delay of this level.")
+@click.option("--delay", type=DURATION, help="Deliver after this time: 500ms, 5m, 2h.")
+@click.option(
+    "--delay-level", type=click.IntRange(1, 18), help="Deliver after the delay of this RocketMQ level."
+)
 @click.option("--at", type=TIME, help="Deliver at this time: 2026-01-02T03:04:05Z.")
 @click.option("--file", "path", type=click.Path(path_type=Path), help="Send this file as one message.")
 @click.option(
@@ -70,7 +71,8 @@ def command(
 ) -> int:
     """Send messages to TOPIC.
 
-    With BODY or --file, one message. Without, every line of standard input is a message, sent as soon as it is read.
+    With BODY or --file, sends one message. Otherwise every line of standard input is sent as a message, as soon as it
+    is read.
     """
     if body is not None and path is not None:
         raise CommandFailed("a body and --file were both given", remedy="one of them", code=ExitCode.USAGE)
@@ -88,7 +90,7 @@ def command(
             _print_receipt(printer, receipt)
             return ExitCode.DONE
         if sys.stdin.isatty():
-            printer.note("one message a line; Ctrl-D ends")
+            printer.note("one message per line; Ctrl-D ends")
 
         def send(messages: list[Message]) -> None:
             receipts = producer.send_pipelined(messages, ack=ack, queue_id=queue_id)
@@ -102,7 +104,7 @@ def command(
 
 
 def _send_lines(parse: Callable[[bytes], Message], send: Callable[[list[Message]], None]) -> int:
-    """Send every line of standard input; return how many there were. A failure names its line."""
+    """Send every line of standard input and return their number. A failure names its line."""
     count = 0
     for lines in _line_batches():
         messages: list[Message] = []
@@ -128,7 +130,7 @@ def _send_lines(parse: Callable[[bytes], Message], send: Callable[[list[Message]
 
 
 def _failed_at(line: int, stored: int, error: Exception) -> CommandFailed:
-    """Word a failure in the middle of the input: where it happened and how much is stored."""
+    """Return a failure with its line number and the number of messages stored before it."""
     failure = worded(error)
     return CommandFailed(
         f"line {line}: {failure.what}",
@@ -141,7 +143,7 @@ def _failed_at(line: int, stored: int, error: Exception) -> CommandFailed:
 
 
 def parse_properties(texts: tuple[str, ...]) -> dict[str, str]:
-    """Return the properties of texts `NAME=VALUE`, or refuse one that is none."""
+    """Return the properties in texts `NAME=VALUE`; a text without `=` is refused."""
     properties = {}
     for text in texts:
         name, equals, value = text.partition("=")
@@ -176,7 +178,7 @@ def _message(topic: str, data: bytes, template: dict[str, Any], as_json: bool) -
         )
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise CommandFailed(
-            f"this line is no message: {data[:80]!r}",
+            f"this line is not a message: {data[:80]!r}",
             reason=f"{type(error).__name__}: {error}",
             remedy='{"body": "text", "tag": "...", "keys": ["..."], "properties": {"name": "value"}}',
             code=ExitCode.USAGE,
@@ -185,7 +187,7 @@ def _message(topic: str, data: bytes, template: dict[str, Any], as_json: bool) -
 
 def _check_fields(fields: Any) -> None:
     if not isinstance(fields, dict):
-        raise TypeError("it is no object")
+        raise TypeError("it is not a JSON object")
     for name, value in fields.items():
         if name not in _FIELDS and name not in _FIELDS_OF_STORED:
             near = get_close_matches(name, _FIELDS, 1)
@@ -196,11 +198,11 @@ def _check_fields(fields: Any) -> None:
     if fields.get("body_base64", fields.get("body")) is None:
         raise ValueError("it has neither body nor body_base64")
     if not all(isinstance(key, str) for key in fields.get("keys") or ()):
-        raise TypeError("keys must be a list of texts")
+        raise TypeError("keys must be a list of strings")
 
 
 _FIELDS = {"body": str, "body_base64": str, "tag": str, "keys": list, "properties": dict}
-# What `reput consume -O json` prints beside these: it can be sent again as it is.
+# `reput consume -O json` also prints these. They are ignored, so that its output can be sent again.
 _FIELDS_OF_STORED = frozenset(
     (
         "topic",
@@ -215,14 +217,14 @@ _FIELDS_OF_STORED = frozenset(
 
 
 def _own_properties(properties: dict[str, str]) -> dict[str, str]:
-    """Return the properties a user set: what `reput consume` prints holds some that belong to the message itself."""
+    """Return the user's properties; those that hold tag, keys and id of a stored message are left out."""
     return {
         name: value for name, value in properties.items() if name not in ("TAGS", "KEYS", "UNIQ_KEY", "WAIT")
     }
 
 
 def _line_batches() -> Iterator[list[bytes]]:
-    """Yield the lines of standard input as they come: all whole ones of each read, the last without its newline."""
+    """Yield the complete lines of each read of standard input, without newlines; at its end, the rest."""
     rest = b""
     while chunk := os.read(sys.stdin.fileno(), _READ_BYTES):
         *lines, rest = (rest + chunk).split(b"\n")

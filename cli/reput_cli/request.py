@@ -1,4 +1,4 @@
-"""`reput request`: send one message and print what a consumer replies to it."""
+"""`reput request`: send a request and print the reply."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ import sys
 
 import click
 
-from reput_cli.message_lines import json_line, plain
 from reput_cli.options import Settings, shared_options
 from reput_cli.output import write_line, write_message
 from reput_cli.produce import parse_properties
+from reput_cli.rendering import json_line, plain
 from reput_client.blocking import Message, Producer
 from reput_client.received import ReceivedMessage
 from reput_protocol.exit_codes import ExitCode
@@ -24,7 +24,7 @@ from reput_protocol.printable import printable_body
 @click.option(
     "-p", "--property", "properties", multiple=True, metavar="NAME=VALUE", help="Property; repeatable."
 )
-@click.option("--queue", "queue_id", type=int, help="Queue to send to; any if not given.")
+@click.option("--queue", "queue_id", type=int, help="Queue to send to; default: any.")
 @shared_options
 def command(
     settings: Settings,
@@ -35,9 +35,9 @@ def command(
     properties: tuple[str, ...],
     queue_id: int | None,
 ) -> int:
-    """Send a request to TOPIC and print the reply's body; -O json prints all of it.
+    """Send a request to TOPIC and print the body of the reply; -O json prints the whole reply.
 
-    Without BODY the request is all of standard input. Waits as long as --timeout says.
+    Without BODY, the request's body is read from standard input. --timeout limits the wait for the reply.
     """
     data = sys.stdin.buffer.read() if body is None else body.encode("utf-8", "surrogateescape")
     message = Message(topic, data, tag, keys, parse_properties(properties))

@@ -1,4 +1,4 @@
-"""The root command: finds the file of a noun when it is asked for, so that `reput --help` loads nothing else."""
+"""The root command. It imports the module of a noun when that is used, so that `reput --help` loads nothing else."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from importlib.metadata import version
 
 import click
 
-# Command -> (module, one line of help). The module's `command` is loaded when the command is used.
+# Name -> (module with a `command`, one line of help)
 _COMMANDS = {
     "serve": ("reput_cli.serve", "Run the broker."),
     "dev": ("reput_cli.dev", "Run a throw-away broker in a temporary directory."),
@@ -17,11 +17,11 @@ _COMMANDS = {
     "request": ("reput_cli.request", "Send a request and print the reply to it."),
     "consume": ("reput_cli.consume", "Read messages of a topic."),
     "topic": ("reput_cli.topic", "List, describe, create, alter and delete topics."),
-    "group": ("reput_cli.group", "List and describe consumer groups, see members, set offsets."),
-    "message": ("reput_cli.message", "Look at single messages."),
+    "group": ("reput_cli.group", "List, describe, create, alter and delete groups; set their offsets."),
+    "message": ("reput_cli.message", "Find and print single messages."),
     "dlq": ("reput_cli.dlq", "List, show, replay and purge dead letters."),
-    "delay": ("reput_cli.delay", "List and cancel messages that wait for their time."),
-    "broker": ("reput_cli.broker", "Ask a broker about itself."),
+    "delay": ("reput_cli.delay", "List and cancel delayed messages."),
+    "broker": ("reput_cli.broker", "Show a broker's runtime figures."),
     "store": ("reput_cli.store", "Verify, dump, repair, rebuild and export a store directory, offline."),
     "health": ("reput_cli.health", "Exit 0 if the broker is ready (for container health checks)."),
     "pipeline": ("reput_cli.pipeline", "Archive, audit, rebuild, report and more, on Spark."),
@@ -30,7 +30,8 @@ _COMMANDS = {
 
 
 _READ_THE_ENVIRONMENT = ("serve", "dev", "health")
-"""The first two name every mistake in it at once; the third asks a broker of the same container, which has."""
+"""Commands that skip the check of unknown variables: the broker reports all mistakes of its configuration at once,
+and `health` runs in a container whose broker has checked the same environment."""
 
 
 class _LazyGroup(click.Group):
@@ -46,14 +47,14 @@ class _LazyGroup(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Find the command, or name the one that was probably meant."""
+        """Return the command; an unknown name is refused with the nearest known one."""
         near = [] if args[0] in _COMMANDS else get_close_matches(args[0], _COMMANDS, n=1)
         if near:
             ctx.fail(f"No such command {args[0]!r}. Did you mean {near[0]!r}?")
         return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """List the commands from the table, without importing any."""
+        """List the commands without importing them."""
         with formatter.section("Commands"):
             formatter.write_dl([(name, text) for name, (_, text) in _COMMANDS.items()])
 
@@ -72,7 +73,7 @@ def root(context: click.Context) -> None:
 
 
 def _refuse_unknown_variables() -> None:
-    """Refuse variables that nothing reads. The options' own, as a container has them, may be set for any command."""
+    """Refuse REPUT_ variables that no option reads. Those of the broker's options may be set for any command."""
     from reput_broker.config.environment import OTHER_VARIABLES, own_variables, unknown_variables
 
     if own_variables(os.environ).keys() <= OTHER_VARIABLES.keys():

@@ -24,15 +24,15 @@ if TYPE_CHECKING:
 @click.option("--data-dir", help="Store directory.")
 @click.option("--host", help="Address to listen on.")
 @click.option("--port", type=int, help="Port of the broker; 0 takes a free one.")
-@click.option("--name-port", type=int, help="Second port, where RocketMQ clients look for a name server.")
+@click.option("--name-port", type=int, help="Second port, for RocketMQ clients that look for a name server.")
 @click.option("--http-port", type=int, help="Port of metrics and health.")
 @click.option("--address-file", help="Write the broker's address to this file once it is ready.")
 @click.option("--check", is_flag=True, help="Validate the configuration and exit.")
 def command(config_path: Path | None, check: bool, address_file: str | None, **flags: Any) -> int:
     """Run the broker until SIGTERM or Ctrl-C; a second signal ends it at once.
 
-    Options come from the flags, the environment (REPUT_STORE__FLUSH=async), the file, and the built-in defaults, in
-    this order.
+    An option is taken from the flags, else from the environment (REPUT_STORE__FLUSH=async), else from the file, else
+    it has its default.
     """
     from reput_broker.config.loading import load_config
 
@@ -48,7 +48,11 @@ def command(config_path: Path | None, check: bool, address_file: str | None, **f
 
 
 def checked_config(load: Callable[[], BrokerConfig]) -> BrokerConfig:
-    """Return the configuration, or fail with all that is wrong with it."""
+    """Return the configuration.
+
+    Raises:
+        CommandFailed: it is invalid; the text names every mistake in it.
+    """
     from reput_broker.config.errors import ConfigError
 
     try:

@@ -1,4 +1,4 @@
-"""`reput topic ...`: the topics of a broker."""
+"""`reput topic ...`: topics."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def command() -> None:
 @click.option("-a", "--all", "show_all", is_flag=True, help="System topics too.")
 @shared_options
 def list_topics(settings: Settings, show_all: bool) -> int:
-    """List the topics with their queues."""
+    """List the topics with their numbers of queues."""
     with _admin(settings) as admin:
         own_names = admin.cluster_info().own_names
         names = sorted(
@@ -47,7 +47,7 @@ def list_topics(settings: Settings, show_all: bool) -> int:
 @click.argument("topic")
 @shared_options
 def describe(settings: Settings, topic: str) -> int:
-    """Show where each queue of TOPIC starts and ends."""
+    """Show the first and the next offset of each queue of TOPIC."""
     with _admin(settings) as admin:
         queues = admin.topic_config(topic).read_queue_nums
         rows = []
@@ -64,7 +64,7 @@ def describe(settings: Settings, topic: str) -> int:
 @click.option("--permission", type=click.Choice(list(_PERMISSIONS)), default="rw", show_default=True)
 @shared_options
 def create(settings: Settings, topic: str, queues: int, permission: str) -> int:
-    """Create TOPIC; nothing changes if it exists with these settings."""
+    """Create TOPIC; does nothing if it exists with these settings."""
     with _admin(settings) as admin:
         _refuse_system(admin, topic)
         try:
@@ -74,7 +74,7 @@ def create(settings: Settings, topic: str, queues: int, permission: str) -> int:
             Printer(settings).note(f"topic {topic} created with {counted(queues, 'queue')}")
             return ExitCode.DONE
     if (existing.read_queue_nums, existing.perm & 6) == (queues, _PERMISSIONS[permission]):
-        Printer(settings).note(f"topic {topic} exists already with these settings")
+        Printer(settings).note(f"topic {topic} already exists with these settings")
         return ExitCode.DONE
     raise CommandFailed(
         f"topic {topic} exists with other settings",
@@ -89,7 +89,7 @@ def create(settings: Settings, topic: str, queues: int, permission: str) -> int:
 @click.option("--permission", type=click.Choice(list(_PERMISSIONS)), help="New permission.")
 @shared_options
 def alter(settings: Settings, topic: str, queues: int | None, permission: str | None) -> int:
-    """Change the queues or the permission of TOPIC; its messages stay."""
+    """Change the number of queues or the permission of TOPIC; its messages stay."""
     if queues is None and permission is None:
         raise CommandFailed("nothing to change", remedy="--queues N or --permission rw", code=ExitCode.USAGE)
     with _admin(settings) as admin:
@@ -99,7 +99,7 @@ def alter(settings: Settings, topic: str, queues: int | None, permission: str | 
         queues = config.read_queue_nums if queues is None else queues
         if queues < config.read_queue_nums and not settings.yes:
             click.confirm(
-                f"queues {queues} to {config.read_queue_nums - 1} of {topic} can then no longer be read. Go on?",
+                f"queues {queues} to {config.read_queue_nums - 1} of {topic} can then no longer be read. Continue?",
                 abort=True,
                 err=True,
             )
@@ -112,10 +112,10 @@ def alter(settings: Settings, topic: str, queues: int | None, permission: str | 
 
 @command.command()
 @click.argument("topic")
-@click.option("--dry-run", is_flag=True, help="Only say what would be deleted.")
+@click.option("--dry-run", is_flag=True, help="Only print what would be deleted.")
 @shared_options
 def delete(settings: Settings, topic: str, dry_run: bool) -> int:
-    """Delete TOPIC with its queues and the progress of its groups; asks for the name unless --yes is given."""
+    """Delete TOPIC with its queues and its groups' offsets. Asks for the name unless --yes is given."""
     printer = Printer(settings)
     with _admin(settings) as admin:
         _refuse_system(admin, topic)
@@ -135,7 +135,7 @@ def delete(settings: Settings, topic: str, dry_run: bool) -> int:
 @click.argument("topic")
 @shared_options
 def route(settings: Settings, topic: str) -> int:
-    """Show which broker serves TOPIC at which address."""
+    """Show the brokers that serve TOPIC, and their addresses."""
     with _admin(settings) as admin:
         found = admin.route(topic)
     addresses = {broker.broker_name: broker.broker_addrs for broker in found.broker_datas}
@@ -154,12 +154,12 @@ def route(settings: Settings, topic: str) -> int:
 
 
 def _refuse_system(admin: Admin, topic: str) -> None:
-    """Refuse to create or change a topic of the broker's own, before anything is asked or suggested."""
+    """Refuse to create or change a system topic."""
     if is_system_topic(topic, admin.cluster_info().own_names):
         raise CommandFailed(
             f"topic {topic} belongs to the broker",
-            reason="the broker makes it, with the settings that it needs",
-            remedy="a topic of another name: reput topic list",
+            reason="the broker creates it with the settings that it needs",
+            remedy="use a topic of another name: reput topic list",
         )
 
 

@@ -99,7 +99,7 @@ def test_messages_are_found_by_key(broker: BrokerProcess) -> None:
         "message", "find", "-t", "found", "-k", "k", "--between", "soon", "later", server=broker.address
     )
     assert wrong.returncode == 2
-    assert "is no time" in wrong.stderr
+    assert "is not a time" in wrong.stderr
 
 
 def test_json_input_is_json_output(broker: BrokerProcess) -> None:
@@ -158,7 +158,7 @@ def test_a_line_that_is_no_message_is_named_and_those_before_it_are_sent(broker:
         ('{"body":"x","tga":"y"}', "did you mean 'tag'?"),
         ('{"body":"x","keys":"abc"}', "keys must be a list"),
         ('{"body":null}', "neither body nor body_base64"),
-        ("7", "it is no object"),
+        ("7", "it is not a JSON object"),
         ("nonsense", "JSONDecodeError"),
     ):
         text = '{"body":"1"}\n{"body":"2","keys":null}\n' + bad + '\n{"body":"4"}\n'
@@ -316,7 +316,7 @@ def test_broker_status_and_health(broker: BrokerProcess) -> None:
         (["produce", "ok", "x", "-k", "two words"], 2, "two words"),
         (["produce", "ok", "x", "-p", "novalue"], 2, "novalue"),
         (["produce", "ok", "x", "-t", ""], 2, "tag"),
-        (["produce", "ok", "--json"], 2, "no message"),
+        (["produce", "ok", "--json"], 2, "not a message"),
         (["consume", "ok", "-o", "yesterday"], 2, "yesterday"),
         (["consume", "ok", "-f", "%z"], 2, "%z"),
         (["produce", "ok", "x", "--ack", "replicated"], 1, "replica"),

@@ -255,7 +255,7 @@ def test_cancelling_too_late_says_so_and_exits_with_1(cli: Cli, broker: BrokerPr
     wait_until(lambda: b"soon" in arrivals(broker.address))
     done = cli("delay", "cancel", "-t", TOPIC, "-k", "quick", code=1)
     assert "delivered" in done.stdout
-    assert "1 of 1 messages had been delivered already" in done.stderr
+    assert "1 of 1 messages had already been delivered" in done.stderr
 
 
 def test_a_delay_that_cannot_be_kept_is_refused_by_its_reason(cli: Cli) -> None:

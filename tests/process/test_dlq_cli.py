@@ -162,7 +162,7 @@ def test_a_dry_run_of_replay_says_what_it_would_do_and_does_nothing(letters: Let
     done = letters.cli("replay", letters.group, "--dry-run", "--filter", "n < 2")
     assert f"2 dead letters of {letters.group} would be sent to {letters.orders}" in done.stderr
     assert f"2 dead letters of {letters.group} would be sent to {letters.bills}" in done.stderr
-    assert "6 passed over by the filter" in done.stderr
+    assert "6 skipped by the filter" in done.stderr
     assert len(letters.messages(letters.orders)) == 6
     again = letters.cli("replay", letters.group, "--dry-run")
     assert f"6 dead letters of {letters.group} would be sent to {letters.orders}" in again.stderr
@@ -180,7 +180,7 @@ def test_replay_sends_each_once_as_a_new_message(letters: Letters) -> None:
         assert found["DLQ_ORIGIN_MESSAGE_ID"] == origin != message.message_id
         assert not {"RETRY_TOPIC", "DLQ_REASON", "RETRY_REASON", "ORIGIN_MESSAGE_ID", "DELAY"} & set(found)
     again = letters.cli("replay", letters.group)
-    assert "10 dead letters were replayed or passed over before" in again.stderr
+    assert "10 dead letters were replayed or skipped before" in again.stderr
     assert len(letters.messages(letters.orders)) == 12
     letters.give_back(replayed[0])
     letters.cli("replay", letters.group)
@@ -197,7 +197,7 @@ def test_a_filter_a_count_and_another_topic(letters: Letters) -> None:
     arguments = ("replay", letters.group, "--filter", "n IN ('1', '3')", "--to", target, "-n", "3")
     first = letters.cli(*arguments)
     assert f"3 dead letters of {letters.group} sent to {target}" in first.stderr
-    assert "the same command goes on there" in first.stderr
+    assert "the same command continues there" in first.stderr
     letters.cli(*arguments)
     assert bodies(letters.messages(target)) == [
         f"{letters.orders} 1", f"{letters.orders} 3", f"{letters.bills} 1", f"{letters.bills} 3",
@@ -226,7 +226,7 @@ def test_an_interrupted_replay_goes_on_where_it_was(letters: Letters) -> None:
     work.send_signal(signal.SIGINT)
     _, errors = work.communicate(timeout=60)
     assert work.returncode == 130
-    assert "the same command goes on there" in errors
+    assert "the same command continues there" in errors
     done = len(letters.messages(letters.orders)) - 6
     assert 2 <= done < 6
     letters.cli("replay", letters.group)

@@ -119,7 +119,7 @@ def test_reset_shows_its_plan_and_asks(cli: Cli, topic: str) -> None:
     )
     assert cli.json("describe", topic)[0]["committed"] == 4
     done = cli("reset", topic, topic, "--to", "latest", text=f"{topic}\n")
-    assert f"group {topic} goes on there, in 1 queue\n" in done.stderr
+    assert f"group {topic} continues there, in 1 queue\n" in done.stderr
     assert cli.json("describe", topic)[0]["committed"] == 10
     assert "is there already" in cli("reset", topic, topic, "--to", "latest").stderr
 
@@ -145,7 +145,7 @@ def test_where_reset_leads(cli: Cli, topic: str, where: tuple[str, ...], offset:
 def test_what_is_no_reset(cli: Cli, topic: str) -> None:
     cli("reset", topic, topic, code=2)
     cli("reset", topic, topic, "--to", "1", "--shift", "1", code=2)
-    assert "no position" in cli("reset", topic, topic, "--to", "noon", code=2).stderr
+    assert "not a position" in cli("reset", topic, topic, "--to", "noon", code=2).stderr
     cli("reset", "no_such_group", topic, "--to", "1", code=5)
     cli("reset", topic, "no_such_topic", "--to", "1", code=5)
     assert "has no queue 7" in cli("reset", topic, topic, "--to", "1", "--queue", "7", code=1).stderr
@@ -188,7 +188,7 @@ def test_clone_copies_offsets(cli: Cli, topic: str) -> None:
 def test_a_group_s_life(cli: Cli, broker: BrokerProcess) -> None:
     name = f"g{next(_numbers)}"
     assert "created" in cli("create", name, "--retry-max", "3").stderr
-    assert "exists already" in cli("create", name).stderr
+    assert "already exists" in cli("create", name).stderr
     assert "disabled, at most 3 retries" in cli("alter", name, "--disable").stderr
     assert next(row for row in cli.json("list") if row["group"] == name)["state"] == "disabled"
     assert "enabled, at most 5 retries" in cli("alter", name, "--enable", "--retry-max", "5").stderr

@@ -1,4 +1,7 @@
-"""`reput dlq ...`: dead letters, the messages that a consumer group has given up."""
+"""`reput dlq ...`: dead letters, the messages that a consumer group has given up on.
+
+`letters` reads and filters them; `listing` (list, peek), `purge` and `replay` are the commands.
+"""
 
 from __future__ import annotations
 
@@ -11,9 +14,9 @@ from reput_cli.dlq.replay import replay
 
 @click.group()
 def command() -> None:
-    """List, show, replay and purge dead letters: messages that a consumer group has given up.
+    """List, show, replay and purge dead letters: messages that a consumer group has given up on.
 
-    GROUP is the consumer group. Its dead letters are in the topic %DLQ%GROUP until they expire like all messages.
+    The dead letters of a consumer group GROUP are in the topic %DLQ%GROUP, and expire like all messages.
     """
 
 

@@ -1,4 +1,4 @@
-"""Dead letters as the commands see them: where each came from, why it is one, and which are chosen."""
+"""Dead letters: reading them, their origin and reason, and --filter."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from reput_protocol.names import REPLAY_GROUP, check_group, dlq_topic
 from reput_protocol.properties import encode_properties
 
 ATTEMPTS = "ATTEMPTS"
-"""The name by which a filter knows how often a message was tried."""
+"""Property for filters: the number of delivery attempts."""
 READER_GROUP = "reput-cli"
 _PULL_MESSAGES = 256
 
@@ -29,7 +29,7 @@ filter_option = click.option(
     "--filter",
     "expression",
     metavar="SQL",
-    help=f"Only these, by their properties, as \"RETRY_TOPIC = 'orders' AND {ATTEMPTS} > 3\".",
+    help=f"Only those whose properties match, such as \"RETRY_TOPIC = 'orders' AND {ATTEMPTS} > 3\".",
 )
 
 
@@ -42,12 +42,12 @@ class DeadLetter:
 
     @property
     def origin_topic(self) -> str | None:
-        """The topic that the message was sent to at first; None if it does not say, since it was sent here directly."""
+        """The topic that the message was first sent to; None if it was sent to the dead-letter topic directly."""
         return self.properties.get(names.RETRY_TOPIC) or self.properties.get(names.DLQ_ORIGIN_TOPIC)
 
     @property
     def origin_message_id(self) -> str:
-        """The id that the message had there: its producer's if there is one, else the first copy's offset id."""
+        """The message's id there: the one its producer made, else the offset id of the first copy."""
         found = self.properties
         return (
             found.get(names.UNIQ_KEY) or found.get(names.ORIGIN_MESSAGE_ID) or self.message.offset_message_id
@@ -55,22 +55,22 @@ class DeadLetter:
 
     @property
     def attempts(self) -> int:
-        """How often a consumer has tried it."""
+        """The number of delivery attempts."""
         return self.message.reconsume_times
 
     @property
     def reason(self) -> str:
-        """Why it is a dead letter: one of `DeadLetterReason`, `unknown` if another broker made it one."""
+        """One of `DeadLetterReason`; `unknown` if RocketMQ's broker made it a dead letter."""
         return self.properties.get(names.DLQ_REASON, "unknown")
 
     @property
     def cause(self) -> str | None:
-        """What its last consumer said went wrong."""
+        """The error that its last consumer reported, if any."""
         return self.properties.get(names.RETRY_REASON)
 
     @property
     def fields(self) -> dict[str, object]:
-        """What a dead letter has beyond a message, for JSON."""
+        """The JSON members that a dead letter has in addition to those of a message."""
         return {
             "origin_topic": self.origin_topic,
             "origin_message_id": self.origin_message_id,
@@ -81,10 +81,10 @@ class DeadLetter:
 
 
 def chosen_by(expression: str | None) -> Chosen:
-    """Return what tells whether a dead letter is chosen.
+    """Return a function that tells whether a dead letter matches the expression; None matches all.
 
     Raises:
-        FilterSyntaxError: the expression cannot be read; it says where.
+        FilterSyntaxError: the expression is invalid; the text points at the place.
     """
     if expression is None:
         return lambda _: True
@@ -95,16 +95,16 @@ def chosen_by(expression: str | None) -> Chosen:
 
 
 def without_origin(expression: str | None) -> str:
-    """Return the filter for those of the chosen ones that do not say where they came from."""
+    """Return the expression for the matching dead letters that have no origin topic."""
     nowhere = f"{names.RETRY_TOPIC} IS NULL AND {names.DLQ_ORIGIN_TOPIC} IS NULL"
     return nowhere if expression is None else f"({expression}) AND {nowhere}"
 
 
 def bounds_of(admin: Admin, group: str) -> tuple[str, int, int]:
-    """Return a group's dead-letter topic and where its queue begins and ends.
+    """Return a group's dead-letter topic and the first and next offset of its queue.
 
     Raises:
-        CommandFailed: it has none.
+        CommandFailed: the topic does not exist.
     """
     topic = dlq_topic(check_group(group))
     try:
@@ -121,7 +121,7 @@ def bounds_of(admin: Admin, group: str) -> tuple[str, int, int]:
 def read_letters(
     consumer: PullConsumer, topic: str, start: int, end: int, max_messages: int = _PULL_MESSAGES
 ) -> Iterator[DeadLetter]:
-    """Walk over the dead letters `[start, end)`; what expires meanwhile is left out."""
+    """Yield the dead letters at offsets `[start, end)`, without those that expire meanwhile."""
     offset = start
     while offset < end:
         result = consumer.pull(topic, 0, offset, max_messages=min(max_messages, end - offset), wait_s=0.0)
@@ -134,10 +134,10 @@ def read_letters(
 
 
 def replayed_until(expression: str | None, target: str | None) -> str:
-    """Return the group under which a replay keeps how far it has come; both None is a replay of everything.
+    """Return the group whose committed offset is the progress of a replay.
 
-    There is one for each filter and target topic. So an interrupted replay continues when the same command is given
-    again, and one with another filter begins at the beginning.
+    Each filter and target topic has its own, so that an interrupted replay continues when the same command is given
+    again, and one with another filter starts at the beginning.
     """
     if expression is None and target is None:
         return REPLAY_GROUP

@@ -1,4 +1,4 @@
-"""`reput dlq list | peek`: which groups have dead letters, and what these are."""
+"""`reput dlq list | peek`: the groups that have dead letters, and the dead letters of a group."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 import click
 
-from reput_cli import message_lines
+from reput_cli import rendering
 from reput_cli.dlq.letters import (
     READER_GROUP,
     Chosen,
@@ -20,10 +20,10 @@ from reput_cli.dlq.letters import (
     filter_option,
     read_letters,
 )
-from reput_cli.message_lines import rfc3339
 from reput_cli.options import Settings, shared_options
 from reput_cli.output import Printer, write_message
 from reput_cli.positions import Position, RangeType
+from reput_cli.rendering import rfc3339
 from reput_client.blocking import Admin, PullConsumer
 from reput_protocol.exit_codes import ExitCode
 from reput_protocol.names import DLQ_PREFIX
@@ -34,7 +34,7 @@ _COLUMNS = ("group", "messages", "oldest", "newest", "origins", "reasons", "atte
 
 @dataclass(slots=True)
 class Summary:
-    """What the dead letters of one group have in common."""
+    """Counts and ages of the dead letters of one group."""
 
     group: str
     messages: int = 0
@@ -45,7 +45,7 @@ class Summary:
     attempts: Counter[int] = field(default_factory=Counter)
 
     def add(self, letter: DeadLetter) -> None:
-        """Take one into account."""
+        """Count one."""
         stored_ms = letter.message.store_timestamp_ms
         self.messages += 1
         self.oldest_ms = stored_ms if self.oldest_ms is None else min(self.oldest_ms, stored_ms)
@@ -55,7 +55,7 @@ class Summary:
         self.attempts[letter.attempts] += 1
 
     def row(self, *, as_json: bool) -> tuple[object, ...]:
-        """Return one row of the list: tables as texts for people, as objects for JSON."""
+        """Return a row of the list; the counts are objects in JSON and text elsewhere."""
         head = (self.group, self.messages, _time(self.oldest_ms), _time(self.newest_ms))
         if as_json:
             attempts = {str(number): count for number, count in sorted(self.attempts.items())}
@@ -68,9 +68,9 @@ class Summary:
 @filter_option
 @shared_options
 def list_dead_letters(settings: Settings, group: str | None, expression: str | None) -> int:
-    """List the groups with dead letters, or only GROUP: how many, from which topics, why, after how many attempts.
+    """List the groups with dead letters, or only GROUP: their number, origin topics, reasons and attempts.
 
-    Every dead letter is read for it.
+    Reads every dead letter.
     """
     printer, chosen = Printer(settings), chosen_by(expression)
     with (
@@ -120,9 +120,9 @@ def _span(attempts: Counter[int]) -> str:
     help="earliest, an offset, -N for the last N, @TIME, @-15m, or a range of these.",
 )  # fmt: skip
 @click.option(
-    "-n", "--count", type=click.IntRange(min=1), default=10, show_default=True, help="At most so many."
+    "-n", "--count", type=click.IntRange(min=1), default=10, show_default=True, help="At most this many."
 )
-@click.option("-f", "--format", "text", help="Percent escapes, as of reput consume.")
+@click.option("-f", "--format", "text", help="Percent escapes, as for reput consume.")
 @filter_option
 @shared_options
 def peek(
@@ -133,8 +133,7 @@ def peek(
     text: str | None,
     expression: str | None,
 ) -> int:
-    """Show dead letters of GROUP, oldest first: the message, where it came from, why it is here, after how many
-    tries."""
+    """Show dead letters of GROUP, oldest first: the message, its origin topic, the reason and the attempts."""
     render, chosen = _renderer(settings, text), chosen_by(expression)
     with (
         Admin(settings.server, timeout_s=settings.timeout_s) as admin,
@@ -158,7 +157,7 @@ def peek(
 
 def _renderer(settings: Settings, text: str | None) -> Callable[[DeadLetter], str]:
     if text is not None:
-        of_message = message_lines.compile_format(text)
+        of_message = rendering.compile_format(text)
         return lambda letter: of_message(letter.message)
     form = settings.output or ("table" if sys.stdout.isatty() else "json")
     if form == "table":
@@ -167,13 +166,13 @@ def _renderer(settings: Settings, text: str | None) -> Callable[[DeadLetter], st
 
 
 def _json_line(letter: DeadLetter) -> str:
-    return printable_json({**json.loads(message_lines.json_line(letter.message)), **letter.fields})
+    return printable_json({**json.loads(rendering.json_line(letter.message)), **letter.fields})
 
 
 def _plain(letter: DeadLetter) -> str:
     head = (letter.message.queue_offset, letter.origin_topic or "-", letter.attempts, letter.reason)
-    # Queue, offset, tag and body; the queue of dead letters is always 0.
-    _, _, rest = message_lines.plain(letter.message).split("\t", 2)
+    # Without queue id and offset: the queue of dead letters is always 0.
+    _, _, rest = rendering.plain(letter.message).split("\t", 2)
     return "\t".join([*(printable(str(value)) for value in head), rest])
 
 
@@ -181,5 +180,5 @@ def _block(letter: DeadLetter) -> str:
     line = f"  from {letter.origin_topic or 'unknown'}  attempts {letter.attempts}  reason {letter.reason}"
     if letter.cause:
         line += f"  cause {letter.cause}"
-    head, _, body = message_lines.block(letter.message).partition("\n")
+    head, _, body = rendering.block(letter.message).partition("\n")
     return f"{head}\n{printable(line)}\n{body}"

@@ -15,14 +15,14 @@ from reput_protocol.printable import counted
 
 @click.command()
 @click.argument("group")
-@click.option("--dry-run", is_flag=True, help="Only say what would be deleted.")
+@click.option("--dry-run", is_flag=True, help="Only print what would be deleted.")
 @shared_options
 def purge(settings: Settings, group: str, dry_run: bool) -> int:
-    """Delete all dead letters of GROUP; asks for the group's name unless --yes is given.
+    """Delete all dead letters of GROUP. Asks for the group's name unless --yes is given.
 
-    The log cannot lose single messages, so it is all of them, replayed or not: the topic %DLQ%GROUP goes, and comes
-    back with the group's next dead letter. How far replays have come goes with it. Nothing is deleted if more dead
-    letters have come since they were counted.
+    A log cannot delete single messages, so this deletes the topic %DLQ%GROUP with all dead letters, replayed or not,
+    and with the progress of replays. The group's next dead letter creates the topic again. Nothing is deleted if
+    dead letters have been added since they were counted.
     """
     printer = Printer(settings)
     with Admin(settings.server, timeout_s=settings.timeout_s) as admin:
@@ -39,7 +39,7 @@ def purge(settings: Settings, group: str, dry_run: bool) -> int:
         if end_now > end:
             raise CommandFailed(
                 f"the dead letters of {group} were not deleted",
-                reason=f"{counted(end_now - end, 'more has', 'more have')} come since they were counted",
+                reason=f"{counted(end_now - end, 'more has', 'more have')} been added since they were counted",
                 remedy=f"reput dlq peek {group} -o {end}, then purge again",
             )
         admin.delete_topic(topic)

@@ -1,9 +1,9 @@
 """`reput dlq replay`: send dead letters back to the topics that they came from.
 
-Each is sent as a new message (`Producer.forward`): the body as it is, tag, keys, flag and the application's properties,
-no attempt counted, and a unique id of its own. DLQ_ORIGIN_MESSAGE_ID names the message that it was, so that consumers
-can tell. Progress is committed under a group of the system after each batch, once it is on the broker's disk: what was
-sent in the batch that a killed command was at is sent again next time, nothing is left out.
+Each is sent as a new message (`Producer.forward`) with the same body, tag, keys, flag and user properties, no attempts
+and a new unique id; DLQ_ORIGIN_MESSAGE_ID has the id of the original. After each batch is flushed by the broker, the
+progress is committed under a system group. A replay that was killed sends its last batch again next time; it never
+leaves a message out.
 """
 
 from __future__ import annotations
@@ -43,29 +43,30 @@ from reput_protocol.printable import counted
 
 _BATCH = 32
 _BATCH_S = 0.25
-"""With a rate, a batch is what may be sent in so long: progress is committed several times a second."""
+"""With --rate, a batch is what may be sent in this time, so that progress is committed several times a second."""
 
 
 @dataclass(slots=True)
 class Outcome:
-    """What a replay came to."""
+    """The result of a replay, as numbers of dead letters."""
 
     sent: Counter[str] = field(default_factory=Counter)
     """By topic."""
     passed_over: int = 0
-    """Not chosen by the filter."""
+    """Not matched by the filter."""
     without_origin: int = 0
-    """Does not say where it came from, and so was left."""
+    """Not sent, because they have no origin topic."""
     interrupted: bool = False
 
 
 _RATE = re.compile(r"(\d+(?:\.\d+)?)/(s|m|h)")
 _SECONDS = {"s": 1.0, "m": 60.0, "h": 3600.0}
-_LOOK_S = 0.1
+_SLEEP_S = 0.1
+"""Longest sleep between two looks at whether Ctrl-C was pressed."""
 
 
 class RateType(click.ParamType[float]):
-    """Messages in a time, as `100/s`, `30/m`, `1000/h`; the value is messages per second."""
+    """A rate such as `100/s`, `30/m` or `1000/h`; the value is in messages per second."""
 
     name = "rate"
 
@@ -75,39 +76,37 @@ class RateType(click.ParamType[float]):
             return value
         match = _RATE.fullmatch(str(value))
         if match is None or not float(match[1]):
-            self.fail(f"{value!r} is no rate: write 100/s, 30/m or 1000/h", param, ctx)
+            self.fail(f"{value!r} is not a rate: write 100/s, 30/m or 1000/h", param, ctx)
         return float(match[1]) / _SECONDS[match[2]]
 
 
 class Pace:
-    """Lets messages go evenly, so many a second. Of what a long wait cost, one gap is made up for and no more."""
+    """Spaces messages evenly at a rate per second. After a delay, at most one message is sent early to catch up."""
 
     def __init__(self, rate: float | None) -> None:
         self._gap_s = 0.0 if rate is None else 1.0 / rate
         self._next_at: float | None = None
 
     def wait(self, is_over: Callable[[], bool]) -> None:
-        """Wait until the next one may go, or it is over."""
+        """Sleep until the next message may be sent, or `is_over` returns true."""
         if self._next_at is None:
             self._next_at = time.monotonic()
         while (ahead_s := self._next_at - time.monotonic()) > 0 and not is_over():
-            time.sleep(min(ahead_s, _LOOK_S))
+            time.sleep(min(ahead_s, _SLEEP_S))
         self._next_at = max(self._next_at, time.monotonic() - self._gap_s) + self._gap_s
 
 
 @click.command()
 @click.argument("group")
-@click.option(
-    "--rate", type=RateType(), help="At most so many, as 100/s or 30/m.  [default: as fast as it goes]"
-)
+@click.option("--rate", type=RateType(), help="Highest rate, such as 100/s or 30/m.  [default: unlimited]")
 @filter_option
-@click.option("-n", "--count", type=click.IntRange(min=1), help="Stop after so many.")
+@click.option("-n", "--count", type=click.IntRange(min=1), help="Stop after this many.")
 @click.option(
     "-o", "--from", "span", type=RangeType(), metavar="START[:END]",
     help="earliest, an offset, -N, @TIME or a range of these.  [default: where the same replay stopped]",
 )  # fmt: skip
-@click.option("--to", "target", help="Send them to this topic, not to the ones that they came from.")
-@click.option("--dry-run", is_flag=True, help="Only say what would be sent.")
+@click.option("--to", "target", help="Send them to this topic instead of the ones that they came from.")
+@click.option("--dry-run", is_flag=True, help="Only print what would be sent.")
 @shared_options
 def replay(
     settings: Settings,
@@ -121,8 +120,8 @@ def replay(
 ) -> int:
     """Send the dead letters of GROUP back to the topics that they came from, as new messages.
 
-    They stay where they are. How far a replay has come is kept for each filter and target: one that was interrupted
-    goes on when the same command is given again. Each copy has the property DLQ_ORIGIN_MESSAGE_ID.
+    The dead letters stay in their topic. Progress is kept for each filter and target: an interrupted replay continues
+    when the same command is given again. Each copy has the property DLQ_ORIGIN_MESSAGE_ID.
     """
     if target is not None:
         check_send_topic(target)
@@ -169,7 +168,7 @@ class _Replay:
         producer: Producer,
         span: tuple[Position, Position | None] | None,
     ) -> Outcome:
-        """Replay and return what that came to."""
+        """Replay and return the outcome."""
         topic, low, end = bounds_of(admin, self._group)
         if span is None:
             start = max(low, min(end, consumer.committed(topic, 0) or 0))
@@ -178,8 +177,8 @@ class _Replay:
             end = min(end, span[1].resolve(admin, topic, 0)) if span[1] is not None else end
         if span is None and start > low:
             self._printer.note(
-                f"{counted(start - low, 'dead letter was', 'dead letters were')} replayed or passed over before; "
-                "-o earliest begins again"
+                f"{counted(start - low, 'dead letter was', 'dead letters were')} replayed or skipped before; "
+                "-o earliest starts at the beginning"
             )
         done_until = committed = start
         with _until_interrupted(self.outcome):
@@ -200,7 +199,7 @@ class _Replay:
         return self.outcome
 
     def _replay(self, admin: Admin, producer: Producer, letter: DeadLetter) -> bool:
-        """Send one, or leave it; False if there was an interruption before that."""
+        """Send or skip one; return False if Ctrl-C came first."""
         outcome = self.outcome
         if not self._chosen(letter):
             outcome.passed_over += 1
@@ -223,14 +222,14 @@ class _Replay:
         return True
 
     def _check_exists(self, admin: Admin, topic: str) -> None:
-        """A topic that is gone must not come back with whatever number of queues because of a dead letter."""
+        """Refuse a topic that no longer exists: automatic creation would give it the default number of queues."""
         if topic in self._existing:
             return
         try:
             admin.topic_config(topic)
         except TopicNotFound as error:
             raise CommandFailed(
-                f"topic {topic}, from which dead letters of {self._group} came, does not exist any more",
+                f"topic {topic}, from which dead letters of {self._group} came, no longer exists",
                 remedy=f"reput topic create {topic}, or --to ANOTHER_TOPIC",
                 code=ExitCode.NOT_FOUND,
             ) from error
@@ -244,19 +243,19 @@ class _Replay:
         if not outcome.sent:
             printer.note(f"no dead letter of {self._group} {verb}")
         if outcome.passed_over:
-            printer.note(f"{outcome.passed_over} passed over by the filter")
+            printer.note(f"{outcome.passed_over} skipped by the filter")
         if outcome.without_origin:
             printer.note(
                 f"{counted(outcome.without_origin, 'was', 'were')} left without a topic to return to; try: "
                 f"reput dlq replay {self._group} --filter {quote(without_origin(self._expression))} --to TOPIC"
             )
         if left and (outcome.interrupted or self._left == 0):
-            printer.note(f"{left} not looked at yet: the same command goes on there")
+            printer.note(f"{left} not read yet: the same command continues there")
 
 
 @contextmanager
 def _until_interrupted(outcome: Outcome) -> Iterator[None]:
-    """Note Ctrl-C instead of raising it: the message under way is sent, and progress committed."""
+    """Record Ctrl-C instead of raising: the current message is still sent and the progress committed."""
 
     def note(number: int, frame: FrameType | None) -> None:
         del number, frame

@@ -1,4 +1,7 @@
-"""`reput store ...`: a store directory without a broker, Reput's own or RocketMQ's."""
+"""`reput store ...`: work on a store directory, Reput's or RocketMQ's, without a broker.
+
+A file for each command; `directory` has the argument, lock and progress bar that they share.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +18,7 @@ from reput_cli.store.verify import verify
 def command() -> None:
     """Verify, dump, repair, rebuild and export a store directory, offline.
 
-    They refuse a directory that a running broker has. All but repair and rebuild change nothing, not a byte.
+    A directory that a running broker has open is refused. Only repair and rebuild change anything in it.
     """
 
 

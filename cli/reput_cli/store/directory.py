@@ -1,4 +1,4 @@
-"""What the commands on a directory share: the argument, the sizes, the lock, the progress bar."""
+"""Shared by the `reput store` commands: the DIR argument, the size options, the lock and the progress bar."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _Command = TypeVar("_Command", bound=Callable[..., Any])
 
 @dataclass(frozen=True, slots=True)
 class StoreDirectory:
-    """Where a store lies, and what the user says about its sizes; 0 is what the files themselves say."""
+    """The paths of a store and the sizes that the user gave; 0 means to derive the size from the files."""
 
     root: Path
     commit_log_dirs: tuple[Path, ...]
@@ -37,14 +37,14 @@ class StoreDirectory:
 
 
 class DelayLevelsType(click.ParamType["tuple[int, ...]"]):
-    """The delays of RocketMQ's option messageDelayLevel; the value is in ms."""
+    """The delays of RocketMQ's option messageDelayLevel; the values are in ms."""
 
     name = "levels"
 
     def convert(
         self, value: object, param: click.Parameter | None, ctx: click.Context | None
     ) -> tuple[int, ...]:
-        """Return the delays, or say what is none."""
+        """Return the delays; an invalid one is refused."""
         from reput_protocol.record.delays import parse_delay_levels
 
         if isinstance(value, tuple):
@@ -65,7 +65,7 @@ delay_levels_option = click.option(
 
 
 def directory_options(command: _Command) -> _Command:
-    """Give a command the directory, received as `directory`, and the output options, received as `settings`."""
+    """Add DIR and the output options to a command, which receives them as `directory` and `settings`."""
 
     @click.argument("root", metavar="DIR", type=click.Path(path_type=Path))
     @click.option(
@@ -73,7 +73,7 @@ def directory_options(command: _Command) -> _Command:
         "commit_log_dirs",
         multiple=True,
         type=click.Path(path_type=Path),
-        help="Where the log lies, if not in DIR/commitlog; repeatable.",
+        help="Directory of the log.  [default: DIR/commitlog] Repeatable.",
     )
     @click.option(
         "--commit-log-file-size",
@@ -94,11 +94,11 @@ def directory_options(command: _Command) -> _Command:
         help="Hash slots in an index file.  [default: what fits the files]",
     )
     @click.option(
-        "-O", "--output", type=click.Choice(["table", "json", "jsonl", "plain"]), help="Form of the output."
+        "-O", "--output", type=click.Choice(["table", "json", "jsonl", "plain"]), help="Output format."
     )
-    @click.option("--no-color", is_flag=True, help="No colours, whatever the terminal can do.")
+    @click.option("--no-color", is_flag=True, help="No colours.")
     @click.option("-q", "--quiet", is_flag=True, help="No progress and no notes.")
-    @click.option("-v", "--verbose", count=True, help="Twice: tracebacks of errors.")
+    @click.option("-v", "--verbose", count=True, help="-vv prints the traceback of an error.")
     @functools.wraps(command)
     def with_directory(
         root: Path,
@@ -146,14 +146,14 @@ def _require_store(directory: StoreDirectory) -> None:
 
 
 def layout_of(directory: StoreDirectory) -> StoreLayout:
-    """List the files of a directory."""
+    """Return the files of a store."""
     from reput_broker.tools.layout import StoreLayout
 
     return StoreLayout(directory.root, directory.commit_log_dirs, _geometry_of(directory))
 
 
 def _geometry_of(directory: StoreDirectory) -> Geometry:
-    """Return the sizes that the user gave."""
+
     from reput_broker.tools.layout import Geometry
 
     return Geometry(
@@ -172,7 +172,7 @@ def examined(
     delay_levels_ms: tuple[int, ...] | None,
     faults_kept: int | None = None,
 ) -> Verification:
-    """Check everything in a directory, which is locked already, and return what was found; `what` the bar says."""
+    """Verify a directory, whose lock the caller holds; `what` is the text of the progress bar."""
     from reput_broker.tools.report import FAULTS_KEPT
     from reput_broker.tools.verify import Verification
 
@@ -191,7 +191,7 @@ def examined(
 
 @contextmanager
 def locked(directory: StoreDirectory, *, to_write: bool = False) -> Iterator[DirectoryLock]:
-    """Hold the directory's lock: shared, or as its owner, who must `acquire` it before anything is changed."""
+    """Hold the directory's lock: shared, or reserved. The caller must `acquire` a reserved one before any change."""
     from reput_broker.store.errors import LogDirectoryLocked, StoreLocked
     from reput_broker.store.opening.abort_marker import AbortMarker
     from reput_broker.store.opening.lock import DirectoryLock
@@ -209,14 +209,14 @@ def locked(directory: StoreDirectory, *, to_write: bool = False) -> Iterator[Dir
         raise CommandFailed(
             f"the log directory {error.path} is in use by another store",
             reason="a broker, or another `reput store`, has it as part of another store directory",
-            remedy="the same command after that has ended, or on a copy of the directory",
+            remedy="run the command again after that has ended, or on a copy of the directory",
         ) from error
     except StoreLocked as error:
         owner = f"process {error.pid}" if error.pid is not None else "another process"
         raise CommandFailed(
             f"{directory.root} is in use by {owner}",
             reason="a broker has it open, or another `reput store` works on it",
-            remedy="the same command after that has ended, or on a copy of the directory",
+            remedy="run the command again after that has ended, or on a copy of the directory",
         ) from error
     finally:
         lock.release()
@@ -224,7 +224,7 @@ def locked(directory: StoreDirectory, *, to_write: bool = False) -> Iterator[Dir
 
 @contextmanager
 def progress(settings: Settings, what: str) -> Iterator[Callable[[int, int], None]]:
-    """Show a progress bar on a terminal while the body runs; it gets a function to call with bytes done and in all."""
+    """Show a progress bar while the block runs, if stderr is a terminal; yields a function of bytes done and total."""
     if settings.quiet or not sys.stderr.isatty():
         yield lambda _done, _total: None
         return

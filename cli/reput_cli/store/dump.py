@@ -1,4 +1,4 @@
-"""`reput store dump`: what lies in the files."""
+"""`reput store dump`: print the contents of the files."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class QueueName(click.ParamType["tuple[str, int]"]):
             return value
         topic, separator, queue_id = str(value).rpartition("/")
         if not separator or not topic or not queue_id.isdecimal():
-            self.fail(f"{value!r} names no queue: write TOPIC/ID, such as orders/0", param, ctx)
+            self.fail(f"{value!r} is not a queue: write TOPIC/ID, such as orders/0", param, ctx)
         return topic, int(queue_id)
 
 
@@ -50,7 +50,7 @@ class QueueName(click.ParamType["tuple[str, int]"]):
 )
 @click.option("--from", "start", type=click.IntRange(0), help="First position.")
 @click.option("--to", "stop", type=click.IntRange(0), help="Position to stop before.")
-@click.option("--count", type=click.IntRange(1), help="At most so many.")
+@click.option("--count", type=click.IntRange(1), help="At most this many.")
 def dump(
     directory: StoreDirectory,
     settings: Settings,
@@ -60,9 +60,9 @@ def dump(
     stop: int | None,
     count: int | None,
 ) -> int:
-    """Print what lies in DIR: one line each, as text or with -O json as JSON lines.
+    """Print the contents of the files in DIR, one entry per line, as text or with -O json as JSON lines.
 
-    Exit code 7 if something in the part that was printed is no sound record.
+    Exits with 7 if a printed entry is damaged.
     """
     from reput_broker.tools.dump import NotThere
 

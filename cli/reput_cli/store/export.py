@@ -29,7 +29,7 @@ class _PositionType(click.ParamType[Position]):
     name = "position"
 
     def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> Position:
-        """Parse the text, or say which forms there are."""
+        """Return the position; other text is refused with the valid forms."""
         if isinstance(value, Position):
             return value
         position, end = RangeType().convert(value, param, ctx)
@@ -59,7 +59,7 @@ _POSITION = _PositionType()
     "target",
     type=click.Path(path_type=Path),
     default="-",
-    help="Where to.  [default: stdout]",
+    help="File to write.  [default: stdout]",
 )
 def export(
     directory: StoreDirectory,
@@ -70,9 +70,9 @@ def export(
     form: str,
     target: Path,
 ) -> int:
-    """Write the messages of a topic in DIR, queue after queue, to a file.
+    """Write the messages of a topic in DIR, queue by queue, to a file.
 
-    Every record is checked. A damaged message is left out and named on stderr; the exit code is then 7.
+    Every record is checked. A damaged message is left out and reported on stderr; the exit code is then 7.
     """
     from reput_broker.tools.dump import NotThere
     from reput_broker.tools.export import TopicExport
@@ -148,7 +148,7 @@ def _write_lines(file: TextIO, records: Iterator[Record]) -> int:
 
 @contextmanager
 def _opened(target: Path) -> Iterator[TextIO]:
-    """Open the file, which appears under its name when it is complete; `-` is stdout."""
+    """Open a file for writing; it gets its name when it is complete. `-` is stdout."""
     if str(target) == "-":
         yield sys.stdout
         sys.stdout.flush()

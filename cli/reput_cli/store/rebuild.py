@@ -1,4 +1,4 @@
-"""`reput store rebuild`: make queues and index anew from the log."""
+"""`reput store rebuild`: rebuild ConsumeQueues and key index from the log."""
 
 from __future__ import annotations
 
@@ -47,16 +47,15 @@ def rebuild(
     index: bool,
     index_entries: int,
 ) -> int:
-    """Make what is derived from the log in DIR anew, and put it in the place of what is there.
+    """Rebuild the ConsumeQueues and the key index in DIR from the log, and replace the existing ones.
 
-    The log is checked first, and may have no holes. Sizes are those of the files that are there. For queues that are
-    gone, say --consume-queue-entries if they are not RocketMQ's 300000; for an index that is gone, --index-slots and
-    --index-entries.
+    The log is verified first and must have no holes. File sizes are those of the existing files. Without existing
+    files, give --consume-queue-entries unless it is RocketMQ's 300000, and --index-slots and --index-entries.
     """
     from reput_broker.store.errors import ForeignFile
     from reput_broker.tools.index_raw import index_sizes
     from reput_broker.tools.rebuild import REBUILDERS, refuse_other_delays, refuse_other_queues
-    from reput_broker.tools.rebuild import rebuild as make_anew
+    from reput_broker.tools.rebuild import rebuild as rebuild_files
 
     directory = replace(directory, index_entries=index_entries)
     wanted = [name for name, chosen in (("queues", queues), ("index", index)) if chosen] or list(REBUILDERS)
@@ -65,12 +64,12 @@ def rebuild(
         if "index" in wanted and index_sizes(layout_of(directory)) is None:
             if index:
                 raise CommandFailed(
-                    f"no file in {directory.root / 'index'} tells its slots and entries",
+                    f"no file in {directory.root / 'index'} has its numbers of slots and entries",
                     remedy=_SIZES,
                     code=ExitCode.USAGE,
                 )
             wanted.remove("index")
-            printer.note(f"index: not made, as no file tells its slots and entries; to make it: {_SIZES}")
+            printer.note(f"index: not rebuilt; no file has its numbers of slots and entries; give {_SIZES}")
         try:
             if "queues" in wanted:
                 refuse_other_queues(directory.root)
@@ -80,12 +79,12 @@ def rebuild(
                 refuse_other_delays(verification)
             if verification.log.damages:
                 printer.note(
-                    f"{counted(len(verification.log.damages), 'wrong checksum')} of records; what is known of them is "
+                    f"{counted(len(verification.log.damages), 'wrong checksum')} of records; their entries are "
                     f"kept: reput store verify {directory.root}"
                 )
             lock.acquire()
             with progress(settings, "rebuilding") as report_progress:
-                words = make_anew(
+                words = rebuild_files(
                     verification.layout,
                     verification.log.kept_end,
                     [REBUILDERS[name] for name in wanted],
@@ -100,7 +99,7 @@ def rebuild(
 
 
 def _refuse_damage(verification: Verification) -> None:
-    """Refuse a log of which it is not known which messages it holds."""
+    """Refuse a log whose damage hides which messages it holds."""
     remedy = f"reput store repair {verification.root}"
     faults = verification.report.faults
     if verification.log.holes:

@@ -1,4 +1,4 @@
-"""`reput store repair`: make a damaged store one that a broker starts on."""
+"""`reput store repair`: repair a damaged store so that a broker starts on it."""
 
 from __future__ import annotations
 
@@ -27,16 +27,16 @@ if TYPE_CHECKING:
 @click.command()
 @directory_options
 @delay_levels_option
-@click.option("--yes", is_flag=True, help="Do it. Without this the command only shows what it would do.")
+@click.option("--yes", is_flag=True, help="Repair it. Without --yes the command only shows what it would do.")
 def repair(
     directory: StoreDirectory, settings: Settings, delay_levels_ms: tuple[int, ...] | None, yes: bool
 ) -> int:
-    """Show what a repair of DIR would mend and cut; with --yes, do it.
+    """Show what a repair of DIR would correct and truncate; with --yes, do it.
 
-    A record is mended where the right value of a damaged field is known from the rest. At the first that cannot be
-    mended the log is cut: everything after it is lost to the store, as a log has no holes. All that is cut or changed
-    is copied to DIR/repair-N and synced first. Queues are then made anew from the log. Exit code 7 if something needs
-    repair and --yes was not given.
+    A damaged field of a record is corrected if its value is known from the other fields. At the first record that
+    cannot be corrected the log is truncated: all later messages are lost to the store, since a log has no holes.
+    Everything that is truncated or changed is first copied to DIR/repair-N and synced. The queues are then rebuilt
+    from the log. Exits with 7 if the store needs repair and --yes was not given.
     """
     printer = Printer(settings)
     with locked(directory, to_write=yes) as lock:
@@ -71,7 +71,7 @@ def repair(
         return ExitCode.DONE
     for line in (*plan.lines(), *result.lines):
         write_line(line)
-    write_line(f"what was there before: {result.side_directory}")
+    write_line(f"copies of the changed bytes: {result.side_directory}")
     printer.note(
         f"the log ends at offset {result.end_offset}; the next start of the broker completes the recovery"
     )

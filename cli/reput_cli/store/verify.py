@@ -1,4 +1,4 @@
-"""`reput store verify`: is everything in the directory what it must be?"""
+"""`reput store verify`: check all files of a store against each other."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from reput_protocol.printable import counted, printable
 @directory_options
 @delay_levels_option
 @click.option(
-    "--limit", type=click.IntRange(1), default=100, show_default=True, help="Faults to name of each kind."
+    "--limit", type=click.IntRange(1), default=100, show_default=True, help="Faults to print of each kind."
 )
 def verify(
     directory: StoreDirectory, settings: Settings, delay_levels_ms: tuple[int, ...] | None, limit: int
 ) -> int:
     """Check every record, queue unit, index entry, checkpoint and table in DIR against each other.
 
-    Changes nothing. Names each fault by file and byte; exit code 0 if there is none, 7 if there is damage.
+    Changes nothing. Names each fault by file and byte. Exits with 0 if there is no fault, else with 7.
     """
     with locked(directory):
         verification = examined(directory, settings, delay_levels_ms=delay_levels_ms, faults_kept=limit)
@@ -64,9 +64,9 @@ def verify(
             f"{counted(report.figures['offsets'], 'offset')}"
         )
         if not report.is_clean and (report.kinds["log"] or report.kinds["record"] or report.kinds["file"]):
-            printer.note(f"to see what a repair would cut: reput store repair {directory.root}")
+            printer.note(f"to see what a repair would truncate: reput store repair {directory.root}")
         elif report.kinds["queue"] or report.kinds["index"]:
             printer.note(
-                f"the log is sound; to make what is derived from it anew: reput store rebuild {directory.root}"
+                f"the log is undamaged; to rebuild queues and index from it: reput store rebuild {directory.root}"
             )
     return ExitCode.DONE if report.is_clean else ExitCode.DAMAGE

@@ -58,7 +58,7 @@ def test_what_came_after_the_count_is_not_deleted(
     broker = Broker(comes=3)
     failed = run(monkeypatch, broker, *arguments).exception
     assert isinstance(failed, CommandFailed)
-    assert failed.reason == "3 more have come since they were counted"
+    assert failed.reason == "3 more have been added since they were counted"
     assert "-o 10" in (failed.remedy or "")
     assert broker.deleted == []
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from reput_cli import message_lines
+from reput_cli import rendering
 from reput_cli.failures import CommandFailed, report_failure
 from reput_cli.group import command as group_command
 from reput_cli.options import Settings
@@ -77,12 +77,12 @@ def test_errors(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 @pytest.mark.parametrize(
-    "render", [message_lines.json_line, message_lines.block, message_lines.plain]
-    + [message_lines.compile_format(f"%{text}") for text in ("t", "i", "I", "k", "T", "v", "h", "v{json}")]
+    "render", [rendering.json_line, rendering.block, rendering.plain]
+    + [rendering.compile_format(f"%{text}") for text in ("t", "i", "I", "k", "T", "v", "h", "v{json}")]
 )  # fmt: skip
 def test_messages(render: Any) -> None:
     properties = {"TAGS": "\x9b31m", "KEYS": "\u202ekey", "UNIQ_KEY": "\x1b[0m", "p": "\u2066"}
     record = encode_record(Record("orders", HOSTILE.encode(), properties=encode_properties(properties)))
     assert printable_lines(line := render(ReceivedMessage.of_record(record))) == line
-    if render is message_lines.json_line:
+    if render is rendering.json_line:
         assert json.loads(line)["body"] == HOSTILE

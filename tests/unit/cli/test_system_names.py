@@ -63,7 +63,7 @@ def test_a_system_topic_is_neither_made_nor_changed(topic: str, verb: str) -> No
     assert isinstance(result.exception, CommandFailed)
     assert result.exception.what == f"topic {topic} belongs to the broker"
     assert "alter" not in str(result.exception.remedy)
-    assert "Go on?" not in result.output
+    assert "Continue?" not in result.output
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from reput_protocol.errors import InvalidMessage
 def test_a_subscription_that_leaves_out_a_tag_is_refused(tags: str) -> None:
     result = CliRunner().invoke(consume, ["orders", "--tag", tags])
     assert result.exit_code == 2
-    assert "leaves out a tag; write tags joined by ||, such as 'a || b'" in result.stderr
+    assert "has an empty tag; write tags joined by ||, such as 'a || b'" in result.stderr
 
 
 def test_a_message_has_one_tag() -> None:

@@ -166,7 +166,7 @@ def test_rebuild_of_an_index_whose_sizes_nothing_tells(store: Path) -> None:
     shutil.rmtree(store / "index")
     done = reput_store("rebuild", store)
     assert done.return_value == ExitCode.DONE
-    assert "index: not made, as no file tells its slots and entries" in done.stderr
+    assert "index: not rebuilt; no file has its numbers of slots and entries" in done.stderr
     assert not (store / "index").exists()
     failed = reput_store("rebuild", store, "--index").exception
     assert isinstance(failed, CommandFailed)

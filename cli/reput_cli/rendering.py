@@ -1,4 +1,4 @@
-"""Messages as lines of text: JSON lines, readable blocks, and the percent escapes of `reput consume -f`."""
+"""Messages as text: JSON lines, readable blocks, and the percent escapes of `reput consume -f`."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _CONTROLS = {"n": "\n", "t": "\t", "\\": "\\"}
 
 
 def rfc3339(timestamp_ms: int) -> str:
-    """Return milliseconds since 1970 as an RFC 3339 time in UTC."""
+    """Return a time in ms since 1970 as RFC 3339 in UTC."""
     return (
         datetime.fromtimestamp(timestamp_ms / 1000, UTC)
         .isoformat(timespec="milliseconds")
@@ -29,7 +29,7 @@ def rfc3339(timestamp_ms: int) -> str:
 
 
 def json_line(message: ReceivedMessage) -> str:
-    """Return a message as one JSON line: `body` if it is UTF-8, else `body_base64`."""
+    """Return a message as one JSON object; the body is `body` if it is UTF-8, else `body_base64`."""
     fields = message_fields(
         topic=message.topic,
         queue_id=message.queue_id,
@@ -43,7 +43,7 @@ def json_line(message: ReceivedMessage) -> str:
 
 
 def block(message: ReceivedMessage) -> str:
-    """Return a message as a head line and its body, for people."""
+    """Return a message for people: a headline, then the body, indented."""
     head = f"{message.topic}-{message.queue_id}#{message.queue_offset}  {rfc3339(message.store_timestamp_ms)}"
     if message.tag:
         head += f"  tag={message.tag}"
@@ -53,29 +53,29 @@ def block(message: ReceivedMessage) -> str:
 
 
 def plain(message: ReceivedMessage) -> str:
-    """Return queue, offset, tag and body, separated by tabs; what does not print is escaped."""
+    """Return queue, offset, tag and body, separated by tabs; unprintable characters are escaped."""
     body = printable(message.body.decode("utf-8", "backslashreplace"))
     return f"{message.queue_id}\t{message.queue_offset}\t{printable(message.tag or '-')}\t{body}"
 
 
 def renderer(settings: Settings) -> Callable[[ReceivedMessage], str]:
-    """Return what makes lines of a message in the form that was asked for: readable blocks on a terminal, else JSON."""
+    """Return the function for the --output format; the default is blocks on a terminal and JSON lines on a pipe."""
     form = settings.output or ("table" if sys.stdout.isatty() else "json")
     return {"table": block, "plain": plain}.get(form, json_line)
 
 
 def compile_format(text: str) -> Callable[[ReceivedMessage], str]:
-    """Compile a format with percent escapes; an unknown escape is refused before anything is read.
+    r"""Return a function that formats a message by percent escapes; unknown escapes are refused here.
 
     %t topic, %q queue, %o offset, %i id, %I offset id, %k keys, %T tag, %v body, %s size, %d store time, %h properties,
-    %% percent; %v{hex}, %v{base64}, %v{json}; backslash n and t.
+    %% percent; %v{hex}, %v{base64}, %v{json}; \n and \t.
     """
     for match in _ESCAPE.finditer(text):
         unknown_letter = match["letter"] and match["letter"] not in _LETTERS
         unknown_encoding = match["encoding"] and match["encoding"] not in _ENCODINGS
         if unknown_letter or unknown_encoding:
             raise CommandFailed(
-                f"{match[0]!r} in the format is not known",
+                f"unknown escape {match[0]!r} in the format",
                 remedy="one of "
                 + " ".join(f"%{letter}" for letter in _LETTERS)
                 + " %v{hex} %v{base64} %v{json}",
