@@ -1,8 +1,7 @@
-"""The jobs `archive` and `audit` against what they are to be compared with. A part of `spark_run.py`.
+"""The jobs `archive` and `audit`; a part of `spark_run.py`.
 
-`archive` of a store directory is compared with reading the same directory as a frame and having Spark write it as zstd
-Parquet; `audit` with a loop in one process that does nothing but check the CRC of every body, for each core, over a
-directory of its own.
+`archive` of a store directory is compared with a DataFrame of the directory that Spark writes as zstd Parquet, `audit`,
+per core, with a loop in one process that checks only the CRC of every body.
 """
 
 from __future__ import annotations
@@ -16,25 +15,25 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from reput_pipeline.jobs.frame import run_job
+from reput_pipeline.jobs.command_line import run_job
 from spark_measure import Line, Turns, compared
 from spark_source import TOPIC, fill
 from verify import crc_loop
 
 AUDITED = 3
-"""So many times as many messages are audited: they are checked faster than read."""
+"""Factor for the number of messages of the audit, which is faster than the other jobs."""
 _FILE_BYTES = 64 << 20
 
 
 class JobBench:
-    """The measurements; the session is the active one, the directory `root/store` is nobody's at the time.
+    """The measurements. No broker may have the directory `root/store` open.
 
     Args:
-        spark: the session.
-        root: holds the directory `store`.
-        messages: how many there are.
+        spark: the active session.
+        root: has the directory `store`.
+        messages: number of messages in it.
         size: bytes of a body.
-        turns: runs them.
+        turns: runs the measurements.
     """
 
     def __init__(self, spark: Any, root: Path, messages: int, size: int, turns: Turns) -> None:
@@ -47,7 +46,7 @@ class JobBench:
         self._turns = turns
 
     def archive(self) -> Iterator[Line]:
-        """A directory to Parquet."""
+        """Measure a directory to Parquet."""
         ways = {
             "writer": self._writer,
             "archive": lambda: int(self._job("archive", self._store, "--to", str(self._out))["rows"]),
@@ -62,7 +61,7 @@ class JobBench:
         )
 
     def audit(self) -> Iterator[Line]:
-        """Everything in a directory checked."""
+        """Measure the verification of a directory."""
         messages = AUDITED * self._messages
         fill(self._audited, messages, self._size, _FILE_BYTES)
         ways = {
@@ -96,7 +95,7 @@ class JobBench:
 
 
 def _rows_of(path: Path) -> int:
-    """How many rows a file's footer states."""
+    """Return the number of rows in a file's footer."""
     import pyarrow.parquet as pq
 
     return int(pq.read_metadata(path).num_rows)

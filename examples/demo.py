@@ -1,9 +1,9 @@
-"""Put Python's own standard library through the broker, line by line, and get it back whole.
+"""Send the lines of Python's standard library through the broker and compare what comes back.
 
-Every line of every source file becomes a message of topic `stdlib-lines`: its tag is the top-level module, its key the
-file, its property `line` the line number. Then all of it is pulled back, once whole and once by tag for a few modules,
-and lines and bytes per module are printed beside what reading the files gives. `make demo` runs this against a broker
-with small files in a temporary directory; `--server` takes a running one.
+Every line becomes a message of topic `stdlib-lines`: the tag is the top-level module, the key the file, the property
+`line` the line number. All messages are then pulled, and those of a few modules again by tag. Lines and bytes per
+module are printed next to those counted in the files. `make demo` runs it with a broker in a temporary directory;
+`--server` uses a running one.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ SMALL_FILES = {
     "REPUT_STORE__INDEX_SLOTS": "10000",
     "REPUT_STORE__INDEX_ENTRIES": "40000",
 }
-"""The files of a broker are allocated as a whole: the defaults take 1.4 GiB of disk for the first message."""
+"""Small files: with the defaults, the first message allocates 1.4 GiB of disk."""
 BLOCK_MESSAGES = 512
 TAGS_PULLED = ("asyncio", "json", "email")
 SKIPPED_DIRECTORIES = {"site-packages", "dist-packages", "__pycache__"}
@@ -42,11 +42,9 @@ Counts = dict[str, tuple[int, int]]
 
 
 def main() -> int:
-    """Produce, pull back, compare; exit code 0 if everything is equal."""
+    """Produce, pull and compare; return 0 if everything is equal."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument(
-        "--server", help="HOST:PORT of a running broker; without, one is started for the demo"
-    )
+    parser.add_argument("--server", help="HOST:PORT of a running broker (default: start one)")
     parser.add_argument("--ack", default="flushed", choices=["flushed", "page_cache"])
     arguments = parser.parse_args()
     files = source_files(Path(sysconfig.get_path("stdlib")))
@@ -78,7 +76,7 @@ def main() -> int:
     )
     if arguments.server is None:
         print(
-            "the broker's files were small; those of `reput serve` take 1.4 GiB of disk for the first message"
+            "this broker has small files; with those of `reput serve`, the first message takes 1.4 GiB of disk"
         )
     print("equal" if equal else "NOT EQUAL")
     return 0 if equal else 1
@@ -94,7 +92,7 @@ def source_files(stdlib: Path) -> list[Path]:
 
 
 def read_lines(path: Path) -> Iterator[tuple[int, bytes]]:
-    """Yield (line number, line with its end) of a file; a last line without an end counts too."""
+    """Yield (line number, line with its newline) of a file; a last line without a newline counts too."""
     with path.open("rb") as file:
         yield from enumerate(file, start=1)
 
@@ -106,7 +104,7 @@ def module_of(path: Path) -> str:
 
 
 def count_files(files: Iterable[Path]) -> Counts:
-    """Return lines and bytes per module, from the files themselves."""
+    """Return lines and bytes per module, counted in the files."""
     counts: defaultdict[str, tuple[int, int]] = defaultdict(lambda: (0, 0))
     for path in files:
         lines, size = counts[module_of(path)]
@@ -166,7 +164,7 @@ def pull(address: str, topic: str, tags: str, task: object, progress: Progress) 
 
 @contextmanager
 def running_broker(server: str | None) -> Iterator[str]:
-    """Yield the address of the given broker, or of one that lives as long as the demo."""
+    """Yield the address of the given broker, or of one that runs until the block ends."""
     if server is not None:
         yield server
         return
@@ -194,7 +192,7 @@ def _wait_for(path: Path, process: subprocess.Popen[bytes], deadline_s: float = 
 
 
 def progress_bars() -> AbstractContextManager[Progress]:
-    """Return bars on stderr, one for each task that is added."""
+    """Return progress bars on stderr, one for each task."""
     columns = (TextColumn("{task.description:<14}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     return Progress(*columns, console=Console(stderr=True))
 

@@ -1,9 +1,8 @@
-"""Put Python's own standard library through the broker and through Spark, and count it in three ways.
+"""Send the lines of Python's standard library through the broker and Spark, and count them in three ways.
 
-The lines of `demo.py` go to a broker. The job `archive` streams them from there to Parquet, partitioned by module; a
-streaming query counts the identifiers in them. Then lines, bytes and identifiers are counted again from the archive,
-and from the files themselves; the three totals are printed side by side, and an HTML page shows what lines there are.
-`make pipeline-demo` runs this against a broker in a temporary directory.
+The lines of `demo.py` are sent to a broker. The job `archive` copies them to Parquet, partitioned by module. Lines,
+bytes and identifiers are counted by a streaming query on the broker, in the archive, and in the files. The three totals
+are printed, and an HTML report is written. `make pipeline-demo` runs it with a broker in a temporary directory.
 """
 
 from __future__ import annotations
@@ -30,9 +29,8 @@ from demo import QUEUES, Counts, count_files, produce, progress_bars, read_lines
 from reput_client.blocking import Admin
 from reput_pipeline.archives.read import read_archive
 from reput_pipeline.data_source import register
-from reput_pipeline.jobs.frame import run_job
-from reput_pipeline.jobs.report import page_of
-from reput_pipeline.jobs.report_figures import COLUMNS, figures_of
+from reput_pipeline.jobs.command_line import run_job
+from reput_pipeline.jobs.report import COLUMNS, figures_of, page_of
 from reput_pipeline.spark.session import make_session
 
 if TYPE_CHECKING:
@@ -47,7 +45,7 @@ SHOWN_MODULES = 25
 
 
 class Totals(NamedTuple):
-    """What was counted in one way."""
+    """The totals of one way of counting."""
 
     lines: int
     bytes: int
@@ -59,11 +57,11 @@ class Totals(NamedTuple):
 
 
 def main() -> int:
-    """Produce, archive, count three times, compare; exit code 0 if everything is equal."""
+    """Produce, archive, count three times and compare; return 0 if everything is equal."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--files", type=int, help="use only so many files")
+    parser.add_argument("--files", type=int, help="use only this many files")
     parser.add_argument(
-        "--html", type=Path, default=Path("build/pipeline-demo.html"), help="where the page goes"
+        "--html", type=Path, default=Path("build/pipeline-demo.html"), help="file for the report"
     )
     parser.add_argument("--master", default="local[*]", help="where Spark runs")
     arguments = parser.parse_args()
@@ -103,13 +101,13 @@ def main() -> int:
 
 
 def say(text: str) -> None:
-    """Tell the person what is done now."""
+    """Print the current step."""
     sys.stderr.write(text + "\n")
     sys.stderr.flush()
 
 
 def archive_topic(address: str, archive: Path) -> int:
-    """Run the job `archive` as a person would; return its exit code."""
+    """Run the job `archive`; return its exit code."""
     arguments = ["--server", address, "--topic", TOPIC, "--to", str(archive), "--partition-by", "tags"]
     say(f"3. reput pipeline archive {' '.join(arguments)}")
     output = io.StringIO()
@@ -122,11 +120,10 @@ def archive_topic(address: str, archive: Path) -> int:
 
 
 def identifiers(lines: DataFrame) -> DataFrame:
-    """Return the identifiers in bodies, one row each, with how many lines and bytes they are from."""
+    """Return the identifiers in bodies, a row each, and an empty one for each line, with the line's bytes."""
     from pyspark.sql import functions as f
 
     found = f.regexp_extract_all(f.col("body").cast("string"), f.lit(IDENTIFIER), 0)
-    # A line without any identifier counts as a line, too: it comes as an empty one.
     marked = lines.select(
         f.concat(f.array(f.lit("")), found).alias("names"), f.octet_length("body").alias("size")
     )
@@ -134,14 +131,14 @@ def identifiers(lines: DataFrame) -> DataFrame:
 
 
 def counted(names: DataFrame) -> DataFrame:
-    """Count identifiers; the empty one stands for lines, and has their bytes."""
+    """Count identifiers; the empty one counts the lines and their bytes."""
     from pyspark.sql import functions as f
 
     return names.groupBy("name").agg(f.count("*").alias("times"), f.sum("size").alias("size"))
 
 
 def totals_of(counts: Iterable[tuple[str, int, int]], seconds: float) -> Totals:
-    """Add up what was counted of each identifier."""
+    """Return the totals of counted identifiers."""
     lines = size = 0
     found: Counter[str] = Counter()
     for name, times, bytes_ in counts:
@@ -154,7 +151,7 @@ def totals_of(counts: Iterable[tuple[str, int, int]], seconds: float) -> Totals:
 
 
 def from_stream(spark: SparkSession, address: str, checkpoint: Path) -> Totals:
-    """Count in a streaming aggregate, straight from the broker."""
+    """Count with a streaming query on the broker."""
     started_at = time.monotonic()
     register(spark)
     options = {"nameServer": address, "subscribe": TOPIC, "startingOffsets": "earliest", "select": "body"}
@@ -176,14 +173,14 @@ def from_stream(spark: SparkSession, address: str, checkpoint: Path) -> Totals:
 
 
 def from_archive(spark: SparkSession, archive: Path) -> Totals:
-    """Count what was archived."""
+    """Count in the archive."""
     started_at = time.monotonic()
     rows = counted(identifiers(read_archive(spark, archive).select("body"))).collect()
     return totals_of(((row.name, row.times, row["size"]) for row in rows), time.monotonic() - started_at)
 
 
 def from_files(files: Iterable[Path]) -> Totals:
-    """Count in the files themselves, without broker and Spark."""
+    """Count in the files, without broker and Spark."""
     started_at = time.monotonic()
     pattern = re.compile(IDENTIFIER.encode())
     found: Counter[bytes] = Counter()
@@ -197,7 +194,7 @@ def from_files(files: Iterable[Path]) -> Totals:
 
 
 def write_page(spark: SparkSession, archive: Path, totals: dict[str, Totals], html: Path) -> Counts:
-    """Write the report on the archive, with the totals; return lines and bytes of every module in the archive."""
+    """Write the report on the archive with the totals; return lines and bytes of every module in the archive."""
     figures = figures_of(read_archive(spark, archive).select(*COLUMNS), top=MODULES_MAX)
     modules = {row["name"]: (row["messages"], row["bytes"]) for row in figures.tags}
     shown = replace(figures, tags=figures.tags[:SHOWN_MODULES], keys=figures.keys[:SHOWN_MODULES])
@@ -217,7 +214,7 @@ _ROWS = ("lines", "bytes", "identifiers", "different ones")
 
 
 def print_totals(totals: dict[str, Totals]) -> None:
-    """Print the totals side by side."""
+    """Print the totals as columns."""
     table = Table("counted in", *totals, "", title="Three totals", title_justify="left")
     for column in table.columns[1:-1]:
         column.justify = "right"

@@ -1,10 +1,10 @@
-"""A small shop on Reput: orders in transactions, billing with retries and dead letters, reminders for later.
+"""A small shop on Reput: orders in transactions, billing with retries and dead letters, delayed reminders.
 
     make example                                  # with a broker of its own, in a temporary directory
     make example ARGS="--server localhost:10911"  # with one that is running
 
-Orders come in, each with a story of its own (`stories.py`): a bank that does not answer, a card that is declined, a
-shop that is killed at the worst moment. At the end the database must say of each order what its story asks for.
+Each order has a story (`stories.py`): a bank that does not answer, a card that is declined, a shop that is killed
+between database and commit. At the end the database must have each order in the state that its story requires.
 """
 
 from __future__ import annotations
@@ -31,23 +31,23 @@ from reput_client import Admin
 
 _WAIT_S = 120.0
 _QUIET_S = 1.0
-"""How long everything must stand as it should, so that what comes too often is seen."""
+"""Seconds for which the final state must last, so that duplicates are noticed."""
 
 
 def main() -> int:
-    """Run the shop; exit code 0 if every order ended as it should."""
+    """Run the shop; return 0 if every order ended as its story requires."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--server", help="HOST:PORT of a running broker; without, one is started")
-    parser.add_argument("--orders", type=int, default=12, help="how many orders come in (12)")
+    parser.add_argument("--server", help="HOST:PORT of a running broker (default: start one)")
+    parser.add_argument("--orders", type=int, default=12, help="number of orders (12)")
     parser.add_argument("--remind-after", type=float, default=5.0, metavar="SECONDS")
     parser.add_argument("--database", type=Path, help=argparse.SUPPRESS)
     parser.add_argument("--die-of", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.die_of is not None:
         trio.run(_die, arguments.server, arguments.database, Order.decoded(arguments.die_of.encode()))
-    logging.getLogger("reput_client").setLevel(logging.ERROR)  # that billing fails is part of the story
+    logging.getLogger("reput_client").setLevel(logging.ERROR)  # billing is meant to fail
     return trio.run(_run, arguments.server, arguments.orders, arguments.remind_after)
 
 
@@ -77,7 +77,7 @@ async def _open_for_business(
                     await take_in_a_process_that_dies(address, path, order)
                 else:
                     await shop.take(order)
-            print(f"{len(coming)} orders came in; waiting for what becomes of them", flush=True)
+            print(f"{len(coming)} orders taken; waiting until they are done", flush=True)
             settled = await _settled(database, coming)
         nursery.cancel_scope.cancel()
     _show(database.rows(), coming)
@@ -133,7 +133,7 @@ async def _broker(server: str | None, directory: Path) -> AsyncIterator[str]:
     if server is not None:
         yield server
         return
-    # A broker in production asks about a transaction after 6 s; nobody wants to watch that long.
+    # By default a broker checks a transaction after 6 s, which is long for an example.
     config = BrokerConfig(
         data_dir=directory, port=0, transactions={"timeout": "1s", "check_interval": "500ms"}
     )

@@ -1,4 +1,4 @@
-"""The shop's own database: one SQLite file with one table, which several processes may have open."""
+"""The shop's database: an SQLite file with one table, which several processes may have open."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ CREATE TABLE IF NOT EXISTS orders (
 
 
 class Row(NamedTuple):
-    """What the shop knows of an order. `charges` is how often its customer was charged."""
+    """An order. `charges` is the number of times its customer was charged."""
 
     id: str
     state: str
@@ -29,7 +29,7 @@ class Row(NamedTuple):
 
 
 class Database:
-    """Orders, by id. Each method is a transaction of its own, on the disk when it returns."""
+    """Orders by id. Each method is a transaction, which is on disk when it returns."""
 
     def __init__(self, path: Path) -> None:
         self._connection = sqlite3.connect(path, isolation_level=None, timeout=30.0)
@@ -41,13 +41,13 @@ class Database:
         self._connection.close()
 
     def insert(self, order_id: str, transaction_id: str) -> None:
-        """Take an order. The message's transaction id is kept with it: it is how `exists` finds the order."""
+        """Insert an order with the transaction id of its message, by which `exists` finds it."""
         self._connection.execute(
             "INSERT INTO orders (id, transaction_id) VALUES (?, ?)", (order_id, transaction_id)
         )
 
     def exists(self, transaction_id: str) -> bool:
-        """Whether the local transaction of a message was committed."""
+        """Return whether the local transaction of a message was committed."""
         found = self._connection.execute("SELECT 1 FROM orders WHERE transaction_id = ?", (transaction_id,))
         return found.fetchone() is not None
 
@@ -57,14 +57,14 @@ class Database:
         return str(row[0])
 
     def count_attempt(self, order_id: str) -> int:
-        """Count an attempt to charge an order's customer; return how many there were before."""
+        """Count an attempt to charge; return the number of attempts before it."""
         row = self._connection.execute(
             "UPDATE orders SET attempts = attempts + 1 WHERE id = ? RETURNING attempts - 1", (order_id,)
         ).fetchone()
         return int(row[0])
 
     def charge(self, order_id: str) -> bool:
-        """Note a payment; False if there was one already. A message may come twice, a customer pays once."""
+        """Record a payment; return False if it was already paid: a message may be delivered twice."""
         changed = self._connection.execute(
             "UPDATE orders SET state = 'paid', charges = charges + 1 WHERE id = ? AND state = 'open'",
             (order_id,),
@@ -72,13 +72,13 @@ class Database:
         return changed.rowcount == 1
 
     def give_up(self, order_id: str) -> None:
-        """Note that an order will not be paid."""
+        """Record that an order will not be paid."""
         self._connection.execute(
             "UPDATE orders SET state = 'given up' WHERE id = ? AND state = 'open'", (order_id,)
         )
 
     def count_reminder(self, order_id: str) -> None:
-        """Note that an order's customer was reminded."""
+        """Record a reminder."""
         self._connection.execute("UPDATE orders SET reminders = reminders + 1 WHERE id = ?", (order_id,))
 
     def rows(self) -> dict[str, Row]:

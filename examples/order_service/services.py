@@ -1,4 +1,4 @@
-"""What goes on with orders: billing, reminders and the support desk; each a consumer group of its own."""
+"""The services that process orders: billing, reminders and the support desk, each a consumer group."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ class NoAnswer(Exception):
 
 
 class CardDeclined(Exception):
-    """The bank says no."""
+    """The bank declines the card."""
 
 
 async def billing(address: str, database: Database) -> None:
-    """Charge the cards. What raises is tried again a second later; after the last try it is a dead letter."""
+    """Charge the cards. A failed message is retried a second later; after the last retry it is a dead letter."""
 
     async def charge(message: ReceivedMessage) -> None:
         order = Order.decoded(message.body)
@@ -40,7 +40,7 @@ async def billing(address: str, database: Database) -> None:
 
 
 async def reminder_planner(address: str, remind_after_s: float) -> None:
-    """Send a message for later with each order that is paid by invoice."""
+    """Send a delayed message for each order that is paid by invoice."""
     async with (
         Producer(address) as producer,
         Consumer(address, group="reminder-planner", topic=TOPIC, tags=INVOICE) as consumer,
@@ -54,7 +54,7 @@ async def reminder_planner(address: str, remind_after_s: float) -> None:
 
 
 async def reminders(address: str, database: Database) -> None:
-    """When the time has come: remind those that have not paid."""
+    """Remind customers that have not paid when the delayed message is delivered."""
 
     async def remind(message: ReceivedMessage) -> None:
         order = Order.decoded(message.body)
@@ -66,7 +66,7 @@ async def reminders(address: str, database: Database) -> None:
 
 
 async def support_desk(address: str, database: Database) -> None:
-    """Take the dead letters of billing and give those orders up."""
+    """Give up the orders in billing's dead letters."""
 
     async def give_up(message: ReceivedMessage) -> None:
         database.give_up(Order.decoded(message.body).id)

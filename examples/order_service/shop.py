@@ -1,7 +1,7 @@
-"""The shop takes orders: a row in its database and a message, both or neither.
+"""The shop takes orders: a row in its database and a message, either both or none.
 
-The message is sent in a transaction. If the shop dies between the two, the broker asks another shop of the group,
-which looks into the database.
+The message is sent in a transaction. If the shop dies between the two, the broker checks the transaction with another
+shop of the group, which looks into the database.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Shop:
         await self._producer.aclose()
 
     async def take(self, order: Order, *, dies: bool = False) -> None:
-        """Take an order; with `dies`, the process ends in the most awkward moment."""
+        """Take an order; with `dies`, the process ends between the row and the commit of the message."""
 
         async def insert(message: Message) -> TransactionState:
             if order.story is Story.SOLD_OUT:
@@ -58,7 +58,7 @@ class Shop:
 
 
 async def take_in_a_process_that_dies(address: str, database: Path, order: Order) -> None:
-    """Have another shop take an order, which dies of it."""
+    """Take an order in a process that dies during it."""
     command = [sys.executable, str(Path(__file__).parent), "--server", address]
     command += ["--database", str(database), "--die-of", order.encoded().decode()]
     ended = await trio.run_process(command, check=False, stdin=subprocess.DEVNULL)

@@ -1,4 +1,4 @@
-"""What happens to the orders of the example, and how each has to end."""
+"""The orders of the example: what happens to each, and its required end."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from enum import Enum
 from typing import NamedTuple
 
 BILLING_RETRIES = 2
-"""How often billing gets a message again before it becomes a dead letter."""
+"""Number of retries in billing before a message becomes a dead letter."""
 
 
 class Ending(NamedTuple):
-    """How an order must stand in the database at the end; None: there is no such order."""
+    """The required state of an order in the database; None means that it must not exist."""
 
     state: str | None
     attempts: int = 0
@@ -18,14 +18,14 @@ class Ending(NamedTuple):
 
 
 class Story(Enum):
-    """What becomes of an order."""
+    """What happens to an order."""
 
     PAID = "the card is charged at once"
     UNSTEADY = "the bank does not answer, billing tries again a second later, and it does"
     DECLINED = "the bank says no three times: a dead letter, and the support desk gives up"
-    SOLD_OUT = "the shop's transaction is rolled back, nobody hears of the order"
-    SHOP_DIES = "killed with the order in its database and not announced: another is asked"
-    INVOICE = "paid later, if ever: a reminder goes out after a while"
+    SOLD_OUT = "the shop's transaction is rolled back, and no message is delivered"
+    SHOP_DIES = "the shop is killed before the commit: the broker checks with another one"
+    INVOICE = "paid later, if at all: a reminder is sent after a while"
 
 
 ENDINGS = {
@@ -39,7 +39,7 @@ ENDINGS = {
 
 
 class Order(NamedTuple):
-    """An order and its story. The message's body is its id and the name of the story."""
+    """An order and its story. The body of its message is the id and the story's name."""
 
     id: str
     story: Story
@@ -50,12 +50,12 @@ class Order(NamedTuple):
 
     @classmethod
     def decoded(cls, body: bytes) -> Order:
-        """Return the order that a message is about."""
+        """Return the order of a message."""
         order_id, story = body.decode().split()
         return cls(order_id, Story[story])
 
 
 def orders(count: int) -> list[Order]:
-    """Return so many orders, the stories in turn."""
+    """Return `count` orders with alternating stories."""
     stories = list(Story)
     return [Order(f"order-{number:04d}", stories[number % len(stories)]) for number in range(count)]

@@ -1,6 +1,6 @@
-"""Where Spark finds the format `reput` by itself: it imports every package whose name begins with `pyspark_`.
+"""Makes the format `reput` known to Spark, which imports every package whose name begins with `pyspark_`.
 
-All of them are imported at the first look-up of any format, so this one does nothing else and loads next to nothing.
+Spark does so when it first looks up any format, so this package must stay cheap to import.
 """
 
 from reput_pipeline.data_source import ReputDataSource as DefaultSource

@@ -1,4 +1,6 @@
-"""Reput and Spark: the data source `reput`, and what its jobs are built on.
+"""Reput and Spark.
 
-Nothing is imported here: Spark imports this package in every worker, and a program may want only a part of it.
+`data_source` is Spark's format `reput`; `source/` reads topics and store directories, `sink/` writes to topics,
+`archives/` are Parquet copies of topics, `jobs/` the programs, `spark/` the session and its workers. Nothing is
+imported here, because Spark imports this package in every worker.
 """

@@ -1,4 +1,4 @@
-"""The format `reput`: what Spark makes of it in its planner process, once per query and again for every batch."""
+"""The format `reput`. Spark creates a `ReputDataSource` in its planner process, for each query and for every batch."""
 
 from __future__ import annotations
 
@@ -27,11 +27,10 @@ _PLACES: Final = frozenset(("nameserver", "path"))
 
 
 def with_options_kept(schema: StructType, options: Mapping[str, str]) -> StructType:
-    """Return the columns of a table that is being made, with its options; other columns come back as they are.
+    """Return the schema; that of a catalogue table keeps the table's options in its first column's metadata.
 
-    Spark hands a table's options to the source while the table is made and never again; later queries get only the
-    columns. So they are kept in the metadata of the first one. Where the statement declares columns of its own, Spark
-    does not ask the source for any, and the options are lost.
+    Spark passes a table's options to the source only while it creates the table; later queries get the schema. If
+    CREATE TABLE declares columns, Spark does not ask the source for a schema, and the options are lost.
     """
     if is_table(options):
         kept = options_for(SINK_OPTIONS, options, "sink", SOURCE_OPTIONS)
@@ -41,12 +40,12 @@ def with_options_kept(schema: StructType, options: Mapping[str, str]) -> StructT
 
 
 def options_in_force(options: Mapping[str, str], schema: StructType) -> dict[str, str]:
-    """Return the options of a query: those given, and where they name no place, those of the table besides."""
+    """Return the options of a query: those given and, if they name neither broker nor path, those of the table."""
     given = {name.lower(): value for name, value in options.items()}
     kept = schema.fields[0].metadata.get(_METADATA) if schema.fields else None
     if kept is None or given.keys() & _PLACES:
         return given
-    # The prefix marks what is for the source as well as for the sink as options of a table.
+    # With the prefix, the source passes over the sink's options of a table, and vice versa.
     return {f"option.{name}".lower(): value for name, value in json.loads(kept).items()} | given
 
 
@@ -56,7 +55,7 @@ _PUSHDOWN_MODULE = "pyspark.sql.worker.data_source_pushdown_filters"
 class ReputDataSource(DataSource):
     """Messages of a broker (`nameServer`) or of a store directory (`path`); docs/pipeline.md has the options.
 
-    Only options are kept: an object of this class travels from process to process.
+    It holds nothing but options, since Spark pickles it to other processes.
     """
 
     @classmethod
@@ -65,7 +64,7 @@ class ReputDataSource(DataSource):
         return "reput"
 
     def schema(self) -> StructType:
-        """Return the columns that the options ask for."""
+        """Return the columns that the options select."""
         from reput_pipeline.data_source import with_options_kept
         from reput_pipeline.source.options import parse_source_options
         from reput_pipeline.source.schema import spark_schema
@@ -74,10 +73,10 @@ class ReputDataSource(DataSource):
         return with_options_kept(spark_schema(options.all_columns, options.select), self.options)
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        """Return a reader of a batch.
+        """Return a batch reader.
 
-        One that takes filters must not be returned unless Spark is really planning with them: it refuses the query
-        where the setting is off.
+        It accepts filters only if Spark plans with filter pushdown: with the setting off, Spark refuses a reader that
+        has `pushFilters`.
         """
         from reput_pipeline.data_source import options_in_force
         from reput_pipeline.source.batch import FilteringReader, PlainReader
@@ -86,27 +85,27 @@ class ReputDataSource(DataSource):
         return (FilteringReader if planning else PlainReader)(options_in_force(self.options, schema), schema)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 (Spark's name)
-        """Return a reader of a stream."""
+        """Return a stream reader."""
         from reput_pipeline.data_source import options_in_force
         from reput_pipeline.source.stream import ReputStreamReader
 
         return ReputStreamReader(options_in_force(self.options, schema), schema)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
-        """Return a writer of a batch."""
+        """Return a batch writer."""
         from reput_pipeline.data_source import options_in_force
-        from reput_pipeline.sink.sink import ReputBatchWriter
+        from reput_pipeline.sink.writers import ReputBatchWriter
 
         return ReputBatchWriter(options_in_force(self.options, schema), schema, overwrite)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: N802 (Spark's name)
-        """Return a writer of a stream."""
+        """Return a stream writer."""
         from reput_pipeline.data_source import options_in_force
-        from reput_pipeline.sink.sink import ReputStreamWriter
+        from reput_pipeline.sink.writers import ReputStreamWriter
 
         return ReputStreamWriter(options_in_force(self.options, schema), schema, overwrite)
 
 
 def register(spark: SparkSession) -> None:
-    """Make the format known to a session, where Spark cannot find the package `pyspark_reput` by itself."""
+    """Register the format with a session, for programs in which Spark does not find the package `pyspark_reput`."""
     spark.dataSource.register(ReputDataSource)

@@ -10,7 +10,7 @@ from pyspark import TaskContext
 
 from pipeline_faults.points import SLOW, Point
 from reput_pipeline.data_source import ReputDataSource
-from reput_pipeline.sink.sink import ReputBatchWriter, ReputStreamWriter
+from reput_pipeline.sink.writers import ReputBatchWriter, ReputStreamWriter
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

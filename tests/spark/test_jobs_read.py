@@ -26,7 +26,7 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def archive(spark: Any, root: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    from reput_pipeline.jobs.frame import run_job
+    from reput_pipeline.jobs.command_line import run_job
 
     path = tmp_path_factory.mktemp("archive") / "a"
     assert (

@@ -146,7 +146,7 @@ def test_very_many_queues_are_written_and_read(spark: Any, broker: BackgroundBro
 
 
 WRONG: list[tuple[str, dict[str, str], str, str]] = [
-    ("CAST(id AS STRING) AS body", {}, "overwrite", "cannot; use mode append"),
+    ("CAST(id AS STRING) AS body", {}, "overwrite", "cannot do; use mode append"),
     ("CAST(id AS STRING) AS body", {"semantic": "x"}, "append", "option semantic: .* did you mean semantics"),
     ("CAST(id AS STRING) AS body", {"semantics": "maybe"}, "append", "one of exactly-once, at-least-once"),
     ("CAST(id AS STRING) AS body", {"topic": "rmq_sys_reput_sink"}, "append", "belongs to the broker"),
@@ -273,7 +273,7 @@ def test_complete_mode_and_a_key_are_refused_in_a_stream(
 ) -> None:
     stream = Stream(spark, broker, tmp_path)
     stream.add(0, 5)
-    with pytest.raises(Exception, match="a stream is known by its checkpoint"):
+    with pytest.raises(Exception, match="a stream is identified by its checkpoint"):
         stream.run(idempotencyKey="x")
     lines = spark.readStream.format("text").load(str(stream.lines)).groupBy("value").count()
     with pytest.raises(Exception, match="output mode complete"):  # noqa: PT012 - it shows when the first batch is run

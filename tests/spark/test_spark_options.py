@@ -87,7 +87,7 @@ def test_a_table_with_columns_of_its_own_says_what_it_lacks(
 ) -> None:
     place = f"nameServer '{broker.address}', subscribe '{TOPIC}'"
     spark.sql(f"CREATE TABLE {table} (topic STRING, body BINARY) USING reput OPTIONS ({place})")
-    with pytest.raises(Exception, match="if CREATE TABLE declares columns: leave the columns out, or give"):
+    with pytest.raises(Exception, match="if CREATE TABLE declares columns: leave them out, or give"):
         spark.sql(f"SELECT * FROM {table}").collect()
     with_options = place.replace(" '", " = '")
     assert spark.sql(f"SELECT * FROM {table} WITH ({with_options})").count() == 10

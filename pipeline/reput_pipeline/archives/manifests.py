@@ -1,11 +1,11 @@
-"""What an archive holds and how far it is: a description, a plan before each batch and a manifest after it.
+"""The metadata of an archive: a description, and for each batch a plan before it and a manifest after it.
 
-    _reput/archive.json            what kind of archive this is, and how it is partitioned
-    _reput/00000000000000000007.plan.json   the ranges of batch 7, on the disk before its first file
-    _reput/00000000000000000007.json        its files, on the disk after the last of them; ends of all queues so far
+    _reput/archive.json            the kind of archive, and its partitioning
+    _reput/00000000000000000007.plan.json   the ranges of batch 7, synced before its first file is written
+    _reput/00000000000000000007.json        its files and the ends of all queues, written after the files are synced
 
-A batch with a plan and without a manifest was cut short; the same plan is carried out again first of all, and writes
-the same names. Spark and other readers of Parquet pass over names that begin with `_` or a point.
+A batch with a plan but without a manifest was interrupted; the next run executes the same plan first, and writes files
+of the same names. Spark and other readers of Parquet ignore names that start with `_` or a dot.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _DIGITS: Final = 20
 
 @dataclass(frozen=True)
 class ArchiveKind:
-    """What an archive is; `source` says where its messages are from, for people and to keep sources apart."""
+    """The description of an archive. `source` names where its messages come from; another source is refused."""
 
     kind: str
     source: str
@@ -41,7 +41,7 @@ class ArchiveKind:
 
 @dataclass(frozen=True)
 class ArchiveFile:
-    """One file. `path` is below the archive; the times are store times in ms."""
+    """A file. `path` is relative to the archive; times are store times in ms."""
 
     path: str
     topic: str
@@ -53,12 +53,12 @@ class ArchiveFile:
 
 @dataclass(frozen=True)
 class Batch:
-    """A batch: its number, and what each of its tasks has to write."""
+    """A batch: its number, and the ranges of each of its tasks."""
 
     number: int
     tasks: tuple[tuple[QueueRange, ...], ...]
     generations: Generations
-    """Of the topics that were there when it was planned, as far as they are known."""
+    """Of the topics when it was planned, as far as they are known."""
 
     @property
     def ranges(self) -> list[QueueRange]:
@@ -67,16 +67,12 @@ class Batch:
 
     @property
     def size(self) -> int:
-        """How many messages are wanted."""
+        """The number of messages."""
         return sum(part.size for part in self.ranges)
 
 
 class ArchiveDirectory:
-    """One archive. Use it as a context manager to write: only one job may at a time.
-
-    Args:
-        root: the directory.
-    """
+    """An archive's directory. To write, enter it as a context manager, which locks it against other jobs."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
@@ -86,7 +82,7 @@ class ArchiveDirectory:
     # -- what it is ------------------------------------------------------------------------------------------------
 
     def kind(self) -> ArchiveKind | None:
-        """Return what is written about it; None where nothing is.
+        """Return the description; None if there is none.
 
         Raises:
             NotAnArchive: it cannot be read.
@@ -95,7 +91,7 @@ class ArchiveDirectory:
         try:
             found = json.loads(path.read_bytes())
             if found["version"] != VERSION:
-                raise NotAnArchive(f"{path} has version {found['version']}; this program knows {VERSION}")
+                raise NotAnArchive(f"{path} has version {found['version']}; this program supports {VERSION}")
             return ArchiveKind(found["kind"], found["source"], tuple(found["partition_by"]))
         except (FileNotFoundError, NotADirectoryError):
             return None
@@ -103,35 +99,35 @@ class ArchiveDirectory:
             raise NotAnArchive(f"{path} cannot be read: {error}") from None
 
     def existing(self) -> ArchiveKind:
-        """Return what is written about it.
+        """Return the description.
 
         Raises:
-            NotAnArchive: it is no archive.
+            NotAnArchive: the directory is not an archive.
         """
         kind = self.kind()
         if kind is None:
-            raise NotAnArchive(f"{self.root} is no archive: it has no {_DIRECTORY}/archive.json")
+            raise NotAnArchive(f"{self.root} is not an archive: it has no {_DIRECTORY}/archive.json")
         return kind
 
     def check_new(self) -> None:
-        """Check that an archive can begin here.
+        """Check that a new archive can be created here.
 
         Raises:
-            NotAnArchive: something else lies here, or no directory can be made here.
+            NotAnArchive: the directory is not empty, or cannot be created.
         """
         above = next(path for path in (self.root, *self.root.parents) if path.exists())
         if not above.is_dir():
-            raise NotAnArchive(f"{above} is no directory")
+            raise NotAnArchive(f"{above} is not a directory")
         if above != self.root:
             if not os.access(above, os.W_OK | os.X_OK):
-                raise NotAnArchive(f"no directory can be made in {above}: it cannot be written")
+                raise NotAnArchive(f"no directory can be created in {above}: it is not writable")
         elif any(path.name != _DIRECTORY for path in self.root.iterdir()):
             raise NotAnArchive(
-                f"{self.root} holds something that is no archive; name an empty or a new directory"
+                f"{self.root} is neither empty nor an archive; name an empty or a new directory"
             )
 
     def begin(self, kind: ArchiveKind) -> None:
-        """Write down what it is; makes the directory."""
+        """Create the directory and write the description."""
         self.directory.mkdir(parents=True, exist_ok=True)
         for directory in (self.root.parent, self.root):
             sync_directory(directory)
@@ -171,7 +167,7 @@ class ArchiveDirectory:
         return [ArchiveFile(**entry) for manifest in self.manifests() for entry in manifest["files"]]
 
     def ends(self) -> dict[QueueKey, int]:
-        """Return where each queue ends that is in the archive, or was looked at."""
+        """Return the archived end of every queue, including queues that had no messages."""
         last = self.last()
         return {} if last is None else {_queue(entry): int(entry[3]) for entry in last["ends"]}
 
@@ -180,7 +176,7 @@ class ArchiveDirectory:
         return _generations(self.last() or {})
 
     def unfinished(self) -> Batch | None:
-        """Return the batch that was planned and is not complete."""
+        """Return the batch that was planned and not completed, if any."""
         number = self.next_number()
         try:
             plan = json.loads(self._plan(number).read_bytes())
@@ -198,7 +194,7 @@ class ArchiveDirectory:
         return 0 if last is None else int(last["batch"]) + 1
 
     def plan(self, tasks: Sequence[Sequence[QueueRange]], generations: Generations) -> Batch:
-        """Write down what the next batch will be, before anything of it is written."""
+        """Write the plan of the next batch, before any of its files."""
         topics = {(part.queue.topic, part.queue.broker) for task in tasks for part in task}
         known = {topic: generations[topic] for topic in topics if topic in generations}
         batch = Batch(self.next_number(), tuple(tuple(task) for task in tasks), known)
@@ -213,7 +209,7 @@ class ArchiveDirectory:
         return batch
 
     def complete(self, batch: Batch, files: Sequence[ArchiveFile], **more: object) -> None:
-        """Write the manifest of a batch whose files are all on the disk; the plan is not needed any more."""
+        """Write the manifest of a batch, whose files the caller has synced, and remove its plan."""
         paths = [file.path for file in files]
         assert len({*paths}) == len(paths), f"batch {batch.number} has written a file twice"
         ends = self.ends()
@@ -234,9 +230,9 @@ class ArchiveDirectory:
         self._plan(batch.number).unlink(missing_ok=True)
 
     def remove_strays(self) -> list[str]:
-        """Remove files of data that no manifest names: what a batch has left that was cut short.
+        """Remove data files that no manifest names, which an interrupted batch has left.
 
-        Files that this program would not have named are left alone.
+        Files whose names this program would not make are left alone.
         """
         known = {file.path for file in self.files()}
         removed = []
@@ -262,12 +258,12 @@ def _rows(generations: Generations) -> list[list[str]]:
 
 
 def _generations(written: Mapping[str, Any]) -> Generations:
-    """Read the generations of a plan or a manifest, which old ones do not have."""
+    """Return the generations in a plan or manifest; old ones have none."""
     return {(str(topic), str(broker)): str(found) for topic, broker, found in written.get("generations", ())}
 
 
 def write_whole(path: Path, value: object) -> None:
-    """Write a JSON file that is there whole or not at all, whatever happens."""
+    """Write a JSON file atomically and sync it."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     with temporary.open("w") as file:
         json.dump(value, file, separators=(",", ":"), ensure_ascii=False)

@@ -1,7 +1,7 @@
-"""How the files of an archive are named: by topic, values of partitions, queue and offsets, and by nothing else.
+"""Names of an archive's files: topic, partition values, queue and offsets, and nothing else.
 
-A batch that is written again writes the same names; so nothing is there twice. Directories are Hive's, as Spark makes
-and understands them: `topic=orders/tags=paid/broker-a-0-00000000000000000000-00000000000000001000.parquet`.
+A batch that is written again has the same names, so no message is there twice. Directories are named as in Hive and
+Spark: `topic=orders/tags=paid/broker-a-0-00000000000000000000-00000000000000001000.parquet`.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from reput_pipeline.source.ranges import QueueRange
 NULL_VALUE: Final = "__HIVE_DEFAULT_PARTITION__"
 _DIGITS: Final = 20
 _ESCAPED: Final = frozenset("\"#%'*/:=?\\{[]^\x7f") | {chr(code) for code in range(1, 0x20)}
-"""What Spark escapes in the name of a partition's directory (ExternalCatalogUtils)."""
+"""Characters that Spark escapes in the name of a partition's directory (ExternalCatalogUtils)."""
 _NAME = re.compile(
     rf"(?:(?P<broker>.+)-)?(?P<queue>\d+)-(?P<start>\d{{{_DIGITS}}})-(?P<end>\d{{{_DIGITS}}})\.parquet"
 )
 
 
 def partition_name(column: str, value: str | None) -> str:
-    """Return the name of the directory for a value; an empty value counts as none, as in Spark."""
+    """Return the name of a value's directory; an empty value counts as null, as in Spark."""
     if not value:
         return f"{column}={NULL_VALUE}"
     return f"{column}=" + "".join(f"%{ord(letter):02X}" if letter in _ESCAPED else letter for letter in value)
@@ -37,7 +37,7 @@ def file_name(part: QueueRange) -> str:
 
 
 def file_path(part: QueueRange, values: Mapping[str, str | None]) -> PurePosixPath:
-    """Return where in an archive the messages of a range lie that have these values of the partitions' columns."""
+    """Return the path in an archive for those messages of a range that have these values of the partition columns."""
     path = PurePosixPath(partition_name("topic", part.queue.topic))
     for column, value in values.items():
         path /= partition_name(column, value)
@@ -45,5 +45,5 @@ def file_path(part: QueueRange, values: Mapping[str, str | None]) -> PurePosixPa
 
 
 def is_data_file(name: str) -> bool:
-    """Tell whether a name is one that `file_name` makes."""
+    """Return whether a name has the form of `file_name`."""
     return _NAME.fullmatch(name) is not None

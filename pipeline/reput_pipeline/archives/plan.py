@@ -1,4 +1,4 @@
-"""What the next batch of an archive is: from where each queue was left to where it ends now, so many messages of it."""
+"""Plan the next batch of an archive: from the archived end of each queue towards its current end."""
 
 from __future__ import annotations
 
@@ -7,12 +7,11 @@ from contextlib import contextmanager
 
 from reput_pipeline.archives.manifests import Batch
 from reput_pipeline.source.errors import BrokerGone, DataLost, RemadeTopic
-from reput_pipeline.source.limits import limited
 from reput_pipeline.source.live_cluster import LiveCluster
 from reput_pipeline.source.offline_store import OfflineStore
 from reput_pipeline.source.options import SourceOptions
 from reput_pipeline.source.places import Generations, QueueKey, is_remade
-from reput_pipeline.source.ranges import QueueRange, pack
+from reput_pipeline.source.ranges import QueueRange, limited, pack
 from reput_pipeline.source.resolve import Catalog, resolve, wanted_queues
 from reput_protocol.printable import counted
 
@@ -21,10 +20,10 @@ _TASK_MESSAGES_MIN = 10_000
 
 @contextmanager
 def catalog_of(options: SourceOptions) -> Iterator[Catalog]:
-    """Open the place that options name.
+    """Open the broker or directory of the options.
 
     Raises:
-        NotAStore, ConnectFailed: it is not there.
+        NotAStore, ConnectFailed: it cannot be opened.
     """
     if options.path is not None:
         with OfflineStore(options.path) as store:
@@ -40,10 +39,10 @@ def addresses_of(catalog: Catalog) -> dict[str, str]:
 
 
 def check_brokers(batch: Batch, addresses: Mapping[str, str]) -> None:
-    """Check that all brokers are there whose messages a batch has.
+    """Check that the cluster has all brokers of a batch.
 
     Raises:
-        BrokerGone: one is not.
+        BrokerGone: one is missing.
     """
     for part in batch.ranges:
         if part.queue.broker not in addresses:
@@ -53,19 +52,19 @@ def check_brokers(batch: Batch, addresses: Mapping[str, str]) -> None:
 def open_ranges(
     catalog: Catalog, options: SourceOptions, done: Mapping[QueueKey, int], known: Generations
 ) -> tuple[dict[QueueKey, int], dict[QueueKey, int]]:
-    """Return where each queue goes on, and where it ends now.
+    """Return where the archive continues in each queue, and where the queue ends now.
 
-    A queue that the archive knows goes on where it was left; another begins where the options say.
+    A queue that is in the archive continues at its archived end; another starts where the options say.
 
     Args:
-        catalog: the place.
-        options: what is wanted of it.
-        done: where the queues of the archive end.
+        catalog: the broker or directory.
+        options: of the source.
+        done: the archived ends of the queues.
         known: the generations of their topics.
 
     Raises:
-        NoSuchTopic, DataLost, OptionError: see `resolve.batch_ranges`; also if messages that were not archived yet
-            are gone, or a queue is not the one that has been archived.
+        NoSuchTopic, DataLost, OptionError: as `resolve.batch_ranges`; also if messages were deleted before they were
+            archived, or a queue is not the one that was archived.
     """
     queues = wanted_queues(catalog, options)
     bounds = catalog.bounds(queues)
@@ -93,14 +92,14 @@ def open_ranges(
 def next_tasks(
     start: Mapping[QueueKey, int], end: Mapping[QueueKey, int], *, most: int, file_messages: int, parts: int
 ) -> list[list[QueueRange]]:
-    """Return the ranges of the next batch by task; empty if there is nothing.
+    """Return the ranges of each task of the next batch; empty if there is nothing to archive.
 
     Args:
-        start: where each queue goes on.
-        end: where it ends.
-        most: about how many messages to take.
-        file_messages: how many messages a file may have.
-        parts: how many tasks run at once.
+        start: where each queue continues.
+        end: where each queue ends.
+        most: approximate number of messages of the batch.
+        file_messages: highest number of messages in a file.
+        parts: number of tasks that run at once.
     """
     ends = limited(start, end, most)
     ranges = [QueueRange(queue, start[queue], ends[queue]) for queue in sorted(start)]

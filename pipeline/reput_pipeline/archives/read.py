@@ -1,4 +1,4 @@
-"""Read an archive back: its complete batches, and nothing that a batch has left that was cut short."""
+"""Read an archive: its complete batches only, without the files of an interrupted one."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def read_archive(spark: SparkSession, root: str | Path) -> DataFrame:
     """Return the messages of an archive with the native columns of the source.
 
     Raises:
-        NotAnArchive: it is none, or a file that a manifest names is gone.
+        NotAnArchive: the directory is not an archive, or a file that a manifest names is missing.
     """
     archive = ArchiveDirectory(Path(root).absolute())
     kind = archive.existing()

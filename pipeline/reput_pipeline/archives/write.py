@@ -1,6 +1,6 @@
-"""What a task of an archive does: read its ranges, decode them, and write Parquet, all in the worker.
+"""A task of an archive: reads its ranges, decodes them and writes Parquet, all in the worker.
 
-Nothing but the list of files goes through the JVM.
+Only the list of files passes through the JVM.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ from reput_pipeline.source.ranges import QueueRange
 from reput_pipeline.source.tasks import read_task
 
 _BUFFER_BYTES: Final = 16 << 20
-"""So much is collected before a row group is written: larger ones compress better, smaller ones need less memory."""
+"""Bytes collected for a row group: larger ones compress better, smaller ones need less memory."""
 _FILES_MAX: Final = 2000
 
 
 @dataclass(frozen=True)
 class ArchiveTask:
-    """What one task writes."""
+    """The work of one task; it is pickled."""
 
     root: str
     ranges: tuple[QueueRange, ...]
@@ -44,13 +44,13 @@ class ArchiveTask:
     addresses: Mapping[str, str]
     """Of the brokers, by name; empty for a store directory."""
     generations: Generations
-    """Of the topics that the ranges were planned for."""
+    """Of the ranges' topics when the batch was planned."""
     partition_by: tuple[str, ...]
     compression: str
 
 
 def write_task(task: ArchiveTask) -> Iterator[ArchiveFile]:
-    """Write the files of a task, and yield what they hold."""
+    """Write the files of a task and yield their descriptions."""
     for part in task.ranges:
         files = _RangeFiles(task, part)
         try:
@@ -68,7 +68,7 @@ def _partition(task: ArchiveTask, part: QueueRange) -> QueuePartition | LivePart
 
 
 class _RangeFiles:
-    """The files of one range, one for each combination of the partitions' values."""
+    """The files of one range, one for each combination of partition values."""
 
     def __init__(self, task: ArchiveTask, part: QueueRange) -> None:
         self._task = task
@@ -77,7 +77,7 @@ class _RangeFiles:
         self._buffered = 0
 
     def add(self, batch: pa.RecordBatch) -> None:
-        """Take messages, in their order."""
+        """Add messages, in order."""
         for values, rows in split(batch, self._task.partition_by):
             file = self._files.get(values)
             if file is None:
@@ -97,7 +97,7 @@ class _RangeFiles:
             self._buffered = 0
 
     def finish(self) -> Iterator[ArchiveFile]:
-        """Bring all files to the disk under their names, and yield them."""
+        """Sync all files, give them their names, and yield them."""
         for file in self._files.values():
             rows, first_ms, last_ms = file.close()
             below = file.path.relative_to(self._task.root).as_posix()
@@ -111,13 +111,13 @@ class _RangeFiles:
                     break
 
     def discard(self) -> None:
-        """Remove what was not finished."""
+        """Remove unfinished files."""
         for file in self._files.values():
             file.discard()
 
 
 class _OneFile:
-    """One Parquet file under a temporary name until it is whole."""
+    """A Parquet file that has a temporary name until it is complete."""
 
     def __init__(self, path: Path, schema: pa.Schema, task: ArchiveTask) -> None:
         self.path = path
@@ -128,7 +128,7 @@ class _OneFile:
             self._temporary,
             schema,
             compression=task.compression,
-            # Texts that repeat shrink by it; bodies and places do not, and it would be tried in vain.
+            # A dictionary shrinks repeated texts; for bodies and offsets it would be useless work.
             use_dictionary=[name for name in ("brokerName", "tags") if name in schema.names],
             write_statistics=[
                 name for name in ("queueOffset", "storeTimestamp", "keys") if name in schema.names
@@ -155,7 +155,7 @@ class _OneFile:
             self._writer.write_table(table, row_group_size=max(1, table.num_rows))
             self._waiting = []
             del table
-            # Arrow's allocator would keep what the batches and the encoder had, besides what the next ones take.
+            # Otherwise Arrow's allocator would keep this memory and allocate more for the next row group.
             pa.default_memory_pool().release_unused()
 
     def close(self) -> tuple[int, int | None, int | None]:
@@ -179,7 +179,7 @@ class _OneFile:
 
 
 def summed(files: list[ArchiveFile]) -> dict[str, Any]:
-    """Return how many rows and bytes files have."""
+    """Return the totals of rows and bytes of files."""
     return {
         "rows": sum(file.rows for file in files),
         "files": len(files),

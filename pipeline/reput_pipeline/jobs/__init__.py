@@ -1,7 +1,8 @@
-"""What every job has in common: arguments, the session, progress, the last line, the exit code.
+"""The jobs, a file each: a module with a click command named `command`.
 
-A job is a module of `reput_pipeline` with a click command named `command`. It is started as `reput pipeline NAME`,
-as `python -m reput_pipeline.jobs.NAME`, and by `spark-submit` on the module's file.
+A job is started as `reput pipeline NAME`, as `python -m reput_pipeline.jobs.NAME`, or by `spark-submit` with the
+module's file. Shared: `command_line` runs it, `run` is its session and output, `outcomes` its errors and exit codes,
+`arguments`, `messages` and `directories` its inputs, `html_page` a report's page.
 """
 
 from __future__ import annotations
@@ -9,14 +10,14 @@ from __future__ import annotations
 from typing import Final
 
 JOBS: Final = {
-    "archive": "Copy topics to Parquet, batch by batch, and go on where it stopped.",
+    "archive": "Copy topics to Parquet, batch by batch; continues where it stopped.",
     "replay": "Send the messages of an archive to a broker.",
-    "audit": "Check everything in a store directory against everything else.",
-    "rebuild": "Make queues and index of a store directory anew from its log.",
+    "audit": "Check all files of a store directory against each other.",
+    "rebuild": "Rebuild queues and index of a store directory from its log.",
     "report": "Rates, sizes and top keys by topic, tag and hour: a table and a page with plots.",
-    "lag": "How far groups are behind, in messages and in time, and how that came about.",
+    "lag": "Lag of groups, in messages and in time, with a history.",
     "find": "Look messages up by key, id or text.",
     "compact": "Keep the latest message of every key of an archive, or one of each unique id.",
-    "dlq": "Group dead letters by origin, reason and attempts; send chosen ones back.",
+    "dlq": "Group dead letters by origin, reason and attempts; send selected ones back.",
 }
-"""Every job and one line of help; the module is `reput_pipeline.jobs.NAME`."""
+"""The name of every job, and one line of help."""

@@ -1,8 +1,8 @@
-"""The job `archive`: topics or a store directory to Parquet, exactly once, batch by batch.
+"""The job `archive`: copy topics or a store directory to Parquet, exactly once, batch by batch.
 
-What is written is a function of the data (`archives/names.py`), and the archive itself says how far it is
-(`archives/manifests.py`): started again after whatever has stopped it, it goes on there, and a batch that was cut short
-is written again under the same names.
+The names of files are a function of the data (`archives/names.py`), and the archive itself has the progress
+(`archives/manifests.py`). So a job that is started again continues where it stopped, and writes an interrupted batch
+again under the same names.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from reput_pipeline.archives.manifests import ArchiveDirectory, ArchiveKind, Bat
 from reput_pipeline.archives.plan import addresses_of, catalog_of, check_brokers, next_tasks, open_ranges
 from reput_pipeline.archives.write import ArchiveTask, summed, write_task
 from reput_pipeline.jobs.arguments import checked_source, source_arguments
+from reput_pipeline.jobs.command_line import job, main
 from reput_pipeline.jobs.directories import check_target
-from reput_pipeline.jobs.frame import job, main
 from reput_pipeline.jobs.outcomes import ArgumentError, Outcome, failure_of
 from reput_pipeline.jobs.run import JobRun
 from reput_pipeline.source.offline_store import directory_of
@@ -32,7 +32,7 @@ from reput_protocol.printable import counted
 
 _CODECS = ("zstd", "snappy", "gzip", "lz4", "none")
 _AWAY_S = 1.0
-"""After so many seconds at least a broker that was away is asked again."""
+"""Longest wait in seconds before a broker that is away is tried again."""
 
 
 @job
@@ -44,11 +44,11 @@ _AWAY_S = 1.0
     "--partition-by",
     default="",
     metavar="COLUMNS",
-    help=f"Directories below those of the topics: {', '.join(PARTITION_COLUMNS)}, with commas between them.",
+    help=f"Columns for directories below the topic: {', '.join(PARTITION_COLUMNS)}, separated by commas.",
 )
 @click.option("--compression", type=click.Choice(_CODECS), default="zstd", show_default=True)
 @click.option(
-    "--follow", is_flag=True, help="Go on with what arrives until interrupted; without: up to the end."
+    "--follow", is_flag=True, help="Continue with new messages until interrupted.  [default: stop at the end]"
 )
 @click.option(
     "--every", type=click.FloatRange(0), default=10.0, show_default=True, help="Seconds between batches."
@@ -56,22 +56,22 @@ _AWAY_S = 1.0
 @click.option(
     "--same-source",
     is_flag=True,
-    help="The brokers, or the store directory, are those of the archive, under other addresses.",
+    help="Confirm that the brokers or the directory are those of the archive, under another address.",
 )
-@click.option("--batches", type=click.IntRange(1), help="Stop after so many batches.")
+@click.option("--batches", type=click.IntRange(1), help="Stop after this many batches.")
 @click.option(
     "--batch-messages",
     type=click.IntRange(1),
     default=2_000_000,
     show_default=True,
-    help="Messages of a batch.",
+    help="Messages in a batch.",
 )
 @click.option(
     "--file-messages",
     type=click.IntRange(1),
     default=1_000_000,
     show_default=True,
-    help="Messages of a file at most.",
+    help="Most messages in a file.",
 )
 def command(
     run: JobRun,
@@ -88,8 +88,8 @@ def command(
 ) -> Outcome:
     """Copy the messages of topics, or of a store directory, to Parquet files in DIR.
 
-    Start it again to go on where it stopped; nothing is there twice and nothing is missing. spark.read.parquet(DIR)
-    reads the archive between runs; while one is at work, `reput pipeline find` and its like see whole batches only.
+    Start it again to continue where it stopped: no message is missing or there twice. spark.read.parquet(DIR) reads
+    the archive between runs; `reput pipeline find` and the other jobs read complete batches also during a run.
     """
     options = checked_source(source)
     if follow and options.path is not None:
@@ -99,7 +99,7 @@ def command(
     columns = _partition_columns(partition_by)
     archive = ArchiveDirectory(target.absolute())
     _check_kind(archive, columns if partition_by else None)
-    with catalog_of(options) as catalog:  # whatever cannot be is said before anything is made
+    with catalog_of(options) as catalog:  # errors are raised before anything is written
         kind = ArchiveKind("archive", _source_of(options, catalog), columns)
         _check_source(archive, kind.source, same_source=same_source)
         open_ranges(catalog, options, archive.ends(), archive.generations())
@@ -121,7 +121,7 @@ def command(
         except KeyboardInterrupt:
             if not follow:
                 raise
-            run.note("interrupted; what is there is whole, and the next run goes on from it")
+            run.note("interrupted; the archive is consistent, and the next run continues from there")
     return Outcome(
         {
             "archive": str(archive.root),
@@ -141,7 +141,7 @@ def _partition_columns(text: str) -> tuple[str, ...]:
         if name not in PARTITION_COLUMNS:
             raise ArgumentError(
                 "--partition-by",
-                f"{name!r} is none of {', '.join(PARTITION_COLUMNS)}; the topic comes first by itself",
+                f"{name!r} is not one of {', '.join(PARTITION_COLUMNS)}; the topic always comes first",
             )
     if len(set(names)) < len(names):
         raise ArgumentError("--partition-by", "names a column twice")
@@ -149,7 +149,7 @@ def _partition_columns(text: str) -> tuple[str, ...]:
 
 
 def _source_of(options: SourceOptions, catalog: Catalog) -> str:
-    """Return what an archive says of where it is from. The same offsets of another place are other messages."""
+    """Return the `source` of an archive's description: at another source the same offsets are other messages."""
     if options.path is not None:
         return str(directory_of(options.path).absolute())
     return ", ".join(f"{name} at {address}" for name, address in sorted(addresses_of(catalog).items()))
@@ -176,7 +176,7 @@ def _check_source(archive: ArchiveDirectory, source: str, *, same_source: bool) 
     if found is None or found.source == source:
         return
     if found.source.startswith("/") != source.startswith("/"):
-        # A directory does not know its broker's name: every queue would count as a new one.
+        # A directory does not have its broker's name: every queue would count as a new one.
         raise ArgumentError(
             "--to", f"{archive.root} is of {found.source}, not of {source}; name another directory"
         )
@@ -200,9 +200,9 @@ class _Archiving:
         compression: str,
     ) -> None:
         self.sums = summed([])
-        """How many rows, files and bytes were written."""
+        """Totals of rows, files and bytes written."""
         self.is_away = False
-        """Whether a broker could not be reached when the last batch was tried."""
+        """Whether a broker was away at the last attempt."""
         self._run = run
         self._archive = archive
         self._kind = kind
@@ -210,16 +210,16 @@ class _Archiving:
         self._compression = compression
 
     def next(self, most: int, file_messages: int, *, waits: bool) -> bool:
-        """Write the batch that was cut short, or the next one; return whether there was any.
+        """Write the interrupted batch, or the next one; return whether there was one.
 
         Args:
-            most: about how many messages.
-            file_messages: how many messages a file may have.
-            waits: whether a broker that is away is noted, and not raised.
+            most: approximate number of messages.
+            file_messages: highest number of messages in a file.
+            waits: whether to log that a broker is away, instead of raising.
         """
         try:
             found = self._clean_up() or self._batch(most, file_messages)
-        except Exception as error:  # what a task raises comes back as an error of Py4J or PySpark
+        except Exception as error:  # an error of a task arrives as one of Py4J or PySpark
             if not waits or not _says_away(error):
                 raise
             if not self.is_away:
@@ -232,11 +232,11 @@ class _Archiving:
         return found
 
     def _clean_up(self) -> bool:
-        """Write a batch again that was cut short, and remove what else it has left; return whether there was one."""
+        """Write an interrupted batch again and remove its other files; return whether there was one."""
         batch = self._archive.unfinished()
         if batch is None:
             return False
-        self._run.note(f"batch {batch.number} was cut short: it is written again")
+        self._run.note(f"batch {batch.number} was interrupted: it is written again")
         removed = self._archive.remove_strays()
         if removed:
             self._run.note(f"removed {counted(len(removed), 'file')} that it had left")
@@ -288,7 +288,7 @@ class _Archiving:
 
 
 def _says_away(error: Exception) -> bool:
-    """Whether an error, of this process or sent back by a task, is that of a broker that is away or starting."""
+    """Return whether an error, of this process or of a task, means that a broker is away or starting."""
     if isinstance(error, BrokerError):
         return error.retryable
     return failure_of(error).code in (ExitCode.CANNOT_CONNECT, ExitCode.TIMEOUT)

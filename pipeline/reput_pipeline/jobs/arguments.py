@@ -1,4 +1,4 @@
-"""Arguments that several jobs share: where messages are read from."""
+"""Arguments of several jobs: the source of messages."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 import click
 
-from reput_pipeline.jobs.frame import pairs_of
+from reput_pipeline.jobs.command_line import pairs_of
 from reput_pipeline.jobs.outcomes import ArgumentError
 from reput_pipeline.source.known_options import SOURCE_OPTIONS, check_names
 from reput_pipeline.source.options import SourceOptions, parse_source_options
@@ -16,11 +16,11 @@ from reput_pipeline.source.options import SourceOptions, parse_source_options
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 DEFAULT_SERVER = "127.0.0.1:10911"
 APPLICATION_TOPICS = "(?!%).*"
-"""Topics of applications: what is read where no topic is named."""
+"""The default topics: those of applications."""
 
 
 def source_arguments(function: _Function) -> _Function:
-    """Give a job the arguments that name messages, received as `source`: the options of the Spark source."""
+    """Add the arguments that select messages; the job receives them as `source`, options of the Spark source."""
 
     @click.option("--server", metavar="HOST:PORT", help="Read from the brokers behind this address.")
     @click.option("--path", metavar="DIR", help="Read a store directory, Reput's or RocketMQ's.")
@@ -29,9 +29,9 @@ def source_arguments(function: _Function) -> _Function:
         "--topics",
         "pattern",
         metavar="REGEX",
-        help="Read the topics whose whole name fits.  [default: no system topics]",
+        help="Read the topics whose whole name matches.  [default: all but system topics]",
     )
-    @click.option("--tag", "tags", metavar="EXPR", help="Only messages with these tags: a || b.")
+    @click.option("--tag", "tags", metavar="EXPR", help="Only messages with these tags, such as 'a || b'.")
     @click.option(
         "--since", type=click.IntRange(0), metavar="MS", help="From this store time on, in ms since 1970."
     )
@@ -87,9 +87,9 @@ def source_arguments(function: _Function) -> _Function:
 
 
 def checked_source(source: dict[str, str]) -> SourceOptions:
-    """Read the options of a batch of the source.
+    """Parse the options of the source, for a batch.
 
     Raises:
-        OptionError: one is wrong.
+        OptionError: one is invalid.
     """
     return parse_source_options(source, streaming=False)

@@ -1,4 +1,4 @@
-"""The job `compact`: a new archive with the latest message of every key of one, or with one of each unique id."""
+"""The job `compact`: copy the latest message of every key of an archive, or one of each unique id, to a new one."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from reput_broker.store.file_io import sync_directory
 from reput_pipeline.archives.columns import file_schema
 from reput_pipeline.archives.manifests import ArchiveDirectory, ArchiveFile, ArchiveKind
 from reput_pipeline.archives.read import read_archive
+from reput_pipeline.jobs.command_line import job, main
 from reput_pipeline.jobs.directories import check_target
-from reput_pipeline.jobs.frame import job, main
 from reput_pipeline.jobs.outcomes import ArgumentError, Outcome
 from reput_pipeline.jobs.run import JobRun
 from reput_protocol.printable import counted
@@ -34,7 +34,7 @@ _TIMES = "spark.sql.parquet.outputTimestampType"
     required=True,
     type=click.Path(path_type=Path),
     metavar="DIR",
-    help="What `archive` has made.",
+    help="An archive that the job archive has written.",
 )
 @click.option(
     "--to", "target", required=True, type=click.Path(path_type=Path), metavar="DIR", help="A new archive."
@@ -44,21 +44,21 @@ _TIMES = "spark.sql.parquet.outputTimestampType"
     type=click.Choice(["key", "id"]),
     default="key",
     show_default=True,
-    help="key: the latest message of each value of KEYS; id: the first of each unique id.",
+    help="key: keep the latest message of each value of KEYS; id: keep the first of each unique id.",
 )
 @click.option(
     "--drop-empty", is_flag=True, help="With --by key: leave out keys whose latest message has no body."
 )
 @click.option(
-    "--drop-keyless", is_flag=True, help="Leave out messages without a key, or id; else all of them are kept."
+    "--drop-keyless", is_flag=True, help="Leave out messages without a key or id.  [default: keep them all]"
 )
 def command(
     run: JobRun, archive: Path, target: Path, by: str, drop_empty: bool, drop_keyless: bool
 ) -> Outcome:
     """Keep one message of each key, or of each unique id, of every topic of an archive.
 
-    The latest is that with the latest store time; of those, the one with the highest offset. The archive that is read
-    stays as it is.
+    The latest message is the one with the latest store time and, among these, the highest offset. The source archive
+    is not changed.
     """
     if drop_empty and by == "id":
         raise ArgumentError("--drop-empty", "needs --by key")
@@ -67,14 +67,14 @@ def command(
     made = ArchiveDirectory(target.absolute())
     was_cut_short = _is_cut_short(made)
     if made.root == source.root or (made.kind() is not None and not was_cut_short):
-        raise ArgumentError("--to", f"{made.root} is an archive already; name a new directory")
+        raise ArgumentError("--to", f"{made.root} is already an archive; name a new directory")
     if not was_cut_short:
         check_target(made)
     before = sum(file.rows for file in source.files())
     with made:
         if was_cut_short:
-            run.note(f"removed {counted(sweep(made), 'file')} of a job that was cut short")
-        # On the disk before the first file is: so what lies here is known for ours, whatever stops this job.
+            run.note(f"removed {counted(sweep(made), 'file')} of an interrupted job")
+        # Written before the first file: whatever stops this job, the directory is known to be its own.
         batch = made.plan([], {})
         kept = chosen(
             read_archive(run.spark, source.root), by, drop_empty=drop_empty, drop_keyless=drop_keyless
@@ -99,15 +99,15 @@ def command(
 
 
 def _is_cut_short(archive: ArchiveDirectory) -> bool:
-    """Whether a directory is what this job leaves that was stopped: a plan, and no manifest after it."""
+    """Return whether an interrupted run of this job has left the directory: with a plan, but no manifest."""
     kind = archive.kind()
     return (kind is None or kind.kind == "compact") and archive.unfinished() is not None
 
 
 def sweep(archive: ArchiveDirectory) -> int:
-    """Remove what a job has left in an archive that was cut short; return how many files that were.
+    """Remove the data files of an interrupted run and return their number.
 
-    The names are Spark's, so they say nothing of what is in the files; there is nothing else in such an archive.
+    Their names are Spark's and do not tell the contents; such an archive has no other files.
     """
     left = [*archive.root.glob("topic=*/part-*.parquet")]
     for path in left:
@@ -118,7 +118,7 @@ def sweep(archive: ArchiveDirectory) -> int:
 
 
 def chosen(frame: DataFrame, by: str, *, drop_empty: bool, drop_keyless: bool) -> DataFrame:
-    """Return the messages of a frame that stay."""
+    """Return the messages of a DataFrame that are kept."""
     from pyspark.sql import functions as f
     from pyspark.sql.window import Window
 
@@ -139,10 +139,10 @@ def chosen(frame: DataFrame, by: str, *, drop_empty: bool, drop_keyless: bool) -
 
 
 def write_frame(run: JobRun, frame: DataFrame, archive: ArchiveDirectory) -> list[ArchiveFile]:
-    """Write messages as the files of a new archive; they have their names when all of them are whole."""
+    """Write messages as the files of a new archive; they get their names when all of them are complete."""
     written = archive.directory / f"writing-{uuid.uuid4().hex}"
     times = run.spark.conf.get(_TIMES)
-    run.spark.conf.set(_TIMES, "TIMESTAMP_MICROS")  # as the job archive writes them
+    run.spark.conf.set(_TIMES, "TIMESTAMP_MICROS")  # as in the job archive
     try:
         columns = file_schema(()).names
         ordered = frame.select("topic", *columns).sortWithinPartitions(

@@ -1,4 +1,4 @@
-"""Directories as jobs take them: the argument, sizes and lock of a store, and where an archive is to begin."""
+"""Directories of jobs: arguments and lock of a store directory, and the check of a new archive's directory."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _Function = TypeVar("_Function", bound=Callable[..., Any])
 
 
 def directory_arguments(function: _Function) -> _Function:
-    """Give a job a store directory, received as `directory`."""
+    """Add the arguments of a store directory; the job receives it as `directory`."""
 
     @click.option(
         "--path", required=True, metavar="DIR", help="The store directory, at this path on every executor."
@@ -35,20 +35,30 @@ def directory_arguments(function: _Function) -> _Function:
         "commit_log_dirs",
         multiple=True,
         type=click.Path(path_type=Path),
-        help="Where the log lies, if not in DIR/commitlog; repeatable.",
+        help="Directory of the log.  [default: DIR/commitlog] Repeatable.",
     )
     @click.option(
-        "--commit-log-file-size", type=click.IntRange(0), default=0, help="Bytes; what the files have."
+        "--commit-log-file-size",
+        type=click.IntRange(0),
+        default=0,
+        help="In bytes.  [default: as the files]",
     )
     @click.option(
-        "--consume-queue-entries", type=click.IntRange(0), default=0, help="Units; what the files have."
+        "--consume-queue-entries",
+        type=click.IntRange(0),
+        default=0,
+        help="Units in a file.  [default: as the files]",
     )
-    @click.option("--index-slots", type=click.IntRange(0), default=0, help="Hash slots; what fits the files.")
-    @click.option("--index-entries", type=click.IntRange(0), default=0, help="Entries; what fits the files.")
+    @click.option(
+        "--index-slots", type=click.IntRange(0), default=0, help="Hash slots.  [default: as the files]"
+    )
+    @click.option(
+        "--index-entries", type=click.IntRange(0), default=0, help="Entries.  [default: as the files]"
+    )
     @click.option(
         "--delay-levels",
         metavar="'1s 5s ...'",
-        help="Of the broker that wrote DIR.  [default: RocketMQ's 18]",
+        help="Delay levels of the broker that wrote DIR.  [default: RocketMQ's 18]",
     )
     @functools.wraps(function)
     def with_directory(
@@ -86,10 +96,10 @@ def directory_arguments(function: _Function) -> _Function:
 
 
 def check_target(archive: ArchiveDirectory) -> None:
-    """Check that an archive can begin where `--to` says.
+    """Check that a new archive can be created in the directory of `--to`.
 
     Raises:
-        ArgumentError: something else lies there, or nothing can be made there.
+        ArgumentError: the directory is not empty, or cannot be created.
     """
     try:
         archive.check_new()
@@ -99,10 +109,10 @@ def check_target(archive: ArchiveDirectory) -> None:
 
 @contextmanager
 def locked(directory: Directory, *, to_write: bool = False) -> Iterator[DirectoryLock]:
-    """Hold the directory's lock: shared, or as its owner, who must `acquire` it before anything is changed.
+    """Hold the directory's lock: shared, or reserved. The caller must `acquire` a reserved one before any change.
 
     Raises:
-        JobFailed: a broker, or another tool, has it.
+        JobFailed: a broker or another tool has it.
     """
     root = directory.root
     log_dirs = directory.commit_log_dirs or (root / "commitlog",)

@@ -1,6 +1,6 @@
-"""The job `dlq`: dead letters grouped by where they are from and why they died; chosen ones sent back.
+"""The job `dlq`: group dead letters by origin and reason, and send selected ones back.
 
-A dead letter lies in the topic `%DLQ%GROUP`. Its origin is the property DLQ_ORIGIN_TOPIC, or RETRY_TOPIC where an older
+A dead letter is in the topic `%DLQ%GROUP`. Its origin is the property DLQ_ORIGIN_TOPIC, or RETRY_TOPIC if an older
 broker wrote it; its reason is DLQ_REASON, which RocketMQ does not write; its attempts are its RECONSUMETIMES.
 """
 
@@ -15,11 +15,10 @@ import click
 
 from reput_client.blocking import Message, Producer
 from reput_pipeline.jobs.arguments import APPLICATION_TOPICS
-from reput_pipeline.jobs.frame import job, main
+from reput_pipeline.jobs.command_line import job, main
 from reput_pipeline.jobs.messages import Messages, messages_arguments
 from reput_pipeline.jobs.outcomes import ArgumentError, JobFailed, Outcome, failure_of
 from reput_pipeline.jobs.run import JobRun
-from reput_pipeline.jobs.tables import table_lines
 from reput_pipeline.source.options import parse_source_options
 from reput_protocol.exit_codes import ExitCode
 from reput_protocol.names import DLQ_PREFIX
@@ -67,7 +66,7 @@ _BROKERS_OWN = frozenset(
         "__CRC32#",
     }
 )
-"""Properties that say what became of the message; it starts anew without them."""
+"""Properties of delivery attempts; a message that is sent back starts without them."""
 _OWN_PREFIXES = ("INNER_", "REAL_", "TIMER_")
 
 
@@ -77,14 +76,14 @@ _OWN_PREFIXES = ("INNER_", "REAL_", "TIMER_")
     "--group", "groups", multiple=True, metavar="GROUP", help="Dead letters of this group; repeatable."
 )
 @click.option("--origin", metavar="TOPIC", help="Only those from this topic.")
-@click.option("--reason", metavar="TEXT", help="Only those whose reason holds this text.")
+@click.option("--reason", metavar="TEXT", help="Only those whose reason contains this text.")
 @click.option(
     "--id", "ids", multiple=True, metavar="ID", help="Only the one with this unique id; repeatable."
 )
 @click.option(
     "--replay",
     is_flag=True,
-    help="Send the chosen ones back to their origins; they stay where they are, too.",
+    help="Send the selected ones back to their origins; they also stay in the dead-letter topic.",
 )
 @click.option("--to-server", metavar="HOST:PORT", help="Where to send them.  [default: --server]")
 @click.option("--to-topic", metavar="TOPIC", help="Send them to this topic instead.")
@@ -93,9 +92,9 @@ _OWN_PREFIXES = ("INNER_", "REAL_", "TIMER_")
     type=click.FloatRange(0, min_open=True),
     default=100.0,
     show_default=True,
-    help="Messages a second.",
+    help="Messages per second.",
 )
-@click.option("--dry-run", is_flag=True, help="With --replay: say what would be sent.")
+@click.option("--dry-run", is_flag=True, help="With --replay: only print what would be sent.")
 def command(
     run: JobRun,
     messages: Messages,
@@ -109,10 +108,10 @@ def command(
     rate: float,
     dry_run: bool,
 ) -> Outcome:
-    """Group dead letters by origin, reason and attempts; with --replay send the chosen ones back."""
+    """Group dead letters by origin, reason and attempts; with --replay, send the selected ones back."""
     server = to_server or messages.options.name_servers
     if replay and server is None and not dry_run:
-        raise ArgumentError("--to-server", "is missing; a directory takes no messages")
+        raise ArgumentError("--to-server", "is missing; messages cannot be sent to a directory")
     for name, value in (("--to-server", to_server), ("--to-topic", to_topic)):
         if value is not None and not replay:
             raise ArgumentError(name, "needs --replay")
@@ -123,8 +122,7 @@ def command(
     letters = chosen(_letters(run, messages, groups), origin, reason, ids)
     with run.progress("dlq"):
         rows = [row.asDict() for row in grouped(letters).collect()]
-    for line in table_lines(_SHOWN, [[row[name] for name in _SHOWN] for row in rows]):
-        run.write(line)
+    run.table(_SHOWN, [[row[name] for name in _SHOWN] for row in rows])
     total = sum(row["messages"] for row in rows)
     figures: dict[str, Any] = {"source": messages.where, "messages": total, "groups": rows}
     if not replay:
@@ -132,11 +130,11 @@ def command(
     without = sum(row["messages"] for row in rows if row["origin"] is None)
     if without and to_topic is None:
         raise ArgumentError(
-            "--to-topic", f"is missing; {without} of the chosen messages do not say where they are from"
+            "--to-topic", f"is missing; {without} of the selected messages have no origin topic"
         )
     if dry_run:
         return Outcome({**figures, "would_send": total})
-    assert server is not None, "it was checked"
+    assert server is not None, "was checked"
     sent = _send(run, letters, server, to_topic, rate)
     return Outcome({**figures, "sent": sent}, ExitCode.DONE if sent == total else ExitCode.PARTIAL)
 
@@ -169,7 +167,7 @@ def _letters(run: JobRun, messages: Messages, groups: tuple[str, ...]) -> DataFr
 
 
 def chosen(letters: DataFrame, origin: str | None, reason: str | None, ids: tuple[str, ...]) -> DataFrame:
-    """Return the letters that fit all that is asked for."""
+    """Return the letters that meet all conditions."""
     from pyspark.sql import functions as f
 
     if origin is not None:
@@ -182,7 +180,7 @@ def chosen(letters: DataFrame, origin: str | None, reason: str | None, ids: tupl
 
 
 def grouped(letters: DataFrame) -> DataFrame:
-    """Return how many letters there are of each kind."""
+    """Return the number of letters of each group, origin, reason and attempts."""
     from pyspark.sql import functions as f
 
     return (
@@ -197,7 +195,7 @@ def grouped(letters: DataFrame) -> DataFrame:
 
 
 def _send(run: JobRun, letters: DataFrame, server: str, to_topic: str | None, rate: float) -> int:
-    """Send letters one after the other, so many a second; return how many were stored."""
+    """Send letters one after the other at a rate per second; return how many were stored."""
     sent = 0
     started_at = time.monotonic()
     ordered = letters.orderBy("storeTimestamp", "topic", "queueId", "queueOffset")
@@ -216,7 +214,7 @@ def _send(run: JobRun, letters: DataFrame, server: str, to_topic: str | None, ra
             raise
         failure = failure_of(error)
         raise JobFailed(
-            f"{failure.text}; {sent} were sent before, the oldest ones, and a new run sends them again",
+            f"{failure.text}; the oldest {sent} were sent before, and a new run sends them again",
             code=failure.code,
         ) from error
     return sent

@@ -1,7 +1,7 @@
-"""The job `find`: messages by key, id or text, from brokers, a store directory or an archive.
+"""The job `find`: find messages by key, id or text, in brokers, a store directory or an archive.
 
-In a store directory the key index leads to the messages with a key or id where it is complete; all else is read
-through, in the workers.
+In a store directory, keys and ids are looked up in the key index if it is complete. Everything else is a scan in the
+workers.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from pyspark.sql.datasource import InputPartition
 from reput_pipeline.archives.columns import ARROW_TYPES
 from reput_pipeline.archives.manifests import ArchiveDirectory
 from reput_pipeline.archives.names import NULL_VALUE
-from reput_pipeline.jobs.frame import job, main
+from reput_pipeline.jobs.command_line import job, main
 from reput_pipeline.jobs.messages import Messages, messages_arguments
 from reput_pipeline.jobs.outcomes import ArgumentError, Outcome
 from reput_pipeline.jobs.run import JobRun
@@ -43,19 +43,19 @@ _SCHEMA = pa.schema([pa.field(name, ARROW_TYPES[kind]) for name, kind in NATIVE_
 
 @dataclass(frozen=True)
 class Wanted:
-    """What messages to find: all that is given has to hold."""
+    """The conditions, all of which a message has to meet."""
 
     key: str | None = None
     unique_id: str | None = None
     physical_offset: int | None = None
-    """What an offset message id says."""
+    """The parts of an offset message id."""
     text: bytes | None = None
     ignore_case: bool = False
     is_pattern: bool = False
     limit: int = 100
 
     def rows(self, table: pa.Table) -> pa.Table:
-        """Return the rows of a table that are wanted, in their order."""
+        """Return the matching rows of a table, in order."""
         mask = pa.repeat(pa.scalar(True), table.num_rows)
         if self.key is not None:
             padded = pc.binary_join_element_wise("", table["keys"], "", " ")
@@ -77,7 +77,7 @@ class Wanted:
 
 @dataclass(frozen=True)
 class FindTask:
-    """Where one task looks: a part of a source, or a file of an archive."""
+    """The work of one task: a partition of the source, or a file of an archive."""
 
     wanted: Wanted
     options: SourceOptions
@@ -85,11 +85,11 @@ class FindTask:
     partition: InputPartition | None
     file: str | None
     constants: Mapping[str, str | None]
-    """Of a file of an archive: the columns that its directories tell."""
+    """For a file of an archive: the columns in the names of its directories."""
 
 
 def find_task(task: FindTask) -> Iterator[dict[str, Any]]:
-    """Yield the messages that are wanted, at most as many as the limit says."""
+    """Yield matching messages, up to the limit."""
     left = task.wanted.limit
     for table in _tables(task):
         found = task.wanted.rows(table)
@@ -102,7 +102,7 @@ def find_task(task: FindTask) -> Iterator[dict[str, Any]]:
 
 def _tables(task: FindTask) -> Iterator[pa.Table]:
     if task.file is None:
-        assert task.partition is not None, "a task looks somewhere"
+        assert task.partition is not None, "a task has a partition or a file"
         for batch in read_task(task.partition, task.options, _SCHEMA, task.narrowing):
             yield pa.Table.from_batches([batch])
         return
@@ -124,7 +124,7 @@ def _tables(task: FindTask) -> Iterator[pa.Table]:
 
 
 def _message(row: dict[str, Any]) -> dict[str, Any]:
-    """Return a message as a JSON object: names as the columns, times in ms, the body as text if it is any."""
+    """Return a message as a JSON object: names as the columns, times in ms, the body as text if it is UTF-8."""
     body = row.pop("body") or b""
     properties = dict(row.pop("properties") or ())
     shown = {**row, "messageId": properties.get("UNIQ_KEY"), "properties": properties, "size": len(body)}
@@ -139,15 +139,17 @@ def _message(row: dict[str, Any]) -> dict[str, Any]:
 
 @job
 @messages_arguments
-@click.option("--key", metavar="KEY", help="Messages with this key, be it one of several.")
+@click.option("--key", metavar="KEY", help="Messages that have this key.")
 @click.option(
     "--id", "message_id", metavar="ID", help="The message with this unique id or offset message id."
 )
-@click.option("--text", metavar="TEXT", help="Messages whose body holds this text.")
-@click.option("--regex", metavar="PATTERN", help="Messages in whose body this pattern (RE2) is found.")
+@click.option("--text", metavar="TEXT", help="Messages whose body contains this text.")
+@click.option(
+    "--regex", metavar="PATTERN", help="Messages whose body contains a match of this pattern (RE2)."
+)
 @click.option("--ignore-case", is_flag=True, help="For --text and --regex.")
 @click.option(
-    "--limit", type=click.IntRange(1), default=100, show_default=True, help="Messages to show at most."
+    "--limit", type=click.IntRange(1), default=100, show_default=True, help="Most messages to print."
 )
 def command(
     run: JobRun,
@@ -159,9 +161,9 @@ def command(
     ignore_case: bool,
     limit: int,
 ) -> Outcome:
-    """Find messages; all that is asked for has to hold. Each is one JSON object on a line of its own.
+    """Find the messages that meet all conditions, and print each as one line of JSON.
 
-    Exit code 5 if there is none.
+    Exits with 5 if there is none.
     """
     wanted = _wanted(key, message_id, text, regex, ignore_case, limit)
     tasks = _tasks(messages, wanted)
@@ -189,14 +191,14 @@ def _wanted(
         raise ArgumentError("--regex", "contradicts --text; give one of them")
     for name, value in (("--key", key), ("--id", message_id)):
         if value is not None and (not value or " " in value):
-            raise ArgumentError(name, f"{value!r} is none; it has no spaces, and at least one character")
+            raise ArgumentError(name, f"{value!r} is not valid; it has no spaces, and at least one character")
     if ignore_case and text is None and regex is None:
         raise ArgumentError("--ignore-case", "needs --text or --regex")
     if regex is not None:
         try:
             re.compile(regex)
         except re.error as error:
-            raise ArgumentError("--regex", f"{regex!r} is no regular expression: {error}") from None
+            raise ArgumentError("--regex", f"{regex!r} is not a regular expression: {error}") from None
     place = None
     if message_id is not None:
         try:
@@ -236,7 +238,7 @@ def _tasks(messages: Messages, wanted: Wanted) -> list[FindTask]:
             if token is None and (
                 wanted.physical_offset is None or store.log.find(wanted.physical_offset) is None
             ):
-                token = wanted.unique_id  # of the 32 digits that may as well be an offset message id
+                token = wanted.unique_id  # 32 digits, which may also be an offset message id
             if token is not None:
                 narrowing = Narrowing(keys=frozenset([token]))
             partitions = plan(store, options, narrowing)

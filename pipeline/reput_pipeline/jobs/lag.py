@@ -1,4 +1,4 @@
-"""The job `lag`: how far groups are behind now, and, with a history, how that came about."""
+"""The job `lag`: the lag of consumer groups, with a history if wanted."""
 
 from __future__ import annotations
 
@@ -16,10 +16,9 @@ from reput_broker.tools.tables import apply_journal, find_journal, offsets_in, t
 from reput_client.blocking import Admin
 from reput_pipeline.archives.plan import addresses_of, catalog_of
 from reput_pipeline.jobs.arguments import APPLICATION_TOPICS, checked_source, source_arguments
-from reput_pipeline.jobs.frame import job, main
+from reput_pipeline.jobs.command_line import job, main
 from reput_pipeline.jobs.outcomes import ArgumentError, JobFailed, Outcome
 from reput_pipeline.jobs.run import JobRun
-from reput_pipeline.jobs.tables import table_lines
 from reput_pipeline.source.live_plan import LivePartition, live_partition
 from reput_pipeline.source.narrowing import NOTHING_NARROWED
 from reput_pipeline.source.offline_plan import QueuePartition
@@ -49,7 +48,7 @@ _RANGES_A_TASK = 500
 
 @dataclass(frozen=True)
 class QueueLag:
-    """One group in one queue at one time. `oldest_ms` is the store time of the first message it has not committed."""
+    """The lag of a group in a queue at a time; `oldest_ms` is the store time of the first uncommitted message."""
 
     at_ms: int
     group: str
@@ -63,17 +62,17 @@ class QueueLag:
 
     @property
     def lag(self) -> int:
-        """Messages that are there and not committed."""
+        """Messages that are not committed."""
         return max(0, self.end - max(self.committed, self.start))
 
     @property
     def gone(self) -> int:
-        """Messages that were not committed and are not there any more."""
+        """Messages that were deleted before they were committed."""
         return max(0, self.start - self.committed)
 
     @property
     def lag_ms(self) -> int:
-        """Age of the oldest message that is not committed; 0 without one."""
+        """Age of the oldest uncommitted message; 0 without one."""
         return 0 if self.oldest_ms is None else max(0, self.at_ms - self.oldest_ms)
 
     def to_members(self) -> dict[str, Any]:
@@ -88,13 +87,13 @@ class _ReadTask(NamedTuple):
 
 
 def snapshot(run: JobRun, options: SourceOptions, groups: Iterable[str], at_ms: int) -> list[QueueLag]:
-    """Return the progress of groups in all queues of the wanted topics that they have an offset of.
+    """Return the lag of groups in all queues of the wanted topics for which they have an offset.
 
     Args:
-        run: reads the messages that were not consumed yet.
-        options: the place and the topics.
-        groups: none for all.
-        at_ms: the time against which ages are measured.
+        run: reads the first uncommitted messages.
+        options: the source and the topics.
+        groups: the groups; empty for all.
+        at_ms: the time from which ages count.
     """
     wanted = set(groups)
     with catalog_of(options) as catalog:
@@ -133,7 +132,7 @@ def snapshot(run: JobRun, options: SourceOptions, groups: Iterable[str], at_ms: 
 def _committed(
     catalog: Catalog, options: SourceOptions, groups: set[str]
 ) -> Iterator[tuple[tuple[str, str, int], int]]:
-    """Yield what groups have committed, by group, topic and queue id."""
+    """Yield committed offsets with group, topic and queue id."""
     if isinstance(catalog, OfflineStore):
         config_dir = catalog.layout.config_dir
         table = table_in_force(config_dir / "consumerOffset.json")
@@ -145,7 +144,7 @@ def _committed(
             if (not groups or key[0] in groups) and isinstance(offset, int):
                 yield key, offset
         return
-    assert options.name_servers is not None, "what is no directory is a cluster"
+    assert options.name_servers is not None, "either a path or a broker is set"
     with Admin(options.name_servers) as admin:
         for group in sorted(groups) or [summary.group for summary in admin.list_groups()]:
             for queue in admin.describe_group(group).queues:
@@ -156,7 +155,7 @@ def _committed(
 def _store_times(
     run: JobRun, options: SourceOptions, addresses: Mapping[str, str], places: list[tuple[QueueKey, int]]
 ) -> dict[tuple[QueueKey, int], int]:
-    """Return the store times of single messages, read by tasks."""
+    """Return the store times of single messages, which tasks read."""
     ranges = [QueueRange(queue, offset, offset + 1) for queue, offset in places]
     tasks = [
         _ReadTask(options, addresses, tuple(ranges[at : at + _RANGES_A_TASK]))
@@ -200,14 +199,17 @@ _HISTORY_SCHEMA = (
     "--group", "groups", multiple=True, metavar="GROUP", help="A group; repeatable.  [default: all]"
 )
 @click.option(
-    "--history", type=click.Path(path_type=Path, file_okay=False), metavar="DIR", help="Add snapshots here."
+    "--history",
+    type=click.Path(path_type=Path, file_okay=False),
+    metavar="DIR",
+    help="Directory to add snapshots to.",
 )
-@click.option("--samples", type=click.IntRange(1), default=1, show_default=True, help="Snapshots to take.")
+@click.option("--samples", type=click.IntRange(1), default=1, show_default=True, help="Number of snapshots.")
 @click.option(
     "--every", type=click.FloatRange(0), default=10.0, show_default=True, help="Seconds between them."
 )
 @click.option(
-    "--now", type=click.IntRange(0), metavar="MS", help="Measure ages against this time.  [default: now]"
+    "--now", type=click.IntRange(0), metavar="MS", help="Time from which ages count.  [default: now]"
 )
 def command(
     run: JobRun,
@@ -218,15 +220,15 @@ def command(
     every: float,
     now: int | None,
 ) -> Outcome:
-    """Tell how many messages groups have not committed, and how old the oldest of them is.
+    """Print how many messages groups have not committed, and the age of the oldest.
 
-    With --history each snapshot is a file of JSON lines in DIR, and all that lie there are summed up.
+    With --history, each snapshot is a file of JSON lines in DIR, and a summary of all of them is printed.
     """
     if now is not None and samples > 1:
         raise ArgumentError("--now", "contradicts --samples; one snapshot has one time")
     if history is not None and history.is_dir() and any(not _is_snapshot(path) for path in history.iterdir()):
         raise ArgumentError(
-            "--history", f"{history} holds something else than snapshots; name another directory"
+            "--history", f"{history} has files that are not snapshots; name another directory"
         )
     if source.get("subscribePattern") == APPLICATION_TOPICS:
         source["subscribePattern"] = ".*"  # groups have retry topics, too
@@ -240,15 +242,14 @@ def command(
         unknown = set(groups) - {one.group for one in taken}
         if unknown:
             raise JobFailed(
-                f"{', '.join(sorted(unknown))}: no such group has committed anything in the wanted topics of "
+                f"{', '.join(sorted(unknown))}: no such group has committed an offset in the wanted topics of "
                 f"{options.where}",
                 code=ExitCode.NOT_FOUND,
             )
         if history is not None:
             _keep(history, at_ms, taken)
     rows = _by_group(taken)
-    for line in table_lines(_COLUMNS, [[row[name] for name in _COLUMNS] for row in rows]):
-        run.write(line)
+    run.table(_COLUMNS, [[row[name] for name in _COLUMNS] for row in rows])
     figures: dict[str, Any] = {
         "source": options.where,
         "groups": rows,
@@ -257,10 +258,7 @@ def command(
     if history is not None:
         figures["history"] = trend = _history(run, history)
         run.write("")
-        for line in table_lines(
-            _HISTORY_COLUMNS, [[row[name] for name in _HISTORY_COLUMNS] for row in trend]
-        ):
-            run.write(line)
+        run.table(_HISTORY_COLUMNS, [[row[name] for name in _HISTORY_COLUMNS] for row in trend])
     return Outcome(figures)
 
 
@@ -269,7 +267,7 @@ def _is_snapshot(path: Path) -> bool:
 
 
 def _keep(directory: Path, at_ms: int, taken: Sequence[QueueLag]) -> None:
-    """Write a snapshot, whole or not at all."""
+    """Write a snapshot atomically."""
     directory.mkdir(parents=True, exist_ok=True)
     temporary = directory / f".lag-{at_ms:015d}.tmp"
     temporary.write_text("".join(json.dumps(one.to_members()) + "\n" for one in taken), encoding="utf-8")
@@ -294,7 +292,7 @@ def _by_group(taken: Sequence[QueueLag]) -> list[dict[str, Any]]:
 
 
 def _history(run: JobRun, directory: Path) -> list[dict[str, Any]]:
-    """Sum all snapshots of a directory up, by group and topic."""
+    """Summarise all snapshots of a directory by group and topic."""
     from pyspark.sql import functions as f
 
     samples = (

@@ -1,4 +1,4 @@
-"""Messages as jobs take them that only read: of brokers, of a store directory, or of an archive."""
+"""Messages for jobs that only read: from brokers, a store directory or an archive."""
 
 from __future__ import annotations
 
@@ -38,24 +38,24 @@ _NOWHERE = "reput-archive"
 
 @dataclass(frozen=True)
 class Messages:
-    """Which messages a job reads."""
+    """The messages that a job reads."""
 
     source: Mapping[str, str]
-    """Options of the source; for an archive those that say which of its messages."""
+    """Options of the source; for an archive only those that select messages."""
     archive: Path | None
     options: SourceOptions
-    """The same, read and checked; for an archive with a place that is never opened."""
+    """The same, parsed; for an archive with a place that is never opened."""
 
     @property
     def where(self) -> str:
-        """The place, for people."""
+        """The broker or directory, for texts."""
         return str(self.archive) if self.archive is not None else self.options.where
 
     def frame(self, run: JobRun, columns: Sequence[str]) -> DataFrame:
         """Return some columns of the messages.
 
         Raises:
-            NotAnArchive: it is none.
+            NotAnArchive: the directory is not an archive.
             NoSuchTopic: see `check_topics`.
         """
         if self.archive is None:
@@ -77,10 +77,10 @@ class Messages:
         return frame.select(*columns)
 
     def check_topics(self) -> None:
-        """Check that an archive has the topics that are named; the source checks its own.
+        """Check that an archive has the named topics; the source does that itself.
 
         Raises:
-            NoSuchTopic: it has not.
+            NoSuchTopic: it lacks one.
         """
         if self.archive is None or self.options.pattern is not None:
             return
@@ -91,13 +91,13 @@ class Messages:
 
 
 def messages_arguments(function: _Function) -> _Function:
-    """Give a job the arguments that name messages, received as `messages`."""
+    """Add the arguments that select messages; the job receives them as `messages`."""
 
     @click.option(
         "--archive",
         type=click.Path(path_type=Path),
         metavar="DIR",
-        help="Read an archive that `archive` has made.",
+        help="Read an archive that the job archive has written.",
     )
     @source_arguments
     @functools.wraps(function)

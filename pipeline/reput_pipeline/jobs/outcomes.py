@@ -1,4 +1,4 @@
-"""How a job can end, and in which words it says so."""
+"""How a job ends: outcomes, errors, exit codes and error texts."""
 
 from __future__ import annotations
 
@@ -22,19 +22,19 @@ ARGUMENT_OF: Final = {
     "subscribe": "--topic",
     "subscribePattern": "--topics",
 }
-"""The arguments that stand for options of the source; the others are given with --option."""
+"""Options of the source that are arguments of jobs; the others are given with --option."""
 _OPTION_NAMES = re.compile(rf"\b(?:{'|'.join(sorted(ARGUMENT_OF, key=len, reverse=True))})\b")
 _REMOTE = re.compile(r"^(?:[\w.]*\.)?(\w+): (.+)$")
 _TEXT_MAX: Final = 2000
 
 
 STATUS: Final = {code: code.name.lower() for code in ExitCode} | {ExitCode.DAMAGE: "findings"}
-"""What the last line calls each exit code."""
+"""The `status` of each exit code in the last line."""
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a job found or did: the members of the last line of its output."""
+    """The result of a job: the exit code, and members of the last line of output."""
 
     figures: Mapping[str, Any] = field(default_factory=dict)
     code: ExitCode = ExitCode.DONE
@@ -49,7 +49,7 @@ class ArgumentError(ValueError):
 
 
 class JobFailed(Exception):
-    """A job cannot go on, in its own words."""
+    """A job cannot continue; the text is for the user."""
 
     def __init__(self, what: str, *, code: ExitCode = ExitCode.FAILED) -> None:
         super().__init__(what)
@@ -58,7 +58,7 @@ class JobFailed(Exception):
 
 @dataclass(frozen=True)
 class Failure:
-    """What went wrong, for the person and for the last line."""
+    """A failure as it is printed: exit code, text, and the wrong argument, if any."""
 
     code: ExitCode
     text: str
@@ -78,11 +78,11 @@ _CODES: Final[Mapping[str, ExitCode]] = {
     "ConnectionLost": ExitCode.CANNOT_CONNECT,
     "RequestTimeout": ExitCode.TIMEOUT,
 }
-"""Errors that come back from Spark's planner and workers as text, by their class."""
+"""Exit codes of errors that Spark's planner and workers send back as text, by class name."""
 
 
 def failure_of(error: BaseException) -> Failure:
-    """Say what an error means: its exit code, its words, and the argument that is to blame if one is."""
+    """Return the exit code and text of an error, and the wrong argument, if any."""
     if isinstance(error, OptionError):
         argument = ARGUMENT_OF.get(error.option, f"--option {error.option}")
         return Failure(
@@ -130,7 +130,7 @@ def _argument_of(error: click.ClickException) -> str | None:
 
 
 def _remote_failure(error: BaseException) -> Failure:
-    """Find the words of one of our errors in what Spark makes of it: a trace of two languages."""
+    """Find the text of one of our errors in Spark's error, which has a Java and a Python traceback."""
     text = str(error)
     for line in reversed(text.splitlines()):
         found = _REMOTE.match(line.strip())

@@ -1,8 +1,8 @@
-"""The job `rebuild`: queues and index of a store directory anew, from its log.
+"""The job `rebuild`: rebuild queues and index of a store directory from its log.
 
-The units of queues are written by one task for each file of the log, in place and without a shuffle. The key index is a
-chain from entry to entry, so this process makes it, beside the tasks. What is made lies beside what is there until it
-is whole (`tools/rebuild.py`).
+One task for each file of the log writes the units of queues, in place and without a shuffle. The key index is made by
+this process meanwhile, since its entries form chains. New files are kept next to the old ones until they are complete
+(`tools/rebuild.py`).
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ from reput_broker.tools.rebuild_parts import QueuesInParts, write_units
 from reput_broker.tools.report import no_progress
 from reput_broker.tools.verify import Verification
 from reput_broker.tools.verify_parts import Directory
-from reput_pipeline.jobs.audited_parts import audit
+from reput_pipeline.jobs.audit import audit
+from reput_pipeline.jobs.command_line import job, main
 from reput_pipeline.jobs.directories import directory_arguments, locked
-from reput_pipeline.jobs.frame import job, main
 from reput_pipeline.jobs.outcomes import ArgumentError, JobFailed, Outcome
 from reput_pipeline.jobs.run import JobRun
 from reput_protocol.exit_codes import ExitCode
@@ -46,11 +46,10 @@ _SIZES = "--index-slots and --index-entries; RocketMQ's are 5000000 and 20000000
 @click.option("--queues", is_flag=True, help="The ConsumeQueues. Without --queues and --index: both.")
 @click.option("--index", is_flag=True, help="The key index.")
 def command(run: JobRun, directory: Directory, queues: bool, index: bool) -> Outcome:
-    """Make what is derived from the log in DIR anew, and put it in the place of what is there.
+    """Rebuild the ConsumeQueues and the key index in DIR from the log, and replace the existing ones.
 
-    The log is checked first and may have no holes. Sizes are those of the files that are there; for queues that are
-    gone, say --consume-queue-entries if they are not RocketMQ's 300000; for an index that is gone, --index-slots and
-    --index-entries.
+    The log is verified first and must have no holes. File sizes are those of the existing files. Without existing
+    files, give --consume-queue-entries unless it is RocketMQ's 300000, and --index-slots and --index-entries.
     """
     wanted = [name for name, chosen in (("queues", queues), ("index", index)) if chosen] or list(_KINDS)
     with locked(directory, to_write=True) as lock:
@@ -58,10 +57,11 @@ def command(run: JobRun, directory: Directory, queues: bool, index: bool) -> Out
         if "index" in wanted and index_sizes(layout) is None:
             if index:
                 raise ArgumentError(
-                    "--index", f"no file in {layout.index_dir} tells its slots and entries; name {_SIZES}"
+                    "--index",
+                    f"no file in {layout.index_dir} has its numbers of slots and entries; give {_SIZES}",
                 )
             wanted.remove("index")
-            run.note(f"index: not made, as no file tells its slots and entries; to make it: {_SIZES}")
+            run.note(f"index: not rebuilt; no file has its numbers of slots and entries; give {_SIZES}")
         try:
             if "queues" in wanted:
                 refuse_other_queues(directory.root)
@@ -93,7 +93,7 @@ def command(run: JobRun, directory: Directory, queues: bool, index: bool) -> Out
 
 
 def _refuse_damage(verification: Verification) -> None:
-    """Refuse a log of which it is not known which messages it holds, as `reput store rebuild` does."""
+    """Refuse a log whose damage hides which messages it holds, as `reput store rebuild` does."""
     faults = verification.report.faults
     if verification.log.holes:
         first = verification.log.holes[0]
@@ -104,7 +104,7 @@ def _refuse_damage(verification: Verification) -> None:
             return
         what = str(fault)
     raise JobFailed(
-        f"the log is damaged, nothing was changed: {what}; reput store repair {verification.root} tells what to do",
+        f"the log is damaged, nothing was changed: {what}; reput store repair {verification.root} shows a repair",
         code=ExitCode.DAMAGE,
     )
 
@@ -116,7 +116,7 @@ def _fill(
     made: Sequence[Derived],
     deleted: DeletedTopics,
 ) -> None:
-    """Have the units written by tasks, and all else made here beside them."""
+    """Write the units in tasks, and everything else in this process meanwhile."""
     end, levels = verification.log.kept_end, verification.delay_levels_ms
     here = [derived for derived in made if not isinstance(derived, QueuesInParts)]
     errors: list[BaseException] = []
@@ -137,7 +137,7 @@ def _fill(
                 again = derived.put_together(run.each("queues", parts, write_units))
                 if again:
                     run.each(
-                        "queues that begin again", [part._replace(only=again) for part in parts], write_units
+                        "queues that start again", [part._replace(only=again) for part in parts], write_units
                     )
     finally:
         if here:

@@ -1,8 +1,8 @@
-"""The job `replay`: the messages of an archive back to a broker, exactly once.
+"""The job `replay`: send the messages of an archive to a broker, exactly once.
 
-Each batch of the archive is one commit of the sink, under a key made of the batch's manifest: a job that was stopped
-and is started again sends all batches again, and the broker publishes those that it does not have. The order of a queue
-is kept; body, tags, keys, properties, flag and born time are those of the archive.
+Each batch of the archive is one commit of the sink, whose key is made from the batch's manifest. A job that is started
+again sends all batches again, and the broker publishes those that it does not have. Queues keep their order; body,
+tags, keys, properties, flag and born time are those of the archive.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from reput_pipeline.archives.manifests import ArchiveDirectory
 from reput_pipeline.archives.read import read_archive
 from reput_pipeline.data_source import register
 from reput_pipeline.jobs.arguments import DEFAULT_SERVER
-from reput_pipeline.jobs.frame import job, main
+from reput_pipeline.jobs.command_line import job, main
 from reput_pipeline.jobs.outcomes import ArgumentError, Outcome
 from reput_pipeline.jobs.run import JobRun
 from reput_pipeline.sink.options import parse_sink_options
@@ -36,25 +36,19 @@ _COLUMNS = ("topic", "queueId", "keys", "tags", "body", "properties", "flag", "b
 
 
 @job
-@click.option(
-    "--archive", required=True, type=click.Path(path_type=Path), metavar="DIR", help="What to send."
-)
-@click.option(
-    "--server", default=DEFAULT_SERVER, show_default=True, metavar="HOST:PORT", help="Where to send it."
-)
+@click.option("--archive", required=True, type=click.Path(path_type=Path), metavar="DIR", help="The archive.")
+@click.option("--server", default=DEFAULT_SERVER, show_default=True, metavar="HOST:PORT", help="The broker.")
 @click.option("--topic", "topics", multiple=True, metavar="TOPIC", help="Only this topic; repeatable.")
-@click.option(
-    "--to-topic", metavar="TOPIC", help="Send to this topic.  [default: to those the messages are from]"
-)
+@click.option("--to-topic", metavar="TOPIC", help="Send to this topic.  [default: the original topics]")
 @click.option(
     "--semantics",
     type=click.Choice(["exactly-once", "at-least-once"]),
     default="exactly-once",
     show_default=True,
-    help="At least once is faster, and sends again what it has sent when it is started again.",
+    help="at-least-once is faster; started again, it sends messages again.",
 )
-@click.option("--name", default="", help="Tells replays of one archive apart: another name sends it again.")
-@click.option("--dry-run", is_flag=True, help="Say what would be sent.")
+@click.option("--name", default="", help="Name of this replay: under another name the archive is sent again.")
+@click.option("--dry-run", is_flag=True, help="Only print what would be sent.")
 def command(
     run: JobRun,
     archive: Path,
@@ -67,9 +61,9 @@ def command(
 ) -> Outcome:
     """Send the messages of an archive to a broker.
 
-    Each batch of the archive is one commit. Started again after whatever has stopped it, the job sends all of it again,
-    and the broker publishes what it has not published yet. Each queue keeps its order; a topic that is missing there
-    is made, with as many queues as the archive has of it.
+    Each batch of the archive is one commit. Started again, the job sends everything again, and the broker publishes
+    what it has not published yet. Queues keep their order. A missing topic is created with as many queues as the
+    archive has of it.
     """
     source = ArchiveDirectory(archive.absolute())
     kind = source.existing()
@@ -88,7 +82,7 @@ def command(
             )
     if not dry_run:
         with Admin(server) as admin:
-            # Also tells at once who does not answer, and not after the sink's many tries.
+            # Fails at once if the broker does not answer; the sink would retry many times.
             _prepare_topics(admin, _queues_of(run, source, topics, to_topic), to_topic)
     sent = batches = 0
     for manifest in source.manifests():
@@ -119,7 +113,7 @@ def command(
 def _queues_of(
     run: JobRun, source: ArchiveDirectory, topics: tuple[str, ...], to_topic: str | None
 ) -> dict[str, int]:
-    """Return how many queues each topic needs that is sent to."""
+    """Return how many queues each target topic needs."""
     from pyspark.sql import functions as f
 
     highest = read_archive(run.spark, source.root).groupBy("topic").agg(f.max("queueId").alias("queue"))
@@ -132,13 +126,13 @@ def _queues_of(
 
 
 def _prepare_topics(admin: Admin, needed: Mapping[str, int], to_topic: str | None) -> None:
-    """Make the topics that are missing, once it is known that the others have queues enough."""
+    """Check that the existing topics have enough queues, then create the missing ones."""
     there = set(admin.list_topics())
     for topic, queues in needed.items():
         if topic in there and (found := admin.topic_config(topic).write_queue_nums) < queues:
             raise ArgumentError(
                 "--server" if to_topic is None else "--to-topic",
-                f"topic {topic!r} there has {counted(found, 'queue')}, and the archive {queues} of it; "
+                f"topic {topic!r} there has {counted(found, 'queue')}, but the archive has {queues} of it; "
                 f"first: reput topic alter {topic} --queues {queues}",
             )
     for topic, queues in needed.items():
@@ -147,14 +141,14 @@ def _prepare_topics(admin: Admin, needed: Mapping[str, int], to_topic: str | Non
 
 
 def in_order(run: JobRun, frame: DataFrame) -> DataFrame:
-    """Return what the sink takes of messages: each queue in one task, in its order."""
+    """Return the columns for the sink, with each queue in one task and in order."""
     by = ("topic", "brokerName", "queueId")
     ordered = frame.repartition(run.parallelism, *by).sortWithinPartitions(*by, "queueOffset")
     return ordered.select(*_COLUMNS)
 
 
 def _key(manifest: dict[str, Any], topics: tuple[str, ...], to_topic: str | None, name: str) -> str:
-    """Return what the broker knows a batch by."""
+    """Return the idempotency key of a batch."""
     text = json.dumps([manifest, sorted(topics), to_topic, name], sort_keys=True)
     return f"replay-{manifest['batch']}-{hashlib.sha256(text.encode()).hexdigest()}"
 

@@ -1,21 +1,27 @@
-"""The job `report`: what messages are like, as a table and as an HTML page with plots."""
+"""The job `report`: rates, sizes and top keys of messages, as a table and an HTML page with plots."""
 
 from __future__ import annotations
 
 import time
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from reput_pipeline.jobs.frame import job, main
+from reput_pipeline.jobs.command_line import job, main
+from reput_pipeline.jobs.html_page import Page
 from reput_pipeline.jobs.messages import Messages, messages_arguments
 from reput_pipeline.jobs.outcomes import ArgumentError, Outcome
-from reput_pipeline.jobs.report_figures import COLUMNS, Figures, figures_of
-from reput_pipeline.jobs.report_page import Page
 from reput_pipeline.jobs.run import JobRun
-from reput_pipeline.jobs.tables import table_lines
 
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+COLUMNS = ("topic", "tags", "keys", "body", "storeTimestamp")
+"""The columns that `figures_of` needs."""
+_QUANTILE_ACCURACY = 1000
 _TOPIC_COLUMNS = (
     "topic",
     "messages",
@@ -31,28 +37,31 @@ _TOPIC_COLUMNS = (
 @job
 @messages_arguments
 @click.option(
-    "--html", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE", help="Write the page here."
+    "--html",
+    type=click.Path(path_type=Path, dir_okay=False),
+    metavar="FILE",
+    help="Write an HTML page to this file.",
 )
 @click.option(
-    "--top", type=click.IntRange(1, 1000), default=10, show_default=True, help="Tags and keys of a topic."
+    "--top",
+    type=click.IntRange(1, 1000),
+    default=10,
+    show_default=True,
+    help="Number of tags and keys of each topic.",
 )
 def command(run: JobRun, messages: Messages, html: Path | None, top: int) -> Outcome:
-    """Rates, bytes, sizes, and top keys of messages by topic, tag and hour of their store time (UTC)."""
+    """Print rates, sizes and top keys of messages by topic, tag and hour of the store time (UTC)."""
     if html is not None and not html.absolute().parent.is_dir():
         raise ArgumentError("--html", f"there is no directory {html.absolute().parent}")
     with run.progress("report"):
         figures = figures_of(messages.frame(run, COLUMNS), top=top)
-    for line in table_lines(
-        _TOPIC_COLUMNS, [[row[name] for name in _TOPIC_COLUMNS] for row in figures.topics]
-    ):
-        run.write(line)
+    run.table(_TOPIC_COLUMNS, [[row[name] for name in _TOPIC_COLUMNS] for row in figures.topics])
     if figures.keys:
         run.write("")
-        for line in table_lines(
+        run.table(
             ("topic", "key", "messages", "bytes"),
             [[row["topic"], row["name"], row["messages"], row["bytes"]] for row in figures.keys],
-        ):
-            run.write(line)
+        )
     if html is not None:
         html.write_text(page_of(figures, messages.where).html(), encoding="utf-8")
         run.note(f"the page is {html}")
@@ -70,8 +79,105 @@ def command(run: JobRun, messages: Messages, html: Path | None, top: int) -> Out
     )
 
 
+@dataclass(frozen=True)
+class Figures:
+    """Rows of plain values, the largest first. Sizes are bytes of bodies, times are ms since 1970."""
+
+    topics: list[dict[str, Any]]
+    tags: list[dict[str, Any]]
+    hours: list[dict[str, Any]]
+    keys: list[dict[str, Any]]
+    sizes: list[dict[str, Any]]
+
+    @property
+    def messages(self) -> int:
+        """The number of messages."""
+        return sum(row["messages"] for row in self.topics)
+
+    @property
+    def bytes(self) -> int:
+        """The bytes of all bodies."""
+        return sum(row["bytes"] for row in self.topics)
+
+
+def figures_of(frame: DataFrame, *, top: int) -> Figures:
+    """Aggregate messages, reading them once.
+
+    Args:
+        frame: has `COLUMNS`.
+        top: number of tags and keys of each topic.
+    """
+    from pyspark import StorageLevel
+    from pyspark.sql import functions as f
+    from pyspark.sql.window import Window
+
+    small = frame.select(
+        "topic",
+        "tags",
+        "keys",
+        f.octet_length("body").alias("size"),
+        f.unix_millis("storeTimestamp").alias("at"),
+    ).persist(StorageLevel.MEMORY_AND_DISK)
+    count, total = f.count("*").alias("messages"), f.coalesce(f.sum("size"), f.lit(0)).alias("bytes")
+    largest = Window.partitionBy("topic").orderBy(f.desc("messages"), f.asc("name"))
+    try:
+        quantiles = f.percentile_approx("size", [0.5, 0.9, 0.99], _QUANTILE_ACCURACY)
+        topics = small.groupBy("topic").agg(
+            count,
+            total,
+            f.min("at").alias("first_ms"),
+            f.max("at").alias("last_ms"),
+            quantiles.alias("quantiles"),
+            f.max("size").alias("size_max"),
+            f.countDistinct("tags").alias("tags"),
+        )
+        tags = small.groupBy("topic", f.col("tags").alias("name")).agg(count, total)
+        hours = small.groupBy("topic", (f.floor(f.col("at") / 3_600_000) * 3_600_000).alias("hour_ms")).agg(
+            count, total
+        )
+        split_keys = f.explode(f.split("keys", " "))
+        keys = (
+            small.where("keys is not null")
+            .select("topic", "size", split_keys.alias("name"))
+            .where("name != ''")
+        )
+        keys = keys.groupBy("topic", "name").agg(count, total)
+        sizes = small.groupBy("topic", f.floor(f.log2(f.greatest("size", f.lit(1)))).alias("power")).agg(
+            count
+        )
+        return Figures(
+            [_topic(row.asDict()) for row in topics.orderBy(f.desc("messages"), "topic").collect()],
+            _rows(
+                tags.withColumn("rank", f.row_number().over(largest)).where(f"rank <= {top}").drop("rank"),
+                "topic",
+            ),
+            [row.asDict() for row in hours.orderBy("topic", "hour_ms").collect()],
+            _rows(
+                keys.withColumn("rank", f.row_number().over(largest)).where(f"rank <= {top}").drop("rank"),
+                "topic",
+            ),
+            [row.asDict() for row in sizes.orderBy("topic", "power").collect()],
+        )
+    finally:
+        small.unpersist()
+
+
+def _rows(frame: DataFrame, first: str) -> list[dict[str, Any]]:
+    found = [row.asDict() for row in frame.collect()]
+    return sorted(found, key=lambda row: (row[first], -row["messages"], row["name"] or ""))
+
+
+def _topic(row: dict[str, Any]) -> dict[str, Any]:
+    quantiles = row.pop("quantiles") or [None, None, None]
+    span_s = max(row["last_ms"] - row["first_ms"], 1) / 1000
+    row |= dict(zip(("size_p50", "size_p90", "size_p99"), quantiles, strict=True))
+    row["messages_per_s"] = round(row["messages"] / span_s, 3)
+    row["bytes_per_s"] = round(row["bytes"] / span_s, 1)
+    return row
+
+
 def page_of(figures: Figures, where: str, title: str = "Messages") -> Page:
-    """Return the page about some figures."""
+    """Return the page for figures."""
     made_at = datetime.fromtimestamp(time.time(), UTC).strftime("%Y-%m-%d %H:%M UTC")
     page = Page(
         title, f"{where}; {figures.messages:,} messages, {figures.bytes:,} bytes of bodies; made {made_at}"
@@ -115,7 +221,7 @@ def page_of(figures: Figures, where: str, title: str = "Messages") -> Page:
 
 
 def _by_hour(hours: list[dict[str, int]]) -> list[tuple[str, float]]:
-    """Every hour from the first to the last, those without a message too, unless that would be years of them."""
+    """Return the number of messages of every hour; hours without messages only if the span is below 20,000 hours."""
     if not hours:
         return []
     found = {row["hour_ms"]: row["messages"] for row in hours}

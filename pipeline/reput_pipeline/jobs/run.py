@@ -1,4 +1,4 @@
-"""One run of one job: its session, what it tells the person, and what it does on many executors."""
+"""A run of a job: its Spark session, its output, and its work on executors."""
 
 from __future__ import annotations
 
@@ -20,14 +20,15 @@ T = TypeVar("T")
 R = TypeVar("R")
 _POLL_S: Final = 0.5
 _LINE_EVERY_S: Final = 10.0
+_CONTROL: Final = {code: f"\\x{code:02x}" for code in [*range(32), *range(127, 160)]}
 
 
 class JobRun:
-    """What a job's function is given.
+    """The first argument of a job's function.
 
     Args:
-        name: the job's name.
-        stop_session: whether a session that this run starts is stopped at its end.
+        name: of the job.
+        stop_session: whether `close` stops a session that this run has started.
     """
 
     def __init__(self, name: str, *, stop_session: bool = True) -> None:
@@ -44,7 +45,7 @@ class JobRun:
 
     @property
     def spark(self) -> SparkSession:
-        """The session: started when it is first needed, so that a wrong argument costs nothing."""
+        """The session. It is started when it is first needed, so that a wrong argument is reported at once."""
         if self._session is None:
             from pyspark.sql import SparkSession
 
@@ -56,11 +57,11 @@ class JobRun:
 
     @property
     def parallelism(self) -> int:
-        """How many tasks run at once."""
+        """The number of tasks that run at once."""
         return max(1, self.spark.sparkContext.defaultParallelism)
 
     def source(self, options: Mapping[str, str], columns: Sequence[str] = ()) -> DataFrame:
-        """Return the messages that options of the source mean, all columns of them or some."""
+        """Return the messages for options of the source, with all columns or some."""
         from reput_pipeline.data_source import register
 
         register(self.spark)
@@ -70,13 +71,13 @@ class JobRun:
     def each(
         self, what: str, items: Sequence[T], work: Callable[[T], Iterable[R]], *, parts: int | None = None
     ) -> list[R]:
-        """Do something with every item on the executors, and return all results in the order of the items.
+        """Call `work` with every item on the executors, and return all results in the order of the items.
 
         Args:
-            what: what this is, for the person.
-            items: what can be pickled; one task each.
-            work: a function of a module, or one that cloudpickle can carry.
-            parts: how many tasks, if several items are to share one.
+            what: text for the progress line.
+            items: picklable values.
+            work: returns or yields results; can be pickled by cloudpickle.
+            parts: number of tasks; one for each item by default.
         """
         if not items:
             return []
@@ -85,19 +86,24 @@ class JobRun:
             return tasks.flatMap(TaskOf(work)).collect()
 
     def note(self, text: str) -> None:
-        """Say something to the person, on stderr, unless asked to be quiet."""
+        """Write a line to stderr, unless --quiet is set."""
         if not self.quiet:
             sys.stderr.write(printable_lines(text) + "\n")
             sys.stderr.flush()
 
     def write(self, text: str) -> None:
-        """Write a line of the result to stdout."""
+        """Write a line to stdout."""
         sys.stdout.write(printable_lines(text) + "\n")
         sys.stdout.flush()
 
+    def table(self, columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
+        """Write a table to stdout; columns of numbers are right-aligned."""
+        for line in table_lines(columns, rows):
+            self.write(line)
+
     @contextmanager
     def progress(self, what: str) -> Iterator[None]:
-        """Show how many of Spark's tasks are done while the body runs: a line that changes, or a line now and then."""
+        """Show the progress of Spark's tasks while the block runs; not on a terminal, a line each 10 s."""
         if self.quiet:
             yield
             return
@@ -129,14 +135,14 @@ class JobRun:
             watcher.join()
 
     def close(self) -> None:
-        """Stop the session, if this run has started it."""
+        """Stop the session if this run has started it."""
         if self._session is not None and self._is_own and self._stop_session:
             self._session.stop()
         self._session = None
 
 
 def _tasks_text(tracker: Any) -> str:
-    """How far the stages are that run now."""
+    """Return the progress of the active stages."""
     done = total = 0
     for stage in tracker.getActiveStageIds():
         info = tracker.getStageInfo(stage)
@@ -144,3 +150,29 @@ def _tasks_text(tracker: Any) -> str:
             done += info.numCompletedTasks
             total += info.numTasks
     return f"{done} of {total} tasks" if total else ""
+
+
+def table_lines(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> list[str]:
+    """Return the lines of a table of text; columns of numbers are right-aligned."""
+    texts = [[_cell(value) for value in row] for row in rows]
+    widths = [max([len(name), *(len(row[at]) for row in texts)]) for at, name in enumerate(columns)]
+    right = [
+        bool(rows) and all(isinstance(row[at], (int, float)) or row[at] is None for row in rows)
+        for at in range(len(columns))
+    ]
+    lines = []
+    for row in [[name.upper() for name in columns], *texts]:
+        cells = [
+            cell.rjust(width) if is_right else cell.ljust(width)
+            for cell, width, is_right in zip(row, widths, right, strict=True)
+        ]
+        lines.append("  ".join(cells).rstrip())
+    return lines
+
+
+def _cell(value: object) -> str:
+    if value is None:
+        return "-"
+    if isinstance(value, float):
+        return f"{value:.1f}"
+    return str(value).translate(_CONTROL)

@@ -1,1 +1,5 @@
-"""Writing rows of Spark to topics."""
+"""Writing DataFrames to topics.
+
+`writers` is what Spark calls; `task` writes a partition, `rows` turns it into messages and `record_blocks` encodes
+them. `schema` and `options` check what was given.
+"""

@@ -1,4 +1,4 @@
-"""The options of the sink, read and checked as a whole before anything is written."""
+"""The options of the sink. They are parsed and checked together before anything is written."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _KEY_BYTES_MAX: Final = 190
 
 @dataclass(frozen=True, slots=True)
 class SinkOptions:
-    """Where and how a frame is written."""
+    """Where and how a DataFrame is written."""
 
     name_servers: str
     topic: str | None
@@ -36,10 +36,10 @@ class SinkOptions:
 
 
 def parse_sink_options(options: Mapping[str, str], *, streaming: bool) -> SinkOptions:
-    """Read the options of a write.
+    """Parse the options of a write.
 
     Raises:
-        OptionError: one is unknown, has a value that it cannot have, or contradicts another.
+        OptionError: an option is unknown, has an invalid value, or contradicts another.
     """
     reader = OptionReader(options_for(SINK_OPTIONS, options, "sink", SOURCE_OPTIONS))
     name_servers = reader.text("nameServer")
@@ -61,9 +61,7 @@ def parse_sink_options(options: Mapping[str, str], *, streaming: bool) -> SinkOp
         reader.choice("semantics", ("exactly-once", "at-least-once"), "exactly-once") == "exactly-once"
     )
     if exactly_once:
-        reader.refuse(
-            ("ack",), "needs semantics=at-least-once; what is committed exactly once is on the disk"
-        )
+        reader.refuse(("ack",), "needs semantics=at-least-once; an exactly-once commit is always flushed")
     return SinkOptions(
         name_servers=name_servers,
         topic=topic,
@@ -82,7 +80,7 @@ def _idempotency_key(reader: OptionReader, exactly_once: bool, streaming: bool) 
     if streaming:
         raise OptionError(
             "idempotencyKey",
-            "a stream is known by its checkpoint; a key of one's own would drop what a new one writes",
+            "a stream is identified by its checkpoint; with a key, a new checkpoint's batches would be dropped",
         )
     if not exactly_once:
         raise OptionError("idempotencyKey", "needs semantics=exactly-once")

@@ -1,4 +1,4 @@
-"""Arrow columns to blocks of records, as PutMessage takes them: the way back of the columnar decoder."""
+"""Encode Arrow columns to blocks of records, as PutMessage takes them."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ ByteArray = npt.NDArray[np.uint8]
 
 
 def parts_of(values: pa.Array) -> tuple[memoryview, IntArray]:
-    """Return the bytes of a binary column, of which no value is null, and where each value starts and the last ends."""
+    """Return the bytes of a binary column without nulls, and its offsets: the start of each value and the last end."""
     _, offsets, data = values.buffers()
     rows = len(values)
     edges = (
@@ -39,16 +39,16 @@ _NOTHING: Final = (b"", _NO_EDGES)
 
 
 class Columns(NamedTuple):
-    """The columns of messages of one topic, all of one length; None where nobody gives one."""
+    """The columns of messages of one topic, of equal length; None where there is no column."""
 
     body: pa.Array
     """binary, without nulls."""
     tags: pa.Array | None = None
-    """string; null and empty are no tag."""
+    """string; null or empty is no tag."""
     keys: pa.Array | None = None
-    """string, several keys with blanks between them; null and empty are none."""
+    """string, several keys with spaces between them; null or empty is no key."""
     properties: pa.MapArray | None = None
-    """map of string to string; what it has of tag and keys is left out where those have a column."""
+    """map of string to string; its tag and keys are ignored if those have a column."""
     flag: pa.Array | None = None
     born_ms: IntArray | None = None
 
@@ -83,17 +83,17 @@ class Block(NamedTuple):
 def encode_records(
     columns: Columns, topic: str, next_queue: Callable[[], int], ids: UniqueIdGenerator, now_ms: int
 ) -> Iterator[Block]:
-    """Yield the messages as blocks of about 256 KiB, a record at least in each.
+    """Yield the messages as blocks of about 256 KiB, with at least one record each.
 
     Args:
         columns: the messages.
-        topic: of all of them.
-        next_queue: says to which queue the next block goes.
-        ids: gives unique ids to those that bring none.
-        now_ms: when those were born that do not say.
+        topic: of all messages.
+        next_queue: returns the queue of the next block.
+        ids: makes unique ids for messages without one.
+        now_ms: born time of messages without one.
 
     Raises:
-        SinkError: a message cannot be a record; it says which property or size is at fault.
+        SinkError: a message cannot be encoded; the text names the property or size.
     """
     magic, topic_bytes = topic_of_records(topic)
     rows = len(columns.body)
@@ -129,14 +129,14 @@ def encode_records(
 
 
 def _strings(column: pa.Array | None) -> tuple[memoryview | bytes, IntArray]:
-    """Return the bytes of a column of text and where each value begins and the last ends; a null one has none."""
+    """Return the bytes of a text column, and its offsets as `parts_of`; a null value is empty."""
     if column is None:
         return _NOTHING
     return parts_of((column.fill_null("") if column.null_count else column).cast(pa.binary()))
 
 
 def _entries(properties: pa.MapArray | None) -> tuple[Any, ...]:
-    """Return names and values of all properties, which of them have a value, and where those of each message are."""
+    """Return names and values of all properties, which of them are not null, and the offsets of each message's."""
     every: ByteArray = np.empty(0, np.uint8)
     if properties is None:
         return *_NOTHING, *_NOTHING, every, _NO_EDGES
@@ -145,7 +145,7 @@ def _entries(properties: pa.MapArray | None) -> tuple[Any, ...]:
     first, last = int(edges[0]), int(edges[-1])
     names = properties.keys.slice(first, last - first)
     values = properties.items.slice(first, last - first)
-    if properties.null_count:  # a null map may have entries beneath it
+    if properties.null_count:  # a null map may still have entries
         beneath = np.repeat(np.asarray(properties.is_null()), np.diff(edges))
         values = pc.if_else(pa.array(beneath), pa.scalar(None, values.type), values)
     if values.null_count:

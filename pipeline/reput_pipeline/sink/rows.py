@@ -1,4 +1,4 @@
-"""The rows of Arrow batches as messages: sorted by topic and queue, columns as records need them."""
+"""Turn Arrow batches into messages, grouped by topic and queue."""
 
 from __future__ import annotations
 
@@ -20,21 +20,21 @@ _SLICE_BYTES: Final = 32 << 20
 
 
 class Messages(NamedTuple):
-    """Messages that go to one topic, and to one queue of it unless that is `ANY_QUEUE`."""
+    """Messages for one topic and queue; the queue may be `ANY_QUEUE`."""
 
     topic: str
     queue_id: int
     columns: Columns
     deliver_at: pa.Array | None
-    """When each is to be delivered, in milliseconds; null for at once. None where nobody says so."""
+    """Delivery times in ms, null for at once; None if there is no such column."""
 
 
 class RowReader:
     """Reads batches of one schema.
 
     Args:
-        columns: which column holds what.
-        topic: where all messages go, if an option says so.
+        columns: the names of the columns.
+        topic: the option `topic`, which applies to all messages.
     """
 
     def __init__(self, columns: SinkColumns, topic: str | None) -> None:
@@ -45,7 +45,7 @@ class RowReader:
         """Yield the messages of a batch in groups of one topic and queue; each group in the order of its rows.
 
         Raises:
-            SinkError: a row has no body, or a value that no message can have.
+            SinkError: a row has no body, or an invalid value.
         """
         for some in _slices(batch, self._columns.body):
             yield from self._groups(some)
@@ -113,7 +113,7 @@ class RowReader:
             try:
                 return found if found.type == kind else found.cast(kind)
             except pa.ArrowInvalid as error:
-                raise SinkError(f"column {name!r} is no UTF-8 text: {error}") from None
+                raise SinkError(f"column {name!r} is not UTF-8: {error}") from None
 
         body = column(names.body, pa.binary())
         properties = None
@@ -144,13 +144,13 @@ def _milliseconds(times: pa.Array) -> pa.Array:
 
 
 def _map_of(headers: pa.ListArray) -> pa.MapArray:
-    """Return headers, an array of structs of key and value, as the map that they are."""
+    """Return headers, an array of structs of key and value, as a map."""
     offsets = headers.offsets
     entries = headers.values
     try:
         values = entries.field("value").cast(pa.string())
     except pa.ArrowInvalid as error:
-        raise SinkError(f"column 'headers' has a value that is no UTF-8 text: {error}") from None
+        raise SinkError(f"column 'headers' has a value that is not UTF-8: {error}") from None
     keys = entries.field("key")
     if keys.null_count:
         raise SinkError("column 'headers' has an entry without a key; give it one")
@@ -165,7 +165,7 @@ def _map_of(headers: pa.ListArray) -> pa.MapArray:
 
 
 def _slices(batch: pa.RecordBatch, body: str) -> Iterator[pa.RecordBatch]:
-    """Yield a batch in parts whose bodies fit well into 31 bits together with all that is put around them."""
+    """Yield a batch in parts whose encoded size is well below 2 GiB, the limit of Arrow's 32-bit offsets."""
     sizes = np.asarray(pc.binary_length(batch.column(body)).fill_null(0), np.int64)
     if int(sizes.sum()) <= _SLICE_BYTES:
         if batch.num_rows:

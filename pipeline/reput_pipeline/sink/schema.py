@@ -31,12 +31,12 @@ SINK_COLUMNS: Final = {
 """Every column of the sink and the Spark types that it may have."""
 _EITHER: Final = (("body", "value"), ("keys", "key"), ("queueId", "partition"), ("properties", "headers"))
 _SET_BY_BROKER: Final = (set(NATIVE_COLUMNS) | set(KAFKA_COLUMNS)) - set(SINK_COLUMNS)
-"""Columns of the source that the broker sets anew: a frame that was read may be written as it is."""
+"""Columns of the source that the sink ignores, so that a DataFrame that was read can be written."""
 
 
 @dataclass(frozen=True, slots=True)
 class SinkColumns:
-    """Which column holds what; None where there is none."""
+    """The name of each column in the DataFrame; None if it has none."""
 
     body: str
     topic: str | None
@@ -50,14 +50,14 @@ class SinkColumns:
 
 
 def sink_columns(schema: StructType, topic: str | None) -> SinkColumns:
-    """Return which columns of a frame are written.
+    """Return the columns of a DataFrame that are written.
 
     Args:
-        schema: of the frame.
-        topic: the option; it wins over a column.
+        schema: of the DataFrame.
+        topic: the option `topic`; it takes precedence over a column.
 
     Raises:
-        SinkError: a column is unknown, of another type, or missing; it says what to do.
+        SinkError: a column is unknown, missing, or of another type; the text has the remedy.
     """
     types = {field.name: field.dataType.simpleString() for field in schema.fields}
     if len(types) < len(schema.fields):

@@ -1,4 +1,4 @@
-"""One task of the sink: the rows of a partition, sent to the broker as blocks; staged, or put at once."""
+"""A task of the sink: sends the rows of a partition to the broker as blocks, to be staged or put at once."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _NO_QUEUES: Final = (0,)
 
 
 def connect(options: SinkOptions) -> BatchWriter:
-    """Return a writer to the broker, which connects when it is entered."""
+    """Return a writer to the broker; it connects on `with`."""
     return BatchWriter(options.name_servers, timeout_s=options.send_timeout_s)
 
 
@@ -45,7 +45,7 @@ class SinkTask:
     def stage(
         self, batches: Iterator[pa.RecordBatch], query_id: str, batch_id: int, partition_id: int
     ) -> StagedPart | None:
-        """Stage all rows and return what to commit them by; None if there are none, or the batch is committed already.
+        """Stage all rows and return the staging to commit; None without rows, or if the batch is already committed.
 
         Raises:
             SinkError: a row cannot be a message.
@@ -61,7 +61,7 @@ class SinkTask:
             return writer.end() if self.messages else None
 
     def put(self, batches: Iterator[pa.RecordBatch]) -> None:
-        """Put all rows, at least once; they have reached the ack level on return. Raises as `stage`."""
+        """Put all rows, at least once; on return they have reached the ack level. Raises as `stage`."""
         with connect(self._options) as writer:
             for batch in batches:
                 for messages in self._rows.messages(batch):
@@ -81,7 +81,7 @@ class SinkTask:
         queues = self._queues.get(topic)
         if queues is None:
             known = writer.write_queues(topic)
-            if known is None:  # it is made at the first message; nobody knows with how many queues
+            if known is None:  # the first message creates it, with an unknown number of queues
                 self._write_blocks(writer, topic, repeat_queue(0), columns.slice(0, 1))
                 writer.drain()
                 columns = columns.slice(1, len(columns.body))
@@ -100,9 +100,9 @@ class SinkTask:
             self.messages += block.messages
 
     def _put_delayed(self, messages: Messages) -> Messages:
-        """Put those that are to be delivered later one by one, and return the others."""
+        """Put the delayed messages one by one, and return the others."""
         deliver_at = messages.deliver_at
-        assert deliver_at is not None, "there are delayed ones among them"
+        assert deliver_at is not None, "there are delayed messages"
         at_once = np.asarray(deliver_at.is_null())
         later = messages.columns.take(np.flatnonzero(~at_once))
         times = deliver_at.drop_null().to_pylist()
@@ -138,13 +138,13 @@ def _delayed_messages(topic: str, columns: Columns, times_ms: list[int]) -> Iter
 
 
 def repeat_queue(queue_id: int) -> Iterator[int]:
-    """Yield one queue for ever."""
+    """Yield one queue forever."""
     while True:
         yield queue_id
 
 
 def _in_turn(queues: list[int]) -> Iterator[int]:
-    """Yield queues in turn, from a random first one, so that tasks do not march in step."""
+    """Yield queues one after the other; the first is random, so that tasks do not write to the same one together."""
     if not queues:
         raise SinkError("the topic has no queue that takes messages; alter its permission")
     first = int.from_bytes(os.urandom(2), "big")

@@ -1,4 +1,4 @@
-"""Batch queries: planned in one process, read in others."""
+"""Batch queries: Spark calls `partitions` in its planner process and `read` in the workers."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ if TYPE_CHECKING:
 
 
 class PlainReader(DataSourceReader):
-    """Reads a batch without a look at the filters of the query."""
+    """Reads a batch without regard to the filters of the query."""
 
     def __init__(self, options: Mapping[str, str], schema: StructType) -> None:
         """Check options and columns.
 
         Raises:
-            OptionError, SchemaError: they cannot be.
+            OptionError, SchemaError: they are invalid.
         """
         self._options = parse_source_options(dict(options), streaming=False)
         check_schema(schema, self._options.all_columns)
@@ -31,7 +31,7 @@ class PlainReader(DataSourceReader):
         self._narrowing: Narrowing = NOTHING_NARROWED
 
     def partitions(self) -> list[InputPartition]:
-        """Return the tasks; see `offline_plan` and `live_plan` for the errors."""
+        """Return the tasks; raises as `offline_plan.plan` and `live_plan.plan_batch`."""
         if self._options.path is not None:
             from reput_pipeline.source.offline_plan import plan
             from reput_pipeline.source.offline_store import OfflineStore
@@ -52,9 +52,9 @@ class PlainReader(DataSourceReader):
 
 
 class FilteringReader(PlainReader):
-    """As `PlainReader`, and leaves out what the filters of the query certainly do not want."""
+    """A `PlainReader` that does not read what the filters of the query exclude."""
 
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802 (Spark's name)
-        """Take what the filters say; all of them go back, for Spark to apply again."""
+        """Narrow the reading; returns all filters, for Spark to apply them as well."""
         self._narrowing = narrow(filters)
         return filters

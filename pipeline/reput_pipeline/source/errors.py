@@ -1,4 +1,4 @@
-"""What can go wrong while a query reads. Each names the place, and what can be done about it."""
+"""Errors of source and sink. Each text names the place and the remedy."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ if TYPE_CHECKING:
 
 
 class SourceError(ReputError):
-    """A query cannot be answered; base of the others."""
+    """A query cannot be answered; base class of the errors of reading."""
 
 
 class NotAStore(SourceError):
-    """The path is no store directory."""
+    """The path is not a store directory."""
 
     def __init__(self, path: str, reason: str) -> None:
         super().__init__(
@@ -28,25 +28,25 @@ class NotAStore(SourceError):
 
 
 class NoSuchTopic(SourceError):
-    """A topic, or a queue of it, that the options name is not there."""
+    """A topic or queue that the options name does not exist."""
 
     def __init__(self, what: str, where: str) -> None:
         super().__init__(
-            f"{what} is not in {where}; check the name, or read on without what is gone with failOnDataLoss=false"
+            f"{what} is not in {where}; check the name, or read without what is missing with failOnDataLoss=false"
         )
 
 
 class DataLost(SourceError):
-    """Messages that the query means are not there any more, or never were."""
+    """Messages that the query is to read were deleted, or never existed."""
 
     def __init__(self, queue: object, reason: str) -> None:
         super().__init__(
-            f"queue {queue}: {reason}; with failOnDataLoss=false the query goes on with what is there"
+            f"queue {queue}: {reason}; with failOnDataLoss=false the query continues with the messages that are there"
         )
 
 
 class RemadeTopic(SourceError):
-    """A topic was deleted and created again since it was archived: the same offsets are other messages now."""
+    """A topic was deleted and created again since it was archived: the same offsets are now other messages."""
 
     def __init__(self, queue: QueueKey, archived: int) -> None:
         super().__init__(
@@ -56,12 +56,15 @@ class RemadeTopic(SourceError):
 
 
 class DamagedStore(SourceError):
-    """A record, or what leads to it, is damaged. `place` and `offset` say where: a file and a byte, or a message."""
+    """A record, or a queue unit that points to it, is damaged.
+
+    `place` and `offset` are a file and a byte position, or a queue and a message's offset.
+    """
 
     def __init__(self, place: str, offset: int, reason: str) -> None:
         super().__init__(
             f"{place} {offset}: {reason}; 'reput store verify' tells more, and with onDamage=skip the query "
-            "leaves out and counts what is damaged"
+            "leaves out damaged records and counts them"
         )
         self.place = place
         self.offset = offset
@@ -69,22 +72,22 @@ class DamagedStore(SourceError):
 
 
 class NotAnArchive(SourceError):
-    """A directory is no archive, not the kind that is wanted, or not whole."""
+    """A directory is not an archive, not one of the required kind, or incomplete."""
 
 
 class BrokerGone(SourceError):
-    """A batch was planned with messages of a broker that the cluster does not name any more."""
+    """A batch was planned with messages of a broker that the cluster no longer lists."""
 
     def __init__(self, part: QueueRange, brokers: Sequence[str]) -> None:
         super().__init__(
-            f"the batch was planned with {part}, of broker {part.queue.broker}, but the cluster now names only "
+            f"the batch was planned with {part}, of broker {part.queue.broker}, but the cluster now lists only "
             f"{', '.join(brokers) or 'none'}; start that broker, or register it again, and start the job again"
         )
 
 
 class TooManyPartitions(SourceError):
-    """The messages of one range would go into more files of an archive than make sense."""
+    """The values of the partition columns would put one range into too many files."""
 
 
 class SinkError(ReputError):
-    """A frame cannot be written as it is. What of it was staged is dropped."""
+    """A DataFrame cannot be written as it is. What was already staged is dropped."""

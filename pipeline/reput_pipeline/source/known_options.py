@@ -1,7 +1,7 @@
-"""The options of the source and of the sink by name, and what happens to any other option.
+"""The names of all options of source and sink, and the rules for other options.
 
-Spark hands a source or sink more than the options meant for it: a stream's name and checkpoint, and for a table of the
-catalogue the table's properties, with a second copy of each option under the prefix `option.`.
+Spark also passes options that are not meant for a source or sink: the name and checkpoint of a stream, and for a table
+of the catalogue its properties and a second copy of each option under the prefix `option.`.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ SOURCE_OPTIONS: Final = (
     "fetchOffset.numRetries",
     "fetchOffset.retryIntervalMs",
 )
-"""Every option of the source as it is written; Spark compares them without regard to case."""
+"""The options of the source in their documented spelling; Spark ignores case."""
 
 SINK_OPTIONS: Final = (
     "nameServer",
@@ -51,7 +51,7 @@ SINK_OPTIONS: Final = (
     "sendTimeoutMs",
     "commitTimeoutMs",
 )
-"""Every option of the sink as it is written."""
+"""The options of the sink in their documented spelling."""
 
 _SPARKS_OWN: Final = frozenset(
     (
@@ -62,19 +62,19 @@ _SPARKS_OWN: Final = frozenset(
         "asyncprogresstrackingcheckpointintervalms",
     )
 )
-"""Options that Spark hands to every source or sink; a source that reads directories has `path` among its own."""
+"""Options that Spark passes to every source and sink. `path` is also an option of the source."""
 _OF_ALL_TABLES: Final = "provider"
 """A property that every table of Spark's catalogue has."""
 _TABLE_PREFIX: Final = "option."
 _NO_OPTIONS: Final = (
-    " (Spark keeps the options of a table from the source if CREATE TABLE declares columns: leave the columns out, or "
+    " (Spark does not pass a table's options to the source if CREATE TABLE declares columns: leave them out, or "
     "give the options with SELECT ... FROM table WITH (...), or CREATE TEMPORARY VIEW)"
 )
 _NEAR: Final = 0.6
 
 
 class OptionError(ValueError):
-    """An option is unknown, has a value that it cannot have, or contradicts another. Nothing was read or written."""
+    """An option is unknown, has an invalid value, or contradicts another. Nothing was read or written."""
 
     def __init__(self, option: str, reason: str) -> None:
         super().__init__(f"option {option}: {reason}")
@@ -83,10 +83,10 @@ class OptionError(ValueError):
 
 
 def check_names(given: Iterable[str], known: Iterable[str]) -> dict[str, str]:
-    """Return the given names of options of the source by their documented spelling, each mapped to the given one.
+    """Return the given option names of the source, as documented spelling to given spelling.
 
     Raises:
-        OptionError: a name is not known; the text names the nearest.
+        OptionError: a name is unknown; the text has the nearest known one.
     """
     by_lower = {name.lower(): name for name in known}
     found: dict[str, str] = {}
@@ -103,26 +103,26 @@ def check_names(given: Iterable[str], known: Iterable[str]) -> dict[str, str]:
 
 
 def is_table(options: Mapping[str, str]) -> bool:
-    """Tell whether Spark hands over these options for a table of its catalogue."""
+    """Return whether these are the options of a table of Spark's catalogue."""
     return any(name.lower() == _OF_ALL_TABLES or name.lower().startswith(_TABLE_PREFIX) for name in options)
 
 
 def options_for(
     known: Iterable[str], options: Mapping[str, str], role: str, others: Iterable[str] = ()
 ) -> dict[str, str]:
-    """Return the values of the known options among those that Spark hands over, by their documented spelling.
+    """Return the values of the known options by their documented spelling.
 
-    Spark's own options and the properties of a table are passed over in silence, any other name with a warning, as
-    Spark's Kafka source and sink pass over what they do not know.
+    Spark's own options and the properties of a table are ignored. Other unknown names are ignored with a warning, as
+    Spark's Kafka source and sink do.
 
     Args:
         known: the options of this side.
-        options: as Spark hands them over, names in any case.
+        options: as passed by Spark, names in any case.
         role: `source` or `sink`, for messages.
         others: the options of the other side; a table may have both.
 
     Raises:
-        OptionError: a name is nearly one of the known, or one of the other side's.
+        OptionError: a name is similar to a known one, or is an option of the other side.
     """
     by_lower = {name.lower(): name for name in known}
     theirs = {name.lower() for name in others}
@@ -154,7 +154,7 @@ def options_for(
 
 
 class OptionReader:
-    """Options of one side by their documented names, with their values read as what they have to be."""
+    """Parses the values of options, which are texts."""
 
     def __init__(self, values: Mapping[str, str]) -> None:
         """Take the values that `options_for` returned."""
@@ -175,7 +175,7 @@ class OptionReader:
         return value
 
     def choice(self, name: str, choices: tuple[str, ...], default: str) -> str:
-        """Return one of `choices`, in any case written, or the default."""
+        """Return one of `choices`, without regard to case, or the default."""
         value = self.text(name)
         if value is None:
             return default
@@ -184,20 +184,20 @@ class OptionReader:
         return value.lower()
 
     def flag(self, name: str, default: bool) -> bool:
-        """Return true or false."""
+        """Return a boolean option, or the default."""
         return self.choice(name, ("true", "false"), "true" if default else "false") == "true"
 
     def whole(self, name: str, default: int | None = None, *, least: int = 1) -> int | None:
-        """Return a whole number of at least `least`, or the default."""
+        """Return an integer of at least `least`, or the default."""
         value = self.text(name)
         if value is None:
             return default
         if not (value.isascii() and value.isdecimal() and int(value) >= least):
-            raise OptionError(name, f"is {value!r}; it is a whole number from {least} on")
+            raise OptionError(name, f"is {value!r}; it is an integer of at least {least}")
         return int(value)
 
     def refuse(self, names: Iterable[str], reason: str) -> None:
-        """Refuse options that mean nothing here.
+        """Refuse options that have no meaning here.
 
         Raises:
             OptionError: one of them was given.
@@ -207,14 +207,14 @@ class OptionReader:
                 raise OptionError(name, reason)
 
     def missing(self, name: str, remedy: str) -> OptionError:
-        """Return the error for an option that has to be given."""
+        """Return the error for a required option."""
         return OptionError(name, f"is missing; {remedy}{'' if self._values else _NO_OPTIONS}")
 
     def exactly_one(self, *names: str) -> str:
-        """Return which of the names was given.
+        """Return the one of the names that was given.
 
         Raises:
-            OptionError: none was, or more than one.
+            OptionError: none was given, or more than one.
         """
         given = [name for name in names if name in self._values]
         if not given:

@@ -1,4 +1,4 @@
-"""A live cluster as a catalogue: its queues, where they begin and end, and what a group has committed."""
+"""A cluster as a `Catalog`: its queues, their bounds, and the committed offsets of a group."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _CONNECT_TIMEOUT_S = 5.0
 
 
 def connect(address: str, options: SourceOptions) -> BulkReader:
-    """Return a reader of one broker, which connects at its first request."""
+    """Return a reader of one broker; it connects at its first request."""
     return BulkReader(
         address,
         timeout_s=options.pull_timeout_s,
@@ -29,10 +29,10 @@ def connect(address: str, options: SourceOptions) -> BulkReader:
 
 
 def repeated(options: SourceOptions, ask: Callable[P, T], *arguments: P.args, **named: P.kwargs) -> T:
-    """Ask; if there is no answer, or the broker says that asking again helps, ask again as often as the options say.
+    """Call `ask`; repeat it without an answer or after a retryable error, `fetchRetries` times.
 
     Raises:
-        ConnectFailed, ConnectionLost, RequestTimeout, BrokerError: it did not help.
+        ConnectFailed, ConnectionLost, RequestTimeout, BrokerError: the last attempt failed, or the error is final.
     """
     for _ in range(options.fetch_retries):
         try:
@@ -47,9 +47,9 @@ def repeated(options: SourceOptions, ask: Callable[P, T], *arguments: P.args, **
 
 
 class LiveCluster:
-    """The brokers behind `nameServer`. A context manager that closes their connections.
+    """The brokers behind `nameServer`; a context manager that closes their connections.
 
-    A cluster of one broker is reached under the very addresses that were given; of several, under those that they tell.
+    A single broker is reached under the addresses that were given, several under the addresses that they register.
     """
 
     def __init__(self, options: SourceOptions) -> None:
@@ -63,10 +63,10 @@ class LiveCluster:
         self._generations: dict[TopicKey, str] = {}
 
     def __enter__(self) -> LiveCluster:
-        """Connect, and learn which brokers there are.
+        """Connect and fetch the list of brokers.
 
         Raises:
-            ConnectFailed: nobody answers.
+            ConnectFailed: no address answers.
         """
         try:
             repeated(self._options, self._connect)
@@ -85,7 +85,7 @@ class LiveCluster:
         return self
 
     def _connect(self) -> None:
-        """Connect with a new reader: one that could not is closed."""
+        """Connect with a new reader: one that failed to connect is closed."""
         assert self._options.name_servers is not None, "a live cluster has an address"
         self._seed = connect(self._options.name_servers, self._options)
         self._seed.__enter__()
@@ -106,7 +106,7 @@ class LiveCluster:
         return self._addresses
 
     def topic_queues(self, options: SourceOptions) -> dict[str, list[QueueKey]]:
-        """Return the queues of the wanted topics; see `resolve.Catalog`. Learns bounds and generations too."""
+        """Return the queues of the wanted topics; see `resolve.Catalog`. Fetches bounds and generations as well."""
         found: dict[str, list[QueueKey]] = {}
         self._bounds, self._generations = {}, {}
         for broker, reader in self._readers.items():
@@ -126,21 +126,21 @@ class LiveCluster:
         return found
 
     def bounds(self, queues: Sequence[QueueKey]) -> dict[QueueKey, Bounds]:
-        """Return the bounds of queues, as they were when `topic_queues` was last called."""
+        """Return the bounds of queues at the last call of `topic_queues`."""
         return {queue: self._bounds[queue] for queue in queues}
 
     @property
     def generations(self) -> Generations:
-        """The generations of the wanted topics, as they were when `topic_queues` was last called."""
+        """The generations of the wanted topics at the last call of `topic_queues`."""
         return self._generations
 
     def offset_at(self, queue: QueueKey, timestamp_ms: int) -> int:
-        """Return the offset of the first message stored at or after a time; the end of the queue without one."""
+        """Return the offset of the first message stored at or after a time, or the end of the queue."""
         reader = self._readers[queue.broker]
         return repeated(self._options, reader.offset_by_time, queue.topic, queue.queue_id, timestamp_ms)
 
     def committed(self, queue: QueueKey) -> int | None:
-        """Return the group's offset, or None if it has none."""
+        """Return the group's committed offset, or None."""
         assert self._options.group_id is not None, "a group was asked for and is named"
         group, reader = self._options.group_id, self._readers[queue.broker]
         return repeated(self._options, reader.committed, group, queue.topic, queue.queue_id)

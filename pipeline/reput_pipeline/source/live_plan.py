@@ -1,4 +1,4 @@
-"""How the ranges of a query over a cluster become tasks."""
+"""Planning over a cluster: from ranges of queues to tasks."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from reput_pipeline.source.ranges import QueueRange, cores, pack
 from reput_pipeline.source.resolve import batch_ranges, narrowed
 
 _TASK_MESSAGES_MIN: Final = 25_000
-"""An empty task costs what some 50,000 messages cost: fewer messages than this are not worth another one."""
+"""An empty task costs as much as some 50,000 messages: fewer messages than this are not worth a task."""
 
 
 @dataclass
@@ -25,9 +25,9 @@ class LivePartition(InputPartition):
 
     ranges: list[QueueRange]
     addresses: dict[str, str]
-    """Of their brokers, by name."""
+    """Of the ranges' brokers, by name."""
     generations: Generations
-    """Of the topics that the ranges were planned for, as far as they are known."""
+    """Of the ranges' topics, as far as they are known."""
 
 
 def plan_batch(options: SourceOptions, narrowing: Narrowing) -> list[InputPartition]:
@@ -48,7 +48,7 @@ def tasks_of(
     generations: Generations,
     parts: int | None,
 ) -> list[InputPartition]:
-    """Share ranges out to tasks: to as many as there are cores, but not for a few messages each."""
+    """Divide ranges into `parts` tasks; the default is one for each core, or fewer if there are few messages."""
     wanted = [part for part in ranges if part.size > 0]
     total = sum(part.size for part in wanted)
     if parts is None:
@@ -59,7 +59,7 @@ def tasks_of(
 def live_partition(
     ranges: Sequence[QueueRange], addresses: Mapping[str, str], generations: Generations
 ) -> LivePartition:
-    """Return the task that fetches some ranges, which carries only what it needs."""
+    """Return a task for ranges, with the addresses and generations that it needs."""
     topics = {(part.queue.topic, part.queue.broker) for part in ranges}
     return LivePartition(
         list(ranges),

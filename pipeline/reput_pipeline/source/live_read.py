@@ -1,4 +1,4 @@
-"""The tasks of a query over a cluster: from fetched blocks to batches."""
+"""Read a task's ranges from brokers: from fetched blocks to Arrow batches."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from reput_client.blocking.bulk import BulkReader
 from reput_client.consume.fetch_records import FetchedBlock
-from reput_pipeline.source.batches import LOG_BATCH_ROWS, BatchMaker
+from reput_pipeline.source.arrow_batches import LOG_BATCH_ROWS, BatchMaker
 from reput_pipeline.source.errors import DamagedStore, DataLost
 from reput_pipeline.source.live_cluster import connect, repeated
 from reput_pipeline.source.live_plan import LivePartition
@@ -24,18 +24,18 @@ from reput_protocol.record.columns import RecordColumns
 from reput_protocol.record.row import QUEUE_OFFSET, WIDTH
 
 _BATCH_BYTES: Final = 4 << 20
-"""Blocks are collected up to this size before they are decoded: larger batches cost less per message."""
+"""Bytes of blocks that are collected before they are decoded: larger batches cost less per message."""
 _AHEAD: Final = 4
-"""How many queues are asked for their first block at a time."""
+"""Number of queues whose first block is requested ahead."""
 
 
 class _Block(NamedTuple):
-    """Records of one queue as they were fetched."""
+    """Fetched records of one queue."""
 
     queue: QueueKey
     start: int
     end: int
-    """The messages that were fetched: all that are wanted of `[start, end)`."""
+    """The wanted messages of `[start, end)`."""
     records: memoryview
 
 
@@ -44,9 +44,9 @@ class LiveReading:
 
     Args:
         options: of the query.
-        schema: the Arrow schema that every batch gets.
+        schema: Arrow schema of the batches.
         addresses: of the brokers, by name.
-        generations: of the topics that are meant.
+        generations: of the topics when the query was planned.
     """
 
     def __init__(
@@ -64,13 +64,13 @@ class LiveReading:
         self._place = ""
         self._losses = Losses()
         self.skipped = 0
-        """How many damaged messages were left out."""
+        """Number of damaged messages that were left out."""
 
     def batches(self, ranges: list[QueueRange]) -> Iterator[pa.RecordBatch]:
         """Yield the messages of ranges, each queue in order.
 
         Raises:
-            DataLost: messages are not there any more.
+            DataLost: messages were deleted.
             DamagedStore: a message is damaged.
             ConnectFailed, ConnectionLost, RequestTimeout, BrokerError: a broker does not answer, or refuses.
         """
@@ -78,8 +78,8 @@ class LiveReading:
             waiting: list[_Block] = []
             size = 0
             for number, part in enumerate(ranges):
-                # What the next queues begin with comes while this one is read: with few messages of many queues, as in
-                # a small micro-batch, waiting for one after the other would take most of the time.
+                # The first blocks of the next queues are fetched while this one is read: in a small micro-batch of many
+                # queues, waiting for one after the other would take most of the time.
                 for coming in ranges[number + _AHEAD - 1 :][:1] if number else ranges[:_AHEAD]:
                     self._prefetch(coming)
                 for block in self._blocks(part):
@@ -94,7 +94,7 @@ class LiveReading:
                 reader.close()
             if self.skipped:
                 note(f"left out {self.skipped} damaged messages")
-            self._losses.tell()
+            self._losses.report()
 
     def _reader(self, broker: str) -> BulkReader:
         reader = self._readers.get(broker)
@@ -135,7 +135,7 @@ class LiveReading:
             try:
                 found = self._fetch(queue, start, end)
             except TopicNotFound as error:
-                # The broker says whether there is another topic of that name now.
+                # The broker answers whether the topic of that name is another one now.
                 self._lost(
                     queue, f"its topic was deleted, with messages {start} to {end - 1}: {error.remark}"
                 )
@@ -181,7 +181,7 @@ class LiveReading:
             )
 
     def _table(self, block: _Block, data: memoryview, start: int, end: int) -> array[int] | None:
-        """Return the table of the records of a block; None if they are not the messages that were fetched."""
+        """Return the table of the records of a block; None if they are not the requested messages."""
         queue = block.queue
         every = self._options.sub_expression == "*"
         table, stop = queue_records(
@@ -193,7 +193,7 @@ class LiveReading:
         return None if after > block.end or (every and after != block.end) else table
 
     def _one_by_one(self, block: _Block) -> Iterator[pa.RecordBatch]:
-        """Fetch again what is not what it should be, message by message, to tell the good from the bad."""
+        """Fetch a block with damage again, message by message, to find the undamaged ones."""
         queue = block.queue
         tags = self._options.sub_expression
         self._place = str(queue)

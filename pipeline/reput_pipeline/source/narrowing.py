@@ -1,6 +1,6 @@
-"""What filters of a query say about the messages worth reading.
+"""Derive from the filters of a query which messages need not be read.
 
-Spark applies every filter again to what it gets, so a filter need only be used to leave out what certainly fails it.
+Spark applies every filter again, so it is enough to leave out messages that certainly fail one.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _MEANING: Final = {
 
 @dataclass(frozen=True, slots=True)
 class Narrowing:
-    """None of a set, or no bound, means anything. Bounds are half open: from the low one on, below the high one."""
+    """Conditions that all messages of interest meet. None is no condition; low bounds are inclusive, high exclusive."""
 
     topics: frozenset[str] | None = None
     queue_ids: frozenset[int] | None = None
@@ -49,7 +49,7 @@ class Narrowing:
     keys: frozenset[str] | None = None
 
     def wants(self, topic: str, queue_id: int) -> bool:
-        """Tell whether any message of a queue can pass."""
+        """Return whether a message of this queue can pass."""
         return (self.topics is None or topic in self.topics) and (
             self.queue_ids is None or queue_id in self.queue_ids
         )
@@ -59,7 +59,7 @@ NOTHING_NARROWED: Final = Narrowing()
 
 
 def narrow(filters: Iterable[Filter]) -> Narrowing:
-    """Return what filters, all of which have to hold, leave to read. What is not understood narrows nothing."""
+    """Return the conditions of filters that all have to hold. A filter that is not understood is ignored."""
     result = NOTHING_NARROWED
     for condition in filters:
         attribute: tuple[str, ...] = getattr(condition, "attribute", ())
@@ -92,7 +92,7 @@ def _among(known: Narrowing, meaning: str, values: list[Any]) -> Narrowing:
         return replace(known, topics=_both(known.topics, texts))
     if meaning == "tag":
         return replace(known, tags=_both(known.tags, texts))
-    # Two conditions on the keys: either of them may narrow, and one is enough.
+    # Of two conditions on keys, one is enough.
     return known if known.keys is not None else replace(known, keys=texts)
 
 
@@ -111,7 +111,7 @@ def _below(known: Narrowing, meaning: str, value: Any, inclusive: bool) -> Narro
         high = int(value) + (1 if inclusive else 0)
         return replace(known, offset_high=high if known.offset_high is None else min(high, known.offset_high))
     if meaning == "time" and isinstance(value, datetime):
-        high = _floor_ms(value) + 1  # of the same millisecond, Spark decides
+        high = _floor_ms(value) + 1  # within the millisecond, Spark decides
         return replace(
             known, time_high_ms=high if known.time_high_ms is None else min(high, known.time_high_ms)
         )

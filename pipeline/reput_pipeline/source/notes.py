@@ -1,4 +1,4 @@
-"""Words for who looks into the logs of a driver or an executor: Spark keeps what their Pythons write to stderr."""
+"""Log messages of the pipeline. They go to stderr, which Spark keeps in the logs of driver and executors."""
 
 from __future__ import annotations
 
@@ -14,22 +14,22 @@ def note(text: str) -> None:
 
 
 class Losses:
-    """What of each queue is not there any more, for a query that goes on with what is."""
+    """Lost messages by queue, for a query that continues without them (`failOnDataLoss=false`)."""
 
     def __init__(self) -> None:
         self._first: dict[object, str] = {}
         self._more: dict[object, int] = {}
 
     def add(self, queue: object, reason: str) -> None:
-        """Keep it until it is told: the first reason of each queue, and how many followed."""
+        """Keep the first reason of each queue and count the others."""
         if queue in self._first:
             self._more[queue] = self._more.get(queue, 0) + 1
         else:
             self._first[queue] = reason
 
-    def tell(self) -> None:
-        """Note what was lost, a line for each queue."""
+    def report(self) -> None:
+        """Log one line for each queue, and start again."""
         for queue, reason in self._first.items():
             more = self._more.get(queue, 0)
-            note(f"queue {queue}: {reason}{f', and so on {more} times' if more else ''}")
+            note(f"queue {queue}: {reason}{f', and {more} more' if more else ''}")
         self._first, self._more = {}, {}

@@ -1,7 +1,7 @@
-"""Which task reads which parts of a store directory: by queue, by segment of the log, or by what the index knows.
+"""Planning over a store directory: tasks read by queue, by segment of the log, or by the key index.
 
-Reading nearly everything, the log is read from front to back and what is not wanted is passed over. Reading few queues,
-or few tags, whose hashes are in the units, the units lead to their records. Both yield the same messages.
+If most messages are wanted, the log is read sequentially and the others are skipped. If few queues or tags are wanted,
+the tasks follow the queues' units, which hold the tag hashes. Both yield the same messages.
 """
 
 from __future__ import annotations
@@ -23,19 +23,19 @@ from reput_protocol.record.hashing import index_hash
 
 
 class FoundPlaces(NamedTuple):
-    """Where messages with a key may lie."""
+    """Where messages with a key may be."""
 
     places: list[int]
     """Log offsets, ascending."""
     indexed_end: int
-    """From this log offset on the index knows nothing."""
+    """The index has no entries from this log offset on."""
 
 
 def find_places(store: OfflineStore, topics: Iterable[str], keys: Iterable[str]) -> FoundPlaces | None:
-    """Look keys up; None where the index cannot be trusted to be complete, and the log has to be read.
+    """Look keys up in the index; None if it may be incomplete, so that the log has to be read.
 
-    That is so without an index, after a broker that did not stop in order or still runs, or if the index begins behind
-    the log. The value of the column `keys` may be several keys with spaces between them; one of them finds the message.
+    That is the case without an index, while a broker runs or after it was killed, or if the index starts after the log
+    does. A value of the column `keys` may hold several keys with spaces between them; one of them finds the message.
     """
     paths = store.layout.index_files()
     if not paths or store.layout.abort.exists():
@@ -55,17 +55,17 @@ def find_places(store: OfflineStore, topics: Iterable[str], keys: Iterable[str])
             file.set_slots(slots)
             places.update(_places_in(file, hashes))
         end = max(file.header.end_physical_offset for file in files)
-        # Of the last record perhaps not every key is there.
+        # The last record's keys may not all be in the index.
         return FoundPlaces(sorted(place for place in places if store.log.min_offset <= place < end), end)
     except (OSError, ValueError):
-        return None  # an index that cannot be read costs time, not messages
+        return None  # without a readable index the query is slower, but complete
     finally:
         for file in files:
             file.close()
 
 
 def _places_in(file: RawIndex, hashes: set[int]) -> list[int]:
-    """Follow the chains of some hashes in one file; chains lead from newer to older entries."""
+    """Return the log offsets in the chains of hashes in one file. A chain leads from newer to older entries."""
     places: list[int] = []
     for key_hash in sorted(hashes):
         number = file.head(key_hash % file.slot_count)
@@ -75,14 +75,14 @@ def _places_in(file: RawIndex, hashes: set[int]) -> list[int]:
                 places.append(entry.physical_offset)
             if entry.previous >= number:
                 raise ValueError(
-                    f"{file.path}: entry {number} leads to entry {entry.previous}, which is no older one"
+                    f"{file.path}: entry {number} leads to entry {entry.previous}, which is not older"
                 )
             number = entry.previous
     return places
 
 
 def _first_record(store: OfflineStore) -> int:
-    """Log offset of the first message of any queue."""
+    """Return the lowest log offset of a message of any queue."""
     bounds = store.bounds(store.queue_keys())
     return min(
         (store.physical_offset(queue, low)[0] for queue, (low, high) in bounds.items() if low < high),
@@ -91,7 +91,7 @@ def _first_record(store: OfflineStore) -> int:
 
 
 SEGMENT_SHARE: Final = 0.5
-"""From this share of the messages on that lie between the first and the last wanted one, the log is read through."""
+"""Of the messages between the first and the last wanted one, the share from which on the log is read sequentially."""
 _TASK_BYTES_MIN: Final = 8 << 20
 _TASK_BYTES_MAX: Final = 512 << 20
 _TASKS_PER_CORE: Final = 2
@@ -99,7 +99,7 @@ _TASK_BYTES_EVEN: Final = 128 << 20
 
 
 class WantedRange(NamedTuple):
-    """A range of a queue, and between which offsets of the log its records lie."""
+    """A range of a queue, and the log offsets between which its records are."""
 
     queue: QueueKey
     start: int
@@ -109,7 +109,7 @@ class WantedRange(NamedTuple):
 
 
 class Stretch(NamedTuple):
-    """Records of one file of the log, from a record on up to another: offsets in the log."""
+    """A part of one log file, as log offsets: from the start of a record to the start of another."""
 
     start: int
     end: int
@@ -124,7 +124,7 @@ class QueuePartition(InputPartition):
 
 @dataclass
 class SegmentPartition(InputPartition):
-    """A task that reads stretches of the log through, and takes the records of the wanted ranges."""
+    """A task that reads parts of the log sequentially and selects the records of the wanted ranges."""
 
     stretches: list[Stretch]
     wanted: list[WantedRange]
@@ -178,7 +178,7 @@ def _located(store: OfflineStore, part: QueueRange) -> WantedRange:
 
 
 def _messages_between(store: OfflineStore, low: int, high: int) -> int:
-    """Estimate how many messages lie in a part of the log: all of them, if it is most of the log."""
+    """Estimate the number of messages in a part of the log: all of them if it is most of the log."""
     keys = store.queue_keys()
     total = sum(high - low for low, high in store.bounds(keys).values())
     files = store.log.files
@@ -187,7 +187,7 @@ def _messages_between(store: OfflineStore, low: int, high: int) -> int:
 
 
 def _last_end(store: OfflineStore) -> int:
-    """Where the last message of any queue ends in the log."""
+    """Return the log offset at which the last message of any queue ends."""
     bounds = store.bounds(store.queue_keys())
     return max(
         (store.physical_offset(queue, high - 1)[1] for queue, (low, high) in bounds.items() if low < high),
@@ -196,10 +196,10 @@ def _last_end(store: OfflineStore) -> int:
 
 
 def task_count(size: int, at_once: int) -> int:
-    """Return by how many tasks so many bytes are read: by as many as run at once, unless those would be tiny or huge.
+    """Return the number of tasks for `size` bytes: as many as run at once, unless they would be very small or large.
 
-    Twice as many even out what cores do, once each has so much to read that the start of a task, 50 to 70 ms of CPU,
-    does not count.
+    With enough bytes for each, it is twice as many, which balances the load better; starting a task costs 50 to 70 ms
+    of CPU.
     """
     even = _TASKS_PER_CORE * at_once
     many = even if size >= even * _TASK_BYTES_EVEN else at_once
@@ -207,7 +207,7 @@ def task_count(size: int, at_once: int) -> int:
 
 
 def _files(store: OfflineStore, wanted: Sequence[WantedRange]) -> list[Stretch]:
-    """The parts of the log's files that the wanted ranges lie in."""
+    """Return the parts of the log files that contain the wanted ranges."""
     low = min(part.log_start for part in wanted)
     high = max(part.log_end for part in wanted)
     return [
@@ -218,7 +218,7 @@ def _files(store: OfflineStore, wanted: Sequence[WantedRange]) -> list[Stretch]:
 
 
 def _cut(store: OfflineStore, wanted: Sequence[WantedRange], parts: int) -> list[list[Stretch]]:
-    """Share the log's bytes out to tasks. Files are cut only where a message of a queue is known to begin."""
+    """Divide the log's bytes into tasks. Files are split only at the known start of a record."""
     stretches = _files(store, wanted)
     total = sum(end - start for start, end in stretches)
     tasks: list[list[Stretch]] = [[]]
@@ -239,7 +239,7 @@ def _cut(store: OfflineStore, wanted: Sequence[WantedRange], parts: int) -> list
 
 
 def _record_from(store: OfflineStore, wanted: Sequence[WantedRange], offset: int) -> int:
-    """Return where some record of a wanted queue begins at or after a place in the log, the nearest that is known."""
+    """Return the start of the nearest record of a wanted queue at or after a log offset."""
     found = max(part.log_end for part in wanted)
     for queue, start, end, log_start, log_end in sorted(wanted, key=lambda part: part.start - part.end)[:8]:
         if log_start >= offset:

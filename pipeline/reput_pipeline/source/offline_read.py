@@ -1,4 +1,4 @@
-"""The tasks of a query over a store directory: from files to batches."""
+"""Read a task's part of a store directory: from files to Arrow batches."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from reput_broker.store.queue.unit import MAX_ADDRESS, PRE_BLANK_SIZE, UNIT, UNI
 from reput_broker.tools.layout import Stream, StreamFile, read_stream
 from reput_broker.tools.log_reader import Damage, LogBatch, read_log
 from reput_broker.tools.unit_files import OpenFiles, UnitFiles
-from reput_pipeline.source.batches import BATCH_BYTES, BATCH_ROWS, LOG_BATCH_ROWS, BatchMaker
+from reput_pipeline.source.arrow_batches import BATCH_BYTES, BATCH_ROWS, LOG_BATCH_ROWS, BatchMaker
 from reput_pipeline.source.errors import DamagedStore, DataLost
 from reput_pipeline.source.narrowing import Narrowing
 from reput_pipeline.source.notes import Losses, note
@@ -52,32 +52,32 @@ Units = NDArray[np.void]
 _UNIT: Final = np.dtype([("physical_offset", ">i8"), ("size", ">i4"), ("tags_code", ">i8")])
 assert _UNIT.itemsize == UNIT_BYTES
 WINDOW_BYTES: Final = 32 << 20
-"""How much of the log is laid out at a time."""
+"""Bytes of the log for which units are collected at a time."""
 _UNITS_AT_ONCE_MIN: Final = 16
 _UNITS_AT_ONCE_MAX: Final = 65_536
 
 Live = Callable[[WantedRange, IntArray, IntArray, IntArray, UnitFiles], BoolArray]
-"""Tells which units of a range lead into the log: their numbers, places and sizes; it reports the others."""
+"""Returns which units of a range point into the log, by number, log offset and size, and reports the others."""
 
 
 def read_units(files: UnitFiles, number: int, count: int) -> Units:
-    """Return `count` units from number `number` on."""
+    """Return `count` units, starting with unit `number`."""
     return np.frombuffer(files.read_bytes(number * UNIT_BYTES, count * UNIT_BYTES), _UNIT)
 
 
 class Window(NamedTuple):
-    """Units whose records are in one window of the log, in the order of the log."""
+    """Units whose records are in one window of the log, in log order."""
 
     place: IntArray
     size: IntArray
     number: IntArray
-    """Queue offset that each record must have."""
+    """The queue offset of each record."""
     owner: IntArray
-    """Which of the ranges each belongs to."""
+    """The index of the range of each record."""
 
 
 class _Cursor:
-    """The units of one range, read a few at a time."""
+    """Reads the units of one range, a part at a time."""
 
     def __init__(self, part: WantedRange, owner: int, files: UnitFiles, live: Live) -> None:
         self.part = part
@@ -90,7 +90,7 @@ class _Cursor:
         self._order: IntArray = np.empty(0, np.int64)
 
     def skip_to(self, log_offset: int) -> None:
-        """Begin with the first record at or after a place in the log."""
+        """Start with the first record at or after a log offset."""
         low, high = self.part.start, self.part.end
         if self.part.log_start < log_offset:
             while low < high:
@@ -103,7 +103,7 @@ class _Cursor:
         self._next = low
 
     def before(self, log_offset: int, window: int) -> Iterator[tuple[IntArray, IntArray, IntArray]]:
-        """Yield place, size and number of the units up to a place in the log."""
+        """Yield log offset, size and number of the units before a log offset."""
         while True:
             if self._waiting is None:
                 if self._next >= self.part.end:
@@ -128,7 +128,7 @@ class _Cursor:
         likely = left * window // span + _UNITS_AT_ONCE_MIN
         count = min(left, likely, _UNITS_AT_ONCE_MAX)
         self._waiting = read_units(self._files, self._next, count)
-        # Where a unit is missing, zeros stand; they come with their neighbours.
+        # A missing unit is zeros; it is reported together with its neighbours.
         self._order = np.maximum.accumulate(self._waiting["physical_offset"].astype(np.int64))
         self._first = self._next
         self._next += count
@@ -141,13 +141,13 @@ def windows(
     files_of: Callable[[WantedRange], UnitFiles],
     live: Live,
 ) -> Iterator[Window]:
-    """Yield what is wanted of the log between two places.
+    """Yield the wanted units of a part of the log, window by window.
 
     Args:
         wanted: the ranges.
-        start, end: log offsets; the first is where a record begins.
+        start, end: log offsets; a record starts at `start`.
         files_of: opens the units of a range.
-        live: judges units.
+        live: selects the units that point into the log.
     """
     cursors = [
         _Cursor(part, owner, files_of(part), live)
@@ -172,16 +172,16 @@ def windows(
 class WantedRecords:
     """The ranges of a query by topic and queue id.
 
-    A record is of a queue if it has its topic and number, is between the first and the last record of the range,
-    and is no prepared or rolled back message: those are in the log, but in no queue (RocketMQ:
-    CommitLogDispatcherBuildConsumeQueue). Its place tells a queue from one of the same name, deleted before.
+    A record belongs to a range if it has the topic and queue id, is between the first and the last record of the range
+    in the log, and is not a prepared or rolled back message, which is in no queue (RocketMQ:
+    CommitLogDispatcherBuildConsumeQueue). The log offset tells it from messages of a deleted topic of the same name.
     """
 
     def __init__(self, wanted: Sequence[WantedRange]) -> None:
         self._ranges = {(part.queue.topic.encode(), part.queue.queue_id): part for part in wanted}
 
     def has(self, columns: RecordColumns, row: int, place: int) -> bool:
-        """Tell whether a record, which is at `place` in the log, is wanted."""
+        """Return whether the record at log offset `place` is wanted."""
         part = self._ranges.get((bytes(columns.topic(row)), int(columns.queue_id[row])))
         if part is None or int(columns.sys_flag[row]) & TRANSACTION_BITS in _IN_NO_QUEUE:
             return False
@@ -194,16 +194,16 @@ _IN_NO_QUEUE = (TRANSACTION_PREPARED, TRANSACTION_ROLLBACK)
 
 _CHUNK_BYTES: Final = 4 << 20
 _PLACE_BYTES: Final = 4096
-"""Read at once for a single record, unless it is larger."""
+"""Bytes of the first read for a single record."""
 
 
 class DirectoryReading:
-    """Reads the parts of one directory that one task is given; a context manager, used in the worker.
+    """Reads the parts of a directory that one task has; a context manager, used in a worker.
 
     Args:
         options: of the query.
-        schema: the Arrow schema that every batch gets.
-        narrowing: what else is known of the messages that count: their tags.
+        schema: Arrow schema of the batches.
+        narrowing: the query's filters; only its tags are used.
     """
 
     def __init__(self, options: SourceOptions, schema: pa.Schema, narrowing: Narrowing) -> None:
@@ -219,7 +219,7 @@ class DirectoryReading:
         self._file = StreamFile(Path(), 0, 0)
         self._losses = Losses()
         self.skipped: Counter[str] = Counter()
-        """Of every file, how many damaged records or stretches were left out."""
+        """Number of damaged records or parts that were left out, by file."""
 
     def __enter__(self) -> DirectoryReading:
         return self
@@ -228,15 +228,15 @@ class DirectoryReading:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._files.close()
-        self._mapped.clear()  # each goes with the last batch that refers to it
+        self._mapped.clear()  # each is unmapped with the last batch that refers to it
         for name, count in self.skipped.items():
             note(f"left out {count} damaged records of {name}")
-        self._losses.tell()
+        self._losses.report()
 
     # -- by queue --------------------------------------------------------------------------------------------------
 
     def queues(self, partition: QueuePartition) -> Iterator[pa.RecordBatch]:
-        """Yield the messages of ranges of queues, each queue in order."""
+        """Yield the messages of ranges, each queue in order."""
         for part in partition.ranges:
             units = self._unit_files(part)
             for start in range(part.start, part.end, BATCH_ROWS):
@@ -274,7 +274,7 @@ class DirectoryReading:
         size: IntArray,
         files: UnitFiles,
     ) -> BoolArray:
-        """Which units lead into the log; the others are expired, or damage."""
+        """Select the units that point into the log; the others have expired, or are damaged."""
         live: BoolArray = (
             (size >= RECORD_BYTES_MIN) & (place >= self._log.min_offset) & (size != PRE_BLANK_SIZE)
         )
@@ -289,7 +289,7 @@ class DirectoryReading:
             if not path.exists():
                 self._lost(part.queue, f"{path} was deleted while the query ran")
                 continue
-            self._damage(str(path), position, f"no unit of message {number} of {part.queue} is there")
+            self._damage(str(path), position, f"message {number} of {part.queue} has no unit")
         return live
 
     def _starts(self) -> IntArray:
@@ -298,7 +298,7 @@ class DirectoryReading:
     def _records(
         self, queue: QueueKey, file: StreamFile, numbers: IntArray, place: IntArray, size: IntArray
     ) -> Iterator[pa.RecordBatch]:
-        """Yield the records of one file that units of one queue point to."""
+        """Yield the records of one file that the units of a queue point to."""
         buffer = self._map(file, queue)
         if buffer is None:
             return
@@ -313,27 +313,29 @@ class DirectoryReading:
         units: Window,
         queues: Sequence[QueueKey],
     ) -> Iterator[pa.RecordBatch]:
-        """Yield the records that units point to, each if it is the very one that the unit means.
+        """Yield the records that units point to, each if it is the message of its unit; others are damage.
 
         Args:
             buffer: bytes of the file.
-            file: named where damage is found.
+            file: the file, for errors.
             base: log offset of the buffer's first byte.
-            units: of what the records have to be.
-            queues: which the units are of.
+            units: the units.
+            queues: the queues of the units.
         """
         names = [(queue.topic.encode(), queue.queue_id) for queue in queues]
         numbers: Any = np.column_stack(units).ravel()
         table, wrong = unit_records(buffer, base, memoryview(numbers), names)
         for row in wrong:
             queue = queues[int(units.owner[row])]
-            reason = f"message {int(units.number[row])} of {queue} should lie here, and its record does not"
+            reason = (
+                f"message {int(units.number[row])} of {queue} should be here, but there is another record"
+            )
             self._damage(str(file.path), int(units.place[row]) - file.start, reason)
         self._file = file
         yield from self._maker.make(RecordColumns(buffer, table), "")
 
     def _map(self, file: StreamFile, what: object) -> memoryview | None:
-        """Return a file of the log, mapped for as long as this task runs; None if it is gone and may be."""
+        """Return a log file, mapped while this task runs; None if it was deleted and failOnDataLoss is false."""
         mapped = self._mapped.get(file.path)
         if mapped is None:
             try:
@@ -348,7 +350,7 @@ class DirectoryReading:
     # -- through the log -------------------------------------------------------------------------------------------
 
     def segments(self, partition: SegmentPartition) -> Iterator[pa.RecordBatch]:
-        """Yield the wanted messages of stretches of the log, in the order of the log."""
+        """Yield the wanted messages of parts of the log, in log order."""
         queues = [part.queue for part in partition.wanted]
         for stretch in partition.stretches:
             file = self._log.find(stretch.start)
@@ -377,12 +379,12 @@ class DirectoryReading:
     # -- single places ---------------------------------------------------------------------------------------------
 
     def places(self, partition: PlacesPartition) -> Iterator[pa.RecordBatch]:
-        """Yield the wanted ones of single records."""
+        """Yield single records, if they are wanted."""
         wanted = WantedRecords(partition.wanted)
         for place in partition.places:
             file = self._log.find(place)
             if file is None:
-                continue  # it has expired, and so is in no wanted range
+                continue  # it has expired, so it is in no wanted range
             alone = Stream(self._log.directories, [file], self._log.file_size)
             for part in read_log(alone, from_position=place - file.start, chunk_bytes=_PLACE_BYTES):
                 if isinstance(part, LogBatch):
@@ -412,7 +414,7 @@ class DirectoryReading:
 
 
 def _pieces(window: Window) -> Iterator[Window]:
-    """Cut a window into pieces for one batch each."""
+    """Split a window into parts for one batch each."""
     start, count = 0, len(window.place)
     while start < count:
         stop = int(np.searchsorted(window.place, window.place[start] + _CHUNK_BYTES))
@@ -422,7 +424,7 @@ def _pieces(window: Window) -> Iterator[Window]:
 
 
 def _slices(size: IntArray, low: int, high: int) -> Iterator[slice]:
-    """Cut rows so that each slice has at most BATCH_BYTES, or one row."""
+    """Split rows so that each slice has at most BATCH_BYTES, or one row."""
     total = np.cumsum(size[low:high])
     start = 0
     while start < high - low:
@@ -433,7 +435,7 @@ def _slices(size: IntArray, low: int, high: int) -> Iterator[slice]:
 
 
 def _codes_filter(asked: TagFilter, narrowing: Narrowing) -> TagFilter | None:
-    """Return the filter on tag hashes that both the options and the filters of the query allow; None for all."""
+    """Return a filter on tag hashes from the options and the query's filters; None for all messages."""
     if narrowing.tags is None:
         return None if asked.matches_all else asked
     tags = narrowing.tags if asked.matches_all else narrowing.tags & asked.tags

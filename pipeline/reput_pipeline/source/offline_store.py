@@ -1,6 +1,6 @@
-"""A store directory as a catalogue: its topics and queues, where they begin and end, and where a time lies in them.
+"""A store directory as a `Catalog`: its topics, its queues, and their bounds.
 
-Everything is read from the files as they lie there, by plain reads; nothing is locked, created or written.
+Files are read by plain reads; nothing is locked, created or written.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ _HEAD_BYTES: Final = BORN_HOST_AT + 20 + 8
 
 
 def directory_of(path: str) -> Path:
-    """Return the directory that the option `path` names, be it a path or a `file:` address.
+    """Return the directory of the option `path`, which is a path or a `file:` URL.
 
     Raises:
-        NotAStore: it is an address of another file system.
+        NotAStore: it is a URL of another file system.
     """
     parts = urlsplit(path)
     if parts.scheme == "file":
@@ -44,10 +44,10 @@ def directory_of(path: str) -> Path:
 
 
 class OfflineStore:
-    """The queues of one directory. Use it as a context manager: it keeps files open.
+    """The queues of one directory; a context manager that closes its files.
 
     Raises:
-        NotAStore: the directory is not there, cannot be read, or holds no log.
+        NotAStore: the directory does not exist, cannot be read, or has no log.
     """
 
     def __init__(self, path: str) -> None:
@@ -96,7 +96,7 @@ class OfflineStore:
         return found
 
     def _configured_topics(self) -> dict[str, dict[str, Any]]:
-        """Return the topics that the broker knows, of which some may have no message yet, with their settings."""
+        """Return the settings of the broker's topics, by topic; some may have no message yet."""
         try:
             data = (self.layout.config_dir / "topics.json").read_bytes()
             table = read_json(data, loose_bytes_max=len(data)).get("topicConfigTable")
@@ -108,7 +108,7 @@ class OfflineStore:
 
     @property
     def generations(self) -> Generations:
-        """The generations of the topics that the directory's table names."""
+        """The generations of the topics in the directory's topic table."""
         found: dict[TopicKey, str] = {}
         for topic, entry in self._configured.items():
             attributes = entry.get("attributes")
@@ -117,7 +117,7 @@ class OfflineStore:
         return found
 
     def directory(self, queue: QueueKey) -> QueueDirectory:
-        """Return where a queue lies."""
+        """Return the directory of a queue."""
         return self._directories[queue]
 
     def units(self, queue: QueueKey) -> UnitFiles:
@@ -125,7 +125,7 @@ class OfflineStore:
         return UnitFiles(self._directories[queue].stream, self._files)
 
     def bounds(self, queues: Sequence[QueueKey]) -> dict[QueueKey, Bounds]:
-        """Return the bounds of queues: from the first message whose record is still in the log."""
+        """Return the bounds of queues. The first message is the first whose record is still in the log."""
         for queue in queues:
             if queue not in self._bounds:
                 units = self.units(queue)
@@ -138,7 +138,7 @@ class OfflineStore:
         return bool(size != PRE_BLANK_SIZE and physical_offset >= self.log.min_offset)
 
     def committed(self, queue: QueueKey) -> int | None:
-        """Never called: a directory is read without a group."""
+        """Raise AssertionError: a directory is read without a group."""
         raise NotImplementedError(
             f"a store directory is read without a group, and {queue} has no offset of one"
         )
@@ -146,17 +146,17 @@ class OfflineStore:
     # -- places in the log -----------------------------------------------------------------------------------------
 
     def physical_offset(self, queue: QueueKey, offset: int) -> tuple[int, int]:
-        """Return where the record of a message begins and ends in the log, as its unit says."""
+        """Return the log offsets at which the record of a message starts and ends, from its unit."""
         at, size, _ = UNIT.unpack(self.units(queue).read_bytes(offset * UNIT.size, UNIT.size))
         return at, at + size
 
     def offset_at(self, queue: QueueKey, timestamp_ms: int) -> int:
-        """Return the offset of the first message stored at or after a time; the end of the queue without one.
+        """Return the offset of the first message stored at or after a time, or the end of the queue.
 
-        Store times are taken to ascend in a queue, as RocketMQ's own search does.
+        The search is binary: like RocketMQ's, it relies on ascending store times in a queue.
 
         Raises:
-            DamagedStore: a record that has to be looked at is none.
+            DamagedStore: a record that the search needs is damaged.
         """
         low, high = self.bounds([queue])[queue]
         return _first(low, high, lambda number: self._stored_at(queue, number) >= timestamp_ms)
@@ -168,7 +168,7 @@ class OfflineStore:
         if len(data) < _HEAD_BYTES or FRONT.unpack_from(data)[1] not in (MAGIC_V1, MAGIC_V2):
             path, position = self.log.place(at)
             raise DamagedStore(
-                str(path), position, f"message {offset} of {queue} should lie here, and no record does"
+                str(path), position, f"message {offset} of {queue} should be here, but there is no record"
             )
         host_bytes = 20 if FRONT.unpack_from(data)[7] & BORN_HOST_IPV6 else 8
         (stored_at,) = I64.unpack_from(data, BORN_HOST_AT + host_bytes)
@@ -176,7 +176,7 @@ class OfflineStore:
 
 
 def _clusters(configured: Mapping[str, Mapping[str, Any]]) -> set[str]:
-    """Return the names of clusters: a cluster has a template topic of its name and a topic for replies."""
+    """Return the names of clusters: a cluster has a topic of its name and one for replies."""
     return {
         name
         for name, entry in configured.items()
@@ -185,7 +185,7 @@ def _clusters(configured: Mapping[str, Mapping[str, Any]]) -> set[str]:
 
 
 def _first(low: int, high: int, holds: Callable[[int], bool]) -> int:
-    """Return the first number in `[low, high)` from which on something holds; `high` if there is none."""
+    """Return the first number in `[low, high)` for which `holds` is true, else `high`; `holds` is monotonic."""
     while low < high:
         middle = (low + high) // 2
         if holds(middle):

@@ -1,4 +1,4 @@
-"""The options of the source, read and checked as a whole before anything is opened."""
+"""The options of the source. They are parsed and checked together before anything is opened."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ _STREAM_ONLY: Final = ("maxOffsetsPerTrigger", "minOffsetsPerTrigger", "maxTrigg
 
 @dataclass(frozen=True, slots=True)
 class SourceOptions:
-    """What a query reads: either `name_servers` or `path` is set, and exactly one of the kinds of subscription."""
+    """The options of a query. Either `name_servers` or `path` is set, and exactly one kind of subscription."""
 
     name_servers: str | None
     path: str | None
@@ -66,7 +66,7 @@ class SourceOptions:
 
     @property
     def all_columns(self) -> dict[str, str]:
-        """Name and Spark type of every column that may be asked for."""
+        """Name and Spark type of every column that a query may have."""
         return columns_of(self.columns, include_headers=self.include_headers)
 
     @property
@@ -76,15 +76,14 @@ class SourceOptions:
 
     @property
     def where(self) -> str:
-        """The place as messages name it."""
+        """The broker or directory, for error texts."""
         return self.path if self.path is not None else str(self.name_servers)
 
     def is_wanted(self, topic: str, own_names: Collection[str] = ()) -> bool:
-        """Tell whether the subscription means a topic; a pattern means a system topic only if that is asked for.
+        """Return whether the subscription includes a topic.
 
-        Args:
-            topic: name of the topic.
-            own_names: of the brokers and clusters, which have topics of these names.
+        A pattern includes system topics only with `includeSystemTopics`. `own_names` are the names of brokers and
+        clusters, which have system topics of these names.
         """
         if self.pattern is None:
             return topic in self.named_topics
@@ -94,19 +93,19 @@ class SourceOptions:
 
     @property
     def named_topics(self) -> tuple[str, ...]:
-        """The topics that are named one by one, which have to exist; none with a pattern."""
+        """The topics that are named individually and have to exist; none with a pattern."""
         return self.topics or tuple(dict.fromkeys(queue.topic for queue in self.assigned))
 
 
 def parse_source_options(options: Mapping[str, str], *, streaming: bool | None = None) -> SourceOptions:
-    """Read the options of a query.
+    """Parse the options of a query.
 
     Args:
-        options: as Spark hands them over, names in any case.
-        streaming: what kind of query it is; None where that is not known yet, and what only one kind takes passes.
+        options: as passed by Spark, names in any case.
+        streaming: the kind of query; None if it is not known yet, which accepts the options of both kinds.
 
     Raises:
-        OptionError: one is unknown, has a value that it cannot have, or contradicts another.
+        OptionError: an option is unknown, has an invalid value, or contradicts another.
     """
     reader = OptionReader(options_for(SOURCE_OPTIONS, options, "source", SINK_OPTIONS))
     live = reader.exactly_one("nameServer", "path") == "nameServer"
@@ -177,7 +176,7 @@ def _subscription(reader: OptionReader) -> tuple[tuple[str, ...], str | None, tu
         try:
             re.compile(text)
         except re.error as error:
-            raise OptionError(kind, f"{text!r} is no regular expression: {error}") from None
+            raise OptionError(kind, f"{text!r} is not a regular expression: {error}") from None
         return (), text, ()
     topics = tuple(dict.fromkeys(topic.strip() for topic in text.split(",") if topic.strip()))
     if not topics:
@@ -233,7 +232,7 @@ def _timestamps(reader: OptionReader, name: str) -> QueueTable:
     table = parse_queue_table(name, text)
     for queue, when in table.items():
         if when < 0:
-            raise OptionError(name, f"{queue}: {when} is no time; times are milliseconds since 1970")
+            raise OptionError(name, f"{queue}: {when} is not a time; times are milliseconds since 1970")
     return table
 
 

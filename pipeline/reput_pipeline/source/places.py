@@ -1,4 +1,4 @@
-"""Where to begin and where to end: words, times, and offsets by topic and queue as options say them."""
+"""Start and end of a query in its options: words, times, and offsets by topic and queue."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from reput_pipeline.source.known_options import OptionError
 EARLIEST: Final = -2
 LATEST: Final = -1
 GROUP: Final = -3
-"""Stands for the group's committed offset."""
+"""The group's committed offset."""
 _WORDS: Final = {"earliest": EARLIEST, "latest": LATEST, "group": GROUP}
 
 
 class QueueKey(NamedTuple):
-    """One queue. `broker` is empty for a store directory, and in an option that leaves it open."""
+    """A queue. `broker` is empty for a store directory, and in an option that does not name it."""
 
     topic: str
     broker: str
@@ -32,27 +32,28 @@ class QueueKey(NamedTuple):
 QueueTable: TypeAlias = Mapping[QueueKey, int]
 
 TopicKey: TypeAlias = tuple[str, str]
-"""A topic of one broker: their names."""
+"""Names of a topic and its broker."""
 
 Generations: TypeAlias = Mapping[TopicKey, str]
-"""The generation of topics: another one after a topic was deleted and created again.
+"""The generation of topics; it changes when a topic is deleted and created again.
 
-It is empty for a topic that the broker did not create itself. A topic that is not named is one of an older broker, or
-of an older checkpoint: nothing is known of it.
+It is empty for a topic that the broker did not create itself. A topic is missing if its broker or checkpoint is of an
+older version.
 """
 
 
 def is_remade(queue: QueueKey, before: Generations, now: Generations) -> bool:
-    """Tell whether the topic of a queue has certainly been deleted and created again."""
+    """Return whether the topic of a queue has certainly been deleted and created again."""
     was, there = before.get((queue.topic, queue.broker)), now.get((queue.topic, queue.broker))
     return was is not None and bool(there) and was != there
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where all queues begin or end. What is more exact counts: `timestamp_ms`, `timestamps_ms`, `offsets`, `word`.
+    """Where a query starts or ends. The first that is set for a queue: `timestamp_ms`, `timestamps_ms`, `offsets`,
+    `word`.
 
-    Offsets of -2 and -1 mean the first message and the end of the queue.
+    The offsets -2 and -1 mean the first message and the end of the queue.
     """
 
     word: int
@@ -60,9 +61,9 @@ class Place:
     timestamp_ms: int | None = None
     timestamps_ms: QueueTable = field(default_factory=dict)
     latest_if_none: bool = False
-    """Whether a time that no message has reached means the end of the queue; an error otherwise."""
+    """Whether a time after the last message means the end of the queue instead of an error."""
     option: str = "startingOffsets"
-    """What to name when it cannot be so."""
+    """The option to name in errors."""
 
     def offset_of(self, queue: QueueKey) -> int:
         """Return the offset for a queue, which may be EARLIEST, LATEST or GROUP."""
@@ -70,27 +71,27 @@ class Place:
         return self.word if found is None else found
 
     def timestamp_of(self, queue: QueueKey) -> int | None:
-        """Return the time that decides about a queue, or None if the offset does."""
+        """Return the time for a queue, or None if `offset_of` applies."""
         return self.timestamp_ms if self.timestamp_ms is not None else lookup(self.timestamps_ms, queue)
 
     @property
     def named_queues(self) -> list[tuple[str, QueueKey]]:
-        """The queues that options name, each with the option: they have to exist."""
+        """The queues that have to exist because an option names them, each with the option."""
         named = [(self.option, queue) for queue in self.offsets]
         return named + [(f"{self.option}ByTimestamp", queue) for queue in self.timestamps_ms]
 
 
 def lookup(table: QueueTable, queue: QueueKey) -> int | None:
-    """Return what a table says of a queue, whether it names the broker or not."""
+    """Return the value of a queue; an entry without a broker applies to all brokers."""
     found = table.get(queue)
     return table.get(queue._replace(broker="")) if found is None else found
 
 
 def parse_word_or_offsets(option: str, text: str, words: tuple[str, ...]) -> tuple[int | None, QueueTable]:
-    """Read `earliest`, `latest`, ... or JSON by topic, broker and queue.
+    """Parse `earliest`, `latest`, ... or JSON by topic, broker and queue.
 
     Raises:
-        OptionError: it is neither, or a word that this option does not take.
+        OptionError: it is neither, or a word that this option does not accept.
     """
     if not text.startswith("{"):
         word = text.lower()
@@ -102,7 +103,9 @@ def parse_word_or_offsets(option: str, text: str, words: tuple[str, ...]) -> tup
     table = parse_queue_table(option, text)
     for queue, offset in table.items():
         if offset < EARLIEST:
-            raise OptionError(option, f"{queue}: {offset} is no offset; -2 is the earliest, -1 the latest")
+            raise OptionError(
+                option, f"{queue}: {offset} is not an offset; -2 is the earliest, -1 the latest"
+            )
         for value, word in ((EARLIEST, "earliest"), (LATEST, "latest")):
             if offset == value and word not in words:
                 raise OptionError(option, f"{queue}: {offset} ({word}) has no meaning here")
@@ -110,10 +113,10 @@ def parse_word_or_offsets(option: str, text: str, words: tuple[str, ...]) -> tup
 
 
 def parse_queue_table(option: str, text: str) -> QueueTable:
-    """Read `{"topic":{"0":n}}`, or with one more level `{"topic":{"broker-a":{"0":n}}}` for several brokers.
+    """Parse `{"topic":{"0":n}}`, or `{"topic":{"broker-a":{"0":n}}}` for several brokers.
 
     Raises:
-        OptionError: it is not of that form.
+        OptionError: it does not have that form.
     """
     table: dict[QueueKey, int] = {}
     for topic, queues in _members(option, text, _load(option, text)):
@@ -129,10 +132,10 @@ def parse_queue_table(option: str, text: str) -> QueueTable:
 
 
 def parse_assign(text: str) -> tuple[QueueKey, ...]:
-    """Read the option `assign`: `{"topic":[0,1]}`, or `{"topic":{"broker-a":[0,1]}}`.
+    """Parse the option `assign`: `{"topic":[0,1]}`, or `{"topic":{"broker-a":[0,1]}}`.
 
     Raises:
-        OptionError: it is not of that form.
+        OptionError: it does not have that form.
     """
     option = "assign"
     queues: list[QueueKey] = []
@@ -153,7 +156,7 @@ def _load(option: str, text: str) -> Any:
     try:
         return json.loads(text)
     except ValueError as error:
-        raise OptionError(option, f"is no JSON: {error}") from None
+        raise OptionError(option, f"is not JSON: {error}") from None
 
 
 def _members(option: str, text: str, value: Any) -> list[tuple[str, Any]]:
@@ -165,11 +168,11 @@ def _members(option: str, text: str, value: Any) -> list[tuple[str, Any]]:
 def _queue_id(option: str, value: Any) -> int:
     text = str(value)
     if isinstance(value, bool) or not (text.isascii() and text.isdecimal()):
-        raise OptionError(option, f"{value!r} is no queue id; queues are numbered from 0")
+        raise OptionError(option, f"{value!r} is not a queue id; queues are numbered from 0")
     return int(text)
 
 
 def _whole(option: str, value: Any) -> int:
     if isinstance(value, bool) or not isinstance(value, int):
-        raise OptionError(option, f"{value!r} is no whole number")
+        raise OptionError(option, f"{value!r} is not an integer")
     return value

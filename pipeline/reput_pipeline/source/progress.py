@@ -1,7 +1,7 @@
-"""A consumer group's progress as a Spark query has it, published batch by batch from the driver.
+"""Commit the progress of a streaming query as the offsets of a consumer group, from the driver.
 
-With the option `groupId` the source does so by itself, but one batch late, since Spark tells it of a batch while it
-plans the next one. This listener is told of each batch when it is done, the last one included.
+With the option `groupId` the source does this too, but one batch late, since Spark reports a batch to a source only
+while it plans the next. A listener is called when a batch is done, including the last one.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from reput_protocol.errors import ReputError
 
 
 class GroupProgress(StreamingQueryListener):
-    """Commits how far a query has read as a group's offsets: `spark.streams.addListener(GroupProgress(...))`.
+    """Commits offsets after each batch: `spark.streams.addListener(GroupProgress(...))`.
 
-    A failure is noted and changes nothing in the query; the next batch commits again.
+    A failure is logged and does not affect the query; the next batch commits again.
 
     Args:
         name_server: address of the broker.
-        group: whose offsets these are.
-        query: name of the query; without it every query over this source counts.
+        group: the consumer group.
+        query: name of the query; None means every query over this source.
     """
 
     def __init__(self, name_server: str, group: str, query: str | None = None) -> None:
@@ -34,20 +34,20 @@ class GroupProgress(StreamingQueryListener):
         self._query = query
 
     def onQueryStarted(self, event: Any) -> None:  # noqa: N802 (Spark's name)
-        """Do nothing yet."""
+        """Do nothing."""
 
     def onQueryProgress(self, event: Any) -> None:  # noqa: N802
-        """Commit where the batch ended."""
+        """Commit the ends of the batch."""
         if self._query is not None and event.progress.name != self._query:
             return
         for source in event.progress.sources:
             self.publish(source.endOffset)
 
     def onQueryTerminated(self, event: Any) -> None:  # noqa: N802
-        """Do nothing more: the last batch has been committed."""
+        """Do nothing: the last batch has been committed."""
 
     def publish(self, end_offset: str | None) -> None:
-        """Commit the offsets of a checkpoint's or a progress's JSON text; those of other sources are passed over."""
+        """Commit offsets from the JSON text of a checkpoint or a progress event; those of other sources are ignored."""
         try:
             offsets = decode_offsets(json.loads(end_offset or "null") or {}).queues
         except (ValueError, AttributeError, OffsetsUnreadable):

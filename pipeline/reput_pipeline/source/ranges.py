@@ -1,21 +1,22 @@
-"""Ranges of queues, and how they are shared out to partitions."""
+"""Ranges of queues: how much of them a micro-batch takes, and how they are divided into tasks."""
 
 from __future__ import annotations
 
+import math
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 from reput_pipeline.source.places import QueueKey
 
 
 class Bounds(NamedTuple):
-    """The offsets that a queue has."""
+    """The ends of a queue."""
 
     low: int
-    """Of its first message."""
+    """Offset of the first message."""
     high: int
-    """That its next message will get; only what is durable counts."""
+    """Offset of the next message; only flushed messages count."""
 
 
 class QueueRange(NamedTuple):
@@ -27,7 +28,7 @@ class QueueRange(NamedTuple):
 
     @property
     def size(self) -> int:
-        """How many messages these are."""
+        """The number of messages."""
         return self.end - self.start
 
     def __str__(self) -> str:
@@ -35,10 +36,10 @@ class QueueRange(NamedTuple):
 
 
 def pack(ranges: Iterable[QueueRange], parts: int) -> list[list[QueueRange]]:
-    """Share ranges out to at most `parts` lists with the same number of messages, as far as that goes.
+    """Divide ranges into at most `parts` lists with equal numbers of messages, or nearly so.
 
-    An empty task costs as much as 50,000 messages: so the number of parts follows the wanted parallelism, and a part
-    holds pieces of as many queues as need be.
+    An empty task costs as much as 50,000 messages. So there are as many parts as tasks are to run at once, and a part
+    holds pieces of several queues.
     """
     waiting = [part for part in ranges if part.size > 0]
     total = sum(part.size for part in waiting)
@@ -62,8 +63,32 @@ def pack(ranges: Iterable[QueueRange], parts: int) -> list[list[QueueRange]]:
     return packed
 
 
+def limited(
+    start: Mapping[QueueKey, int], available: Mapping[QueueKey, int], most: int
+) -> dict[QueueKey, int]:
+    """Return the ends of a batch of about `most` messages, divided among the queues in proportion to their backlog.
+
+    As in Spark's Kafka source, every queue with messages contributes at least one, so that none starves. A batch may
+    exceed `most` by one message for each queue.
+
+    Args:
+        start: where the batch begins.
+        available: where each queue ends, not before its start.
+        most: number of messages.
+    """
+    backlog = {queue: end - start[queue] for queue, end in available.items() if end > start[queue]}
+    total = sum(backlog.values())
+    if total <= most:
+        return dict(available)
+    ends = {}
+    for queue, end in available.items():
+        share = most * backlog.get(queue, 0) / total
+        ends[queue] = min(end, start[queue] + (math.ceil(share) if share < 1 else math.floor(share)))
+    return ends
+
+
 def cores() -> int:
-    """Return how many processors this process may use: what parallelism to expect where Spark does not say it."""
+    """Return the number of processors of this process: the expected parallelism where Spark does not tell it."""
     try:
         return len(os.sched_getaffinity(0))
     except AttributeError:  # pragma: no cover (not on every platform)

@@ -1,4 +1,4 @@
-"""From places to ranges: which messages of which queues a query means, decided once, when it is planned."""
+"""Turn options into ranges: which messages of which queues a query reads. This is decided when it is planned."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from reput_pipeline.source.ranges import Bounds, QueueRange
 
 
 class Catalog(Protocol):
-    """What there is to read: the queues of a directory, or of a cluster."""
+    """The queues of a store directory or a cluster."""
 
     def topic_queues(self, options: SourceOptions) -> dict[str, list[QueueKey]]:
-        """Return the queues of every wanted topic that there is; a topic without messages may have none."""
+        """Return the queues of every wanted topic that exists; a topic without messages may have none."""
         ...
 
     def bounds(self, queues: Sequence[QueueKey]) -> dict[QueueKey, Bounds]:
@@ -31,19 +31,19 @@ class Catalog(Protocol):
         ...
 
     def offset_at(self, queue: QueueKey, timestamp_ms: int) -> int:
-        """Return the offset of the first message stored at or after a time; the end of the queue without one."""
+        """Return the offset of the first message stored at or after a time, or the end of the queue."""
         ...
 
     def committed(self, queue: QueueKey) -> int | None:
-        """Return the group's offset, or None."""
+        """Return the group's committed offset, or None."""
         ...
 
 
 def wanted_queues(catalog: Catalog, options: SourceOptions) -> list[QueueKey]:
-    """Return the queues that a query means, in order.
+    """Return the queues that a query reads, in order.
 
     Raises:
-        NoSuchTopic: a topic or queue that is named is not there, and `failOnDataLoss` holds.
+        NoSuchTopic: a topic or queue that the options name does not exist, and `failOnDataLoss` is true.
     """
     found = catalog.topic_queues(options)
     for topic in options.named_topics:
@@ -65,7 +65,7 @@ def wanted_queues(catalog: Catalog, options: SourceOptions) -> list[QueueKey]:
 
 
 def _by_name(queues: Iterable[QueueKey]) -> dict[QueueKey, list[QueueKey]]:
-    """Return the queues by every name that means them: the broker may be left out."""
+    """Return the queues by key, with and without the broker's name."""
     named: dict[QueueKey, list[QueueKey]] = {}
     for queue in queues:
         named[queue] = [queue]
@@ -78,9 +78,9 @@ def batch_ranges(catalog: Catalog, options: SourceOptions) -> list[QueueRange]:
     """Return the ranges of a batch query.
 
     Raises:
-        OptionError: the options name a queue that is not there, or an end before its beginning.
-        DataLost: they name offsets that are not there, and `failOnDataLoss` holds.
-        NoSuchTopic: a topic is missing.
+        OptionError: the options name a queue that does not exist, or an end before its start.
+        DataLost: they name offsets that do not exist, and `failOnDataLoss` is true.
+        NoSuchTopic: a topic does not exist.
     """
     queues = wanted_queues(catalog, options)
     bounds = catalog.bounds(queues)
@@ -91,7 +91,7 @@ def batch_ranges(catalog: Catalog, options: SourceOptions) -> list[QueueRange]:
         start = resolve(catalog, options, options.start, queue, bounds[queue])
         end = resolve(catalog, options, options.end, queue, bounds[queue])
         if end < start and options.end.offset_of(queue) >= 0:
-            raise OptionError("endingOffsets", f"{queue} would end at {end}, before it begins, at {start}")
+            raise OptionError("endingOffsets", f"{queue} would end at {end}, before its start at {start}")
         ranges.append(QueueRange(queue, start, max(start, end)))
     return ranges
 
@@ -99,16 +99,16 @@ def batch_ranges(catalog: Catalog, options: SourceOptions) -> list[QueueRange]:
 def starting_offsets(
     catalog: Catalog, options: SourceOptions, queues: Sequence[QueueKey], bounds: Mapping[QueueKey, Bounds]
 ) -> dict[QueueKey, int]:
-    """Return where a new stream begins in each queue; errors are those of `batch_ranges`."""
+    """Return the first offset of a new stream in each queue. Raises as `batch_ranges`."""
     check_named(options.start, queues)
     return {queue: resolve(catalog, options, options.start, queue, bounds[queue]) for queue in queues}
 
 
 def check_named(place: Place, queues: Sequence[QueueKey]) -> None:
-    """Check that every queue that an option names is one of the query's.
+    """Check that the query reads every queue that an option names.
 
     Raises:
-        OptionError: one is not.
+        OptionError: it does not.
     """
     by_name = _by_name(queues)
     for option, named in place.named_queues:
@@ -119,11 +119,11 @@ def check_named(place: Place, queues: Sequence[QueueKey]) -> None:
 
 
 def resolve(catalog: Catalog, options: SourceOptions, place: Place, queue: QueueKey, bounds: Bounds) -> int:
-    """Return the offset that a place means in a queue, within its bounds.
+    """Return the offset of a place in a queue, within its bounds.
 
     Raises:
-        DataLost: it names an offset that is not there, and `failOnDataLoss` holds.
-        OptionError: no message is as new as a time says.
+        DataLost: the offset does not exist, and `failOnDataLoss` is true.
+        OptionError: no message was stored at or after the time.
     """
     when = place.timestamp_of(queue)
     if when is not None:
@@ -132,7 +132,7 @@ def resolve(catalog: Catalog, options: SourceOptions, place: Place, queue: Queue
             raise OptionError(
                 "startingTimestamp" if place.timestamp_ms is not None else f"{place.option}ByTimestamp",
                 f"queue {queue} has no message stored at {when} or later; "
-                "startingOffsetsByTimestampStrategy=latest begins at its end then",
+                "startingOffsetsByTimestampStrategy=latest then starts at its end",
             )
         return min(max(offset, bounds.low), bounds.high)
     offset = place.offset_of(queue)
@@ -147,17 +147,17 @@ def resolve(catalog: Catalog, options: SourceOptions, place: Place, queue: Queue
 
 
 def within(options: SourceOptions, queue: QueueKey, offset: int, bounds: Bounds) -> int:
-    """Return an offset that has to be within the bounds of its queue; the nearest bound if data may be lost.
+    """Return an offset that is within the bounds of its queue; the nearest bound if `failOnDataLoss` is false.
 
     Raises:
-        DataLost: it is not, and data may not be lost.
+        DataLost: it is not within the bounds, and `failOnDataLoss` is true.
     """
     if bounds.low <= offset <= bounds.high:
         return offset
     if offset < bounds.low:
         reason = f"offset {offset} is gone, its first message is {bounds.low} now"
     else:
-        reason = f"offset {offset} is beyond its end, {bounds.high}: it was deleted and made anew, or lost messages"
+        reason = f"offset {offset} is beyond its end, {bounds.high}: it was deleted and created again, or lost messages"
     if options.fail_on_data_loss:
         raise DataLost(queue, reason)
     warnings.warn(f"queue {queue}: {reason}", stacklevel=2)
@@ -165,7 +165,7 @@ def within(options: SourceOptions, queue: QueueKey, offset: int, bounds: Bounds)
 
 
 def narrowed(catalog: Catalog, part: QueueRange, narrowing: Narrowing) -> QueueRange:
-    """Return what is left of a range once filters have their say."""
+    """Return the part of a range that the filters leave."""
     queue, start, end = part
     if not narrowing.wants(queue.topic, queue.queue_id):
         return QueueRange(queue, start, start)

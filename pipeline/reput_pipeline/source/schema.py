@@ -1,6 +1,6 @@
-"""The columns of the source: native ones with RocketMQ's words, or those of Spark's Kafka source.
+"""The columns of the source: native ones with RocketMQ's names, or those of Spark's Kafka source.
 
-`reader(schema)` may be asked for any subset of them in any order; nothing else is made then.
+A query may ask for any subset in any order; other columns are not decoded.
 """
 
 from __future__ import annotations
@@ -47,18 +47,18 @@ KAFKA_HEADERS: Final = "array<struct<key:string,value:binary>>"
 
 
 class SchemaError(ValueError):
-    """A schema asks for a column that the source does not have, or for one with another type."""
+    """A schema has a column that the source does not have, or one of another type."""
 
 
 def columns_of(shape: str, *, include_headers: bool = False) -> dict[str, str]:
-    """Return name and type of all columns of a shape, `native` or `kafka`."""
+    """Return name and Spark type of all columns; `shape` is `native` or `kafka`."""
     if shape == "native":
         return dict(NATIVE_COLUMNS)
     return {**KAFKA_COLUMNS, "headers": KAFKA_HEADERS} if include_headers else dict(KAFKA_COLUMNS)
 
 
 def spark_schema(columns: dict[str, str], select: Iterable[str] = ()) -> StructType:
-    """Return all `columns`, or the `select`ed ones in their order, as Spark has them; needs no session."""
+    """Return the Spark schema of all `columns`, or of the `select`ed ones in their order; needs no session."""
     from pyspark.sql import types
 
     header = types.StructType(
@@ -77,10 +77,10 @@ def spark_schema(columns: dict[str, str], select: Iterable[str] = ()) -> StructT
 
 
 def check_schema(schema: StructType, columns: dict[str, str]) -> None:
-    """Check that every field of a schema is a column of the source with the very type.
+    """Check that every field of a schema is a column of the source, with its type.
 
     Raises:
-        SchemaError: it names the field, and the nearest column or the right type.
+        SchemaError: one is not; the text has the nearest column or the right type.
     """
     for field in schema.fields:
         expected = columns.get(field.name)
@@ -100,7 +100,7 @@ def check_schema(schema: StructType, columns: dict[str, str]) -> None:
 
 
 def arrow_schema(schema: StructType) -> pa.Schema:
-    """Return the one Arrow schema that Spark takes for `schema`: times are UTC whatever the session's zone."""
+    """Return the Arrow schema that Spark requires for `schema`: times are UTC whatever the session's time zone."""
     from pyspark.sql.pandas.types import to_arrow_schema
 
     converted: pa.Schema = to_arrow_schema(schema, timezone="UTC")

@@ -1,6 +1,7 @@
-"""Streaming queries: where each micro-batch ends, and what it consists of.
+"""Streaming queries.
 
-One reader lives beside the driver as long as the query and says where batches end; others, in the workers, read.
+One reader next to the driver lives as long as the query and decides where each micro-batch ends; readers in the workers
+read it.
 """
 
 from __future__ import annotations
@@ -21,12 +22,11 @@ from pyspark.sql.streaming.datasource import (
 )
 
 from reput_pipeline.source.errors import DataLost
-from reput_pipeline.source.limits import limited
 from reput_pipeline.source.narrowing import NOTHING_NARROWED
 from reput_pipeline.source.notes import note
 from reput_pipeline.source.options import parse_source_options
 from reput_pipeline.source.places import QueueKey, is_remade
-from reput_pipeline.source.ranges import Bounds, QueueRange
+from reput_pipeline.source.ranges import Bounds, QueueRange, limited
 from reput_pipeline.source.resolve import starting_offsets, wanted_queues
 from reput_pipeline.source.schema import arrow_schema, check_schema
 from reput_pipeline.source.stream_offsets import decode_offsets, encode_offsets
@@ -47,10 +47,10 @@ class ReputStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def __init__(
         self, options: Mapping[str, str], schema: StructType, *, clock_s: Callable[[], float] = time.monotonic
     ) -> None:
-        """Check options and columns; nothing is opened before it is asked for.
+        """Check options and columns; opens nothing.
 
         Raises:
-            OptionError, SchemaError: they cannot be.
+            OptionError, SchemaError: they are invalid.
         """
         self._options = parse_source_options(dict(options), streaming=True)
         check_schema(schema, self._options.all_columns)
@@ -63,7 +63,7 @@ class ReputStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._published: dict[QueueKey, int] = {}
         self._last_batch_at: float | None = None
 
-    # -- beside the driver -----------------------------------------------------------------------------------------
+    # -- next to the driver ----------------------------------------------------------------------------------------
 
     def _opened(self) -> LiveCluster:
         if self._cluster is None:
@@ -73,15 +73,15 @@ class ReputStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._cluster
 
     def _current(self) -> dict[QueueKey, Bounds]:
-        """The bounds of every queue that the query means, as they are now."""
+        """Fetch the bounds of every queue of the query."""
         cluster = self._opened()
         return cluster.bounds(wanted_queues(cluster, self._options))
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 (Spark's name)
-        """Return where a new query begins.
+        """Return where a new query starts.
 
         Raises:
-            NoSuchTopic, DataLost, OptionError: it cannot begin there.
+            NoSuchTopic, DataLost, OptionError: it cannot start there.
         """
         bounds = self._current()
         cluster = self._opened()
@@ -89,7 +89,7 @@ class ReputStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return encode_offsets(starts, cluster.generations)
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
-        """Note where everything ends now: this query reads no further."""
+        """Fix the end of the query at the current ends of the queues."""
         self._target = {queue: found.high for queue, found in self._current().items()}
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
@@ -101,10 +101,10 @@ class ReputStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return ReadAllAvailable()
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
-        """Return where the next batch ends, `start` if there is nothing to read or too little yet.
+        """Return where the next batch ends; `start` if there is nothing to read, or less than minOffsetsPerTrigger.
 
         Raises:
-            DataLost: messages from `start` on are gone, or a queue is, and data may not be lost.
+            DataLost: messages from `start` on, or a queue, were deleted, and `failOnDataLoss` is true.
         """
         begin, known = decode_offsets(start)
         bounds = self._current()
@@ -118,8 +118,8 @@ class ReputStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             del begin[queue]  # another topic's, which is new to the query
         for queue in begin:
             if queue not in bounds:
-                self._lost(queue, "it is not there any more")
-        # A queue that is out of sight keeps its place: without one it would be read from message 0 once it is back.
+                self._lost(queue, "it no longer exists")
+        # A queue whose broker is away keeps its offset: without one it would be read from message 0 again.
         ends = {queue: first for queue, first in begin.items() if queue not in bounds}
         for queue, (low, end) in bounds.items():
             high = end
@@ -127,10 +127,10 @@ class ReputStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 if queue not in self._target:
                     if queue in begin:
                         ends[queue] = begin[queue]
-                    continue  # made, or back, after the query began
+                    continue  # created, or available again, after the query started
                 high = min(end, self._target[queue])
             if queue not in begin and low >= high:
-                continue  # it counts from its first message on; an offset that differs would make an empty batch
+                continue  # it is read from its first message on; a different offset would make an empty batch
             first = begin.get(queue, 0)
             if first < low and queue not in begin:
                 self._lost(queue, f"it is new to the query, and its messages 0 to {low - 1} are gone")
@@ -138,7 +138,7 @@ class ReputStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 self._lost(queue, f"messages {first} to {low - 1} are gone")
             elif end < first:
                 self._lost(
-                    queue, f"it ends at {end}, before message {first}: it lost messages or was made anew"
+                    queue, f"it ends at {end}, before message {first}: it lost messages or was created again"
                 )
             begin[queue] = max(first, low)
             ends[queue] = max(high, begin[queue])
@@ -149,24 +149,24 @@ class ReputStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             ends = limited(begin, ends, limit.max_rows)
         if total:
             self._last_batch_at = self._clock_s()
-        # A topic that is out of sight keeps its generation, as its queues keep their places.
+        # A topic whose broker is away keeps its generation, as its queues keep their offsets.
         return encode_offsets(ends, {**known, **there}) if total else start
 
     def _is_enough(self, total: int) -> bool:
-        """Whether a batch is made of so many messages now, or put off."""
+        """Return whether this number of messages makes a batch now, or the batch is put off."""
         least = self._options.min_offsets_per_trigger
         if least is None or total >= least or self._target is not None or self._last_batch_at is None:
             return True
         return self._clock_s() - self._last_batch_at >= self._options.max_trigger_delay_s
 
     def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802
-        """Return where the queues ended when they were last looked at, for the query's progress."""
+        """Return the ends of the queues when they were last fetched, for the query's progress."""
         return encode_offsets(self._latest, self._opened().generations) if self._latest else None
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
-        """Return the tasks of a batch. A queue that `start` does not know is read from its first message on.
+        """Return the tasks of a batch. A queue that is not in `start` is read from message 0 on.
 
-        That is 0, and not where the queue begins now: a batch that is run again has to find all that it had.
+        It is not read from its first message now, because a batch that is run again has to be the same batch.
         """
         from reput_pipeline.source.live_plan import tasks_of
 
@@ -179,9 +179,9 @@ class ReputStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return tasks_of(ranges, self._opened().addresses, meant, self._options.min_partitions)
 
     def commit(self, end: dict[str, Any]) -> None:
-        """Publish how far the group is, if the query has one; Spark goes on whether that succeeds or not.
+        """Commit the group's offsets, if the query has a group; Spark continues even if that fails.
 
-        It is called for a batch while the next one is planned, so what is published lags by one batch.
+        Spark calls it for a batch while it plans the next one, so the offsets lag by one batch.
         """
         if self._options.group_id is None:
             return
@@ -200,8 +200,8 @@ class ReputStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._cluster.close()
             self._cluster = None
         if isinstance(sys.exception(), EOFError):
-            # The driver has ended the query and hung up. PySpark's loop then fails to tell it so, which is no error
-            # of anybody's: without this every other stop() of a query would leave a traceback on stderr.
+            # The driver has ended the query and closed the socket, and PySpark's loop fails to report to it. That is
+            # not an error: without this, every other stop() of a query would print a traceback.
             sys.excepthook = _unless_nobody_listens
 
     def _lost(self, queue: QueueKey, reason: str) -> None:
@@ -223,6 +223,6 @@ class ReputStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 def _unless_nobody_listens(
     kind: type[BaseException], error: BaseException, trace: TracebackType | None
 ) -> None:
-    """Report what ends this process, as long as somebody reads what it writes to its socket."""
+    """Report the error that ends this process, unless the other end of its socket is closed."""
     if not issubclass(kind, (BrokenPipeError, ConnectionResetError)):
         sys.__excepthook__(kind, error, trace)

@@ -1,10 +1,10 @@
-"""The offsets of a stream, as they stand in its checkpoint: versioned JSON by topic, broker and queue.
+"""The offsets of a stream in its checkpoint: versioned JSON by topic, broker and queue.
 
     {"version": 2, "topics": {"orders": {"broker-a": {"0": 17, "1": 4}}},
      "generations": {"orders": {"broker-a": "5f3c"}}}
 
-Of every queue it is the offset of the next message; a generation says of which topic of that name. Version 1 has no
-generations.
+An offset is that of the queue's next message. The generation differs if a topic was deleted and created again; version
+1 has none.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _VERSIONS: Final = (1, VERSION)
 
 
 class OffsetsUnreadable(ReputError):
-    """A checkpoint holds offsets that this version cannot read."""
+    """The offsets of a checkpoint cannot be read by this version."""
 
     def __init__(self, reason: str) -> None:
         super().__init__(
@@ -30,15 +30,15 @@ class OffsetsUnreadable(ReputError):
 
 
 class StreamOffsets(NamedTuple):
-    """Where a stream is."""
+    """The position of a stream."""
 
     queues: dict[QueueKey, int]
     generations: Generations
-    """Of the topics of these queues, as far as they are known."""
+    """Of the queues' topics, as far as they are known."""
 
 
 def encode_offsets(queues: Mapping[QueueKey, int], generations: Generations) -> dict[str, Any]:
-    """Return offsets as Spark keeps them, with the generations of their topics."""
+    """Return offsets and generations in the form that Spark keeps."""
     topics: dict[str, dict[str, dict[str, int]]] = {}
     kept: dict[str, dict[str, str]] = {}
     for queue in sorted(queues):
@@ -51,14 +51,16 @@ def encode_offsets(queues: Mapping[QueueKey, int], generations: Generations) -> 
 
 
 def decode_offsets(data: Mapping[str, Any]) -> StreamOffsets:
-    """Return the offsets that Spark kept.
+    """Return the offsets that Spark has kept.
 
     Raises:
-        OffsetsUnreadable: they are of another version, or of no form that is known.
+        OffsetsUnreadable: they have another version, or an unknown form.
     """
     version = data.get("version")
     if version not in _VERSIONS:
-        raise OffsetsUnreadable(f"their version is {version!r}, and this one reads up to version {VERSION}")
+        raise OffsetsUnreadable(
+            f"their version is {version!r}, and this program reads up to version {VERSION}"
+        )
     try:
         queues = {
             QueueKey(topic, broker, int(queue_id)): int(offset)
@@ -72,5 +74,5 @@ def decode_offsets(data: Mapping[str, Any]) -> StreamOffsets:
             for broker, generation in brokers.items()
         }
     except (KeyError, AttributeError, TypeError, ValueError) as error:
-        raise OffsetsUnreadable(f"they are not of the form that they should have ({error!r})") from None
+        raise OffsetsUnreadable(f"they do not have the expected form ({error!r})") from None
     return StreamOffsets(queues, generations)

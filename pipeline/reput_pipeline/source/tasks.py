@@ -1,4 +1,4 @@
-"""What a task does with its partition, in a worker on an executor."""
+"""Run a task of a query in a worker."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ if TYPE_CHECKING:
 
 
 _TAGS_MAX: Final = 100
-"""A broker is sent so many tags at most; with more, all messages are fetched and Spark chooses."""
+"""With more tags than this, all messages are fetched and Spark filters them."""
 
 
 def read_task(
     partition: InputPartition, options: SourceOptions, schema: pa.Schema, narrowing: Narrowing
 ) -> Iterator[pa.RecordBatch]:
-    """Yield the batches of one task; nothing for the empty partition that Spark makes where there is no task."""
+    """Yield the batches of one task; none for the empty partition that Spark makes when a plan has no tasks."""
     if isinstance(partition, LivePartition):
         yield from read_live(partition, with_tags(partition, options, narrowing), schema)
     elif isinstance(partition, (QueuePartition, SegmentPartition, PlacesPartition)):
@@ -43,9 +43,10 @@ def read_task(
 
 
 def with_tags(partition: LivePartition, options: SourceOptions, narrowing: Narrowing) -> SourceOptions:
-    """Return options that let the broker leave out other tags than the filters of the query want, where that is safe.
+    """Return options with a tag expression for the broker, if the query filters by tags and that is safe.
 
-    The schedule topic's queues hold times in the place of hashes. A tag with blanks or bars is none in an expression.
+    It is not safe for the schedule topic, whose queues hold times instead of tag hashes, nor for tags with spaces or
+    bars, which an expression cannot hold.
     """
     if narrowing.tags is None or options.sub_expression != ALL or len(narrowing.tags) > _TAGS_MAX:
         return options

@@ -1,1 +1,1 @@
-"""Starting Spark: the session, Java, and the Python workers."""
+"""Starting Spark: its Java (`java`), the session, and the Python workers."""

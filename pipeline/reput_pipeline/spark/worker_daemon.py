@@ -1,9 +1,9 @@
-"""Spark's daemon of Python workers, whose workers end without a traceback once the JVM has hung up.
+"""Spark's daemon of Python workers, without the tracebacks of workers whose JVM has closed their socket.
 
 At the end of a session, and of a query's planning, the JVM closes the sockets of its workers. A worker that finds its
-socket closed tries to report that to the JVM. Over TCP the report goes nowhere; a socket of the file system, which
-sessions of `make_session` use, refuses it with BrokenPipeError, and PySpark's daemon prints that error. Here such a
-worker just ends. Spark starts this module with the setting `spark.python.daemon.module`.
+socket closed tries to report that to the JVM. Over TCP the report is lost; a Unix socket, which `make_session` uses,
+refuses it with BrokenPipeError, which PySpark's daemon prints. Here such a worker just ends. Spark starts this module
+by the setting `spark.python.daemon.module`.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ _serve = daemon.worker
 
 
 def worker(sock: socket.socket, authenticated: bool) -> int:
-    """Serve the tasks of one worker; return its exit code, 1 if nothing reads its answers any more."""
+    """Serve the tasks of one worker and return its exit code: 1 if the JVM has closed the socket."""
     try:
         return _serve(sock, authenticated)
     except (BrokenPipeError, ConnectionResetError):

@@ -1,4 +1,4 @@
-"""A Python worker of Spark: a process that outlives its tasks, and collects garbage after each of them."""
+"""Python workers of Spark: processes that run many tasks, and collect garbage after each of them."""
 
 from __future__ import annotations
 
@@ -15,33 +15,28 @@ _modules = 0
 
 
 def begin_task() -> None:
-    """Keep what previous tasks have imported out of the garbage collections of this process; call it as a task begins.
+    """Exclude imported modules from later garbage collections of this process; call it when a task begins.
 
     Spark's daemon collects all garbage after every task (`pyspark/daemon.py`). With PySpark, Arrow and NumPy loaded
-    that looks at some 100,000 objects which live as long as the process, and took 30 to 40 ms of CPU: most of what a
-    small task costs, and in a stream of small batches it meets the next one. So the objects that are left after such a
-    collection are set aside (`gc.freeze`), again only where more modules have been loaded since: what a task holds
-    itself is set aside with them, and would stay if it became garbage in a circle.
+    that visits some 100,000 objects that live as long as the process, and takes 30 to 40 ms of CPU: most of the cost of
+    a small task. So they are frozen (`gc.freeze`), and again only when more modules have been loaded, because the
+    objects of the current task are frozen with them: of those, a reference cycle would never be collected.
     """
     global _tasks, _modules
     _tasks += 1
-    # Before the first collection there is garbage of the imports, which would stay for ever.
+    # Collected first, because garbage of the imports would be frozen too.
     if _tasks > 1 and len(sys.modules) > _modules:
         gc.freeze()
         _modules = len(sys.modules)
 
 
 class TaskOf(Generic[T, R]):
-    """A function of one item, as a task of its own; can be pickled if the function can.
-
-    Args:
-        work: is called in the worker.
-    """
+    """A function of one item, run as a task; it can be pickled if the function can."""
 
     def __init__(self, work: Callable[[T], Iterable[R]]) -> None:
         self._work = work
 
     def __call__(self, item: T) -> Iterable[R]:
-        """Do it with an item."""
+        """Call the function, in a worker."""
         begin_task()
         return self._work(item)

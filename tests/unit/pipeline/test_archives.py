@@ -40,7 +40,7 @@ def test_names_are_those_that_spark_understands() -> None:
 
 def test_a_plan_without_a_manifest_is_an_unfinished_batch(tmp_path: Path) -> None:
     archive = ArchiveDirectory(tmp_path / "a")
-    with pytest.raises(NotAnArchive, match="is no archive"):
+    with pytest.raises(NotAnArchive, match="is not an archive"):
         archive.existing()
     with archive:
         archive.begin(ArchiveKind("archive", "broker", ("tags",)))
@@ -78,7 +78,7 @@ def test_only_strays_of_our_own_are_removed(tmp_path: Path) -> None:
 
 def test_a_directory_with_something_else_is_no_place_for_an_archive(tmp_path: Path) -> None:
     (tmp_path / "thesis.tex").touch()
-    with pytest.raises(NotAnArchive, match="holds something that is no archive"):
+    with pytest.raises(NotAnArchive, match="is neither empty nor an archive"):
         ArchiveDirectory(tmp_path).check_new()
 
 

@@ -107,7 +107,7 @@ def test_following_outlives_a_broker_that_is_away(scene: Scene) -> None:
     ran = scene.archive("--follow", "--every", 0, "--batches", 1)
     assert (ran.code, ran.result["rows"], ran.result["batches"]) == (0, 10, 1), ran.err
     assert ran.err.count("waits for the broker") == 1
-    assert "batch 0 was cut short: it is written again" in ran.err
+    assert "batch 0 was interrupted: it is written again" in ran.err
     assert "the broker is back" in ran.err
     assert scene.slept == [1.0, 1.0, 1.0, 1.0, 0.0]
 
@@ -128,4 +128,4 @@ def test_a_plan_with_a_broker_that_is_gone_says_so(scene: Scene) -> None:
     scene.cluster(10, c="127.0.0.1:2")
     ran = scene.archive("--same-source")
     assert ran.code == ExitCode.FAILED
-    assert "of broker b, but the cluster now names only c; start that broker" in ran.err
+    assert "of broker b, but the cluster now lists only c; start that broker" in ran.err

@@ -11,7 +11,7 @@ import pytest
 
 from planted_damage import KINDS, Finding, Planter, explained
 from reput_broker.tools.verify_parts import Directory
-from reput_pipeline.jobs.audited_parts import audit
+from reput_pipeline.jobs.audit import audit
 from reput_pipeline.jobs.run import JobRun
 from store_samples import copied, fill
 

@@ -68,7 +68,7 @@ def test_what_a_stopped_run_has_left_is_swept(
     )
     ran = run(*arguments)
     assert ran.code == 0, ran.err
-    assert "removed 1 file of a job that was cut short" in ran.err
+    assert "removed 1 file of an interrupted job" in ran.err
     made = ArchiveDirectory(tmp_path / "k")
     assert made.existing().kind == "compact"
     assert [path.name for path in made.root.glob("topic=*/*")] == ["part-0-new.zstd.parquet"]

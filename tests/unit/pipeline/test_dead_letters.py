@@ -70,7 +70,7 @@ def test_a_run_that_ends_early_says_how_many_it_has_sent(
     monkeypatch.setattr("reput_pipeline.jobs.dlq.Producer", Refusing)
     monkeypatch.setattr(Refusing, "error", error)
     letters: Any = Letters(5)
-    with pytest.raises(JobFailed, match=f"{words}.*; 2 were sent before") as caught:
+    with pytest.raises(JobFailed, match=f"{words}.*; the oldest 2 were sent before") as caught:
         _send(JobRun("dlq"), letters, "127.0.0.1:1", None, 1e9)
     assert caught.value.code is code
     monkeypatch.setattr(Refusing, "room", 0)

@@ -13,7 +13,7 @@ from reput_protocol.record.columns import RecordColumns
 from reput_protocol.record.record import Record, encode_record
 
 pa = pytest.importorskip("pyarrow")
-batches = pytest.importorskip("reput_pipeline.source.batches")
+batches = pytest.importorskip("reput_pipeline.source.arrow_batches")
 
 SCHEMA = pa.schema([("queueOffset", pa.int64()), ("body", pa.binary())])
 BAD, PLAIN = -1, -2

@@ -10,10 +10,10 @@ from click.testing import CliRunner
 
 from reput_cli.root import root
 from reput_pipeline.jobs import JOBS
-from reput_pipeline.jobs.frame import run_job
+from reput_pipeline.jobs.command_line import run_job
+from reput_pipeline.jobs.html_page import Page, merged
 from reput_pipeline.jobs.outcomes import STATUS, ArgumentError, failure_of
-from reput_pipeline.jobs.report_page import Page, merged
-from reput_pipeline.jobs.tables import table_lines
+from reput_pipeline.jobs.run import table_lines
 from reput_pipeline.source.errors import DamagedStore, NotAStore
 from reput_pipeline.source.known_options import OptionError
 from reput_protocol.exit_codes import ExitCode

@@ -1,4 +1,4 @@
-"""One HTML page that needs nothing else: tables and plots drawn in place."""
+"""A self-contained HTML page with tables and SVG plots."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _BARS_MAX = 400
 
 
 class Page:
-    """The parts of a page, in order."""
+    """A page, built part by part."""
 
     def __init__(self, title: str, subtitle: str) -> None:
         self._title = title
@@ -36,7 +36,7 @@ class Page:
         self._parts.append(f"<p>{escape(text)}</p>")
 
     def table(self, columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
-        """Add a table; columns of numbers stand on the right."""
+        """Add a table; columns of numbers are right-aligned."""
         numbers = [
             bool(rows) and all(isinstance(row[at], (int, float)) for row in rows)
             for at in range(len(columns))
@@ -53,7 +53,7 @@ class Page:
         self._parts.append(f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>")
 
     def bars(self, label: str, points: Sequence[tuple[str, float]]) -> None:
-        """Add a plot with a bar for every point, at most some hundreds: more are added up in groups."""
+        """Add a bar plot. More than some hundred points are summed in groups of neighbours."""
         points = merged(points)
         high = max((value for _, value in points), default=0) or 1
         step = (_WIDTH - _LEFT) / max(len(points), 1)
@@ -87,7 +87,7 @@ class Page:
 
 
 def merged(points: Sequence[tuple[str, float]]) -> list[tuple[str, float]]:
-    """Add neighbours up until few enough are left to be drawn."""
+    """Sum groups of neighbours so that at most `_BARS_MAX` points are left."""
     if len(points) <= _BARS_MAX:
         return list(points)
     size = -(-len(points) // _BARS_MAX)

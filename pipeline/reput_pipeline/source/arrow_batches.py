@@ -1,4 +1,4 @@
-"""Records, decoded to columns, as the Arrow batches that Spark takes: the columns that were asked for, no others."""
+"""Make Arrow batches for Spark from decoded records, with the requested columns only."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ _ZLIB: Final = (0, MessageSysFlag.COMPRESSION_ZLIB)
 
 
 def compressed_rows(columns: RecordColumns) -> IntArray:
-    """Return the rows whose body is compressed."""
+    """Return the numbers of the rows whose body is compressed."""
     return np.flatnonzero(columns.sys_flag & MessageSysFlag.COMPRESSED)
 
 
 def decompress(data: bytes, sys_flag: int) -> bytes:
-    """Return the body that a producer compressed as `sys_flag` says (RocketMQ: CompressorFactory).
+    """Return a decompressed body; `sys_flag` has the method (RocketMQ: CompressorFactory).
 
     Raises:
-        ValueError: it is not what it says, or larger than `INFLATED_BYTES_MAX`.
+        ValueError: the method is unknown, the data is invalid, or the body is larger than `INFLATED_BYTES_MAX`.
     """
     method = sys_flag & MessageSysFlag.COMPRESSION_MASK
     if method in _ZLIB:
@@ -48,26 +48,26 @@ def decompress(data: bytes, sys_flag: int) -> bytes:
 
 BATCH_ROWS: Final = 8192
 BATCH_BYTES: Final = 16 << 20
-"""A batch has at most so many rows, and records of so many bytes, unless a single one is larger."""
+"""Largest batch, in rows and in bytes of records; a single larger record makes a batch of its own."""
 BATCH_INFLATED_BYTES: Final = 64 << 20
-"""Once the compressed bodies of a batch have become so many bytes, what follows makes another batch."""
+"""A batch ends when its decompressed bodies have reached this many bytes."""
 LOG_BATCH_ROWS: Final = 32_768
-"""So many, where all that one read of the log has brought makes a batch."""
+"""Rows of a batch where one read of the log makes one batch."""
 
 _BODIES: Final = frozenset(("body", "value", "bodyCRC"))
 _US_PER_MS: Final = 1000
 
 BadRow = Callable[[RecordColumns, int, str], None]
-"""Called for a record whose content fails, with its columns, row and the reason. It raises or notes the record."""
+"""Called for a damaged record with the columns, its row and the reason. It raises, or counts the record."""
 
 
 class BatchMaker:
     """Makes batches of one schema.
 
     Args:
-        schema: the Arrow schema that every batch has to have.
-        tag_filter: which messages are wanted.
-        on_bad_row: called for records that fail their checksums or cannot be decompressed.
+        schema: Arrow schema of the batches.
+        tag_filter: selects messages.
+        on_bad_row: called for records that fail a checksum or cannot be decompressed.
     """
 
     def __init__(self, schema: pa.Schema, tag_filter: TagFilter, on_bad_row: BadRow) -> None:
@@ -77,10 +77,10 @@ class BatchMaker:
         self._has_bodies = any(name in _BODIES for name in schema.names)
 
     def make(self, columns: RecordColumns, broker: str) -> Iterator[pa.RecordBatch]:
-        """Yield what is wanted of the records: one batch, or none, or several where compressed bodies become large.
+        """Yield the selected records: as one batch, as none, or as several if decompressed bodies are large.
 
-        The records have sound lengths and ascend in their buffer. Checksums are verified here: of the bodies if the
-        schema has them, of the whole record wherever there is one.
+        The caller has checked the lengths of the records, which ascend in their buffer. This verifies checksums: those
+        of the bodies if the schema has the body, and those of whole records if they have one.
         """
         faults = columns.checksum_faults(bodies=self._has_bodies)
         if faults:
@@ -120,14 +120,14 @@ class BatchMaker:
     def _part(
         self, columns: RecordColumns, rows: IntArray, bodies: dict[int, bytes], broker: str
     ) -> pa.RecordBatch:
-        """Return a batch of some rows, with these bodies in place of the compressed ones."""
+        """Return a batch of some rows, with the decompressed bodies."""
         places = np.searchsorted(rows, list(bodies)).tolist()
         decompressed = dict(zip(places, bodies.values(), strict=True))
         return _Batch(columns.take(rows), broker, decompressed).record_batch(self.schema)
 
 
 class _Batch:
-    """One batch while its columns are made."""
+    """A batch whose columns are being made."""
 
     def __init__(self, columns: RecordColumns, broker: str, decompressed: dict[int, bytes]) -> None:
         self.records = ArrowRecords(columns)
@@ -141,7 +141,7 @@ class _Batch:
 
     def broker_name(self, kind: pa.DataType) -> pa.Array:
         """Return the name of the broker, null where it is unknown."""
-        if not self._broker:  # a directory does not say whose it is
+        if not self._broker:  # a store directory does not have its broker's name
             return pa.nulls(len(self.records), kind)
         return pa.repeat(pa.scalar(self._broker, kind), len(self.records))
 
@@ -150,11 +150,11 @@ class _Batch:
         return self.records.body(kind, self._decompressed)
 
     def time(self, field: str, kind: pa.DataType) -> pa.Array:
-        """Return a field of the records that holds milliseconds."""
+        """Return a field that is a time in milliseconds."""
         return self.records.number(field, kind, times=_US_PER_MS)
 
     def one(self, kind: pa.DataType) -> pa.Array:
-        """Return the 1 in every row."""
+        """Return 1 in every row."""
         return pa.repeat(pa.scalar(1, kind), len(self.records))
 
 

@@ -1,7 +1,7 @@
-"""The writers of the format `reput`: what runs in tasks, and what the driver commits.
+"""The writers that Spark calls: `write` in the tasks, `commit` and `abort` in the driver.
 
-Nothing but pickles travels between the two. A stream's writer is made anew for every micro-batch and again for its
-commit, so that all a commit knows is what the tasks say.
+Spark creates the writer of a stream again for every micro-batch and for each commit, so a commit has nothing but the
+pickled messages of the tasks.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 _BATCH_JOB: Final = 0
-"""The batch id of a job that is no stream."""
+"""The batch id of a batch write."""
 
 
 @dataclass(frozen=True)
 class TaskDone(WriterCommitMessage):
-    """What a task did: whose batch it was, and its staging if there is one."""
+    """The result of a task: query and batch, and what it has staged, if anything."""
 
     query_id: str
     batch_id: int
@@ -50,14 +50,14 @@ def _checked(
         raise SinkError(
             "output mode complete would write the whole result again with every batch; use append or update"
             if streaming
-            else "mode overwrite would have to empty the topic, which a sink cannot; use mode append"
+            else "mode overwrite would have to empty the topic, which the sink cannot do; use mode append"
         )
     parsed = parse_sink_options(options, streaming=streaming)
     columns = sink_columns(schema, parsed.topic)
     if columns.deliver_at is not None and parsed.exactly_once:
         raise SinkError(
-            "column 'deliverAt' needs semantics=at-least-once: the broker makes other records of delayed messages, "
-            "one by one, which cannot be staged"
+            "column 'deliverAt' needs semantics=at-least-once: the broker rewrites delayed messages one by one, "
+            "so they cannot be staged"
         )
     return parsed, columns
 
@@ -95,44 +95,44 @@ def _commit(options: SinkOptions, done: Sequence[TaskDone], query_id: str, batch
     with connect(options) as writer:
         result = writer.commit(query_id, batch_id, parts, options.commit_timeout_s)
     if result.repeated:
-        note(f"batch {batch_id} of query {query_id} was committed before; nothing was published again")
+        note(f"batch {batch_id} of query {query_id} was already committed; nothing was published again")
 
 
 def _abort(options: SinkOptions, query_id: str, batch_id: int) -> None:
-    """Drop what is staged, if that can be done; it times out otherwise."""
+    """Drop what is staged; if the broker cannot be reached, it expires there."""
     from reput_pipeline.sink.task import connect
 
     try:
         with connect(options) as writer:
             writer.abort(query_id, batch_id)
     except ReputError as error:
-        note(f"what batch {batch_id} of query {query_id} has staged is left to time out: {error}")
+        note(f"the staged messages of batch {batch_id} of query {query_id} are left to expire: {error}")
 
 
 class ReputBatchWriter(DataSourceArrowWriter):
-    """Writes a frame as one batch: all of it, once, or nothing yet."""
+    """Writes a DataFrame as one batch: all of it becomes visible at its commit, or none."""
 
     def __init__(self, options: Mapping[str, str], schema: StructType, overwrite: bool) -> None:
         """Check options and columns.
 
         Raises:
-            OptionError, SinkError: something is wrong with them. Nothing was written.
+            OptionError, SinkError: they are invalid. Nothing was written.
         """
         self._options, self._columns = _checked(options, schema, overwrite, streaming=False)
         key = self._options.idempotency_key
         self._query_id = f"job:{uuid.uuid4()}" if key is None else f"key:{key}"
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
-        """Write a partition; in a task."""
+        """Write a partition, in a task."""
         return _run_task(self._options, self._columns, iterator, self._query_id, _BATCH_JOB)
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
-        """Publish what the winning attempts have staged."""
+        """Publish what the successful task attempts have staged."""
         done = [message for message in messages if isinstance(message, TaskDone)]
         _commit(self._options, done, self._query_id, _BATCH_JOB)
         if self._options.idempotency_key is not None and done and all(one.part is None for one in done):
             note(
-                f"nothing to publish under idempotencyKey {self._options.idempotency_key}: no rows, or done before"
+                f"nothing to publish under idempotencyKey {self._options.idempotency_key}: no rows, or already done"
             )
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:  # noqa: ARG002 (Spark's)
@@ -149,7 +149,7 @@ class ReputStreamWriter(DataSourceStreamArrowWriter):
         self._options, self._columns = _checked(options, schema, overwrite, streaming=True)
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
-        """Write a partition of a micro-batch; in a task."""
+        """Write a partition of a micro-batch, in a task."""
         from pyspark import TaskContext
 
         context = TaskContext.get()
@@ -164,7 +164,7 @@ class ReputStreamWriter(DataSourceStreamArrowWriter):
         return _run_task(self._options, self._columns, iterator, f"query:{query_id}", int(batch_id))
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 (Spark's name)
-        """Publish what the winning attempts have staged for a micro-batch."""
+        """Publish what the successful task attempts have staged for a micro-batch."""
         done = [message for message in messages if isinstance(message, TaskDone)]
         if not done:
             return
@@ -178,7 +178,7 @@ class ReputStreamWriter(DataSourceStreamArrowWriter):
         _commit(self._options, done, done[0].query_id, batchId)
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 (Spark's name)
-        """Drop what was staged, if any task says whose it was."""
+        """Drop what was staged, if a task has reported its query."""
         query_id = next((one.query_id for one in messages if isinstance(one, TaskDone)), None)
         if self._options.exactly_once and query_id is not None:
             _abort(self._options, query_id, batchId)

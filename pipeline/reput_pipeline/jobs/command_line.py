@@ -1,7 +1,7 @@
-"""Run a job: from its arguments to the exit code.
+"""Run a job: from its arguments to its exit code.
 
-The last line of stdout is one JSON object, whatever happened; what goes wrong is said on stderr as well. A job that
-is given a wrong argument names it and changes nothing.
+The last line of stdout is always one JSON object; errors are printed on stderr as well. A wrong argument is named, and
+nothing is changed.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _MASTER: Final = re.compile(
 
 
 def job(function: Callable[..., Outcome]) -> click.Command:
-    """Make a job's command of its function, which gets the `JobRun` first; adds the options that all jobs have."""
+    """Make a job's command from its function, whose first argument is the `JobRun`; adds the options of all jobs."""
 
     @functools.wraps(function)
     def called(
@@ -40,7 +40,7 @@ def job(function: Callable[..., Outcome]) -> click.Command:
         assert run is not None, "a job is started by run_job"
         if master is not None and _MASTER.fullmatch(master) is None:
             raise ArgumentError(
-                "--master", f"{master!r} is none; it is local[N], spark://HOST:PORT, yarn or k8s://URL"
+                "--master", f"{master!r} is not valid; it is local[N], spark://HOST:PORT, yarn or k8s://URL"
             )
         run.master, run.quiet, run.verbosity = master, quiet, verbose
         run.conf = dict(_pair(text, "--conf") for text in conf)
@@ -50,12 +50,12 @@ def job(function: Callable[..., Outcome]) -> click.Command:
         click.option(
             "--master",
             metavar="URL",
-            help="Where Spark runs.  [default: what spark-submit says, or local[*]]",
+            help="Where Spark runs.  [default: that of spark-submit, or local[*]]",
         ),
         click.option("--conf", multiple=True, metavar="KEY=VALUE", help="A setting of Spark; repeatable."),
         click.option("-q", "--quiet", is_flag=True, help="No progress and no notes."),
         click.option(
-            "-v", "--verbose", count=True, help="Twice: Spark's warnings, and tracebacks of errors."
+            "-v", "--verbose", count=True, help="-vv prints Spark's warnings, and tracebacks of errors."
         ),
     ]
     decorated: Callable[..., Any] = called
@@ -65,10 +65,10 @@ def job(function: Callable[..., Outcome]) -> click.Command:
 
 
 def pairs_of(texts: Sequence[str], argument: str) -> dict[str, str]:
-    """Read `KEY=VALUE` texts.
+    """Parse `KEY=VALUE` texts.
 
     Raises:
-        click.BadParameter: one is not of that form.
+        click.BadParameter: one does not have that form.
     """
     return dict(_pair(text, argument) for text in texts)
 
@@ -85,8 +85,8 @@ def run_job(name: str, arguments: Sequence[str], *, stop_session: bool = True) -
 
     Args:
         name: one of `JOBS`.
-        arguments: its arguments, as on the command line.
-        stop_session: whether a session that the job starts is stopped at the end.
+        arguments: as on the command line.
+        stop_session: whether to stop a session that the job has started.
     """
     assert name in JOBS, f"there is no job {name}"
     run = JobRun(name, stop_session=stop_session)
