@@ -1,8 +1,8 @@
-"""How late delayed messages are, with many of them waiting: `make bench-delay`.
+"""`make bench-delay`: how late delayed messages are delivered, with many of them pending.
 
-One broker process under SYNC_FLUSH, one client process beside it. All messages wait before the first is due; then they
-come due at random times within some seconds (a time of their own) or as fast as they were sent (a delay level). Late is
-counted twice: until the copy was put, and until a consumer that waits for it had it, sync and long poll included.
+One broker process under SYNC_FLUSH and one client process. All messages are sent before the first is due. Their times
+are random within some seconds, or, for a delay level, as far apart as they were sent. Lateness is measured until the
+copy is put, and until a waiting consumer has received it, including sync and long poll.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ SIZE = 256
 IN_FLIGHT = 256
 CHUNK = 2_000
 LEVEL = 4
-"""30 s: time enough to send everything before the first is due."""
+"""30 s: enough to send everything before the first is due."""
 _HEAD_BYTES = 8
 Row = dict[str, Any]
 
@@ -38,9 +38,11 @@ def main() -> None:
     """Run every measurement and print one line each."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--messages", type=int, default=100_000)
-    parser.add_argument("--spread", type=float, default=20.0, help="seconds within which they come due")
-    parser.add_argument("--lead", type=float, help="seconds that sending them all may take (a 4,000th each)")
-    parser.add_argument("--only", choices=sorted(MEASURES), help="one measurement alone")
+    parser.add_argument(
+        "--spread", type=float, default=20.0, help="seconds within which the messages are due"
+    )
+    parser.add_argument("--lead", type=float, help="seconds until the first is due (1/4,000 s a message)")
+    parser.add_argument("--only", choices=sorted(MEASURES), help="run only this measurement")
     parser.add_argument("--json", action="store_true")
     arguments = parser.parse_args()
     rows: list[Row] = []
@@ -55,7 +57,7 @@ def main() -> None:
 
 
 def times_of_their_own(running: RunningBroker, count: int, spread_s: float, lead_s: float) -> Row:
-    """Messages due at random milliseconds, all sent before the first of them."""
+    """Measure messages that are due at random times, all sent before the first is due."""
     begin_ms = int((time.time() + 3.0 + lead_s) * 1000)
     rng = random.Random(1)
     due_ms = [begin_ms + rng.randrange(int(spread_s * 1000)) for _ in range(count)]
@@ -73,13 +75,13 @@ def times_of_their_own(running: RunningBroker, count: int, spread_s: float, lead
     }
     if left_s < 0:
         row["note"] = (
-            f"sending took {-left_s:.1f} s too long, so some were due before all were sent; give more --lead"
+            f"sending took {-left_s:.1f} s too long: some were due before all were sent; use a longer --lead"
         )
     return row | watch(running, due_ms)
 
 
 def one_level(running: RunningBroker, count: int, spread_s: float, lead_s: float) -> Row:
-    """Messages of one delay level, which come due at the rate at which they were sent."""
+    """Measure messages of one delay level, which are due at the rate at which they were sent."""
     del spread_s, lead_s
     messages = (Message(TOPIC, body(number), delay_level=LEVEL) for number in range(count))
     seconds, stored_ms = send(running, messages, count)
@@ -89,12 +91,12 @@ def one_level(running: RunningBroker, count: int, spread_s: float, lead_s: float
 
 
 def body(number: int) -> bytes:
-    """A body that says which message it is."""
+    """Return a body that contains the message's number."""
     return number.to_bytes(_HEAD_BYTES, "big") + bytes(SIZE - _HEAD_BYTES)
 
 
 def send(running: RunningBroker, messages: Iterable[Message], count: int) -> tuple[float, list[int]]:
-    """Send them all; return the seconds that it took, and when each was stored."""
+    """Send all messages; return the seconds it took, and the store time of each in ms."""
     stored_ms: list[int] = []
     started_at = time.perf_counter()
     with Producer(running.address, timeout_s=30.0) as producer:
@@ -109,7 +111,7 @@ def send(running: RunningBroker, messages: Iterable[Message], count: int) -> tup
 
 
 def watch(running: RunningBroker, due_ms: Sequence[int]) -> Row:
-    """Consume every message as it comes; return how late they were, and what it took."""
+    """Consume every message; return how late they were, and the broker's processor time."""
     put_late, seen_late = array("d"), array("d")
     seen: set[int] = set()
     lock = threading.Lock()
@@ -147,7 +149,7 @@ def watch(running: RunningBroker, due_ms: Sequence[int]) -> Row:
 
 
 def percentiles(values: Sequence[float]) -> str:
-    """Median, 99th percentile, worst."""
+    """Return percentiles as text."""
     cuts = statistics.quantiles(values, n=1000)
     return f"p50 {cuts[499]:.1f} p99 {cuts[989]:.1f} p99.9 {cuts[998]:.1f} max {max(values):.1f}"
 

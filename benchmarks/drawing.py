@@ -1,4 +1,4 @@
-"""Plots as SVG, drawn by hand so that nothing need be installed: bars side by side, and curves over powers of ten."""
+"""Plots as SVG without a plotting library: bars, and curves over a logarithmic axis."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def _start(width: int, height: int, title: str) -> list[str]:
 
 
 def write_bars(path: Path, title: str, bars: Sequence[tuple[str, float]], ours: str) -> None:
-    """Write a bar for each label and value; the one labelled `ours` stands out."""
+    """Write a bar for each label and value; the one labelled `ours` is highlighted."""
     height = 44 + len(bars) * (_BAR + 8)
     most = max(value for _, value in bars) or 1.0
     parts = _start(_LEFT + _WIDE + _RIGHT, height, title)
@@ -52,7 +52,7 @@ def write_curves(
     curves: Sequence[tuple[str, Sequence[float]]],
     x_title: str,
 ) -> None:
-    """Write named curves over the same places (x, and how it is called); x runs by powers, y from 0."""
+    """Write named curves over the same points (x, and its label); x is logarithmic, y starts at 0."""
     left, top, bottom = 80, 64, 44
     width, height = left + _WIDE + 60, top + _HIGH + bottom
     most = max(max(values) for _, values in curves) * 1.1 or 1.0

@@ -1,7 +1,7 @@
-"""Send the very frames of a producer to the echo server and read them back.
+"""Send the frames of a producer to the echo server and read them back.
 
-Messages are built, encoded and framed inside the timed part, exactly as a producer does; only the answer differs: it
-is the frame itself instead of a receipt.
+Messages are built, encoded and framed within the measured time, as a producer does; the answer is the frame itself
+instead of a receipt.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _READ_BYTES = 1 << 18
 
 
 class EchoClient:
-    """One connection to the echo server."""
+    """A connection to the echo server."""
 
     def __init__(self, address: str, topic: str) -> None:
         host, _, port = address.rpartition(":")
@@ -57,7 +57,7 @@ class EchoClient:
         return latencies
 
     def pipelined(self, payloads: Payloads, count: int, in_flight: int, batch: int) -> float:
-        """Keep `in_flight` frames of `batch` messages on the way; return messages a second."""
+        """Keep `in_flight` frames of `batch` messages in flight; return messages per second."""
         started_at = time.perf_counter()
         for start in range(0, count, in_flight * batch):
             frames = [
@@ -74,7 +74,7 @@ class EchoClient:
         return count / (time.perf_counter() - started_at)
 
     def _exchange(self, data: bytes) -> None:
-        """Send and read at once, because neither side's buffers hold everything."""
+        """Send and read alternately, because the socket buffers do not hold everything."""
         self._socket.setblocking(False)
         sent = received = 0
         view = memoryview(data)

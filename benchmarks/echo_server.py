@@ -1,4 +1,4 @@
-"""A bare trio echo server: what the same frames cost when nobody looks at them. The baseline of every ratio."""
+"""A trio echo server: the cost of the same frames without a broker, the baseline of every ratio."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Store directories for the benchmarks: filled in this process, block by block, with two keys a message."""
+"""Fill store directories for benchmarks, in this process; each message has two keys."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ _RANDOM_BYTES = 4096
 
 
 def key_of(number: int) -> str:
-    """The key of the message with this number."""
+    """Return the key of a message."""
     return f"order-{number:09d}"
 
 
 def options_for(root: Path, *, file_size: int = 64 << 20) -> StoreOptions:
-    """Options of a store under `root` that never waits for the disk."""
+    """Return options of a store under `root` that does not wait for the disk."""
     return StoreOptions(data_dir=root, commit_log_file_size=file_size, host=_HOST, flush_sync=False)
 
 
 def store_of(options: StoreOptions) -> MessageStore:
-    """Return a store with the machine's clock, not open yet."""
+    """Return a store with the system clock, not opened yet."""
     return MessageStore(options, clock_ms=lambda: time.time_ns() // 1_000_000)
 
 
@@ -44,7 +44,7 @@ def opened(options: StoreOptions) -> MessageStore:
 
 
 def blocks(messages: int, size: int) -> Iterator[tuple[int, int, bytearray]]:
-    """Yield (queue id, number of messages, block) for so many messages with bodies of `size` bytes."""
+    """Yield (queue id, number of messages, block) for `messages` messages with bodies of `size` bytes."""
     random = os.urandom(size + _RANDOM_BYTES)
     for start in range(0, messages, BATCH):
         numbers = range(start, min(start + BATCH, messages))
@@ -68,13 +68,13 @@ def blocks(messages: int, size: int) -> Iterator[tuple[int, int, bytearray]]:
 
 
 def put(store: MessageStore, queue_id: int, count: int, block: bytearray) -> None:
-    """Put one block; it must fit."""
+    """Put one block, which must fit into the current file."""
     result = store.put_block(block, topic=TOPIC, queue_id=queue_id, count=count, born_host=_BORN_HOST)
     assert result.status.name == "PUT_OK", result
 
 
 def dispatch(store: MessageStore) -> int:
-    """Dispatch whatever is behind; return how many messages that was."""
+    """Dispatch all messages that are not dispatched; return their number."""
     dispatched = 0
     while count := store.reput_step():
         dispatched += count
@@ -82,7 +82,7 @@ def dispatch(store: MessageStore) -> int:
 
 
 def fill(options: StoreOptions, messages: int, size: int) -> MessageStore:
-    """Make a directory with so many messages, all dispatched; return its open store."""
+    """Create a directory with `messages` messages, all dispatched; return its open store."""
     store = opened(options)
     behind = 0
     for queue_id, count, block in blocks(messages, size):

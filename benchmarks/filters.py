@@ -1,7 +1,7 @@
-"""Filters in this process: evaluations of SQL92 expressions, and what a filtered get costs a message it passes over.
+"""Filters, measured in this process: evaluation of SQL92 expressions, and filtered gets.
 
-Each expression beside the plainest Python that does the same: all properties decoded, then compared. Each get beside
-one that filters by tag and hands out as little. Medians of several rounds; files are read from the page cache.
+An expression is compared with plain Python that decodes all properties and compares them; a get that returns nothing
+with one that filters by tag and also returns nothing. Medians of several rounds; files are read from the page cache.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ def main() -> None:
 
 
 def evaluating(expression: str, rounds: int) -> dict[str, object]:
-    """One expression on the properties of a thousand records."""
+    """Evaluate an expression on the properties of a thousand records."""
     texts = [
         encode_properties_text(_message(number, 0), f"7F0000010001{number:020X}") for number in range(RECORDS)
     ]
@@ -86,7 +86,7 @@ def evaluating(expression: str, rounds: int) -> dict[str, object]:
 
 
 def getting(name: str, message_filter: MessageFilter, store: MessageStore, rounds: int) -> dict[str, object]:
-    """A queue from one end to the other, with a filter that lets nothing through."""
+    """Read a queue from end to end with a filter that matches nothing."""
     end = store.max_offset_in_queue("bench", 0)
     took = _median(rounds, partial(_walk, store, message_filter, end))
     return {"get": name, "messages_per_s": round(end / took), "us": round(took / end * 1e6, 2)}

@@ -1,10 +1,9 @@
-"""Consumer groups against plain pulls, same broker, same messages, same run; medians of several rounds.
+"""`make bench-groups`: consumer groups compared with plain pulls; same broker and messages, medians of several rounds.
 
-- drain: 4 members of a group empty a topic of 8 queues, against 4 processes that pull two of the queues each, one after
-  the other with `read_ahead`. Every body and every tag is read. The clock runs from when all are ready to when the last
-  is done.
-- latency: one message at a time through a member that waits in another process, from before its send to when the
-  application has it, against one put and then one pull of it by one client.
+- drain: 4 members of a group read a topic of 8 queues, compared with 4 processes that pull two queues each, one after
+  the other with `read_ahead`. Every body and tag is read. The time is from when all are ready to when the last is done.
+- latency: one message at a time to a waiting member in another process, from before the send to its arrival in the
+  application, compared with one put and one pull by one client.
 """
 
 from __future__ import annotations
@@ -38,20 +37,20 @@ Row = dict[str, Any]
 
 @dataclass(frozen=True)
 class Job:
-    """What one of the four processes does."""
+    """The work of one of the four processes."""
 
     address: str
     number: int
     messages: int
-    """How many fall to it."""
+    """Number of messages for this process."""
     group: str
     orderly: bool = False
     concurrency: int = 0
-    """Of `run` with a handler; 0 iterates."""
+    """Concurrency of `run` with a handler; 0 iterates instead."""
 
     @property
     def queues(self) -> range:
-        """Which queues a plain puller reads."""
+        """The queues that a plain puller reads."""
         share = QUEUES // MEMBERS
         return range(self.number * share, (self.number + 1) * share)
 
@@ -86,7 +85,7 @@ def main() -> None:
 def drain(
     plain: Callable[[Job, Start], None], member: Callable[[Job, Start], None], **options: Any
 ) -> Callable[[argparse.Namespace], Row]:
-    """Compare two ways of emptying a topic."""
+    """Compare two ways of reading a topic to its end."""
 
     def measure(arguments: argparse.Namespace) -> Row:
         rounds: list[tuple[float, ...]] = []
@@ -121,7 +120,7 @@ def _drained(
     group: str,
     options: dict[str, Any],
 ) -> tuple[float, float]:
-    """Return the seconds that it took, and the processor seconds of all processes, the broker's among them."""
+    """Return the seconds it took, and the processor seconds of all processes, including the broker."""
     ready = multiprocessing.Barrier(MEMBERS + 1)
     spent: Any = multiprocessing.Queue()
     jobs = [Job(server.address, number, count // MEMBERS, group, **options) for number in range(MEMBERS)]
@@ -130,7 +129,7 @@ def _drained(
         process.start()
     ready.wait(60)
     started_at, broker_cpu = time.perf_counter(), server.cpu_s()
-    ready.wait(600)  # all have drained what is theirs
+    ready.wait(600)  # until all are done
     took_s, broker_cpu = time.perf_counter() - started_at, server.cpu_s() - broker_cpu
     clients_cpu = sum(spent.get(timeout=60) for _ in processes)
     for process in processes:
@@ -141,7 +140,7 @@ def _drained(
 
 
 class Start:
-    """Where all wait for each other, before they begin and when they are done."""
+    """A barrier before the processes start and after they are done."""
 
     def __init__(self, barrier: Barrier, spent: Any) -> None:
         self._barrier = barrier
@@ -149,7 +148,7 @@ class Start:
         self._since: float | None = None
 
     def wait(self) -> None:
-        """Wait for the others; at the end, tell what was spent in between."""
+        """Wait for the others; the second call reports the processor time since the first."""
         if self._since is not None:
             self._spent.put(time.process_time() - self._since)
         self._barrier.wait(600)
@@ -162,7 +161,7 @@ def _look(message: Any) -> None:
 
 
 def pull_blocking(job: Job, ready: Start) -> None:
-    """Plain pulls without an event loop."""
+    """Pull without an event loop."""
     with blocking.PullConsumer(job.address, group=job.group) as consumer:
         ready.wait()
         offsets = dict.fromkeys(job.queues, 0)
@@ -185,7 +184,7 @@ def pull_blocking(job: Job, ready: Start) -> None:
 
 
 def pull_trio(job: Job, ready: Start) -> None:
-    """Plain pulls under trio."""
+    """Pull under trio."""
 
     async def work() -> None:
         async with reput_client.PullConsumer(job.address, group=job.group) as consumer:
@@ -212,7 +211,7 @@ def pull_trio(job: Job, ready: Start) -> None:
 
 
 def member_blocking(job: Job, ready: Start) -> None:
-    """A member of the group without an event loop."""
+    """Consume as a member, without an event loop."""
     with blocking.Consumer(job.address, group=job.group, topic=TOPIC, orderly=job.orderly) as consumer:
         while not _is_settled(consumer):
             time.sleep(0.01)
@@ -238,7 +237,7 @@ def member_blocking(job: Job, ready: Start) -> None:
 
 
 def member_trio(job: Job, ready: Start) -> None:
-    """A member of the group under trio."""
+    """Consume as a member, under trio."""
 
     async def work() -> None:
         async with reput_client.Consumer(
@@ -248,7 +247,7 @@ def member_trio(job: Job, ready: Start) -> None:
                 if _is_settled(consumer):
                     break
                 await trio.sleep(0.01)
-            # Beside the loop, which goes on: the others wait for what this member has yet to let go of.
+            # In a task of its own: other members wait for queues that this one has yet to release.
             await trio.to_thread.run_sync(ready.wait)
             left = job.messages
             if job.concurrency:
@@ -281,7 +280,7 @@ def _is_settled(consumer: Any) -> bool:
 
 
 def latency(flush: str, ack: str) -> Callable[[argparse.Namespace], Row]:
-    """One message at a time."""
+    """Measure one message at a time."""
 
     def measure(arguments: argparse.Namespace) -> Row:
         rounds = []
@@ -311,7 +310,7 @@ def _percentiles(latencies_s: list[float]) -> tuple[float, float]:
 
 
 def _put_and_pull(address: str, sends: int, ack: str) -> list[float]:
-    """One client puts a message and then pulls it."""
+    """Put a message and then pull it, with one client."""
     found = []
     body = bytes(SIZE)
     with (
@@ -329,7 +328,7 @@ def _put_and_pull(address: str, sends: int, ack: str) -> list[float]:
 
 
 def _through_a_member(address: str, sends: int, ack: str) -> list[float]:
-    """A member in another process waits for each message; both processes read one clock."""
+    """Send to a member that waits in another process; both processes read the same clock."""
     ours, theirs = multiprocessing.Pipe()
     process = multiprocessing.Process(target=_note_arrivals, args=(address, sends + 200, theirs))
     process.start()

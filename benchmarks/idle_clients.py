@@ -1,10 +1,10 @@
-"""What members cost that wait: memory, descriptors and processor time of a broker with many clients in many groups.
+"""The cost of idle group members: memory, descriptors and processor time of a broker with many clients and groups.
 
     python benchmarks/idle_clients.py --clients 10000 --groups 1000
 
-Each client is one connection that sends a heartbeat for one group, and another one later, as RocketMQ's clients do
-every 30 s. Private memory is RssAnon of the broker's process; the first thousand clients are not counted, for they pay
-for what all share.
+Each client is a connection that sends a heartbeat for one group, and a second one later; RocketMQ's clients send one
+every 30 s. Private memory is RssAnon of the broker's process. The first thousand clients are not counted, because they
+include the shared memory.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _WARM_CLIENTS = 1000
 
 
 class IdleClient:
-    """One member of one group, over a socket of its own."""
+    """A member of a group, with its own connection."""
 
     def __init__(self, address: str, number: int, group: str) -> None:
         host, _, port = address.rpartition(":")
@@ -45,7 +45,7 @@ class IdleClient:
         )
 
     def heartbeat(self) -> None:
-        """Send one and wait for its answer; notifications that come in between are dropped."""
+        """Send a heartbeat and wait for its answer; notifications in between are dropped."""
         self._socket.sendall(self._heartbeat)
         while True:
             for frame in self._reader.receive_data(self._socket.recv(1 << 16)):
@@ -55,12 +55,12 @@ class IdleClient:
                     return
 
     def close(self) -> None:
-        """Hang up."""
+        """Close the connection."""
         self._socket.close()
 
 
 def main() -> None:
-    """Connect, look, send heartbeats, hang up, look again; print what each cost."""
+    """Connect, send heartbeats, disconnect, and print the cost of each."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--clients", type=int, default=9000)
     parser.add_argument("--groups", type=int, default=1000)
@@ -115,7 +115,7 @@ def measure(server: RunningBroker, count: int, groups: int) -> None:
     while server.metric("reput_consumer_members"):
         time.sleep(0.05)
     print(
-        f"all gone {time.perf_counter() - started_at:.1f} s after they began to hang up, "
+        f"all gone {time.perf_counter() - started_at:.1f} s after they started to disconnect, "
         f"{server.cpu_s() - before:.1f} s of processor time; {private_kib() / 1024:.1f} MiB private"
     )
 

@@ -1,4 +1,4 @@
-"""What queues and groups cost a broker that has many of them: private memory and descriptors for each.
+"""The cost of queues and groups: private memory and descriptors of a broker that has many of them.
 
     python benchmarks/many_queues.py --queues 10000 --groups 1000
 
@@ -20,11 +20,11 @@ from servers import RunningBroker, broker
 _QUEUES_A_TOPIC = 1000
 _QUEUES_A_GROUP = 8
 _SETTLE_S = 6.0
-"""Offsets are saved every five seconds; what that takes is over then."""
+"""Seconds to wait until the offsets are saved, which happens every five seconds."""
 
 
 def main() -> None:
-    """Fill a broker with groups, then with queues; print what each cost."""
+    """Fill a broker with groups, then with queues, and print the cost of each."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--queues", type=int, default=10_000)
     parser.add_argument("--groups", type=int, default=1000)
@@ -39,7 +39,7 @@ def main() -> None:
 
 
 def measure_groups(server: RunningBroker, admin: Admin, count: int) -> None:
-    """Print what a group with eight offsets costs, and how long it takes to list them all."""
+    """Print the cost of a group with eight offsets, and the time to list all groups."""
     admin.create_topic("orders", queues=_QUEUES_A_GROUP)
     before = _private_kib(server)
     for number in range(count):
@@ -57,7 +57,7 @@ def measure_groups(server: RunningBroker, admin: Admin, count: int) -> None:
 
 
 def measure_queues(server: RunningBroker, admin: Admin, count: int) -> None:
-    """Print what a queue with a message costs."""
+    """Print the cost of a queue with a message."""
     before, descriptors = _private_kib(server), _descriptors(server)
     with Producer(server.address, group="bench") as producer:
         for first in range(0, count, _QUEUES_A_TOPIC):

@@ -1,4 +1,4 @@
-"""Files and the page cache: drop what it holds of a directory, and see how much of it is there."""
+"""Evict the files of a store from the page cache, load them, and measure how much is cached."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 def drop(root: Path) -> None:
-    """Bring log, queues and index of a store to the disk, and drop them from the page cache; nobody has it open."""
+    """Sync log, queues and index of a store and evict them from the page cache; no process may have them open."""
     for path in _files(root):
         fd = os.open(path, os.O_RDONLY)
         try:
@@ -27,10 +27,10 @@ def drop(root: Path) -> None:
 
 
 def evict(pid: int, root: Path) -> None:
-    """Take what a running broker has mapped of its log out of memory, as the system does when others need memory.
+    """Evict the mapped log of a running broker, as the system does when memory is short.
 
     Raises:
-        OSError: the system does not allow it; it takes root.
+        OSError: this process is not allowed to; it needs root.
     """
     process = os.pidfd_open(pid)
     try:
@@ -48,7 +48,7 @@ def evict(pid: int, root: Path) -> None:
 
 
 def warm(root: Path) -> None:
-    """Read log, queues and index of a store, so that the page cache holds them."""
+    """Read log, queues and index of a store into the page cache."""
     for path in _files(root):
         with path.open("rb", buffering=0) as file:
             while file.read(1 << 20):
@@ -56,7 +56,7 @@ def warm(root: Path) -> None:
 
 
 def resident_share(root: Path) -> float:
-    """Return which part of a store's log the page cache holds (mincore)."""
+    """Return the share of a store's log that is in the page cache (mincore)."""
     pages = held = 0
     for path in _files(root, parts=("commitlog",)):
         size = path.stat().st_size
@@ -67,7 +67,7 @@ def resident_share(root: Path) -> float:
             found = (ctypes.c_ubyte * count)()
             first = ctypes.c_char.from_buffer(mapped)
             failed = _libc.mincore(ctypes.c_void_p(ctypes.addressof(first)), ctypes.c_size_t(size), found)
-            del first  # else the mapping cannot be closed
+            del first  # a mapping with an exported pointer cannot be closed
             if failed:
                 raise OSError(ctypes.get_errno(), "mincore")
             pages += count

@@ -1,8 +1,8 @@
-"""`make bench`: the broker against a bare echo server, same frames, same run, medians of several rounds.
+"""`make bench`: the broker compared with an echo server that gets the same frames; medians of several rounds.
 
-Bodies differ, messages are built inside the timed part, the consumer reads every body and every tag. One client
-process, one server process. Each line names load and durability; the ratio is against the echo server beside it. A
-round that loses or repeats a message, or reads another one than was sent, ends the run without a figure.
+One client process and one server process. Bodies differ, building messages is part of the measured time, and the
+consumer reads every body and tag. Each line names load and durability. A round that loses, repeats or changes a message
+ends the run without a figure.
 """
 
 from __future__ import annotations
@@ -31,22 +31,22 @@ _topics = numbers_from(1)
 
 @dataclass
 class Row:
-    """One line of the table: medians over the rounds, and the median of their ratios."""
+    """A line of the table: medians over the rounds, and the median of their ratios."""
 
     measure: str
     unit: str
     reput: float
     baseline: float | None = None
-    """The same of the echo server, or what `baseline_is` says."""
+    """The echo server's figure, or that of `baseline_is`."""
     baseline_is: str = "echo"
     ratio: float | None = None
     spread: float | None = None
-    """How far Reput's figures of the rounds lie apart, as a share of their median."""
+    """The range of Reput's figures over the rounds, as a share of their median."""
     facts: dict[str, float] = field(default_factory=dict)
 
     @classmethod
     def of_pairs(cls, measure: str, unit: str, pairs: list[tuple[float, float]]) -> Row:
-        """Return the row of rounds, each a figure of Reput and one of the baseline."""
+        """Return the row for rounds, each with a figure of Reput and one of the baseline."""
         ours, theirs = zip(*pairs, strict=True)
         ratio = statistics.median(a / b for a, b in pairs)
         return cls(
@@ -59,7 +59,7 @@ class Row:
         )
 
     def cells(self) -> tuple[str, ...]:
-        """Return the row as the table shows it."""
+        """Return the row's cells as text."""
         baseline = "" if self.baseline is None else figure(self.baseline)
         notes = [] if self.baseline is None or self.baseline_is == "echo" else [f"echo: {self.baseline_is}"]
         if self.spread is not None and self.spread > NOISY_SPREAD:
@@ -78,7 +78,7 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Scene:
-    """What measurements against the echo server share: both servers run throughout, only one is busy at a time."""
+    """The two servers that are compared. Both run all the time; only one is busy at a time."""
 
     server: RunningBroker
     echo: EchoClient
@@ -86,11 +86,11 @@ class Scene:
     scale: float
 
     def pairs(self, measure: Callable[[str], tuple[float, float]]) -> list[tuple[float, float]]:
-        """Run the rounds, each with a topic of its own."""
+        """Run the rounds, each with a new topic."""
         return [measure(new_topic(self.server)) for _ in range(self.rounds)]
 
     def blocks(self, full: int) -> int:
-        """Return how many messages to send: a share of `full`, in whole blocks."""
+        """Return the number of messages to send: a share of `full`, in whole blocks."""
         return max(1, int(full * self.scale) // BATCH) * BATCH
 
 
@@ -104,7 +104,7 @@ def main() -> None:
         default=0.1,
         help="share of the full number of messages (0.1; 1 is 400,000 a round, a million in memory)",
     )
-    parser.add_argument("--only", choices=sorted({**AGAINST_ECHO, **ALONE}), help="one measurement alone")
+    parser.add_argument("--only", choices=sorted({**AGAINST_ECHO, **ALONE}), help="run only this measurement")
     parser.add_argument("--json", action="store_true")
     arguments = parser.parse_args()
     started_at = time.perf_counter()
@@ -136,7 +136,7 @@ def main() -> None:
 
 
 def latency(scene: Scene) -> Row:
-    """One message in flight."""
+    """Measure one message in flight."""
     count = max(200, int(4_000 * scene.scale))
 
     def measure(topic: str) -> tuple[float, float]:
@@ -149,7 +149,7 @@ def latency(scene: Scene) -> Row:
 
 
 def pipelined_singles(scene: Scene) -> Row:
-    """One message a frame, many frames in flight, no linger."""
+    """Measure one message per frame, many frames in flight, without linger."""
     count = int(100_000 * scene.scale)
 
     def measure(topic: str) -> tuple[float, float]:
@@ -162,12 +162,12 @@ def pipelined_singles(scene: Scene) -> Row:
 
 
 def blocks(scene: Scene) -> Row:
-    """Blocks of 64 messages, several on the way; each message an object."""
+    """Measure blocks of 64 message objects, several in flight."""
     return _blocks("blocks of 64", scene, many=False)
 
 
 def many(scene: Scene) -> Row:
-    """The same blocks made of bodies by `send_many`."""
+    """Measure the same blocks, made from bodies by `send_many`."""
     return _blocks("blocks of 64 by send_many", scene, many=True)
 
 
@@ -192,7 +192,7 @@ def _blocks(name: str, scene: Scene, *, many: bool) -> Row:
 
 
 def pull(scene: Scene) -> Row:
-    """Pull what blocks have put; every body and tag is read."""
+    """Measure pulls of blocks; every body and tag is read."""
     count = scene.blocks(400_000)
 
     def measure(topic: str) -> tuple[float, float]:
@@ -210,7 +210,7 @@ def pull(scene: Scene) -> Row:
 
 
 def flushed_share(rounds: int, scale: float) -> Row:
-    """64 sends in flight: flushed against page_cache under SYNC_FLUSH, and how many acks one sync released."""
+    """Compare `flushed` with `page_cache` under SYNC_FLUSH, 64 sends in flight; counts the acks of each sync."""
     count = int(40_000 * scale)
     pairs, acks = [], []
     with broker("sync") as server:
@@ -239,7 +239,7 @@ def _flushes(server: RunningBroker) -> tuple[float, float]:
 
 
 def file_waits(rounds: int, scale: float) -> Row:
-    """Puts that waited for a file of the log, while the log crosses from file to file as fast as it can be written."""
+    """Count the puts that waited for a new log file, writing as fast as possible to small files."""
     count = max(1, int(400_000 * scale) // BATCH) * BATCH
     waits = []
     with broker("async", STORE__COMMIT_LOG_FILE_SIZE=f"{FILE_MIB}MiB") as server:
@@ -260,7 +260,7 @@ def file_waits(rounds: int, scale: float) -> Row:
 
 
 def idle(rounds: int, scale: float) -> Row:
-    """An empty broker that nobody talks to."""
+    """Measure an empty broker without clients."""
     starts, memory_mib, cpu = [], [], []
     for _ in range(min(rounds, 3)):
         with broker("sync") as server:
@@ -282,7 +282,7 @@ def idle(rounds: int, scale: float) -> Row:
 
 
 def memory(_: int, scale: float) -> Row:
-    """Private memory after messages in and out: a million at full scale."""
+    """Measure private memory after messages were produced and consumed: a million at full scale."""
     count = max(1, int(1_000_000 * scale) // BATCH) * BATCH
     with broker("async") as server:
         topic = new_topic(server)
@@ -302,7 +302,7 @@ def memory(_: int, scale: float) -> Row:
 
 
 def new_topic(server: RunningBroker) -> str:
-    """Make a topic with a queue for each of `QUEUES`."""
+    """Create a topic with `QUEUES`."""
     topic = f"bench{next(_topics)}"
     with Admin(server.address) as admin:
         admin.create_topic(topic, queues=len(QUEUES))
@@ -310,10 +310,10 @@ def new_topic(server: RunningBroker) -> str:
 
 
 def produce(plan: BenchPlan) -> ClientResult:
-    """Send, and count what the broker has then.
+    """Send, and compare the number of stored messages.
 
     Raises:
-        SystemExit: a message too few or too many.
+        SystemExit: a message is missing or was stored twice.
     """
     result = run_producer(plan, 0)
     sent = plan.messages + plan.warmup
@@ -323,17 +323,17 @@ def produce(plan: BenchPlan) -> ClientResult:
             stored = sum(admin.max_offset(plan.topic, queue_id) for queue_id in QUEUES)
             if stored >= sent or time.perf_counter() > deadline:
                 break
-            time.sleep(0.01)  # at `page_cache` the answer comes before the message can be read
+            time.sleep(0.01)  # a `page_cache` answer comes before the message is dispatched
     if stored != sent:
         raise SystemExit(f"no figure: {sent} messages were sent, {stored} are stored")
     return result
 
 
 def consume(plan: BenchPlan) -> ClientResult:
-    """Read everything, and count it.
+    """Read everything, and compare the number of messages.
 
     Raises:
-        SystemExit: a message too few, too many or of another tag.
+        SystemExit: a message is missing, was read twice, or has another tag.
     """
     result = run_consumer(plan, 0)
     if result.messages != plan.messages or result.errors:

@@ -1,8 +1,7 @@
-"""What throughput and cost depend on: `make bench-scaling`.
+"""`make bench-scaling`: how throughput and cost depend on connections, queues, message size and store size.
 
-Along each axis one thing grows and all else stays: connections (one message in flight on each), queues of a topic,
-message size, size of the store. One client process, one broker process, `page_cache` under ASYNC_FLUSH. The processor
-time of both for each message says more than the rate where others use the machine.
+One of these grows at a time; each connection has one message in flight. One client process, one broker process,
+`page_cache` under ASYNC_FLUSH. On a busy machine, processor time per message tells more than the rate.
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ _topics = numbers_from(1)
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """One point of a curve."""
+    """A point of a curve."""
 
     axis: str
     x: float
@@ -45,24 +44,24 @@ class Point:
     rate: float
     mb_per_s: float
     broker_us: float
-    """Processor time of the broker for a message."""
+    """Processor time of the broker per message."""
     client_us: float
     note: str = ""
 
     def cells(self) -> tuple[str, ...]:
-        """Return the point as the table shows it."""
+        """Return the point's cells as text."""
         figures = (self.rate, self.mb_per_s, self.broker_us, self.client_us)
         return (self.axis, self.name, *map(figure, figures), self.note)
 
 
 def main() -> None:
-    """Measure along every axis, print the table, draw the curves if asked to."""
+    """Measure along every axis, print the table, and draw the curves with --write."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--seconds", type=float, default=4.0, help="for each point, about (4)")
     parser.add_argument("--gib", type=float, default=1.0, help="the largest store (1); takes as much disk")
-    parser.add_argument("--only", choices=sorted(AXES), help="one axis alone")
+    parser.add_argument("--only", choices=sorted(AXES), help="run only this axis")
     parser.add_argument("--write", type=Path, help="a directory for the curves: scaling-AXIS.svg")
     parser.add_argument("--json", action="store_true")
     arguments = parser.parse_args()
@@ -84,7 +83,7 @@ def _draw(points: list[Point], directory: Path) -> None:
     directory.mkdir(parents=True, exist_ok=True)
     for axis in dict.fromkeys(point.axis for point in points):
         own = [point for point in points if point.axis == axis]
-        # Messages of several sizes compare by what a KiB of them costs.
+        # Messages of different sizes are compared by their cost per KiB.
         shares = [point.x / KIB if axis == "message size" else 1.0 for point in own]
         write_curves(
             directory / f"scaling-{axis.replace(' ', '-')}.svg",
@@ -102,7 +101,7 @@ def _draw(points: list[Point], directory: Path) -> None:
 
 
 def connections(seconds: float, _: float) -> Iterable[Point]:
-    """As many producers of one event loop, each with a connection of its own and one message in flight."""
+    """Measure producers in one event loop, each with its own connection and one message in flight."""
     with broker("async") as server:
         for number in CONNECTIONS:
             topic = _new_topic(server, 4)
@@ -151,7 +150,7 @@ async def _send_on(
 
 
 def queues(seconds: float, _: float) -> Iterable[Point]:
-    """Blocks of 64 messages, each to the next queue of a topic."""
+    """Measure blocks of 64 messages, each to the next queue of a topic."""
     for number in QUEUES:
         with broker("async") as server:
             topic = _new_topic(server, number)
@@ -167,7 +166,7 @@ def queues(seconds: float, _: float) -> Iterable[Point]:
 
 
 def sizes(seconds: float, _: float) -> Iterable[Point]:
-    """Blocks of 64 messages, or 1 MiB if that is less."""
+    """Measure blocks of 64 messages, or of 1 MiB if that is less."""
     with broker("async") as server:
         for size in SIZES:
             topic = _new_topic(server, 4)
@@ -183,7 +182,7 @@ def sizes(seconds: float, _: float) -> Iterable[Point]:
 
 
 def store(seconds: float, gib: float) -> Iterable[Point]:
-    """Blocks of 64 messages on top of a store that doubles; then it is read from its beginning, and started again."""
+    """Measure blocks of 64 messages in a store that doubles; it is then read from the start, and opened again."""
     whole = int(gib * (1 << 30))
     steps = [step for step in (whole >> 3, whole >> 2, whole >> 1, whole) if step >= 1 << 26]
     with tempfile.TemporaryDirectory(prefix="reput-scaling-") as name:
@@ -238,12 +237,10 @@ def _timed(
     send: Callable[[Callable[[], None]], tuple[int, float]],
     note: Callable[[], str] = str,
 ) -> Point:
-    """Do `send`, which calls back when it begins and returns how many messages it sent in how many seconds.
-
-    What the broker has then is counted.
+    """Call `send`, which calls back when it starts and returns the number of messages and seconds.
 
     Raises:
-        SystemExit: a message too few or too many.
+        SystemExit: a message is missing in the broker, or was stored twice.
     """
     before = _stored(server)
     broker_s = client_s = 0.0
@@ -263,7 +260,7 @@ def _timed(
 
 
 def _greetings(axis: str, x: float) -> int:
-    """How many messages a measurement sends before it counts."""
+    """Return the number of messages sent before the measurement."""
     return int(x) if axis == "connections" else 0
 
 

@@ -1,4 +1,4 @@
-"""The processes that are measured: a broker with a fresh directory, and the echo server."""
+"""The measured processes: a broker with a new directory, and the echo server."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _READY_DEADLINE_S = 30.0
 
 @dataclass(frozen=True, slots=True)
 class RunningBroker:
-    """A broker process: where it answers, and what the system says about it."""
+    """A broker process: its addresses, metrics, memory and processor time."""
 
     pid: int
     address: str
@@ -42,7 +42,7 @@ class RunningBroker:
         )
 
     def histogram(self, name: str) -> dict[float, float]:
-        """Return how many observations were at most each upper bound."""
+        """Return the number of observations up to each upper bound."""
         with urllib.request.urlopen(f"{self.http}/metrics", timeout=5.0) as answer:
             lines = answer.read().decode().splitlines()
         start = f'{name}_bucket{{le="'
@@ -57,7 +57,7 @@ class RunningBroker:
         raise KeyError(field)
 
     def loop_faults(self) -> int:
-        """Return how often the thread of the event loop has waited for the disk because memory was not there."""
+        """Return the number of major page faults of the event loop's thread, each a wait for the disk."""
         fields = Path(f"/proc/{self.pid}/task/{self.pid}/stat").read_text().rsplit(")", 1)[1].split()
         return int(fields[9])
 
@@ -79,7 +79,7 @@ def broker(flush: str, **options: str) -> Iterator[RunningBroker]:
 
 @contextmanager
 def broker_on(directory: Path, flush: str, **options: str) -> Iterator[RunningBroker]:
-    """Do the same on a directory that stays."""
+    """Run `reput serve` on a directory that is kept."""
     port, http_port = _free_port(), _free_port()
     arguments = ["serve", "--data-dir", str(directory), "--port", str(port), "--http-port", str(http_port)]
     started_at = time.perf_counter()

@@ -1,7 +1,7 @@
-"""Ways of doing the same, run in turn, every run's rows counted; and the table of what came of it.
+"""Run several ways of doing the same alternately, check the rows of every run, and print a table of ratios.
 
-Only ratios of one run mean something on another machine. They are taken round by round, so that whatever else the
-machine does meets both sides; a ratio that varies by more than a fifth between rounds is marked.
+Only ratios within one run can be compared across machines. They are taken in each round, so that other load affects
+both sides; a ratio that varies by more than a fifth between rounds is marked.
 """
 
 from __future__ import annotations
@@ -15,32 +15,32 @@ from spark_processes import WorkerMemory, cpu_s
 
 NOISY = 0.2
 Counted = int | Callable[[], int]
-"""How many rows were seen; or what looks that up, which is not part of what is measured."""
+"""The number of rows seen, or a function that returns it outside of the measured time."""
 Way = Callable[[], Counted]
-"""Does something once, and returns the rows that it has seen."""
+"""Runs once, and returns the rows that it has seen."""
 
 
 class LostRows(Exception):
-    """A way did not see the rows that there are: what it took says nothing."""
+    """A run has not seen all rows, so it gives no figure."""
 
 
 class Spent(NamedTuple):
-    """What one run took, in seconds."""
+    """The time of one run, in seconds."""
 
     wall: float
     cpu: float
-    """Of the JVMs and all Python workers, and of this process; of a broker only if it is a thread of this one."""
+    """CPU of the JVMs, the Python workers and this process; of a broker only if it is a thread of this process."""
 
 
 class Line(NamedTuple):
-    """One line of the table."""
+    """A line of the table."""
 
     name: str
     unit: str
     ours: float
     baseline: float | None = None
     ratios: Sequence[float] = ()
-    """Of each round: how many times as fast as the baseline, or with `at_most` as slow."""
+    """Ratio of each round: the speed relative to the baseline, or with `at_most` the figure itself."""
     cpu_ratio: float | None = None
     goal: float | None = None
     floor: float | None = None
@@ -51,11 +51,11 @@ class Line(NamedTuple):
 
 
 class Turns:
-    """Runs ways in turn.
+    """Runs several ways alternately.
 
     Args:
-        rounds: how often each, after a first time that starts workers and does not count.
-        memory: looks at the workers after each run.
+        rounds: number of runs of each, after a first one that starts workers and is not counted.
+        memory: measures the workers after each run.
     """
 
     def __init__(self, rounds: int, memory: WorkerMemory) -> None:
@@ -63,15 +63,15 @@ class Turns:
         self._memory = memory
 
     def take(self, rows: int, ways: Mapping[str, Way], but: int = 0) -> dict[str, list[Spent]]:
-        """Return what each round of each way took.
+        """Return the times of each way's rounds.
 
         Args:
-            rows: what each has to see.
+            rows: the number of rows that each run has to see.
             ways: by name.
-            but: a process whose CPU does not count.
+            but: a process whose CPU is not counted.
 
         Raises:
-            LostRows: a way saw more rows, or fewer.
+            LostRows: a run saw more rows, or fewer.
         """
         spent: dict[str, list[Spent]] = {name: [] for name in ways}
         for number in range(self.rounds + 1):
@@ -92,7 +92,7 @@ class Turns:
 def compared(
     name: str, rows: int, ours: Sequence[Spent], baseline: Sequence[Spent], *, cores: int = 1, **bounds: Any
 ) -> Line:
-    """Return a line of rows per second, each of `cores` cores for ours."""
+    """Return a line of rows per second; ours is divided by `cores`."""
     ratios = [base.wall / mine.wall / cores for mine, base in zip(ours, baseline, strict=True)]
     cpu = [base.cpu / mine.cpu for mine, base in zip(ours, baseline, strict=True)]
     return Line(
@@ -117,7 +117,7 @@ HEADINGS = ("", "unit", "ours", "baseline", "ratio", "ratio, CPU", "goal", "floo
 
 
 def cells(line: Line) -> tuple[str, ...]:
-    """Return what stands in a line of the table."""
+    """Return the cells of a line as text."""
     ratio = statistics.median(line.ratios) if line.ratios else None
     spread = line.spread
     if ratio is not None:
@@ -145,7 +145,7 @@ def cells(line: Line) -> tuple[str, ...]:
 
 
 def _verdict(line: Line, held: float) -> str:
-    assert line.goal is not None, "asked for where there is one"
+    assert line.goal is not None, "called only for lines with a goal"
     if line.at_most:
         return "reached" if held <= line.goal else "missed"
     if held >= line.goal:
@@ -154,7 +154,7 @@ def _verdict(line: Line, held: float) -> str:
 
 
 def print_table(lines: Sequence[Line]) -> None:
-    """Print all lines, as a table of Markdown."""
+    """Print all lines as a Markdown table."""
     rows = [HEADINGS, *map(cells, lines)]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     for number, row in enumerate(rows):

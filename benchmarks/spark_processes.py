@@ -1,4 +1,4 @@
-"""What the processes of Spark use: CPU of all of them, private memory of the Python workers."""
+"""The CPU time of Spark's processes, and the private memory of its Python workers."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _GONE = (FileNotFoundError, ProcessLookupError)
 
 
 def descendants(pid: int, but: int = 0) -> Iterator[int]:
-    """Yield a process's children, theirs, and so on; without `but` and what is below it."""
+    """Yield all descendants of a process, without `but` and its descendants."""
     with contextlib.suppress(*_GONE):
         for task in list(Path(f"/proc/{pid}/task").glob("*/children")):
             for child in map(int, task.read_text().split()):
@@ -22,11 +22,7 @@ def descendants(pid: int, but: int = 0) -> Iterator[int]:
 
 
 def cpu_s(but: int = 0) -> float:
-    """CPU seconds that this process's children have used so far, those that have ended included.
-
-    Args:
-        but: a child that does not count: the broker.
-    """
+    """Return the CPU seconds of this process's descendants, including those that have ended, without child `but`."""
     total = 0
     for pid in descendants(os.getpid(), but):
         with contextlib.suppress(*_GONE):
@@ -36,15 +32,15 @@ def cpu_s(but: int = 0) -> float:
 
 
 class WorkerMemory:
-    """The most private memory (RssAnon) that any Python worker of Spark was seen to have."""
+    """The highest private memory (RssAnon) seen in a Python worker of Spark."""
 
     def __init__(self) -> None:
         self.most_mib = 0.0
         self.workers = 0
-        """How many there were at once at most."""
+        """The highest number of workers at a time."""
 
     def look(self) -> None:
-        """Look at the workers that there are now."""
+        """Measure the current workers."""
         found = []
         for pid in descendants(os.getpid()):
             with contextlib.suppress(*_GONE):

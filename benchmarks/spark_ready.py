@@ -1,4 +1,4 @@
-"""A Python source whose micro-batches are ready before they are asked for: what Spark takes for any Python source."""
+"""A Python source whose micro-batches cost nothing to make: the overhead that Spark has with any Python source."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ _CACHE: list[Any] = []
 
 
 class ReadyReader(DataSourceStreamReader):
-    """Counts on, and yields the same batch each time."""
+    """Yields the same batch each time."""
 
     def __init__(self, schema: Any) -> None:
         self._schema = schema
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 (Spark's name)
-        """Begin."""
+        """Return the start."""
         return {"rows": 0}
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
@@ -29,7 +29,7 @@ class ReadyReader(DataSourceStreamReader):
         return ReadMaxRows(BATCH_ROWS)
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802, ARG002
-        """Go on by one batch."""
+        """Return the end of the next batch."""
         return {"rows": start["rows"] + BATCH_ROWS}
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:  # noqa: ARG002
@@ -37,7 +37,7 @@ class ReadyReader(DataSourceStreamReader):
         return [InputPartition(0)]
 
     def read(self, partition: InputPartition) -> Iterator[Any]:  # noqa: ARG002
-        """Yield the batch, which a worker makes once."""
+        """Yield the batch, which each worker makes once."""
         if not _CACHE:
             _CACHE.append(_ready_batch(self._schema))
         yield _CACHE[0]

@@ -1,11 +1,11 @@
-"""`make bench-spark`: the pipeline on Spark against what it is to be compared with, as one table of ratios.
+"""`make bench-spark`: the pipeline on Spark, as one table of ratios.
 
     python benchmarks/spark_run.py [--messages 300000] [--size 300] [--rounds 3] [--cores 2]
         [--only scan,stream,parts,sink,archive,audit,memory,workers]
 
-Everything runs in one session, both sides of a ratio in turn; only ratios are meant to be carried to another machine.
-`ratio` is of the clock, `ratio, CPU` of the CPU seconds of Spark and its workers, which another user of the machine
-changes less. A run whose rows do not come out even has no figure, and ends the program with 1.
+Everything runs in one session, both sides of a ratio alternately; only ratios can be compared across machines. `ratio`
+is of elapsed time, `ratio, CPU` of the CPU seconds of Spark and its workers, which other load on the machine changes
+less. A run that loses rows has no figure, and the program then exits with 1.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -29,11 +30,13 @@ from reput_pipeline.data_source import register
 from reput_pipeline.spark.session import make_session
 from servers import broker
 from spark_jobs import JobBench
-from spark_measure import Line, LostRows, Turns, print_table
+from spark_measure import Line, LostRows, Turns, Way, per_cpu_second, print_table
 from spark_processes import WorkerMemory
 from spark_sink import SinkBench
-from spark_source import LOG_FILE_BYTES, SourceBench, fill
-from spark_workers import measure_workers
+from spark_source import LOG_FILE_BYTES, TOPIC, SourceBench, fill, read_through
+
+sys.path.append(str(Path(__file__).resolve().parents[1] / "tests"))
+from spark_cluster import SparkCluster
 
 MEASURES = ("scan", "stream", "parts", "sink", "archive", "audit", "memory", "workers")
 WORKER_MIB = 200.0
@@ -47,12 +50,12 @@ def main() -> None:
     arguments.add_argument("--size", type=int, default=300, help="bytes of a body, about")
     arguments.add_argument("--rounds", type=int, default=3)
     arguments.add_argument("--cores", type=int, default=os.cpu_count() or 1, help="tasks at once")
-    arguments.add_argument("--only", default=",".join(MEASURES), help="measurements, with commas")
+    arguments.add_argument("--only", default=",".join(MEASURES), help="measurements, separated by commas")
     given = arguments.parse_args()
     only = given.only.split(",")
     if unknown := sorted(set(only) - set(MEASURES)):
         arguments.error(f"no measurement {unknown[0]!r}; there are {', '.join(MEASURES)}")
-    # The sink that only receives is a class of this directory, and the workers have to find it.
+    # The workers have to import the baseline's sink from this directory.
     os.environ["PYTHONPATH"] = os.pathsep.join(
         (str(Path(__file__).resolve().parent), os.environ.get("PYTHONPATH", ""))
     ).rstrip(os.pathsep)
@@ -72,7 +75,7 @@ def main() -> None:
 
 
 class Bench:
-    """One run: the lines so far, and what was lost."""
+    """A run of the benchmark: the lines so far, and the lost rows."""
 
     def __init__(self, root: Path, given: argparse.Namespace) -> None:
         self.lines: list[Line] = []
@@ -83,7 +86,7 @@ class Bench:
         self._turns = Turns(given.rounds, self._memory)
 
     def run(self, only: list[str]) -> None:
-        """Measure what is wanted."""
+        """Run the measurements named in `only`."""
         given, root = self._given, self._root
         fill(root / "store", given.messages, given.size)
         if set(only) - {"workers"}:
@@ -143,6 +146,37 @@ class Bench:
             yield serving.address
         finally:
             serving.stop()
+
+
+def measure_workers(root: Path, address: str, messages: int, turns: Turns) -> Iterator[Line]:
+    """Measure rows per CPU second on a standalone master with two workers, on loopback.
+
+    No other session may be active.
+
+    Args:
+        root: has the directory `store`; the cluster's logs are next to it.
+        address: of a broker that serves the directory.
+        messages: number of messages in it.
+        turns: runs the measurements.
+    """
+    with SparkCluster(root / "cluster") as cluster:
+        conf = {"spark.executor.memory": "1g", "spark.driver.host": "127.0.0.1"}
+        spark = make_session("bench", master=cluster.master, conf=conf, quiet=True)
+        try:
+            sources = {
+                "offline, 2 workers": {"path": str(root / "store")},
+                "live, 2 workers, broker included": {"nameServer": address},
+            }
+            ways: dict[str, Way] = {
+                name: partial(
+                    read_through, spark.read.format("reput").options(subscribe=TOPIC, **options).load
+                )
+                for name, options in sources.items()
+            }
+            for name, spent in turns.take(messages, ways).items():
+                yield per_cpu_second(name, messages, spent)
+        finally:
+            spark.stop()
 
 
 if __name__ == "__main__":

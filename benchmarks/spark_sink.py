@@ -1,7 +1,7 @@
-"""The Spark sink against a sink that does nothing but receive Arrow. A part of `spark_run.py`.
+"""The Spark sink, compared with a sink that only receives Arrow batches; a part of `spark_run.py`.
 
-The broker is a process of its own, which syncs its log; its CPU counts in no figure but the one that says so. What a
-commit costs other producers is measured by `spark_producer.py`.
+The broker is a process of its own that syncs its log. Its CPU is included only in figures that say so. `stalls.py`
+measures what the sink costs another producer.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ QUEUES = 8
 
 
 class NothingWriter(DataSourceArrowWriter):
-    """Receives Arrow, and that is all."""
+    """Only receives Arrow batches."""
 
     def __init__(self, rows: int) -> None:
         self._rows = rows
@@ -39,14 +39,14 @@ class NothingWriter(DataSourceArrowWriter):
 
 
 class Received(WriterCommitMessage):
-    """How many rows a task has received."""
+    """The number of rows that a task has received."""
 
     def __init__(self, rows: int) -> None:
         self.rows = rows
 
 
 class NothingSource(DataSource):
-    """The format with that writer; the option `rows` says how many have to come."""
+    """The format of that writer; the option `rows` is the expected number of rows."""
 
     @classmethod
     def name(cls) -> str:
@@ -63,10 +63,10 @@ class SinkBench:
 
     Args:
         spark: the session.
-        broker: empty, to write to.
-        messages: how many, each time.
+        broker: an empty broker.
+        messages: number of messages of each run.
         size: bytes of a body.
-        turns: runs them.
+        turns: runs the measurements.
     """
 
     def __init__(self, spark: Any, broker: RunningBroker, messages: int, size: int, turns: Turns) -> None:
@@ -78,7 +78,7 @@ class SinkBench:
         self._published = 0
 
     def sink(self) -> Iterator[Line]:
-        """The same frame to each sink."""
+        """Measure writing the same DataFrame to each sink."""
         self._spark.dataSource.register(NothingSource)
         with Admin(self._broker.address) as admin:
             admin.create_topic(TOPIC, queues=QUEUES)
@@ -97,7 +97,7 @@ class SinkBench:
 
     def _writer(self) -> Any:
         rows = self._spark.range(0, self._messages, 1, os.cpu_count()).selectExpr(
-            # One literal and one copy: a body that costs Spark much to make would hide what the sink costs.
+            # Cheap to make, so that Spark's own work does not hide the cost of the sink.
             f"concat(CAST(id AS STRING), '{'x' * self._size}') AS body",
             "concat('t', id % 5) AS tags",
             "concat('k', id) AS keys",

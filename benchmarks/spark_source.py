@@ -1,4 +1,4 @@
-"""The Spark source against Spark's own zstd Parquet read of the same rows, and micro-batches against its rate source.
+"""The Spark source, compared with Spark's reading of the same rows from zstd Parquet and with its rate source.
 
 A part of `spark_run.py`. Bodies are pieces of the standard library's source text.
 """
@@ -29,14 +29,14 @@ NINE = (
     "topic string, queueId int, queueOffset long, keys string, tags string, body binary, "
     "bornTimestamp timestamp, storeTimestamp timestamp, physicalOffset long"
 )
-"""What most queries ask for: everything but the map of all properties, which costs both sides most, and rarities."""
+"""The columns of most queries; without the properties, the most expensive ones on both sides, and rare ones."""
 _FIRST_BATCHES = 5
 _BATCHES = 25
 _PATIENCE_S = 120.0
 
 
 def fill(root: Path, messages: int, size: int, file_bytes: int = LOG_FILE_BYTES) -> None:
-    """Make a store with so many messages in some queues, blocks of them in turn; its log has files of one size."""
+    """Create a store with `messages` messages, in blocks to alternating queues."""
     text = b"".join(path.read_bytes() for path in sorted(Path(sysconfig.get_path("stdlib")).glob("*.py")))
     store = opened(options_for(root, file_size=file_bytes))
     for start in range(0, messages, BLOCK):
@@ -66,7 +66,7 @@ def fill(root: Path, messages: int, size: int, file_bytes: int = LOG_FILE_BYTES)
 
 
 def read_through(make: Callable[[], Any]) -> int:
-    """Plan a frame, read it, throw it away; return how many rows it had."""
+    """Plan and read a DataFrame; return its number of rows."""
     from pyspark.sql import Observation
     from pyspark.sql.functions import count, lit
 
@@ -81,10 +81,10 @@ class SourceBench:
 
     Args:
         spark: the session.
-        root: holds the directory `store`; Parquet and checkpoints go beside it.
-        address: of a broker that serves that directory.
-        messages: how many there are.
-        turns: runs them.
+        root: has the directory `store`; Parquet and checkpoints are next to it.
+        address: of a broker that serves the directory.
+        messages: number of messages in it.
+        turns: runs the measurements.
     """
 
     def __init__(self, spark: Any, root: Path, address: str, messages: int, turns: Turns) -> None:
@@ -100,7 +100,7 @@ class SourceBench:
         return (reader.schema(schema) if schema else reader).load()
 
     def scan(self) -> Iterator[Line]:
-        """Read everything and throw it away."""
+        """Measure reading everything."""
         parquet = str(self._root / "rows.parquet")
         self._frame(**self._offline).write.option("compression", "zstd").parquet(parquet)
         ways: dict[str, Way] = {
@@ -133,7 +133,7 @@ class SourceBench:
         yield per_cpu_second("live source, broker included", rows, spent["live"])
 
     def parts(self) -> Iterator[Line]:
-        """Rows per CPU second by the number of partitions."""
+        """Measure rows per CPU second by the number of partitions."""
         ways: dict[str, Way] = {
             f"offline, {parts} partition{'s'[: parts > 1]}": partial(
                 read_through, partial(self._frame, **self._offline, minPartitions=str(parts))
@@ -144,7 +144,7 @@ class SourceBench:
             yield per_cpu_second(name, self._messages, spent)
 
     def stream(self) -> Iterator[Line]:
-        """Micro-batches of 1,000 rows in one partition, beside those of Spark's rate source."""
+        """Measure micro-batches of 1,000 rows in one partition, compared with Spark's rate source."""
         ours = self._spark.readStream.format("reput").options(
             **self._live, startingOffsets="earliest", maxOffsetsPerTrigger=str(BATCH_ROWS), minPartitions="1"
         )
@@ -174,14 +174,16 @@ class SourceBench:
             )
 
     def _batches(self, reader: Any, checkpoint: Path) -> list[float]:
-        """Return how long each of some micro-batches took, in ms, the first ones left out."""
+        """Return the times of micro-batches in ms, without the first ones."""
         query = reader.load().writeStream.format("noop").option("checkpointLocation", str(checkpoint)).start()
         until = time.monotonic() + _PATIENCE_S
         while query.lastProgress is None or query.lastProgress["batchId"] < _BATCHES:
             if time.monotonic() > until:
                 raise LostRows(f"{_BATCHES} micro-batches took more than {_PATIENCE_S:.0f} s")
             time.sleep(0.1)
-        self._spark.sparkContext.setLogLevel("OFF")  # the batch that is cut short is no error
+        self._spark.sparkContext.setLogLevel(
+            "OFF"
+        )  # stopping the query interrupts a batch, which is not an error
         query.stop()
         self._spark.sparkContext.setLogLevel("ERROR")
         batches = [progress for progress in query.recentProgress if progress["numInputRows"]][_FIRST_BATCHES:]
@@ -193,7 +195,7 @@ class SourceBench:
 
 
 def _planned(source: Any) -> int:
-    """How many rows a micro-batch is to have; the live source rounds the shares of queues down."""
+    """Return the expected rows of a micro-batch; the live source rounds the shares of queues down."""
     start, end = json.loads(source["startOffset"]), json.loads(source["endOffset"])
     if "topics" not in end:
         return BATCH_ROWS

@@ -1,11 +1,10 @@
-"""Does anybody stall anybody: `make bench-stalls`.
+"""`make bench-stalls`: whether the work of one client delays another.
 
-A producer sends 1 KiB messages at fixed times, one after the other, `page_cache` under ASYNC_FLUSH; each latency counts
-from when its message was due (no coordinated omission). In each round it runs alone and at once again beside a client
-that does what might hold the broker up; the ratio is that of the two, its median over the rounds is what is to be
-within 3. Every client is a process of its own. What takes processor time, not waiting, shows where the same is done
-with everything in memory. Also printed: how late the broker's event loop was, how often its thread waited for a page
-from the disk, and how much of a store that is read from its beginning was in memory before and after.
+A producer sends 1 KiB messages at fixed times, one after the other, `page_cache` under ASYNC_FLUSH. A latency counts
+from when its message was due (no coordinated omission). In each round the producer runs alone, and then together with
+a client that may hold up the broker; the goal is a median ratio of the two p99 of at most 3. Every client is a process.
+Cases with everything in memory show the cost of processor time without waiting. Also printed: how late the event loop
+was, how often its thread waited for the disk, and how much of the store that is read was in memory before and after.
 """
 
 from __future__ import annotations
@@ -17,6 +16,7 @@ import multiprocessing
 import statistics
 import tempfile
 import time
+import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, astuple, dataclass
@@ -27,6 +27,9 @@ from typing import Literal
 import page_cache
 from reput_cli.bench_clients import Payloads, host_facts, percentile
 from reput_client.blocking import Admin, Message, Producer, PullConsumer
+from reput_client.blocking.bulk import BatchWriter
+from reput_client.produce.batch_writer import StagingScope
+from reput_protocol.record.put_block import encode_put_block
 from servers import RunningBroker, broker_on
 from tables import NOISY_SPREAD, aligned, figure, spread_of
 
@@ -37,6 +40,7 @@ OLD_QUEUES = 4
 FILE_MIB = 64
 SMALL_FILE_MIB = 4
 MANY_TOPICS, QUEUES_A_TOPIC = 100, 100
+BLOCK, BATCH_BLOCKS = 256, 100
 _PART = 1_000
 _GOAL = 3.0
 _DELAY = "reput_event_loop_delay_seconds"
@@ -46,10 +50,10 @@ Disturb = Callable[[str, Connection], None]
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """Something that goes on beside the producer.
+    """The work of the other client.
 
-    `memory` is what is in memory of the store that is read: `warm` all of it, `cold` nothing since before the broker
-    was started, `evicted` nothing of what this broker has written: others needed the memory.
+    `memory` is the state of the store that is read: `warm` is in the page cache; `cold` was evicted before the broker
+    started; `evicted` was evicted while the broker has it mapped, as when memory is short.
     """
 
     title: str
@@ -60,28 +64,28 @@ class Case:
 
 @dataclass(frozen=True, slots=True)
 class Times:
-    """How long messages took, in milliseconds, and how the event loop was meanwhile."""
+    """Latencies in milliseconds, and the state of the event loop meanwhile."""
 
     p50: float
     p99: float
     most: float
     loop_late: float
-    """It was late by at most this, a bound of its histogram."""
+    """Upper bound of its lateness, from its histogram."""
     loop_faults: int
 
 
 @dataclass(frozen=True, slots=True)
 class Round:
-    """One round of a case."""
+    """A round of a case."""
 
     alone: Times
     beside: Times
     done: str
-    """What the other did meanwhile."""
+    """The work of the other client meanwhile, as text."""
 
     @property
     def ratio(self) -> float:
-        """How many times as long the slowest hundredth took."""
+        """The ratio of the two p99."""
         return self.beside.p99 / self.alone.p99
 
 
@@ -91,12 +95,10 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--rate", type=int, default=250, help="messages a second (250)")
-    parser.add_argument("--seconds", type=float, default=4.0, help="alone, and beside, in each round (4)")
+    parser.add_argument("--seconds", type=float, default=4.0, help="alone, and together, in each round (4)")
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument(
-        "--mib", type=int, default=512, help="size of the store that is read from its beginning"
-    )
-    parser.add_argument("--only", default="", help="only cases whose titles have this in them")
+    parser.add_argument("--mib", type=int, default=512, help="size of the store that is read")
+    parser.add_argument("--only", default="", help="only cases whose titles contain this")
     parser.add_argument("--json", action="store_true")
     arguments = parser.parse_args()
     cases = [case for case in CASES if arguments.only in case.title]
@@ -120,7 +122,7 @@ def main() -> None:
         print(json.dumps({"host": host_facts(), "results": rows, "notes": notes}))
         return
     head = (
-        "beside the producer",
+        "other client",
         "",
         "p50 ms",
         "p99 ms",
@@ -164,7 +166,7 @@ def _options(file_mib: int) -> dict[str, str]:
 
 
 def _round(case: Case, directory: Path, mib: int, rate: int, seconds: float) -> Round:
-    """Measure with a broker that was just started: what one has mapped cannot be dropped under it without root."""
+    """Measure with a new broker: without root, the mapped log of a running one cannot be evicted."""
     with tempfile.TemporaryDirectory(prefix="reput-stalls-") as fresh:
         is_fresh = case.memory == "evicted" or case.file_mib != FILE_MIB
         root = Path(fresh) if is_fresh else directory
@@ -212,7 +214,7 @@ def _paced(server: RunningBroker, rate: int, seconds: float) -> Times:
 
 @contextmanager
 def _other(disturb: Disturb, address: str) -> Iterator[Connection]:
-    """Run a client beside the others until the block ends; what goes through its pipe is "ready", a word, an answer."""
+    """Run a client until the block ends. Its pipe carries "ready", a word to stop, and its report."""
     ours, theirs = _processes.Pipe()
     process = _processes.Process(target=_disturb, args=(disturb, address, theirs), daemon=True)
     process.start()
@@ -247,7 +249,7 @@ def _in_process(pace: Callable[..., None], *arguments: object) -> list[float]:
 
 
 def _pace(address: str, rate: int, seconds: float, pipe: Connection) -> None:
-    """Send at fixed times, and tell how long after its time each message was acknowledged."""
+    """Send at fixed times, and report the latency of each message from its time."""
     payloads = Payloads(SIZE)
     latencies = []
     with Producer(address, ack="page_cache", timeout_s=60.0) as producer:
@@ -279,11 +281,11 @@ def _fill(server: RunningBroker, mib: int) -> None:
         producer.send_many(OLD, (payloads.make(number) for number in range(count)), tag="old")
 
 
-# -- what goes on beside the producer ------------------------------------------------------------------------------
+# -- the other client ----------------------------------------------------------------------------------------------
 
 
 def read_from_the_beginning(address: str, pipe: Connection) -> None:
-    """Pull every queue from its first message on, to its end or until told to stop."""
+    """Pull every queue from its first message to its end, or until stopped."""
     check = Payloads(OLD_SIZE).check
     count = size = 0
     with PullConsumer(address, group="stalls", timeout_s=60.0) as consumer:
@@ -307,20 +309,36 @@ def read_from_the_beginning(address: str, pipe: Connection) -> None:
 
 
 def flush(address: str, pipe: Connection) -> None:
-    """Send messages that have to be on the disk, each before the next."""
+    """Send messages with `ack="flushed"`, one after the other."""
     count = _send_until_told(address, pipe, ack="flushed", kib=64)
     pipe.send(f"{count:,} sends of 64 KiB, each flushed")
 
 
 def cross_files(address: str, pipe: Connection) -> None:
-    """Write so much that file after file of the log is made."""
-    # With pauses: it is files that are looked at, not how much a processor can copy.
+    """Write enough to create one log file after the other."""
+    # With pauses, because the new files are to be measured and not the copying.
     count = _send_until_told(address, pipe, ack="page_cache", kib=256, pause_s=0.02)
     pipe.send(f"{count * 256 >> 10} MiB written, {count * 256 // 1024 // SMALL_FILE_MIB} files made")
 
 
+def publish_batches(address: str, pipe: Connection) -> None:
+    """Stage and publish batches, as the Spark sink does."""
+    block = [Message(OTHER, bytes(300), tag="t", keys=["k"]) for _ in range(BLOCK)]
+    query_id, batches = f"bench:{uuid.uuid4()}", 0
+    with BatchWriter(address, timeout_s=60.0) as writer:
+        pipe.send("ready")
+        while not pipe.poll():
+            writer.begin(StagingScope(query_id, batches, 0, uuid.uuid4().hex))
+            for number in range(BATCH_BLOCKS):
+                ids = [f"{query_id}-{batches}-{number}-{index}" for index in range(BLOCK)]
+                writer.stage(OTHER, 0, BLOCK, encode_put_block(block, OTHER, 0, 1, ids))
+            writer.commit(query_id, batches, [writer.end()], 60.0)
+            batches += 1
+    pipe.send(f"{batches} batches of {BATCH_BLOCKS * BLOCK:,} messages")
+
+
 def _send_until_told(address: str, pipe: Connection, *, ack: str, kib: int, pause_s: float = 0.0) -> int:
-    """Send messages of one size, one after another, until told to stop; return how many."""
+    """Send messages of one size, one after the other, until stopped; return their number."""
     payloads = Payloads(kib * 1024)
     count = 0
     with Producer(address, ack=ack, timeout_s=60.0) as producer:
@@ -334,7 +352,7 @@ def _send_until_told(address: str, pipe: Connection, *, ack: str, kib: int, paus
 
 
 def change_tables(address: str, pipe: Connection) -> None:
-    """Create topics and commit offsets of many groups, all of which are kept in JSON tables."""
+    """Create topics and commit offsets of many groups, which are kept in JSON tables."""
     changes = 0
     with (
         Admin(address, timeout_s=60.0) as admin,
@@ -351,7 +369,7 @@ def change_tables(address: str, pipe: Connection) -> None:
 
 
 def ask_for_much(address: str, pipe: Connection) -> None:
-    """Ask again and again for lists of many queues."""
+    """Request lists of many queues repeatedly."""
     answers = queues = 0
     with Admin(address, timeout_s=60.0) as admin:
         for number in range(MANY_TOPICS):
@@ -374,6 +392,7 @@ CASES = (
     Case("a consumer from the beginning, evicted", read_from_the_beginning, "evicted"),
     Case("flushes", flush),
     Case("new files of the log", cross_files, file_mib=SMALL_FILE_MIB),
+    Case("batches of the Spark sink", publish_batches),
     Case("tables that change", change_tables),
     Case(f"lists of {MANY_TOPICS * QUEUES_A_TOPIC:,} queues", ask_for_much),
 )

@@ -1,7 +1,8 @@
-"""`make bench-store`: the store alone, in this process, each figure beside a plain operation on the same bytes.
+"""`make bench-store`: the store alone, in this process, compared with plain operations on the same bytes.
 
-Dispatch against a memory copy; opening many files against one; what recovery reads after a kill; key queries against
-random reads. Directories are temporary, files are read from the page cache, nothing waits for the disk.
+Dispatch is compared with a memory copy, opening many files with opening one, key queries with random reads; recovery
+reports how much it reads after a kill. Directories are temporary, files are in the page cache, nothing waits for the
+disk.
 """
 
 from __future__ import annotations
@@ -49,7 +50,7 @@ def main() -> None:
 
 
 def dispatching(root: Path, rounds: int, scale: float) -> Row:
-    """Queue entries and two index keys a message, in steps of 1 MiB, against copying the same bytes of the log."""
+    """Dispatch with two index keys per message, in steps of 1 MiB, compared with copying the same bytes."""
     messages = int(100_000 * scale)
     rates, ratios = [], []
     for number in range(rounds):
@@ -76,7 +77,7 @@ def dispatching(root: Path, rounds: int, scale: float) -> Row:
 
 
 def opening(root: Path, rounds: int, scale: float) -> Row:
-    """Open a directory that was closed in order: 100 log files against one of the same size."""
+    """Open a directory after an orderly stop: 100 log files compared with one of the same size."""
     file_size = int((8 << 20) * scale) // _PAGE * _PAGE
     per_file = file_size // (SIZE + 300)
     few, many = (
@@ -103,7 +104,7 @@ def opening(root: Path, rounds: int, scale: float) -> Row:
 
 
 def recovering(root: Path, rounds: int, scale: float) -> Row:
-    """Open after a kill, everything flushed and the checkpoint two files behind: what is read, and how fast."""
+    """Open after a kill, with everything flushed and the checkpoint two files behind."""
     file_size = int((32 << 20) * scale) // _PAGE * _PAGE
     options = options_for(root / "store", file_size=file_size)
     messages = file_size // (SIZE + 300) * 10
@@ -139,7 +140,7 @@ def recovering(root: Path, rounds: int, scale: float) -> Row:
 
 
 def querying(root: Path, rounds: int, scale: float) -> Row:
-    """Find a message by its key among ten million index entries, against a read of one random page of the log."""
+    """Find a message by key among ten million index entries, compared with reading a random page of the log."""
     messages = int(5_000_000 * scale)
     options = options_for(root / "store", file_size=1 << 30)
     store = fill(options, messages, 100)

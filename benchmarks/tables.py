@@ -1,4 +1,4 @@
-"""How measurements are shown: aligned tables, and when the machine was too noisy for a close look."""
+"""Tables of measurements, and the limit from which on a machine counts as noisy."""
 
 from __future__ import annotations
 
@@ -6,17 +6,17 @@ import statistics
 from collections.abc import Sequence
 
 NOISY_SPREAD = 0.2
-"""A spread of figures over rounds, as a share of their median, from which on the machine was too noisy."""
+"""Range of figures over rounds, as a share of their median, from which on they are marked as noisy."""
 
 
 def spread_of(figures: Sequence[float]) -> float:
-    """Return how far figures of equal runs lie apart, as a share of their median; 0 where nothing was measured."""
+    """Return the range of figures of equal runs, as a share of their median; 0 without figures."""
     middle = statistics.median(figures)
     return (max(figures) - min(figures)) / middle if middle else 0.0
 
 
 def aligned(rows: Sequence[Sequence[str]]) -> list[str]:
-    """Return the lines of a Markdown table, the first row its head; the first column is flush left."""
+    """Return the lines of a Markdown table; the first row is its head, the first column is left-aligned."""
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
 
     def line(row: Sequence[str]) -> str:
@@ -35,5 +35,5 @@ def aligned(rows: Sequence[Sequence[str]]) -> list[str]:
 
 
 def figure(value: float) -> str:
-    """Return a figure with as many digits as anybody reads."""
+    """Return a figure with a readable number of digits."""
     return f"{value:,.0f}" if abs(value) >= 100 or value == int(value) else f"{value:,.3g}"

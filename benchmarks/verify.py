@@ -1,7 +1,7 @@
-"""`reput store verify` against a loop that does nothing but check every body's CRC, in the same run.
+"""`reput store verify`, compared with a loop that only checks the CRC of every body.
 
-Prints one line: records and bytes, both speeds, and the ratio (1.0 would be as fast as the bare loop). The store is
-made in a temporary directory; medians of several rounds, both read from the page cache.
+Prints one line: records and bytes, both speeds, and the ratio (1.0 is as fast as the loop). Medians of several rounds
+on a temporary store, read from the page cache.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _QUEUES = 4
 
 
 def main() -> None:
-    """Make a store, verify it, and print the line."""
+    """Fill a store, verify it, and print the line."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--records", type=int, default=200_000)
     parser.add_argument("--size", type=int, default=1024, help="bytes of each body")
@@ -43,7 +43,7 @@ def main() -> None:
         root = Path(directory)
         _fill(root, arguments.records, arguments.size)
         crc_loop(root)  # into the page cache
-        # Turn by turn, so that whatever else the machine does meets both.
+        # Alternately, so that other load on the machine affects both.
         rounds = [
             (_seconds(lambda: crc_loop(root)), _seconds(lambda: _verify(root, arguments.records)))
             for _ in range(arguments.rounds)
@@ -90,7 +90,7 @@ def _fill(root: Path, records: int, size: int) -> None:
 
 
 def crc_loop(root: Path) -> int:
-    """Check the CRC of every body of a store, and nothing else; return how many there were."""
+    """Check the CRC of every body of a store; return the number of bodies."""
     records = 0
     for path in sorted((root / "commitlog").iterdir()):
         with (

@@ -1,8 +1,7 @@
-"""What docker-compose.yml promises, checked on the file itself.
+"""Check docker-compose.yml against our rules, without Docker.
 
-`docker compose config` says whether a file is well formed; these rules say whether it keeps our promises, and
-they need no Docker: the services and how they depend on each other, read-only roots without capabilities, ports
-on loopback only, data in named volumes, and every mounted file present in the repository.
+The rules are: the services and their dependencies, read-only roots without capabilities, ports on loopback only, data
+in named volumes, and every mounted file in the repository. `docker compose config` checks the syntax only.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ SERVICE_KEYS = frozenset(
     | {"profiles", "read_only", "restart", "security_opt", "stop_grace_period", "tmpfs", "volumes"}
 )
 TOP_KEYS = frozenset({"name", "services", "volumes"})
-# Which volume keeps what the service must not lose.
+# The volume with the data of each service.
 DATA_VOLUMES = {
     "reput": "/var/lib/reput",
     "spark": "/archive",
@@ -29,12 +28,12 @@ DATA_VOLUMES = {
 }
 DEPENDENCIES = {"spark": "reput", "prometheus": "reput", "grafana": "prometheus"}
 PROFILES = {"spark": ["spark"]}
-"""Services that start only when they are asked for."""
+"""The profile of each service that does not start by default."""
 BUILD_KEYS = frozenset({"context", "target"})
 
 
 def compose_problems(path: Path) -> list[str]:
-    """Return what is wrong with the compose file at `path`, a line each; empty if it keeps every promise."""
+    """Return the violations of a compose file, a line each; empty if there are none."""
     document = yaml.safe_load(path.read_text())
     if not isinstance(document, dict):
         return [f"{path.name} is not a mapping"]

@@ -1,10 +1,10 @@
-"""`make image-check`: build the image and see it work as a container.
+"""`make image-check`: build the image, run it as a container, and check it.
 
-Uses docker or podman where a daemon answers and the base image can be pulled; otherwise buildah, unshare and, for
-the base image, a stand-in (`stand_in_base.py`). Then, as 10001:10001 with a read-only root and no capabilities, as
-process 1: healthy; messages put and pulled from outside; SIGTERM ends in 0; a new container on the same volume has
-the same messages. The compose file is held to its rules. Prints each step, and at the end what could not be run.
-With `--spark` the target `spark` is built as well, and archives what a broker holds (`image_spark.py`).
+Uses docker or podman if a daemon answers and the base image can be pulled; otherwise buildah, unshare and, for the base
+image, a replacement (`stand_in_base.py`). The container runs as 10001:10001 with a read-only root and no capabilities.
+It must become healthy, store messages and return them, exit with 0 on SIGTERM, and have the messages again in a new
+container on the same volume. The compose file is checked too. Prints each step, and at the end what could not be run.
+With `--spark` the target `spark` is built as well, and archives a topic (`image_spark.py`).
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ NEEDED = {
 
 
 def main() -> int:
-    """Run every check; 0 if all that could be run passed, 1 if one failed, 2 if nothing could be run."""
-    parser = argparse.ArgumentParser(description="Build the image and see it work as a container.")
+    """Run every check; return 0 if all that could be run passed, 1 if one failed, 2 if none could be run."""
+    parser = argparse.ArgumentParser(description="Build the image, run it as a container, and check it.")
     parser.add_argument("--install", action="store_true", help="apt-get install what is missing (needs root)")
     parser.add_argument("--spark", action="store_true", help="build and run the target `spark` as well")
     arguments = parser.parse_args()
@@ -70,7 +70,7 @@ def main() -> int:
 
 
 def choose_engine(*, install: bool, not_run: list[str]) -> Engine | None:
-    """Return the first engine that can work here, or None after saying what is missing and how to get it."""
+    """Return the first available engine; None adds to `not_run` what is missing and how to install it."""
     base = base_image()
     for program in ("docker", "podman"):
         if shutil.which(program) is None:
@@ -102,7 +102,7 @@ def choose_engine(*, install: bool, not_run: list[str]) -> Engine | None:
 
 
 def base_image() -> str:
-    """Return the one base image that every stage of the Dockerfile starts from."""
+    """Return the base image of every stage of the Dockerfile."""
     stages = re.findall(r"^FROM (\S+)(?: AS (\S+))?$", (REPOSITORY / "Dockerfile").read_text(), re.MULTILINE)
     names = {name for name, _ in stages} - {own for _, own in stages}
     if len(names) != 1:
@@ -111,7 +111,7 @@ def base_image() -> str:
 
 
 def check_image(engine: Engine) -> None:
-    """Build, look at the configuration, run, stop, run again."""
+    """Build the image, check its configuration, and run it twice."""
     started_at = time.monotonic()
     source = engine.build(REPOSITORY, base_image())
     _passed(f"built with {engine.name} from {source} in {time.monotonic() - started_at:.0f} s")
@@ -144,7 +144,7 @@ def with_container(
 
 
 def wait_healthy(container: Container) -> None:
-    """Ask as the image's HEALTHCHECK does until the answer is yes."""
+    """Run the image's HEALTHCHECK until it succeeds."""
     started_at = time.monotonic()
     while True:
         answer = container.execute("reput", "health")
@@ -157,7 +157,7 @@ def wait_healthy(container: Container) -> None:
 
 
 def first_run(container: Container, address: str, ports: Iterable[int]) -> None:
-    """Process 1 is confined as promised; what is put from outside is pulled back."""
+    """Check the confinement of process 1, put messages from outside, and pull them."""
     check_confinement(container, ports)
     with Producer(address, group="image-check") as producer:
         receipts = [producer.send(Message(TOPIC, body), ack="flushed", queue_id=0) for body in BODIES]
@@ -168,7 +168,7 @@ def first_run(container: Container, address: str, ports: Iterable[int]) -> None:
 
 
 def second_run(container: Container, address: str) -> None:
-    """A new container on the same volume has the same messages."""
+    """Check that a new container on the same volume has the messages."""
     del container
     check_messages(address)
     _passed(f"a new container on the same volume has all {len(BODIES)} messages")
@@ -204,13 +204,13 @@ print(json.dumps({
 
 
 def check_confinement(container: Container, ports: Iterable[int]) -> None:
-    """Process 1 is the broker, as 10001, without capabilities, on a read-only root, and listens on every address.
+    """Check that process 1 is the broker, as 10001, without capabilities, on a read-only root, on every address.
 
-    The image holds the compiled kernel and no compiler.
+    The image must have the compiled kernel and no compiler.
     """
     answer = container.execute("python3", "-c", _FACTS)
     if answer.returncode:
-        raise CheckFailed(f"a look inside failed: {answer.stderr}")
+        raise CheckFailed(f"a command inside the container failed: {answer.stderr}")
     facts = json.loads(answer.stdout)
     expected = {"uid": [str(UID)] * 4, "gid": [str(UID)] * 4, "bounding": 0, "effective": 0}
     expected |= {"root_read_only": True, "volume_owner": UID, "kernel": "compiled", "compilers": []}
@@ -220,14 +220,14 @@ def check_confinement(container: Container, ports: Iterable[int]) -> None:
     unheard = {*ports} - {*facts["listening"]}
     if unheard:
         raise CheckFailed(
-            f"nothing listens on 0.0.0.0 at {sorted(unheard)}; a published port would reach nobody"
+            f"nothing listens on 0.0.0.0 at {sorted(unheard)}; a published port would not be answered"
         )
     _passed(f"process 1 is `{' '.join(facts['command'])}` as {UID}:{UID}, no capabilities, read-only root")
     _passed("the kernel is compiled, and the image has no compiler")
 
 
 def check_config(config: Mapping[str, Any]) -> None:
-    """The image says of itself what the Dockerfile promises."""
+    """Check the image's metadata against the Dockerfile's."""
     expected = {
         "User": f"{UID}:{UID}",
         "Entrypoint": ["reput"],
@@ -249,7 +249,7 @@ def check_config(config: Mapping[str, Any]) -> None:
 
 
 def check_compose(not_run: list[str]) -> None:
-    """Hold docker-compose.yml to our rules, and to Compose's own where Compose is installed."""
+    """Check docker-compose.yml against our rules, and by Compose if it is installed."""
     path = REPOSITORY / "docker-compose.yml"
     problems = compose_problems(path)
     if problems:
@@ -267,7 +267,7 @@ def check_compose(not_run: list[str]) -> None:
 
 
 def free_ports() -> tuple[dict[str, str], dict[str, int]]:
-    """Return the environment and the ports to start with: the image's own, or free ones if those are in use."""
+    """Return environment and ports: those of the image, or free ports if they are in use."""
     if all(_is_free(port) for port in PORTS.values()):
         return {}, PORTS
     probes = [socket.create_server(("127.0.0.1", 0)) for _ in PORTS]

@@ -1,10 +1,9 @@
-"""Build the image and run it, with whatever the machine has.
+"""Build and run the image, by docker or podman, or without a daemon.
 
-Two engines behind one face. `DaemonEngine` is docker or podman. `ChrootEngine` is for machines where no daemon
-answers: buildah builds the image, and `unshare` runs it: own mount and process namespaces, so that the entrypoint
-is process 1; the image's user and environment; no capabilities; a root mounted read-only with the volume and a
-tmpfs on /tmp on top. What that leaves out is a container runtime's network and cgroups: the broker listens on the
-machine's own network, and the check says so.
+`DaemonEngine` is docker or podman. `ChrootEngine` is for machines without a daemon: buildah builds the image and
+`unshare` runs it in its own mount and process namespaces, with the entrypoint as process 1, the image's user and
+environment, no capabilities, a read-only root, the volume, and a tmpfs on /tmp. It has no network namespace and no
+cgroups: the broker listens on the machine's network, which the check reports.
 """
 
 from __future__ import annotations
@@ -30,11 +29,11 @@ START_DEADLINE_S = 10.0
 
 
 class CheckFailed(Exception):
-    """The image does not do what it promises."""
+    """The image does not work as required."""
 
 
 class EngineError(Exception):
-    """A builder or runtime failed; the message holds the command and the end of what it said."""
+    """A builder or runtime failed; the text has the command and the end of its output."""
 
 
 def run(command: Sequence[str], *, deadline_s: float = 1800.0, quiet: bool = True) -> str:
@@ -50,13 +49,13 @@ def run(command: Sequence[str], *, deadline_s: float = 1800.0, quiet: bool = Tru
 
 
 def volume_of(config: Mapping[str, Any]) -> str:
-    """Return the path of the one volume that an image declares."""
+    """Return the path of an image's only volume."""
     (path,) = config["Volumes"]
     return str(path)
 
 
 class Container(ABC):
-    """One running container of the image."""
+    """A running container of the image."""
 
     @abstractmethod
     def execute(self, *command: str) -> subprocess.CompletedProcess[str]:
@@ -68,11 +67,11 @@ class Container(ABC):
 
     @abstractmethod
     def wait(self, deadline_s: float) -> int:
-        """Wait until process 1 has ended by itself; return its exit status, EngineError at the deadline."""
+        """Wait until process 1 has ended and return its exit status; raises EngineError at the deadline."""
 
     @abstractmethod
     def kill(self) -> None:
-        """End what still runs; remove the container, never the volume."""
+        """Kill the processes and remove the container, but not the volume."""
 
     @abstractmethod
     def log(self) -> str:
@@ -87,7 +86,7 @@ class Engine(ABC):
 
     @abstractmethod
     def build(self, repository: Path, base: str, target: str | None = None) -> str:
-        """Build `IMAGE` from the repository's Dockerfile, or a target of it; return what stood for the base image."""
+        """Build `IMAGE`, or a target, from the repository's Dockerfile; return a description of the base image."""
 
     @abstractmethod
     def image_config(self) -> dict[str, Any]:
@@ -100,8 +99,8 @@ class Engine(ABC):
         """Start a new container on the engine's one volume.
 
         Args:
-            ports: published on loopback; with none the container has the machine's own network.
-            arguments: in place of the image's own.
+            ports: published on loopback; without any, the container shares the machine's network.
+            arguments: replace the image's own.
         """
 
     @abstractmethod
@@ -113,17 +112,17 @@ class DaemonEngine(Engine):
     """docker or podman."""
 
     NAME = "reput-image-check"
-    """The name of the volume and of the one container at a time."""
+    """The name of the volume and the container."""
 
     def __init__(self, program: str) -> None:
         self.name = program
         self.left_out = []
 
     def build(self, repository: Path, base: str, target: str | None = None) -> str:
-        """Pull the base image, build, and make the volume."""
-        self.close()  # what an interrupted check left
+        """Pull the base image, build, and create the volume."""
+        self.close()  # removes what an interrupted check has left
         run([self.name, "pull", base], deadline_s=600)
-        # podman's own image format has no room for a health check.
+        # podman's default image format has no health check.
         formats = ["--format", "docker"] if self.name == "podman" else []
         targets = ["--target", target] if target else []
         run([self.name, "build", *formats, *targets, "--tag", IMAGE, str(repository)])
@@ -131,15 +130,15 @@ class DaemonEngine(Engine):
         return f"{base}, pulled"
 
     def image_config(self) -> dict[str, Any]:
-        """Return what the daemon says of the image."""
+        """Return the daemon's description of the image."""
         inspected = json.loads(run([self.name, "image", "inspect", IMAGE]))[0]
-        # docker notes the health check in the configuration, podman beside it.
+        # docker has the health check in the configuration, podman next to it.
         return {"Healthcheck": inspected.get("Healthcheck"), **inspected["Config"]}
 
     def start(
         self, environment: Mapping[str, str], ports: Sequence[int], arguments: Sequence[str] = ()
     ) -> Container:
-        """Start it detached, read-only and without capabilities."""
+        """Start a container, detached, read-only and without capabilities."""
         command = [
             self.name,
             "run",
@@ -195,10 +194,9 @@ class ChrootEngine(Engine):
     """buildah and unshare; needs root, no daemon.
 
     Args:
-        directory: where the image, the volume and the containers lie; removed by `close` except for what
-            `stand_in` keeps there to save time.
-        stand_in: called with the directory when the base image cannot be pulled; returns the path of a packed
-            root file system that takes its place.
+        directory: for the image, the volume and the containers; `close` removes all but the files of `stand_in`.
+        stand_in: called with the directory if the base image cannot be pulled; returns the path of a packed root
+            file system to use instead.
     """
 
     def __init__(self, directory: Path, stand_in: Any) -> None:
@@ -211,8 +209,8 @@ class ChrootEngine(Engine):
         self._containers = 0
 
     def build(self, repository: Path, base: str, target: str | None = None) -> str:
-        """Build with buildah, from a stand-in where the base image cannot be pulled."""
-        self.close()  # what an interrupted check left: its stand-in must not pass for a base image that was pulled
+        """Build with buildah, from a replacement if the base image cannot be pulled."""
+        self.close()  # an interrupted check may have left a replacement, which is not the base image
         self._directory.mkdir(parents=True, exist_ok=True)
         source = f"{base}, pulled"
         try:
@@ -231,17 +229,17 @@ class ChrootEngine(Engine):
         inspected = json.loads(self._buildah("inspect", "--type", "image", IMAGE))
         self._config = inspected["Docker"]["config"]
         self._volume.mkdir(exist_ok=True)
-        os.chown(self._volume, UID, UID)  # as an engine does that fills a new volume from the image
+        os.chown(self._volume, UID, UID)  # as docker does when it fills a new volume from the image
         return source
 
     def image_config(self) -> dict[str, Any]:
-        """Return what buildah noted down in the image."""
+        """Return the configuration that buildah wrote."""
         return self._config
 
     def start(
         self, environment: Mapping[str, str], ports: Sequence[int], arguments: Sequence[str] = ()
     ) -> Container:
-        """Start the image's command as process 1 of its own namespaces; ports are the machine's."""
+        """Start the image's command as process 1 of its own namespaces, on the machine's network."""
         del ports  # the container shares the machine's network
         self._containers += 1
         container = self._buildah("from", "--pull-never", IMAGE).strip()
@@ -266,7 +264,7 @@ class ChrootEngine(Engine):
         return started
 
     def close(self) -> None:
-        """Remove image, containers and volume; the packed stand-in stays for the next time."""
+        """Remove image, containers and volume; the packed replacement is kept for the next time."""
         subprocess.run([*self._command, "rmi", "--all", "--force"], capture_output=True, check=False)
         for path in ("volume", "storage", "run"):
             shutil.rmtree(self._directory / path, ignore_errors=True)
@@ -280,8 +278,8 @@ class ChrootEngine(Engine):
         return run([*self._command, *arguments], deadline_s=deadline_s)
 
 
-# Inside unshare: a private view of the container's root, then nothing but the image's own process, as number 1. A
-# runtime gives a container a file that knows its host name; Java asks for it.
+# Runs inside unshare and becomes the image's process, as number 1. /etc/hosts is needed for the host name, which Java
+# looks up.
 _MOUNTS = """set -e
 mount --bind {root} {root}
 mount --bind {volume} {root}{kept}
@@ -333,7 +331,7 @@ class _ChrootContainer(Container):
         return self._log_path.read_text(errors="replace")
 
     def wait_confined(self) -> None:
-        """Wait until process 1 has its own root: before that, a command run beside it would see the machine's."""
+        """Wait until process 1 has its own root: before that, `execute` would see the machine's."""
         deadline = time.monotonic() + START_DEADLINE_S
         while self._process.poll() is None and time.monotonic() < deadline:
             with suppress(OSError, EngineError):
@@ -356,7 +354,7 @@ def _captured(command: Sequence[str]) -> subprocess.CompletedProcess[str]:
 
 @contextmanager
 def _network_settings(directory: Path) -> Iterator[list[str]]:
-    """Lend the build this machine's certificates and pip settings as mounted files; they never enter a layer."""
+    """Mount this machine's certificates and pip settings for the build; they are not stored in a layer."""
     mounts = []
     certificates = Path("/etc/ssl/certs/ca-certificates.crt")
     if certificates.exists():

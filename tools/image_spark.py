@@ -1,7 +1,7 @@
-"""The image of the target `spark`, seen at work: what a broker on this machine holds is archived by a container.
+"""Check the image's target `spark`: a container archives a topic of a broker on this machine.
 
-The container is confined as the broker's: 10001:10001, no capabilities, read-only root. It shares the machine's network
-and keeps its archive on its volume; the second run has nothing left to copy.
+The container is confined like the broker's: 10001:10001, no capabilities, read-only root. It shares the machine's
+network and keeps the archive on its volume; a second run must have nothing to copy.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ _BODIES = [f"line {number} ".encode() * 20 for number in range(MESSAGES)]
 
 
 def check_spark_image(engine: Engine, repository: Path, base: str) -> Iterator[str]:
-    """Build it and archive a topic twice; yields what has passed.
+    """Build the target and archive a topic twice; yields the steps that have passed.
 
     Raises:
-        CheckFailed: a job did not end with 0, or did not copy what the broker holds.
-        EngineError: it could not be built or started.
+        CheckFailed: a job did not exit with 0, or did not copy all messages.
+        EngineError: the target could not be built or started.
     """
     started_at = time.monotonic()
     engine.build(repository, base, "spark")
@@ -52,7 +52,7 @@ def check_spark_image(engine: Engine, repository: Path, base: str) -> Iterator[s
 
 
 def _archive(engine: Engine, address: str) -> dict[str, Any]:
-    """Run the archive job in a new container; return what it says it has done."""
+    """Run the archive job in a new container and return its last line."""
     arguments = ["pipeline", "archive", "--server", address, "--topic", TOPIC, "--to", "/archive"]
     container = engine.start({}, [], [*arguments, "--master", "local[2]"])
     try:

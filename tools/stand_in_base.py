@@ -1,8 +1,7 @@
-"""A stand-in for the Dockerfile's base image, where that cannot be pulled.
+"""Make a replacement for the Dockerfile's base image, for machines that cannot pull it.
 
-debootstrap makes a minimal Debian with Python from the mirror that this machine's apt uses, under the names that
-the official Python images have. It proves the Dockerfile's steps, the user, the files and the entrypoint; it does
-not prove the published base image.
+debootstrap installs a minimal Debian with Python from this machine's apt mirror, with the paths of the official Python
+images. That checks the Dockerfile's steps, the user, the files and the entrypoint, but not the published base image.
 """
 
 from __future__ import annotations
@@ -16,13 +15,13 @@ PACKAGES = "ca-certificates,python3,python3-dev,python3-pip,python3-venv"
 
 
 def make_stand_in(directory: Path, base: str) -> Path:
-    """Return the packed root file system that stands for `base`, made in `directory` unless it lies there already.
+    """Return the packed root file system that replaces `base`; it is made in `directory` unless it exists.
 
     Args:
         base: the name of an official Python image on Debian, such as python:3.11-slim-bookworm.
 
     Raises:
-        EngineError: debootstrap failed, or its Python is another version than the name says.
+        EngineError: debootstrap failed, or its Python does not have the version in the name.
     """
     version, _, suite = base.partition(":")[2].partition("-slim-")
     packed = directory / f"stand-in-{version}-{suite}.tar"
@@ -46,7 +45,7 @@ def make_stand_in(directory: Path, base: str) -> Path:
 
 
 def apt_mirror(suite: str) -> str:
-    """Return the address of the mirror that apt fetches `suite` from; EngineError if it is configured for none."""
+    """Return the address of apt's mirror for `suite`; raises EngineError if there is none."""
     for line in run(["apt-get", "indextargets", "--format", "$(CODENAME) $(REPO_URI)"]).splitlines():
         codename, _, address = line.partition(" ")
         if codename == suite and address:

@@ -1,8 +1,8 @@
-"""`make wheels`: the source distribution and one wheel for each CPython, with the kernel compiled, in dist/.
+"""`make wheels`: build the source distribution and a wheel with the compiled kernel for each CPython, in dist/.
 
-uv finds the interpreters and downloads those that are missing, if it can. Each wheel is built from the source
-distribution, and auditwheel gives it the tag of the oldest Linux that it runs on. Versions that are named must all be
-built; without any, those of VERSIONS are built for which there is an interpreter, and the others are listed.
+uv finds the interpreters and downloads missing ones if it can. Each wheel is built from the source distribution, and
+auditwheel tags it for the oldest Linux on which it runs. All versions that are named must be built; by default those
+of VERSIONS with an interpreter are built, and the others are listed.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ PINNED = ("--build-constraints", str(REPOSITORY / "requirements-build.lock"), "-
 
 
 def main() -> int:
-    """Build; 0 if every wheel that was asked for is there, 1 if an interpreter is missing or a build failed."""
+    """Build; return 0 if every requested wheel was built, 1 if an interpreter is missing or a build failed."""
     parser = argparse.ArgumentParser(description="Build wheels with the compiled kernel into dist/.")
-    parser.add_argument("versions", nargs="*", help=f"of CPython; without any, of {' '.join(VERSIONS)}")
+    parser.add_argument("versions", nargs="*", help=f"CPython versions; default: {' '.join(VERSIONS)}")
     asked = parser.parse_args().versions
     for old in DIST.glob("*.tar.gz" if asked else "*"):
         old.unlink()
@@ -53,7 +53,7 @@ def main() -> int:
 
 
 def find_interpreter(version: str) -> str | None:
-    """Return the path of CPython `version`, downloaded if there is none yet, or None if that fails."""
+    """Return the path of CPython `version`, which is downloaded if necessary; None if that fails."""
     find = ("uv", "python", "find", "--system", "--no-project", f"cpython@{version}")
     found = subprocess.run(find, capture_output=True, text=True, check=False)
     if found.returncode:
@@ -66,7 +66,7 @@ def find_interpreter(version: str) -> str | None:
 
 
 def build_wheel(interpreter: str) -> str:
-    """Build a wheel for an interpreter from the source distribution in dist/, put it there, return its name.
+    """Build a wheel in dist/ for an interpreter, from the source distribution there, and return its name.
 
     Raises:
         subprocess.CalledProcessError: the kernel could not be compiled, or auditwheel refuses the wheel.

@@ -1,1 +1,5 @@
-"""Reput and other brokers side by side: each on this machine, driven through the client that Python programs use."""
+"""Reput compared with other brokers on this machine, each used through its usual Python client: `make bench-peers`.
+
+`run` is the program; `workloads` and `systems` list what is measured, `measure` does it with the `servers` and, in
+`worker` processes, the `drivers`; `table` prints. `java_benchmark` is RocketMQ's own benchmark.
+"""

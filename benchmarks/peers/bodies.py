@@ -1,4 +1,4 @@
-"""The messages of a measurement: made while they are sent, no two alike, and checked one by one when they are read."""
+"""The messages of a measurement: made while they are sent, all different, and checked when they are read."""
 
 from __future__ import annotations
 
@@ -16,10 +16,7 @@ _LOOK_AT_CLOCK = 64
 
 
 class Bodies:
-    """Makes messages until the time is over.
-
-    A message is a body and a tag, which the number decides. Counting what was given out is counting what was sent.
-    """
+    """Makes messages until the time is over. A message is a body and a tag, which both depend on its number."""
 
     def __init__(self, size: int, first: int, seconds: float) -> None:
         self._payloads = Payloads(size)
@@ -30,7 +27,7 @@ class Bodies:
 
     @property
     def made(self) -> int:
-        """How many messages were given out."""
+        """The number of messages made."""
         return self.number - self._first
 
     def start(self) -> None:
@@ -55,7 +52,7 @@ class Bodies:
         return self._payloads.make(number), TAGS[number & 15]
 
     def each(self) -> Iterator[tuple[bytes, str]]:
-        """Yield messages one by one until the time is over, which is looked at now and then."""
+        """Yield messages until the time is over, which is checked now and then."""
         make = self._payloads.make
         while time.perf_counter() < self._ends_at:
             for _ in range(_LOOK_AT_CLOCK):
@@ -64,9 +61,9 @@ class Bodies:
                 yield make(number), TAGS[number & 15]
 
     def due(self, rate: int, started_ns: int) -> list[tuple[bytes, str]]:
-        """Return the messages that should have been sent by now at `rate` a second.
+        """Return the messages that are due by now at `rate` per second.
 
-        Each says when it was due, not when it was made: a sender that is late counts as late (no coordinated
+        Each has the time it was due, not the time it was made, so that a late sender counts as late (no coordinated
         omission).
         """
         wanted = min(int((time.time_ns() - started_ns) * rate / 1e9), int(self._seconds * rate))
@@ -84,7 +81,7 @@ class Bodies:
 
 
 class Tally:
-    """Counts what a consumer read: every message once, unchanged, with its tag."""
+    """Checks that a consumer reads every message once, unchanged, with its tag."""
 
     def __init__(self, size: int, messages: int, *, timed: bool) -> None:
         self._payloads = Payloads(size)
@@ -97,11 +94,11 @@ class Tally:
 
     @property
     def is_complete(self) -> bool:
-        """Whether as many messages were read as there are."""
+        """Whether the expected number of messages was read."""
         return self.count >= self._wanted
 
     def add(self, body: bytes, tag: str) -> None:
-        """Take one message."""
+        """Add a message."""
         self.count += 1
         number = number_of(body)
         self._seen.add(number)
@@ -111,7 +108,7 @@ class Tally:
             self.latencies_us.append((time.time_ns() - made_at_ns(body)) // 1000)
 
     def add_table(self, bodies: NDArray[np.uint8], tags: CodedValues) -> None:
-        """Take many messages, the rows of a table, with their tags."""
+        """Add messages: the bodies as rows of a table, and their tags."""
         count = len(bodies)
         heads = np.ascontiguousarray(bodies[:, :HEAD_BYTES]).view(">u8")
         numbers = heads[:, 0].astype(np.int64)
@@ -127,7 +124,7 @@ class Tally:
         self._wrong += count - int((same & (labels == numbers & 15)).sum())
 
     def fault(self) -> str:
-        """Return what is wrong with what was read; empty if nothing is."""
+        """Return the fault of what was read; empty if there is none."""
         if self._wrong:
             return f"{self._wrong} of {self.count} messages were changed"
         if len(self._seen) != self.count:

@@ -1,4 +1,4 @@
-"""A client process, seen from the one that measures."""
+"""Controls a client process."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _PATH = ("benchmarks", "protocol", "client", "broker", "cli")
 
 
 class Client:
-    """A process that drives one system; it lives for all jobs of that system."""
+    """A client process for one system, which runs all jobs of that system."""
 
     def __init__(self, system: System) -> None:
         self._process = subprocess.Popen(
@@ -54,7 +54,7 @@ class Client:
         return self._process.stdout.readline()
 
     def prepare(self, job: Job) -> None:
-        """Hand over a job; return when the process is ready for it, or has answered already."""
+        """Send a job to the process; return when it is ready to start, or has already failed."""
         self._answered = None
         self._write(json.dumps(asdict(job)))
         line = self._read()
@@ -62,7 +62,7 @@ class Client:
             self._answered = Result.of_line(line) if line else Result(fault="its client process ended")
 
     def go(self) -> None:
-        """Start the job; a job that tails the log has started when it was ready."""
+        """Start the job; one that tails the log has already started."""
         if self._answered is None:
             self._write("go")
 
@@ -74,7 +74,7 @@ class Client:
         return self._answered
 
     def do(self, job: Job) -> Result:
-        """Do a job that is not measured from the start on: `create`, `drop`, `consume`."""
+        """Run a job at once: `create`, `drop` or `consume`."""
         self.prepare(job)
         self.go()
         return self.result()

@@ -1,7 +1,7 @@
-"""Where the other systems come from: Debian's packages, PyPI, Maven Central; all unpacked under build/peers.
+"""Fetch the other systems from Debian, PyPI and Maven Central into build/peers.
 
-Nothing is installed on the machine and nothing needs root: Debian's packages are downloaded and unpacked, Python's go
-into an environment of their own, Java's jars into a directory. What was fetched once is there the next time.
+Nothing is installed on the machine and nothing needs root: Debian packages are unpacked, Python packages go into a
+virtual environment, Java's jars into a directory. Downloads are kept for the next run.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ _DEADLINE_S = 900
 
 @functools.cache
 def clients() -> Path:
-    """Return the environment that holds the clients of all systems, made if need be.
+    """Return the virtual environment with the clients of all systems; it is created if necessary.
 
     Raises:
-        Missing: pip cannot get them.
+        Missing: pip cannot install them.
     """
     environment = BUILD / "venv"
     root = HERE.parents[1]
@@ -54,10 +54,10 @@ def clients() -> Path:
 
 @functools.cache
 def debian() -> Path:
-    """Return the directory that Debian's packages are unpacked in, with what they need.
+    """Return the directory with the unpacked Debian packages and their dependencies.
 
     Raises:
-        Missing: this is no Debian, or it cannot download.
+        Missing: this is not Debian, or the download failed.
     """
     root = BUILD / "debian"
     if _is_fetched(root, ()):
@@ -89,7 +89,7 @@ def _erts(root: Path) -> list[str]:
 
 
 def debian_environment() -> dict[str, str]:
-    """Return the environment that programs of `debian` need."""
+    """Return the environment variables for programs of `debian`."""
     libraries = debian() / "usr/lib" / f"{os.uname().machine}-linux-gnu"
     return {"LD_LIBRARY_PATH": str(libraries)}
 
@@ -158,4 +158,4 @@ def client_version(package: str) -> str:
     try:
         return _run([clients() / "bin/python", "-c", program, package]).strip()
     except Missing:
-        return ""  # our own client is not a package of that environment
+        return ""  # Reput's client is not in that environment

@@ -1,7 +1,7 @@
-"""RocketMQ's own benchmark, a Java program with its Java client, against RocketMQ's broker and against Reput.
+"""RocketMQ's own benchmark, a Java program, run against RocketMQ's broker and against Reput.
 
-For reference: it is the same client on both sides, so what differs is the broker. How many messages were stored in a
-while is asked of the brokers, not taken from the client.
+The client is the same on both sides, so only the broker differs. The number of stored messages is requested from the
+brokers and not taken from the client.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _FAILED = re.compile(r"(Send|Response) Failed: *(\d+)")
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """One way to run the benchmark."""
+    """A way to run the benchmark."""
 
     title: str
     entry: str
@@ -53,24 +53,24 @@ PROGRAMS = (
 
 @dataclass(slots=True)
 class Measured:
-    """What was measured: by program, then by broker, a rate and the broker's CPU for each round."""
+    """The rate and the broker's CPU of each round, by program and broker."""
 
     rates: dict[str, dict[str, list[float]]] = field(default_factory=dict)
     cpu: dict[str, dict[str, list[float]]] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
 
     def add(self, program: Program, broker: str, rate: float, cpu_s: float) -> None:
-        """Keep one round's figures."""
+        """Add the figures of a round."""
         self.rates.setdefault(program.title, {}).setdefault(broker, []).append(rate)
         self.cpu.setdefault(program.title, {}).setdefault(broker, []).append(cpu_s)
 
 
 class Fault(Exception):
-    """A run that gives no figure; the text says why."""
+    """A run gives no figure; the text has the reason."""
 
 
 def measure(*, rounds: int, seconds: float) -> Measured:
-    """Run every program against both brokers in turn; `page_cache` under ASYNC_FLUSH."""
+    """Run every program against both brokers alternately; `page_cache` under ASYNC_FLUSH."""
     measured = Measured()
     with ExitStack() as stack:
         directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="reput-bench-")))
@@ -100,7 +100,7 @@ def measure(*, rounds: int, seconds: float) -> Measured:
 
 
 def table(measured: Measured) -> str:
-    """Return what was measured as Markdown."""
+    """Return the figures as a Markdown table."""
     rows: list[Sequence[str]] = [
         ("", "Reput msg/s", "RocketMQ msg/s", "Reput is", "Reput CPU", "RocketMQ CPU")
     ]
@@ -133,7 +133,7 @@ def table(measured: Measured) -> str:
 def _run(
     program: Program, server: Server, name_server: str, directory: Path, number: int, seconds: float
 ) -> tuple[float, float]:
-    """Return messages a second, and the broker's processor seconds for a million of them."""
+    """Return messages per second, and the broker's processor seconds for a million messages."""
     topic = f"java{number}-{PROGRAMS.index(program)}"
     output = directory / "benchmark.log"
     with (
@@ -184,7 +184,7 @@ def _running(
 
 
 class _Offsets:
-    """Asks a broker, RocketMQ's or Reput, how many messages its queues have; JSON headers, which both speak."""
+    """Requests the number of stored messages from RocketMQ's broker or Reput, with JSON headers."""
 
     def __init__(self, address: str) -> None:
         host, _, port = address.rpartition(":")
@@ -199,7 +199,7 @@ class _Offsets:
         self._socket.close()
 
     def stored(self, topic: str) -> int:
-        """Return how many messages a topic of four queues has; 0 before it is there."""
+        """Return the number of messages in a topic of four queues; 0 if it does not exist."""
         return sum(self._max_offset(topic, queue_id) for queue_id in range(_QUEUES))
 
     def _max_offset(self, topic: str, queue_id: int) -> int:

@@ -1,4 +1,4 @@
-"""Runs the workloads: every system in turn, round after round, on servers that run throughout."""
+"""Run the workloads: in each round on every system, one after the other; all servers run throughout."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from peers.workloads import Durability, Workload
 
 CONSUME = "consume"
 COLUMNS = "columns"
-"""Kinds of rows that a workload has besides its own: its messages read back, as objects and as columns."""
+"""Additional rows of a workload: its messages read as objects, and as columns."""
 
 _NUMBERS_APART = 1 << 40
 _numbers = itertools.count(1)
@@ -27,25 +27,25 @@ _numbers = itertools.count(1)
 
 @dataclass(slots=True)
 class Measured:
-    """Everything that was measured."""
+    """All figures."""
 
     samples: dict[tuple[str, str], list[Sample]] = field(default_factory=dict)
-    """By row (a workload's name, or one with `consume` or `columns` after a blank) and system."""
+    """By row (a workload's name, or one with ` consume` or ` columns` after it) and system."""
     missing: dict[tuple[str, Durability], str] = field(default_factory=dict)
-    """Why a system has no figures, by its label."""
+    """Why a system has no figures, by label."""
     memory_mib: dict[str, tuple[float, float]] = field(default_factory=dict)
-    """RSS and private memory (RssAnon) of each server at the end of its part."""
+    """RSS and private memory (RssAnon) of each server at the end."""
     versions: dict[str, str] = field(default_factory=dict)
 
     def add(self, row: str, system: System, sample: Sample) -> None:
-        """Keep a sample."""
+        """Add a sample."""
         self.samples.setdefault((row, system.label), []).append(sample)
 
 
 def measure(
     workloads: Sequence[Workload], systems: Sequence[System], *, rounds: int, seconds: float
 ) -> Measured:
-    """Measure all workloads on all systems that can be had."""
+    """Measure all workloads on all available systems."""
     measured = Measured()
     durabilities: tuple[Durability, ...] = ("page_cache", "flushed")
     for durability in durabilities:
@@ -81,7 +81,7 @@ def _measure_part(
             except Missing as error:
                 measured.missing[system.label, durability] = str(error)
                 _say(f"{system.label}, {durability}: missing: {error}")
-        for number in range(-1, rounds):  # the first warms up everybody and does not count
+        for number in range(-1, rounds):  # the first warms up and does not count
             turn = max(number, 0) % max(1, len(clients))
             for workload in workloads:
                 for system, together in clients[turn:] + clients[:turn]:
@@ -97,7 +97,7 @@ def _measure_part(
 
 
 class _Run:
-    """One workload on one system, once: sent, read back and compared, dropped."""
+    """A run of one workload on one system: messages are sent, read back, compared and dropped."""
 
     def __init__(
         self, system: System, clients: list[Client], server: Server, workload: Workload, seconds: float

@@ -1,8 +1,8 @@
-"""Compare Reput with other brokers on this machine: `make bench-peers`.
+"""`make bench-peers`: compare Reput with other brokers on this machine.
 
-Each system is driven through the client that Python programs use, on the same machine in the same run, in turn, round
-after round; the table has medians. All servers run throughout and idle while another is measured. A run that loses,
-repeats or changes a message gives no figure. Last comes RocketMQ's own Java benchmark, against RocketMQ and Reput.
+Each system is used through its usual Python client. In each round all systems are measured one after the other; the
+table has medians. All servers run throughout, and idle while another is measured. A run that loses, repeats or changes
+a message gives no figure. RocketMQ's own Java benchmark follows, against RocketMQ and Reput.
 """
 
 from __future__ import annotations
@@ -16,12 +16,14 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from peers import fetch, java_benchmark, plots
+from drawing import write_bars
+from peers import fetch, java_benchmark
 from peers.measure import Measured, measure
+from peers.sample import figures_of
 from peers.servers.base import Missing
 from peers.systems import SYSTEMS, System
-from peers.table import table
-from peers.workloads import WORKLOADS, Durability, chosen
+from peers.table import rows_of, table
+from peers.workloads import WORKLOADS, Durability, Workload, chosen
 
 
 def main() -> int:
@@ -46,7 +48,7 @@ def main() -> int:
     if arguments.write is not None:
         arguments.write.mkdir(parents=True, exist_ok=True)
         (arguments.write / "peers.md").write_text(f"# Reput and other brokers\n\n{text}")
-        plots.draw(measured, workloads, systems, arguments.write)
+        _draw(measured, workloads, systems, arguments.write)
     return 1 if any(sample.fault for samples in measured.samples.values() for sample in samples) else 0
 
 
@@ -59,11 +61,13 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument(
         "--workloads", default="", help=f"only these: {','.join(workload.name for workload in WORKLOADS)}"
     )
-    parser.add_argument("--systems", default="", help="only those whose label has one of these words in it")
+    parser.add_argument("--systems", default="", help="only those whose label contains one of these words")
     parser.add_argument(
-        "--no-java", action="store_true", help="without RocketMQ's own benchmark; so are parts"
+        "--no-java",
+        action="store_true",
+        help="skip RocketMQ's own benchmark, as with --workloads and --systems",
     )
-    parser.add_argument("--write", type=Path, help="a directory for peers.md and the plots")
+    parser.add_argument("--write", type=Path, help="write peers.md and the plots to this directory")
     return parser.parse_args()
 
 
@@ -107,6 +111,28 @@ def _settings(system: System) -> str:
         except Missing as error:
             told.append(f"{durability}: missing: {error}")
     return "; ".join(told)
+
+
+def _draw(
+    measured: Measured, workloads: Sequence[Workload], systems: Sequence[System], directory: Path
+) -> None:
+    """Write a plot for every row: `peers-ROW.svg`."""
+    for name, title, workload in rows_of(workloads):
+        figures = [
+            (system.label, figures_of(measured.samples[name, system.label]))
+            for system in systems
+            if (name, system.label) in measured.samples
+        ]
+        is_time = workload.kind == "paced" or (workload.kind == "windowed" and workload.in_flight == 1)
+        share = "p99" if workload.kind == "paced" else "p50"
+        bars = [
+            (label, getattr(one, share) if is_time else one.rate) for label, one in figures if not one.fault
+        ]
+        if len(bars) < 2:
+            continue
+        unit = f"us, {share}, less is better" if is_time else "messages a second"
+        path = directory / f"peers-{name.replace(' ', '-')}.svg"
+        write_bars(path, f"{title} ({workload.durability}): {unit}", bars, "Reput")
 
 
 if __name__ == "__main__":

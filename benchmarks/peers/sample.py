@@ -1,4 +1,4 @@
-"""Figures of one run, and of several runs together."""
+"""Figures of one run, and medians of several."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tables import NOISY_SPREAD, spread_of
 
 @dataclass(slots=True)
 class Sample:
-    """One run of one workload on one system."""
+    """The figures of one run."""
 
     rate: float = 0.0
     """Messages a second."""
@@ -24,7 +24,7 @@ class Sample:
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """The medians of several runs; latencies in microseconds, 0 where none were taken."""
+    """The medians of several runs; latencies are in microseconds, 0 if none were measured."""
 
     rate: float
     p50: float
@@ -43,14 +43,14 @@ class Figures:
 
 
 def percentile(sorted_values: Sequence[int], share: float) -> float:
-    """Return the value that `share` of the sorted values do not exceed; 0 without values."""
+    """Return the value below which `share` (0 to 1) of the sorted values are; 0 without values."""
     if not sorted_values:
         return 0.0
     return float(sorted_values[min(len(sorted_values) - 1, int(len(sorted_values) * share))])
 
 
 def figures_of(samples: Sequence[Sample]) -> Figures:
-    """Return the medians of the runs that count; if one does not, there are none, only the reason."""
+    """Return the medians of all runs; if one does not count, only the reason."""
     fault = next((sample.fault for sample in samples if sample.fault), "")
     if fault or not samples:
         return Figures(0, 0, 0, 0, 0, 0, 0, 0, fault or "not run")

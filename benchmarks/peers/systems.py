@@ -1,4 +1,4 @@
-"""What is compared: a server, and a client of it."""
+"""The systems that are compared: a server, and a client for it."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class ServerKind:
         """Start it.
 
         Raises:
-            Missing: on entering; it cannot be had, or not with that durability.
+            Missing: on entering; it is not available, or not with that durability.
         """
         start = cast("Callable[[Path, str], AbstractContextManager[Server]]", self.module.start)
         return start(directory, durability)
@@ -39,7 +39,7 @@ class ServerKind:
         return str(self.module.version())
 
     def settings(self, durability: Durability) -> str:
-        """Return what is set other than by default.
+        """Return the settings that differ from the defaults.
 
         Raises:
             Missing: it has no such durability.
@@ -49,7 +49,7 @@ class ServerKind:
 
 @dataclass(frozen=True, slots=True)
 class System:
-    """A server and one of its clients, as one line of the table."""
+    """A server and one of its clients: a line of the table."""
 
     label: str
     server: ServerKind

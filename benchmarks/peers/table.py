@@ -1,4 +1,4 @@
-"""The table: a block per row of what was measured, a line per system."""
+"""The table: a block for each row of figures, a line for each system."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A client process: takes jobs as lines of JSON, says `ready`, waits for `go`, answers with a line of JSON.
+"""A client process: reads a job as a line of JSON, writes `ready`, waits for `go`, and answers with a line of JSON.
 
 python -m peers.worker MODULE CLASS
 """
@@ -20,14 +20,14 @@ from peers.job import Job, Result, job_of_line
 
 def main() -> None:
     """Serve until the input ends."""
-    logging.disable()  # what counts is raised
+    logging.disable()  # errors are raised
     module, name = sys.argv[1:3]
     driver_class: type[Driver] = getattr(importlib.import_module(f"peers.drivers.{module}"), name)
     for line in sys.stdin:
         job = job_of_line(line)
         try:
             result = asyncio.run(_run(driver_class(job), job))
-        except Exception as error:  # whatever a client raises is told and does not count
+        except Exception as error:  # any error of a client is reported, and the run does not count
             result = Result(fault=f"{type(error).__name__}: {error}")
         print(result.as_line(), flush=True)
 

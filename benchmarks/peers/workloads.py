@@ -1,4 +1,4 @@
-"""What is measured, the same for every system."""
+"""The workloads, which are the same for every system."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ from typing import Literal
 
 Durability = Literal["page_cache", "flushed"]
 Kind = Literal["batched", "singles", "windowed", "paced"]
-"""How messages are sent: as the client's quickest way; one `send` at a time, gathered by the client; each awaited, a
-number of them at a time; at fixed times."""
+"""How messages are sent: in the client's fastest way; by single sends that the client may batch; awaited, with a number
+in flight; or at fixed times."""
 
 KIB = 1024
 
 
 @dataclass(frozen=True, slots=True)
 class Workload:
-    """One row of the table."""
+    """A row of the table."""
 
     name: str
     title: str
@@ -25,9 +25,9 @@ class Workload:
     in_flight: int = 1
     producers: int = 1
     rate: int = 0
-    """Messages a second of a paced workload; a consumer waits at the end of the log meanwhile."""
+    """Messages per second of a paced workload; a consumer waits at the end of the log."""
     consume: bool = False
-    """Reading back what was written is a row of its own, not only a check."""
+    """Whether reading the messages back is a row too, and not only a check."""
 
 
 WORKLOADS = (

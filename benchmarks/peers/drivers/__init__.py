@@ -1,1 +1,1 @@
-"""Clients, one file each: how a Python program sends and reads with it, as its own documents advise."""
+"""Drivers, one file for each client; each uses the client as its documentation advises."""

@@ -19,7 +19,7 @@ class AioKafka(Driver):
     """A topic of one partition; the tag is the key; acks=all, which one broker is all of."""
 
     async def create(self) -> None:
-        """Make the topic."""
+        """Create the topic."""
         admin = AIOKafkaAdminClient(bootstrap_servers=self.server)
         await admin.start()
         await admin.create_topics([NewTopic(self.topic, 1, 1)])
@@ -86,7 +86,7 @@ class AioKafka(Driver):
         await self._read(tally, lambda: None)
 
     async def tail(self, tally: Tally, ready: Callable[[], None]) -> None:
-        """The same, begun before the first message is sent."""
+        """As `consume`, started before the first message is sent."""
         await self._read(tally, ready)
 
     async def _read(self, tally: Tally, ready: Callable[[], None]) -> None:

@@ -1,4 +1,4 @@
-"""What every client can be asked to do."""
+"""The interface of all drivers."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from peers.bodies import Bodies, Tally
 from peers.job import Job
 
 QUIET_S = 10.0
-"""A consumer that gets nothing for so long gives up; what is missing then is told."""
+"""Seconds without a message after which a consumer gives up; the missing messages are then reported."""
 _PACE_S = 0.001
 
 
 class Driver(ABC):
-    """A client of one system, connected to one server. Each topic is one log: one queue, partition or stream."""
+    """A client of one server. Each topic is one log: a queue, partition or stream."""
 
     def __init__(self, job: Job) -> None:
         self.job = job
@@ -25,15 +25,15 @@ class Driver(ABC):
 
     @abstractmethod
     async def create(self) -> None:
-        """Make the topic."""
+        """Create the topic."""
 
     @abstractmethod
     async def drop(self) -> None:
-        """Delete the topic, so that what it took is free again."""
+        """Delete the topic and free its space."""
 
     @abstractmethod
     async def open_producer(self) -> None:
-        """Connect and do what a first send would do."""
+        """Connect and prepare for the first send."""
 
     @abstractmethod
     async def close_producer(self) -> None:
@@ -41,15 +41,15 @@ class Driver(ABC):
 
     @abstractmethod
     async def batched(self, bodies: Bodies) -> None:
-        """Send all messages in the client's quickest way; return when all are acknowledged."""
+        """Send all messages in the client's fastest way; return when all are acknowledged."""
 
     @abstractmethod
     async def singles(self, bodies: Bodies) -> None:
-        """Send all messages one by one, gathered by the client if it can; return when all are acknowledged."""
+        """Send all messages by single sends, which the client may batch; return when all are acknowledged."""
 
     @abstractmethod
     async def windowed(self, bodies: Bodies, in_flight: int) -> list[int]:
-        """Send with so many unacknowledged; return how long each took to be acknowledged, in microseconds."""
+        """Send with `in_flight` unacknowledged messages; return the latency of each in microseconds."""
 
     @abstractmethod
     async def paced(self, bodies: Bodies, rate: int) -> None:
@@ -61,22 +61,22 @@ class Driver(ABC):
 
     @abstractmethod
     async def tail(self, tally: Tally, ready: Callable[[], None]) -> None:
-        """Wait at the topic's end; call `ready` when there; read until the tally is complete."""
+        """Call `ready` when waiting at the topic's end, and read until the tally is complete."""
 
     async def consume_columns(self, tally: Tally) -> bool:
-        """Like `consume`, in columns; return False where the client has none."""
+        """Like `consume`, in columns; return False if the client has no columns."""
         del tally
         return False
 
 
 class WrongRun(Exception):
-    """A run does not count; the text says why."""
+    """A run does not count; the text has the reason."""
 
 
 async def by_tasks(
     bodies: Bodies, in_flight: int, send: Callable[[bytes, str], Awaitable[object]]
 ) -> list[int]:
-    """Send with `in_flight` tasks, each of which waits for its acknowledgement; return the times in microseconds."""
+    """Send with `in_flight` tasks that wait for their acknowledgements; return the latencies in microseconds."""
     latencies: list[int] = []
 
     async def sender() -> None:
@@ -92,7 +92,7 @@ async def by_tasks(
 async def at_pace(
     bodies: Bodies, rate: int, send: Callable[[list[tuple[bytes, str]]], Awaitable[None] | None]
 ) -> None:
-    """Hand over messages when they are due, looking every millisecond; `send` must not wait for acknowledgements."""
+    """Send messages when they are due, checking each millisecond; `send` must not wait for acknowledgements."""
     started_ns = time.time_ns()
     while not bodies.all_due(rate):
         if due := bodies.due(rate, started_ns):

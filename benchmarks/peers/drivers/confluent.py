@@ -36,7 +36,7 @@ class ConfluentKafka(Driver):
     """A topic of one partition; the tag is the key; acks=all, which one broker is all of."""
 
     async def create(self) -> None:
-        """Make the topic and wait until it is there."""
+        """Create the topic and wait until it exists."""
         admin = AdminClient({"bootstrap.servers": self.server})
         for future in admin.create_topics([NewTopic(self.topic, 1, 1)]).values():
             future.result(30)
@@ -153,7 +153,7 @@ class ConfluentKafka(Driver):
         self._read(tally, lambda: None)
 
     async def tail(self, tally: Tally, ready: Callable[[], None]) -> None:
-        """The same, begun before the first message is sent."""
+        """As `consume`, started before the first message is sent."""
         await asyncio.to_thread(self._read, tally, ready)
 
     def _read(self, tally: Tally, ready: Callable[[], None]) -> None:

@@ -25,7 +25,7 @@ class NatsPy(Driver):
         self._stream = self._nats.jetstream(timeout=30)
 
     async def create(self) -> None:
-        """Make the stream."""
+        """Create the stream."""
         await self._connect()
         await self._stream.add_stream(
             StreamConfig(self.topic, subjects=[f"{self.topic}.>"], storage=StorageType.FILE)

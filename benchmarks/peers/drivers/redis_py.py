@@ -36,7 +36,7 @@ class RedisPy(Driver):
         self._client().unlink(self.topic)
 
     async def open_producer(self) -> None:
-        """Connect both faces."""
+        """Connect the synchronous and the asyncio client."""
         host, port = self._address()
         self._sync = self._client()
         self._sync.ping()
@@ -44,7 +44,7 @@ class RedisPy(Driver):
         await self._pool.ping()
 
     async def close_producer(self) -> None:
-        """Close both faces."""
+        """Close both clients."""
         self._sync.close()
         await self._pool.aclose()
 

@@ -1,4 +1,4 @@
-"""Reput through its own client: the blocking face for batches, asyncio for messages that are awaited."""
+"""Reput through its own client: the synchronous API for batches, asyncio for messages that are awaited."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Reput(Driver):
     """A topic of one queue."""
 
     async def create(self) -> None:
-        """Make the topic."""
+        """Create the topic."""
         with blocking.Admin(self.server) as admin:
             admin.create_topic(self.topic, queues=1)
 

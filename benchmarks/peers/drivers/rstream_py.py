@@ -1,4 +1,4 @@
-"""RabbitMQ streams through rstream, with messages in AMQP 1.0 as its documents have them."""
+"""RabbitMQ streams through rstream, with messages in AMQP 1.0 as its documentation shows."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Rstream(Driver):
         return {"host": host, "port": int(port), "username": "guest", "password": "guest"}
 
     async def create(self) -> None:
-        """Make the stream."""
+        """Create the stream."""
         async with Producer(**self._login()) as producer:
             await producer.create_stream(self.topic)
 
@@ -122,7 +122,7 @@ class Rstream(Driver):
         await self._read(tally, lambda: None)
 
     async def tail(self, tally: Tally, ready: Callable[[], None]) -> None:
-        """The same, begun before the first message is sent."""
+        """As `consume`, started before the first message is sent."""
         await self._read(tally, ready)
 
     async def _read(self, tally: Tally, ready: Callable[[], None]) -> None:

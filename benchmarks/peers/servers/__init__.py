@@ -1,1 +1,1 @@
-"""The servers that are measured, one file each: started on loopback with a directory of their own."""
+"""The measured servers, one file each; they run on loopback with a directory of their own."""

@@ -1,4 +1,4 @@
-"""A server that runs, and how to start one."""
+"""Start a server process and measure it."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ _CLOCK_TICKS = os.sysconf("SC_CLK_TCK")
 
 
 class Missing(Exception):
-    """A system cannot be had here; the text says what is missing."""
+    """A system is not available here; the text has what is missing."""
 
 
 @dataclass(frozen=True, slots=True)
 class Server:
-    """A server that answers."""
+    """A running server."""
 
     address: str
     pid: int
 
     def cpu_s(self) -> float:
-        """Return the processor seconds used so far, those of its children as well."""
+        """Return the processor seconds used so far, including those of its children."""
         ticks = 0
         for pid in (self.pid, *_children(self.pid)):
             with suppress(OSError):
@@ -55,7 +55,7 @@ def _children(pid: int) -> list[int]:
 
 
 def free_port() -> int:
-    """Return a port that nobody listens on now."""
+    """Return a free port."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port: int = probe.getsockname()[1]
@@ -69,10 +69,10 @@ def running(
     port: int,
     environment: Mapping[str, str] | None = None,
 ) -> Iterator[Server]:
-    """Run a program until the block ends; it answers when its port does. Its output goes to `server.log`.
+    """Run a program until the block ends; it is ready when its port accepts connections. Its output is `server.log`.
 
     Raises:
-        Missing: it ended at once or does not answer; the text has the last lines of its output.
+        Missing: it ended at once or does not accept connections; the text has the last lines of its output.
     """
     log_path = directory / "server.log"
     with log_path.open("wb") as log:

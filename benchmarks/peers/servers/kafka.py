@@ -25,7 +25,7 @@ _JVM = (
 
 
 def settings(durability: Durability) -> str:
-    """Return what is set other than by default."""
+    """Return the settings that differ from the defaults."""
     flush = "" if durability == "page_cache" else ", log.flush.interval.messages=1"
     return f"KRaft, heap 1 GiB (its script's){flush}"
 

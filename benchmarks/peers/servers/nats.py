@@ -13,7 +13,7 @@ from peers.workloads import Durability
 
 
 def settings(durability: Durability) -> str:
-    """Return what is set other than by default."""
+    """Return the settings that differ from the defaults."""
     return "file storage, sync_interval " + ("2m (default)" if durability == "page_cache" else "always")
 
 

@@ -14,7 +14,7 @@ from peers.workloads import Durability
 
 
 def settings(durability: Durability) -> str:
-    """Return what is set other than by default.
+    """Return the settings that differ from the defaults.
 
     Raises:
         Missing: streams cannot be had with a sync before the confirm.

@@ -28,7 +28,7 @@ _OPENED = (
 
 
 def settings(durability: Durability) -> str:
-    """Return what is set other than by default."""
+    """Return the settings that differ from the defaults."""
     return f"flushDiskType={_flush(durability)}, heap 2 GiB"
 
 
@@ -36,7 +36,7 @@ def version() -> str:
     """Return the version.
 
     Raises:
-        Missing: its jars cannot be had.
+        Missing: its jars are not available.
     """
     return next(fetch.jars("rocketmq").glob("rocketmq-broker-*.jar")).stem.rsplit("-", 1)[1]
 
@@ -46,7 +46,7 @@ def start(directory: Path, durability: Durability) -> Iterator[tuple[Server, Ser
     """Run NamesrvStartup and BrokerStartup; the name server comes first.
 
     Raises:
-        Missing: on entering; they cannot be had, or do not start.
+        Missing: on entering; they are not available, or do not start.
     """
     name_port, port = free_port(), free_port()
     for part in ("name", "broker"):
