@@ -1,10 +1,10 @@
 """Paths below directories that an open store has locked: checked at every system call.
 
-While a broker runs, its directory can be moved, deleted or unmounted, and another directory, for
-example that of a second broker, can take its name. The path then leads to files of another store,
-or to none, and what is created there is lost to this one. So the store derives all its paths from
-one that runs a check whenever it is converted for a system call (`os.fspath`), which no caller can
-forget. Text made of a path (`str`, an f-string) bypasses the check: open nothing by such text.
+While a broker runs, its directory can be moved, deleted or unmounted, and another directory can
+take its name. The path then leads to files of another store, or to none. So the store derives all
+its paths from one that runs a check whenever it is converted for a system call (`os.fspath`), which
+no caller can forget. Text made of a path (`str`, an f-string) bypasses the check: open nothing by
+such text.
 """
 
 from __future__ import annotations

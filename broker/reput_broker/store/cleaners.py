@@ -20,15 +20,7 @@ from reput_broker.store.retention import DiskUsage, DiskWatch, RetentionRules
 
 
 class StoreCleaners:
-    """Builds the cleaners of one store.
-
-    Args:
-        options: directories and file sizes.
-        log, queues: what is cleaned.
-        index: follows the log too; None if no index is kept.
-        checkpoint: says what is on disk.
-        clock_ms: wall clock that determines the age of files.
-    """
+    """Builds the cleaners of one store. Without an index there are no index files to clean."""
 
     def __init__(
         self,

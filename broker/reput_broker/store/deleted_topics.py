@@ -1,10 +1,9 @@
 """Which records of the log belong to topics that have been deleted since.
 
 Deleting a topic removes its queues, but its records stay in the log until their file expires. A
-recovery that reads them would bring the queues back, and a topic created again under the same name
-would find its first offsets taken. So a deletion leaves a mark: records of the topic below an
-offset no longer count. The marks are in `deletedTopics` in the store directory, a JSON object from
-topic to log offset, which RocketMQ ignores.
+recovery that reads them would bring the queues back, and a new topic of that name would find its
+first offsets taken. So a deletion leaves a mark: records of the topic below an offset do not count.
+The marks are in `deletedTopics`, a JSON object from topic to log offset, which RocketMQ ignores.
 """
 
 from __future__ import annotations

@@ -34,13 +34,13 @@ def list_stream_files(
 ) -> list[int]:
     """Return the start offsets of a stream's files, ascending and without a gap. Changes nothing.
 
-    Sub-directories are skipped. A last file of length 0 does not count. After a crash, neither does
-    one that is too short and holds only zeros: a process was killed while it created the file, and
-    nothing was ever written to it. Such a file is added to `unfinished` for the caller to remove.
+    Sub-directories and an empty last file are skipped. So is, after a crash, a last file that is
+    too short and holds only zeros: a process was killed while it created the file. Skipped files
+    are added to `unfinished` for the caller to remove.
 
-    A stream that can be rebuilt need not be refused for what a power failure does to unsynced names
-    and lengths: with `strays`, the list ends where a file is missing or has length 0, and the files
-    from there on are added to `strays` for the caller to remove.
+    A stream that can be rebuilt passes `strays`, because a power failure can lose unsynced names
+    and lengths: the list then ends where a file is missing or empty, and the files from there on
+    are added to `strays` for the caller to remove.
 
     Raises:
         ForeignFile: a name is not an offset, or a length is not `file_size`.
@@ -58,13 +58,11 @@ def list_files_of(
     after_crash: bool = False,
     strays: list[Path] | None = None,
 ) -> list[tuple[int, Path]]:
-    """Return the files of a stream in several directories, as `list_stream_files` does for one.
+    """Return start offset and directory entry of a stream's files in several directories.
 
-    Of files with the same name, those that hold only zeros do not count: a directory in which a
-    file could not be created may keep its beginning (`FileMaker`). They are added to `unfinished`.
-
-    Returns:
-        Start offset and directory entry of each file. A directory that does not exist has none.
+    As `list_stream_files`. Of files with the same name, those that hold only zeros do not count,
+    because a directory in which a file could not be created may keep its beginning; they are added
+    to `unfinished`. A directory that does not exist has no files.
 
     Raises:
         ForeignFile: also if two directories hold the same part of the stream and neither is empty.

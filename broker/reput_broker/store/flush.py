@@ -24,10 +24,6 @@ class StoreFlush:
     """The flushes of one store; each may run in a worker thread, one call at a time.
 
     Args:
-        log, queues, checkpoint: what is synced.
-        reput: knows what the queues hold.
-        flags: notified when a sync fails.
-        stats: counters to update.
         check_directories: raises DirectoryLost if what was synced is no longer in the store's
             directories.
     """
@@ -127,9 +123,8 @@ class StoreFlush:
         """Sync what was dispatched before the call. Blocks; one thread at a time.
 
         Args:
-            least_pages: skip queues with fewer unsynced pages than this, unless one of their files
-                is full. While any queue is skipped, the offset that recovery starts from does not
-                advance.
+            least_pages: skip queues with fewer unsynced pages than this and no full file. While any
+                is skipped, the offset that recovery starts from does not advance.
 
         Returns:
             Whether no queue was skipped.

@@ -146,11 +146,6 @@ class FilteredGet:
     The owner of the store creates it; `run`, `read` and `release` may be called in any thread.
 
     Args:
-        log: what is read.
-        entries: the queue's entries to examine.
-        window: the readable part of the log.
-        max_messages, max_bytes, limits: as for `select`.
-        sql_filter: evaluated on each record.
         cold: whether the records are presumed not to be in the page cache.
 
     Raises (on construction):

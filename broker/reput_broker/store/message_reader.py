@@ -35,9 +35,6 @@ class MessageReader:
     """Reads one store, for its owner; cold `read_extents`, held extents and filtered gets work in any thread.
 
     Args:
-        log, queues: what is read.
-        flags: say whether the store is open.
-        stats: counters to update.
         memory_bytes: records this close to the end of the log are presumed to be in the page cache.
     """
 

@@ -1,20 +1,16 @@
 """The store's API: put, get, and the steps that services drive (RocketMQ: DefaultMessageStore).
 
-Durability. A message is appended to the log in the page cache; from then on it survives the
-process, and the machine once `flush_commit_log` has passed it. (With a pool of buffers it survives
-the process once `commit_log` has passed it.) The queues are derived from the log by `reput_step`
-and can be rebuilt from it, so only the log decides which messages exist. Assumed of the disk: what
-`fdatasync` confirmed stays; anything written after the last sync may survive or not, page by page,
-in any order.
+Durability. An appended message is in the page cache and survives the process; it survives the
+machine once `flush_commit_log` has passed it. (With a pool of buffers it survives the process once
+`commit_log` has passed it.) The queues are derived from the log by `reput_step` and can be rebuilt
+from it, so only the log decides which messages exist. Assumed of the disk: what `fdatasync`
+confirmed stays; later writes may survive or not, page by page, in any order.
 
 Threads. One thread owns the store and makes all calls, with these exceptions: `commit_log`,
 `flush_commit_log`, `flush_consume_queues`, `write_checkpoint`, `prepare_next_file`,
 `make_log_file`, `unlock_full_files` and the steps of the cleaners may run in worker threads, each
-in one at a time; `read_extents` with `cold=True`, reading and releasing held extents, and running
-and releasing filtered gets, in any number of them.
-
-`MessageStore` builds the parts of one directory, each a class in its own file, opens and closes
-them, and exposes their methods.
+in one at a time; `read_extents` with `cold=True`, held extents and filtered gets, in any number of
+them.
 """
 
 from __future__ import annotations
@@ -457,8 +453,7 @@ class MessageStore:
         """Check that the store's directories, its lock file and the last log file are still at their paths.
 
         In any thread; the system calls may block. The first failure makes the store read-only until
-        it is opened again (event `store_directory_lost`). The paths in `options` check the
-        directories at each use.
+        it is opened again (event `store_directory_lost`).
 
         Raises:
             DirectoryLost: one of them was moved, deleted, unmounted or covered by another.

@@ -52,15 +52,7 @@ def has_queue_entry(record: Record) -> bool:
 
 
 class MessageWriter:
-    """Appends to one log, for its one owner.
-
-    Args:
-        options: limits, this store's address, and whether records end with a checksum.
-        log: appended to.
-        index: its next file is created ahead of need too.
-        flags: whether puts are accepted; notified when there is no space.
-        stats: counters to update.
-    """
+    """Appends to one log, for its one owner."""
 
     def __init__(
         self,
@@ -230,13 +222,14 @@ class MessageWriter:
         return self._log.supply.should_prepare or (index is not None and index.should_prepare_next_file())
 
     def prepare_next_file(self) -> None:
-        """Create the next file of the log or of the index, whichever is needed, ahead of need.
+        """Create the next file of the log or of the index, whichever is needed (else the log's), ahead of
+        need.
 
-        Blocks; may run in a worker thread. If neither is needed yet, the log's is created.
+        Blocks; may run in a worker thread.
 
         Raises:
-            DiskFull, FileNotMade: the log file cannot be created; puts continue while there is room
-                in the file in use and in prepared ones.
+            DiskFull, FileNotMade: the log file cannot be created; puts continue while prepared
+                files have room.
             DiskFull, FlushFailed, OSError: the index file cannot be created; dispatch continues
                 while there is room.
         """

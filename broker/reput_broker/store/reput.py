@@ -1,11 +1,8 @@
 """Follow the log and dispatch its records to queues, index and long polling (RocketMQ: ReputMessageService).
 
-Everything else in a store is derived from the log here. A step reads some bytes of the log, makes
-one batch of them and gives it to every dispatcher in order; only then does the position advance. So
-a dispatcher that fails gets the same batch again, and listeners are notified only of what can be
-read.
-
-The caller limits how far a step may go: to what is flushed, or to what is written.
+A step reads some bytes of the log, makes one batch of them and gives it to every dispatcher in
+order; only then does the position advance. So a dispatcher that fails gets the same batch again,
+and listeners are notified only of what can be read.
 
 A record that cannot be read is never skipped. RocketMQ skips it, but then the queue gives the
 offset of the lost message to another one, and no reader notices.
@@ -177,17 +174,7 @@ class Dispatched(NamedTuple):
 
 
 class ReputSteps:
-    """Drives a `Reput`: decides whether and when a failed step is retried.
-
-    Args:
-        reput: executes the steps.
-        builder: counts the entries of the queues.
-        log: limits dispatch, and knows whether it needs space itself.
-        flags: notified when dispatch cannot continue, and why.
-        stats: `dispatch_damage` says that it never can.
-        clock_ms: wall clock.
-        on_event: notified when no descriptor is free.
-    """
+    """Drives a `Reput`: decides whether and when a failed step is retried."""
 
     def __init__(
         self,
@@ -227,8 +214,7 @@ class ReputSteps:
 
         0 means that there is nothing to do now: everything is dispatched; the disk is full or no
         file can be opened (a later call retries); or the next record cannot be read, written or
-        synced. The last makes the store read-only, because what is put after it could not be
-        consumed.
+        synced, which makes the store read-only.
         """
         flags = self._flags
         if flags.read_only_reason is not None and self._stats.dispatch_damage:

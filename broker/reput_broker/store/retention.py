@@ -85,9 +85,7 @@ class DiskWatch:
     """Applies the rules to the disks and remembers whether puts are refused.
 
     Args:
-        usage: returns the used part of a disk.
         log_directories: where new log files may be created; the least used of their disks counts.
-        queue_directory: where the queues are.
     """
 
     def __init__(self, usage: DiskUsage, log_directories: Sequence[Path], queue_directory: Path) -> None:

@@ -1,10 +1,10 @@
 """Whether the store can be read and accepts puts, and if not, why (RocketMQ: RunningFlags).
 
-Puts are refused in four conditions, each with its own way out:
+Puts are refused in four conditions:
 
 - read-only: a sync failed or something is damaged; until a restart.
 - no space: a write found no room; until one succeeds. Small puts that still have room are accepted,
-  unless dispatch has no room: nothing that is put could be consumed.
+  unless dispatch has no room.
 - no file: the log needs a file that cannot be created, for lack of descriptors or because no
   directory allows it; until one can be.
 - disk too full: set and cleared by the disk watch.

@@ -39,8 +39,7 @@ class IndexTimes:
 
     An entry holds whole seconds since the file's first time, clamped to 0 to 2^31 - 1. If the clock
     was set back, an entry of 0 seconds may have any earlier time, and the header's bounds are wrong
-    too. RocketMQ relies on them and misses messages; here a time excludes a record only if that is
-    certain.
+    too, on which RocketMQ relies. Here a time excludes a record only if that is certain.
 
     One thread notes what is inserted; everything else is thread-safe.
 

@@ -59,10 +59,6 @@ class KeyLookup:
     """Looks up messages by key, in any thread: records are read by positional reads.
 
     Args:
-        index: None if no index is kept.
-        log: holds the records.
-        deleted: hides records.
-        flags: say whether the store is open.
         has_gap: whether the index lacks records for good.
     """
 

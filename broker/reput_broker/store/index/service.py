@@ -1,9 +1,8 @@
 """The index over all its files: creating, filling, keeping after a crash, deleting (RocketMQ: IndexService).
 
-The index is derived from the log. It is complete up to the log offset `position`; what follows is
-dispatched to it again, after a crash from the end of the last file that is known to be complete.
-RocketMQ keeps only what its recovery happens to read again, and loses the older keys of the file
-that was in use.
+The index is complete up to the log offset `position`; what follows is dispatched to it again, after
+a crash from the end of the last file that is known to be complete. RocketMQ loses the older keys of
+the file that was in use.
 """
 
 from __future__ import annotations
@@ -72,7 +71,6 @@ class IndexService:
 
     Args:
         directory: created when the first key is inserted.
-        slots, entries: of every file; part of the format, like other file sizes.
         clock_ms: names new files.
         open_max: how many files stay mapped, besides those that are written.
     """

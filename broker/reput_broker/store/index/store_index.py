@@ -25,14 +25,8 @@ class StoreIndex:
     """The index of one store, or its absence. Owned like the store.
 
     Args:
-        index: None if no index is kept.
-        log: what is indexed.
-        deleted: hides records from dispatch.
-        checkpoint: records up to which time index files are full and on disk.
-        flags: say whether the store is open; notified when a sync fails.
         dispatched_offset: end of the running dispatch, which continues the index once it is
             complete up to there.
-        options: delay levels and event handler.
     """
 
     def __init__(

@@ -42,13 +42,12 @@ class CleanCommitLog:
     Args:
         files: the log's files; they receive which directories are full.
         rules: called each time, so that they may change.
-        disk: its level and refusal are as of the last look.
+        disk: the disk watch.
         deletable_end: files that end at or before this log offset may be deleted.
         clock_ms: wall clock that determines the age of files.
         monotonic_ms: clock for intervals.
         local_hour: the local hour of the day, 0 to 23.
-        waiting_from: records from this log offset on may be scheduled messages; None if there are
-            none.
+        waiting_from: records from this log offset on may be scheduled messages.
     """
 
     def __init__(

@@ -54,17 +54,7 @@ class CommitLog:
 
     Invariant: `min_offset <= flushed_offset <= max_offset <= wrote_offset`; bytes in `[min_offset,
     max_offset)` are whole records and blanks, and never change. One thread appends; reads, `commit`
-    and `flush` need no lock, since bytes below `max_offset` stay. Without a pool of buffers
-    `max_offset` and `wrote_offset` are equal.
-
-    Args:
-        options: geometry and directories.
-        clock_ms: wall clock in milliseconds.
-
-    Attributes:
-        files: the files.
-        supply: creates them.
-        pool: the buffers that appends go to; None without a pool.
+    and `flush` need no lock. Without a pool of buffers `max_offset` and `wrote_offset` are equal.
     """
 
     def __init__(

@@ -73,14 +73,13 @@ class MappedFile:
     ) -> None:
         """Create the file, or map an existing one.
 
-        A new file is fully allocated before it is mapped, and its bytes and its name are synced, so
-        that nothing in it can be acknowledged before the file itself is durable. With
-        `may_be_read_only`, an existing file that cannot be opened for writing is mapped for
+        A new file is fully allocated before it is mapped, and its bytes and its name are synced.
+        With `may_be_read_only`, an existing file that cannot be opened for writing is mapped for
         reading; see `is_writable`.
 
         Raises:
             DiskFull: there is no room for `size` bytes; no file is left behind.
-            FlushFailed, OSError: it cannot be created; no file is left behind (`create_file`).
+            FlushFailed, OSError: it cannot be created; no file is left behind.
             ForeignFile: the existing file has another length.
             FileExistsError, FileNotFoundError: as `create` implies.
         """
@@ -245,11 +244,11 @@ class MappedFile:
 
         With a buffer this writes to the file, the first 8 bytes last as in `write_published`;
         without one only the position moves. Blocks; one thread at a time, and safe during appends.
+        On failure the call may be repeated: what is not committed stays in the buffer.
 
         Raises:
-            DiskFull: no room, because the file system did not really allocate the file; what is not
-                committed stays in the buffer, and the call may be repeated.
-            OSError: the file cannot be written; what is not committed stays in the buffer.
+            DiskFull: no room, because the file system did not really allocate the file.
+            OSError: the file cannot be written.
             StoreClosed: the file is shut down.
         """
         wrote = self.wrote_position
@@ -281,8 +280,7 @@ class MappedFile:
         """Sync everything up to `read_position`; return the position up to which that is certain.
 
         Blocks; meant for a worker thread, and safe during appends and `destroy`: bytes appended
-        after the call began are not covered, and the file is held so that it is not closed during
-        the sync. With a buffer, only what is committed is synced.
+        after the call began are not covered.
 
         Raises:
             FlushFailed: now or in an earlier call; a failed sync is final for the file.

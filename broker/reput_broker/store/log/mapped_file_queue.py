@@ -1,10 +1,9 @@
 """The files of one stream in order: roll, find by offset, truncate, delete (RocketMQ: MappedFileQueue).
 
-One thread owns the list. It is an immutable tuple that is replaced as a whole, so that the flush
-thread and readers in workers see a consistent list without a lock. Workers may concurrently create
-the next files (`prepare_next`), which have their final names but join the list only when
-`last_file_for` adopts them; write buffers to the files (`commit`); and delete the oldest file
-(`delete_first`). A reader holds the file that it reads.
+One thread owns the list, an immutable tuple that is replaced as a whole, so that other threads see
+a consistent list without a lock. Workers may concurrently create the next files (`prepare_next`),
+which join the list when `last_file_for` adopts them, commit, flush, and delete the oldest file
+(`delete_first`).
 """
 
 from __future__ import annotations
@@ -33,9 +32,6 @@ class MappedFileQueue:
     Invariant over the whole stream: `flushed_where <= committed_where <= max_wrote_position`.
 
     Args:
-        directory: where the files are.
-        file_size: bytes of each file.
-        on_event: see `FileMaker`.
         open_max: how many files stay mapped, besides those that are written.
     """
 
@@ -84,8 +80,7 @@ class MappedFileQueue:
     def load(self, *, after_crash: bool = False) -> None:
         """Map every file of the directory; each counts as completely written until recovery sets its end.
 
-        Changes nothing: files that a killed process did not finish are removed by
-        `drop_unfinished`, before anything is appended.
+        Changes nothing: unfinished files are removed by `drop_unfinished`.
 
         Args:
             after_crash: whether the last owner may have been killed while it created a file.
@@ -149,11 +144,10 @@ class MappedFileQueue:
     def last_file_for(self, start_offset: int = 0, create: bool = True) -> MappedFile | None:
         """Return the file that the next append goes to.
 
-        An empty stream begins with the file that contains `start_offset`; a full last file is
-        followed by the next, created here or adopted from `prepare_next`.
+        A full last file is followed by the next, created here or adopted from `prepare_next`.
 
         Args:
-            start_offset: offset at which an empty stream begins.
+            start_offset: an empty stream begins with the file that contains this offset.
             create: create the file if it is missing; otherwise return None (empty) or the full last
                 file.
 
@@ -323,12 +317,11 @@ class MappedFileQueue:
     # -- truncating and deleting -----------------------------------------------------------------------
 
     def reset_offset(self, offset: int) -> bool:
-        """Continue the stream at an earlier offset.
+        """Continue the stream at an earlier offset: delete later files, zero the rest of the one containing
+        it.
 
-        Files that start after the offset are deleted, the newest first; the file that contains it
-        is zeroed from there on. (RocketMQ 4.3.1 iterated from the wrong end, reset nothing and
-        reported success; later versions leave the later files on disk, where the next start finds
-        their old bytes.)
+        (RocketMQ 4.3.1 iterated from the wrong end, reset nothing and reported success; later
+        versions leave the later files on disk, where the next start finds their old bytes.)
 
         Returns:
             False, with nothing changed, if the offset is more than two files before the end, before
@@ -372,8 +365,8 @@ class MappedFileQueue:
     def delete_first(self, interval_ms: int = DESTROY_INTERVAL_MS, *, now_ms: int | None = None) -> bool:
         """Delete the oldest file, never the last one. Blocks; one worker thread at a time.
 
-        Durable on return, before the next one can be deleted: if two removals reached the disk in
-        the wrong order, a power failure would leave a gap between the files.
+        Durable on return: if two removals reached the disk in the wrong order, a power failure
+        would leave a gap between the files.
 
         Args:
             interval_ms: how long to wait for holders of the file.
@@ -386,8 +379,7 @@ class MappedFileQueue:
 
         Raises:
             FlushFailed: the file is deleted, but the removal of its name is not certain.
-            OSError: its name could not be removed, and it stays listed; or it is deleted, and no
-                descriptor was free to sync that, which the next call does first.
+            OSError: the file stays listed; or it is deleted, and the next call syncs that first.
         """
         self._sync_removal()
         files = self._files

@@ -1,8 +1,8 @@
 """Keep pages of a mapping in memory: system calls that Python does not offer.
 
-All of them are best effort. A limit (`ulimit -l`) or a system without the call refuses them, which
-only costs speed, so a refusal is a return value and not an exception. They release the interpreter
-lock: locking a gibibyte can take most of a second.
+All are best effort: a refusal, by a limit (`ulimit -l`) or a system without the call, is a return
+value and not an exception. They release the interpreter lock: locking a gibibyte can take most of a
+second.
 """
 
 from __future__ import annotations

@@ -21,10 +21,8 @@ class MultiPathMappedFileQueue(MappedFileQueue):
 
     Args:
         directories: where new files are created; at least one must not be read-only.
-        read_only: where no new file is created. Files there are read, and written only if the log
-            ends in one.
-        file_size: bytes of each file.
-        on_event, open_max: see `MappedFileQueue`.
+        read_only: where no new file is created. Files there are written only if the log ends in
+            one.
     """
 
     def __init__(

@@ -4,12 +4,11 @@ A record is valid if its own checks pass (RocketMQ: CommitLog.checkMessageAndRet
 offset field matches its place, and its topic is possible. RocketMQ does not compare the place, so
 bytes left over from before a truncation can become valid again.
 
-The body's checksum does not cover what follows the body. So records that may not have been flushed
-are checked further: a power failure leaves zeros where a page was lost, and topic and properties
-must not look like that.
+The body's checksum does not cover what follows the body. So if a record may not have been flushed,
+its properties must not look as if a page was lost, which leaves zeros.
 
-The walk passes the queue and queue offset of every record to a `RecordSink`, so that a start reads
-the log only once for both checks.
+Queue and queue offset of every record go to a `RecordSink`, so that a start reads the log only once
+for both checks.
 """
 
 from __future__ import annotations
@@ -78,9 +77,6 @@ def walk_file(file: MappedFile, sink: RecordSink, *, check_crc: bool, flushed_of
     """Check records from the start of a file; `wrote_position` must cover the whole file.
 
     Args:
-        file: the file, which only recovery uses now.
-        sink: receives the valid records.
-        check_crc: verify checksums.
         flushed_offset: records that end after this log offset may have lost pages.
 
     Raises:

@@ -1,12 +1,11 @@
 """Replace a directory by another one in one step: a kill leaves the old one or the new one.
 
-Linux exchanges two names atomically (renameat2 with RENAME_EXCHANGE). If the system or the file
-system does not support that, two renames are used; between them the name is missing and the old
-directory is called `NAME.replaced`. Opening a store for writing first calls `put_back`, which
-undoes that state; readers use the path that `standing_for` returns.
+Linux exchanges two names atomically (renameat2 with RENAME_EXCHANGE). Where that is not supported,
+two renames are used; between them the name is missing and the old directory is called
+`NAME.replaced`. Opening a store for writing first calls `put_back`, which undoes that state;
+readers use the path that `standing_for` returns.
 
-This matters for the queues: a queue whose messages have all left the log cannot be rebuilt from it,
-and without its files it would begin again at queue offset 0.
+Without its files a queue whose messages have all left the log would begin again at queue offset 0.
 """
 
 from __future__ import annotations

@@ -157,12 +157,10 @@ def _holds_offsets(path: Path) -> bool:
 def refuse_foreign_records(files: Sequence[MappedFile], first: int, end_offset: int) -> None:
     """Refuse a log with records that belong to queues which this broker does not maintain.
 
-    Only RocketMQ can have written them: producers cannot set the properties that mark them, which
-    hold queue offsets assigned by the broker. They are found by their text, so the cost is one
-    search through bytes that recovery reads anyway.
+    Only RocketMQ can have written them: producers cannot set the properties that mark them. They
+    are found by their text, so the cost is one search through bytes that recovery reads anyway.
 
     Args:
-        files: the files of the log.
         first: index of the file to begin with.
         end_offset: end of the valid records.
 

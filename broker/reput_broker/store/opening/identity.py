@@ -58,9 +58,7 @@ class IdentityCheck:
     """Compares the records of a walk with each other and with the queues' entries. Changes nothing.
 
     Args:
-        log: just loaded.
         queues: recovered, but not truncated yet.
-        deleted: records that do not count.
         from_offset: where the walk begins.
         entries_until: every record before this log offset has its entry on disk.
     """

@@ -41,8 +41,8 @@ class DirectoryLock:
     Args:
         path: the lock file.
         abort: the marker in which an owner leaves its process id.
-        log_dirs: directories of the owner's log.
-        new_file_dirs: those of them in which new files are created; `acquire` creates missing ones.
+        new_file_dirs: directories of the log in which new files are created; `acquire` creates
+            missing ones.
         on_event: see `LogDirectoryLocks`.
         on_lost: called once, in the thread that notices, when something is no longer at its path.
     """
@@ -87,15 +87,16 @@ class DirectoryLock:
     def acquire(self) -> None:
         """Take the whole lock, without waiting: create what is missing, and write `lock` into the file.
 
-        Reserves first if that has not been done; does nothing if the whole lock is held.
+        Reserves first if that has not been done; does nothing if the whole lock is held. On failure
+        nothing is locked.
 
         Raises:
-            StoreLocked: another store has it, or a directory of the log; nothing is locked, and
-                what was created is removed.
-            LogDirectoryUnusable: the same for a directory of the log that cannot be created or
-                locked.
-            DiskFull, FlushFailed, OSError: something could not be created; nothing is locked, and
-                at most an empty lock file is left.
+            StoreLocked: another store has it, or a directory of the log; what was created is
+                removed.
+            LogDirectoryUnusable: a directory of the log cannot be created or locked; what was
+                created is removed.
+            DiskFull, FlushFailed, OSError: something could not be created; at most an empty lock
+                file is left.
         """
         if self._is_acquired:
             return

@@ -28,12 +28,10 @@ _NO_LOCKS = frozenset({errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL, errno.EBADF
 class LogDirectoryLocks:
     """The locks of one store on the directories of its log.
 
-    Event: `commit_log_dir_not_locked` if the file system of a directory has no such locks.
-
     Args:
-        directories: where the log is.
-        new_file_dirs: those of them in which new files are created.
-        on_event: receives the event.
+        new_file_dirs: directories in which new files are created.
+        on_event: receives `commit_log_dir_not_locked` if the file system of a directory has no such
+            locks.
     """
 
     def __init__(

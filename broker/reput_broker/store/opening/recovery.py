@@ -80,13 +80,6 @@ def find_log_end(
 ) -> LogEnd:
     """Check the records from a file on and find where they end. Changes nothing.
 
-    Args:
-        files: the files of the log.
-        start_index: number of the file to begin with.
-        evidence: what is known to have been flushed.
-        sink: receives every valid record.
-        check_crc: verify checksums.
-
     Raises:
         StoreDamaged: they end where flushed records should be; or raised by the sink.
     """
@@ -117,8 +110,7 @@ def find_log_end(
 
 
 def check_files_before(files: Sequence[MappedFile], sink: RecordSink) -> None:
-    """Walk over the files before those that `find_log_end` has checked, without reading bodies. Changes
-    nothing.
+    """Walk over the files before those that `find_log_end` has checked, without reading bodies.
 
     Raises:
         StoreDamaged: the records of one do not reach its end; or raised by the sink.

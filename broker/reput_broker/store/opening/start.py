@@ -4,27 +4,22 @@
     2  find where the valid records of the log end (recovery.py), compare them with their queues
        (identity.py), refuse damage, find missing queue entries (judgement.py); changes nothing
     3  create and lock what is missing (lock.py; refused if another store was faster), create
-       `abort`, truncate the torn tail, sync what may not be synced
+       `abort`, truncate the torn tail, sync what may not be synced, delete incomplete index files
     4  dispatch the records whose queue entries are missing or uncertain
     5  write the checkpoint
 
-Step 3 also deletes index files that may be incomplete. Records that are then missing in the index
-are indexed again once the store is open: immediately if they are few, otherwise while the broker
-runs.
+Records that are missing in the index are indexed once the store is open: immediately if they are
+few, otherwise while the broker runs.
 
 A kill in steps 3 to 5 leaves `abort` and a checkpoint that claims no more than before, so the next
-start does the same again. If there was nothing to do, the next start finds that the checkpoint of
-the orderly stop still holds, and has nothing to do either.
+start does the same again.
 
-An orderly stop of this broker leaves a digest of where every queue ends. If it still holds, only
-the last file is checked and step 4 has nothing to do. If it does not, or if RocketMQ made the stop,
-the whole log is checked and the queues are compared with all of it, once. (After an orderly stop
-RocketMQ dispatches only what is beyond the furthest entry of any queue, and so loses messages of a
-queue that lagged behind.)
-
-After a disorderly stop the entries of everything that is read again are dropped first, because they
-may be left over from lost records. If queues turn out to lack even older entries, or their extended
-entries, all are completed from the oldest file.
+If the digest that an orderly stop left still holds, only the last file is checked and step 4 has
+nothing to do. Otherwise, or if RocketMQ made the stop, the queues are compared with the whole log.
+(After an orderly stop RocketMQ dispatches only what is beyond the furthest entry of any queue, and
+so loses messages of a queue that lagged behind.) After a disorderly stop the entries of everything
+that is read again are dropped first, because they may be left over from lost records. If queues
+lack even older entries, all are completed from the oldest file.
 """
 
 from __future__ import annotations

@@ -39,8 +39,7 @@ class ConsumeQueueBuilder:
     """Writes entries to queues; entries that exist are recognised by their log offset and skipped.
 
     Args:
-        queues: the queues.
-        bit_maps_of: computes the bit maps of extended entries; None: no bit maps.
+        bit_maps_of: computes the bit maps of extended entries.
     """
 
     def __init__(self, queues: ConsumeQueueTable, bit_maps_of: FilterBitMaps | None = None) -> None:
@@ -83,8 +82,6 @@ class RecoveringQueueBuilder(ConsumeQueueBuilder):
     """The builder for recovery, when a queue may hold outdated entries.
 
     Args:
-        queues: the queues to complete.
-        bit_maps_of: computes the bit maps of extended entries.
         from_beginning: whether the log is read from its first record; then a gap means that records
             have left the log, and the queue starts again after it.
         on_event: notified if the log contradicts itself.

@@ -1,16 +1,13 @@
 """Delete queue and index files of deleted log files (RocketMQ: CleanConsumeQueueService).
 
-These files do not expire by age. When the log begins later than before, every queue's minimum
-advances to its first message that is still in the log. Files whose messages have all left the log
-are deleted, except each queue's last one, and any that is not followed by durable entries: it
-determines the next queue offset. Then follow the other files that are derived from the log.
+When the log begins later than before, every queue's minimum advances to its first message that is
+still in the log. Files whose messages have all left the log are deleted, except each queue's last
+one, and any that is not followed by durable entries: it determines the next queue offset. Then
+follow the other files that are derived from the log.
 
-A log file that is being deleted while it is held no longer counts for readers, but is still on
-disk: after a kill it would be part of the log again. So what is derived from it stays until it is
-gone. (RocketMQ does not wait.)
-
-No state is kept across restarts: opening a store corrects every queue's minimum, and the first
-round examines all files.
+A log file that is being deleted while it is held no longer counts for readers, but is on disk and
+would be part of the log again after a kill. So what is derived from it stays until it is gone.
+(RocketMQ does not wait.)
 """
 
 from __future__ import annotations
@@ -56,11 +53,9 @@ class CleanConsumeQueue:
     """Deletes files that follow the log, in rounds. Runs in a worker thread, one call at a time.
 
     Args:
-        queues: the queues.
         min_physical_offset: where the log begins for readers.
         kept_offset: where its oldest file on disk begins.
-        durable_offset: records before this log offset are on disk, and so are their queue entries.
-        queue_file_size: bytes of one queue file.
+        durable_offset: records before this log offset and their queue entries are on disk.
         followers: cleaned after the queues.
     """
 

@@ -150,8 +150,8 @@ class ConsumeQueue:
 
         A record at or before `max_physical_offset`, or a queue offset that is already built, is
         skipped. A queue offset beyond the end is reported (event `consume_queue_order_error`) and
-        the unit still goes to the end, as in RocketMQ. The first unit of an empty queue determines
-        where its first file begins; the file is filled with pre-blank units up to it.
+        the unit still goes to the end, as in RocketMQ. The first file of an empty queue is filled
+        with pre-blank units up to the first unit.
 
         With extended entries, the tags code, the store time and the bit map go into one of those,
         and the unit holds its address. Otherwise the last two arguments are ignored.
@@ -426,12 +426,12 @@ class ConsumeQueue:
         last.
 
         A file that is not followed by durable entries is kept too: after a power failure the queue
-        would not know its end and would assign its offsets again. Blocks; may run in a worker
-        thread during all other calls. Every removal is durable before the next.
+        would assign its offsets again. Blocks; may run in a worker thread during all other calls.
+        Every removal is durable before the next.
 
         Args:
             min_physical_offset: where the log begins.
-            durable_offset: records before this log offset are on disk, and so are their units.
+            durable_offset: records before this log offset and their units are on disk.
 
         Returns:
             How many files were deleted.

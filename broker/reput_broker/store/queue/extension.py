@@ -37,15 +37,12 @@ _BLOCK_BYTES = 16 * 1024
 
 
 class ConsumeQueueExt:
-    """Entries in files of `file_size` bytes.
+    """Entries in files of `file_size` bytes (RocketMQ: mappedFileSizeConsumeQueueExt).
 
     One thread owns it; only `flush` may run in another.
 
     Args:
-        directory: where the files are.
-        file_size: bytes per file (RocketMQ: mappedFileSizeConsumeQueueExt).
-        bit_map_bytes: length of the bit maps that are put; entries with bit maps of any length can
-            be read.
+        bit_map_bytes: length of the bit maps that are put; bit maps of any length can be read.
         cache: open files, shared with the queues.
     """
 
@@ -207,12 +204,7 @@ class ConsumeQueueExt:
 
 
 class QueueExtEntries:
-    """The extended entries of one queue, maintained together with the units that refer to them.
-
-    Args:
-        units: the queue's units.
-        ext: the entries; None if the queue keeps none.
-    """
+    """The extended entries of one queue, maintained together with the units that refer to them."""
 
     __slots__ = ("_end", "_ext", "_units", "are_kept", "is_lost")
 

@@ -1,12 +1,12 @@
 """A stream of bytes in consecutive sparse files, written and read by position; used by ConsumeQueues.
 
-The files have the names and sizes of mapped files (`file_names`), but are neither preallocated nor
-mapped: otherwise a thousand small queues would hold gigabytes of zeros. Positional writes report a
-full disk as an error number instead of a signal.
+The files have the names and sizes of mapped files, but are neither preallocated nor mapped:
+otherwise a thousand small queues would hold gigabytes of zeros. Positional writes report a full
+disk as an error number instead of a signal.
 
-Crash safety: a killed process loses nothing for which `write` returned. After a power failure any
-page written after the last `flush` may be zero, but only in the last three files: before a fourth
-would hold unsynced bytes, the oldest is synced. So recovery reads the last three files only.
+A killed process loses nothing for which `write` returned. After a power failure any page written
+after the last `flush` may be zero, but only in the last three files, because the oldest is synced
+before a fourth would hold unsynced bytes. So recovery reads the last three files only.
 """
 
 from __future__ import annotations
@@ -165,10 +165,9 @@ class SparseFileQueue:
     def load(self, *, after_crash: bool = False) -> None:
         """List the files; each counts as completely written and flushed until recovery sets its end.
 
-        Changes nothing. Names and lengths of files are synced with the next `flush`, so a power
-        failure may remove those of one file and keep those of a later one. With `after_crash` the
-        stream then ends there, and `drop_strays` removes the rest. `settle` removes a last file
-        that was never written.
+        Changes nothing. A power failure may remove unsynced names and keep later ones. With
+        `after_crash` the stream ends at such a gap, and `drop_strays` removes the rest. `settle`
+        removes a last file that was never written.
 
         Raises:
             ForeignFile: a file that this store with this file size did not write.
@@ -437,7 +436,7 @@ class SparseFileQueue:
         return self.settle()
 
     def drop_first(self) -> bool:
-        """Delete the oldest file; False, and nothing done, if it is the only one or there is none. Blocks.
+        """Delete the oldest file; False if it is the only one or there is none. Blocks.
 
         Durable on return: if two removals reached the disk in the wrong order, a power failure
         would leave a gap.

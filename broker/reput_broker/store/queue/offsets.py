@@ -12,14 +12,7 @@ _NEAR_END_UNITS = 1024
 
 
 class QueueOffsets:
-    """Looks up queue offsets, for the owner of the store.
-
-    Args:
-        log: holds the store times.
-        queues: the queues.
-        memory_bytes: messages this close to the end of the log are presumed to be in the page
-            cache.
-    """
+    """Looks up queue offsets, for the owner of the store."""
 
     def __init__(self, log: CommitLog, queues: ConsumeQueueTable, memory_bytes: int) -> None:
         self._log = log

@@ -29,8 +29,8 @@ class _Valid(NamedTuple):
 def find_end(files: SparseFileQueue) -> UnitsEnd:
     """Find where the valid units of a loaded queue end.
 
-    Scans the last three files. A unit is valid with a physical offset >= 0 and a size > 0. A queue
-    that holds only pre-blank units has none; RocketMQ would take it for one that has indexed 2 GiB.
+    Scans the last three files. A unit is valid with a physical offset >= 0 and a size > 0.
+    Pre-blank units alone do not count; RocketMQ would take them for an index of 2 GiB.
     """
     if files.is_empty:
         return UnitsEnd(0, None)

@@ -1,15 +1,13 @@
 """Binary searches over the units of a queue: by store time, and for the first unit still in the log.
 
-Store times are read from the records in the log, so every step of a search may need the disk, and
-the number of steps matters (RocketMQ: ConsumeQueue, ConsumeQueueStore).
+Store times are read from the records in the log, so every step may need the disk (RocketMQ:
+ConsumeQueue, ConsumeQueueStore). A search chooses the file first and then bisects its units. Units
+of records that have left the log, and pre-blank units, precede everything that a search can find.
+Store times are assumed to ascend; if the broker's clock was set back, a search ends at one of the
+places where the time is passed.
 
-A search chooses the file first and then bisects its units. Units below the minimum physical offset,
-whose records have left the log, and pre-blank units precede everything that a search can find.
-Store times are assumed to ascend, as they do while the broker's clock does; if that clock was set
-back, a search ends at one of the places where the time is passed.
-
-There are two rules. `offset_by_timestamp` is that of RocketMQ 5, with two boundaries.
-`nearest_offset_by_timestamp` is that of 4.x brokers; no request uses it.
+`offset_by_timestamp` follows RocketMQ 5, with two boundaries; `nearest_offset_by_timestamp` follows
+4.x brokers, and no request uses it.
 """
 
 from __future__ import annotations
@@ -56,9 +54,8 @@ def offset_by_timestamp(
 ) -> int:
     """Return the queue offset for a store time, within [min offset, max offset].
 
-    "lower": the first message stored at or after the time (the end of the queue if there is none).
-    "upper": the last message stored at or before it (the minimum if there is none). Of equal times,
-    "lower" takes the first and "upper" the last.
+    "lower": the first message stored at or after the time, or the end of the queue. "upper": the
+    last message stored at or before it, or the minimum.
 
     Args:
         files: the queue's units.
@@ -86,10 +83,10 @@ def nearest_offset_by_timestamp(
 ) -> int:
     """Return the queue offset of the message stored nearest to a time, by the rule of RocketMQ 4.x.
 
-    Searches the first file that was last modified at or after the time, else the last one; that
-    need not be the file of the nearest message (in a copied directory, for example). Any message of
-    exactly this time is taken; without one, the later neighbour if it is nearer in time, otherwise
-    the earlier one. The result is within [min offset, max offset]; 4.x could leave that range.
+    Searches the first file that was last modified at or after the time, else the last one, even if
+    another file holds a nearer message. Any message of exactly this time is taken; without one, the
+    later neighbour if it is nearer in time, otherwise the earlier one. The result is within [min
+    offset, max offset]; 4.x could leave that range.
 
     Args:
         files, timestamp_ms, store_time_of, min_logic_offset, min_physical_offset: as for
