@@ -20,8 +20,7 @@ _LEADS_NOWHERE = frozenset({errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ESTA
 
 
 def checked_path(path: Path, check: Callable[[], None]) -> Path:
-    """Return a path like `path` that runs `check` before each system call; so does every path
-    derived from it."""
+    """Return a path that runs `check` before each system call; so does every path derived from it."""
 
     class CheckedPath(PosixPath):
         __slots__ = ()

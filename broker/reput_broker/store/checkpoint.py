@@ -56,8 +56,7 @@ class FlushMark(NamedTuple):
     queues_offset: int
     """Every record before this log offset has its queue entry on disk."""
     queues_digest: int = 0
-    """After an orderly stop: checksum of where all queues begin and end. Otherwise: number of
-    entries of all queues at the queues offset, modulo 2^32."""
+    """After an orderly stop: checksum of the queues' bounds. Else: number of their entries, modulo 2^32."""
     index_offset: int = 0
     """After an orderly stop: every record before this log offset is in the index."""
     index_digest: int = 0
@@ -89,8 +88,7 @@ class StoreCheckpoint:
         self._flush_error: FlushFailed | None = None
 
     def move_mark(self, *, flushed_offset: int = 0, queues_offset: int = 0, entries: int = 0) -> None:
-        """Advance the mark; neither offset ever decreases. Called by the log's and the queues'
-        flush threads."""
+        """Advance the mark; neither offset ever decreases. Called by both flush threads."""
         with self._mark_lock:
             known = self.mark or FlushMark(0, 0)
             flushed = max(known.flushed_offset, flushed_offset)

@@ -56,8 +56,7 @@ class DeletedTopics:
         return self._deleted_below.get(topic, 0)
 
     def add(self, topic: str, end_offset: int) -> None:
-        """Durably mark every record of the topic below `end_offset` as deleted. Raises OSError if
-        that fails."""
+        """Durably mark the topic's records below `end_offset` as deleted. Raises OSError if that fails."""
         before = self._deleted_below
         self._deleted_below = {**before, topic: end_offset}
         try:

@@ -122,8 +122,7 @@ class Dispatcher(Protocol):
 
 
 class MessageArrivingListener(Protocol):
-    """Notified of new messages once they can be read (RocketMQ: MessageArrivingListener); long
-    polling is one."""
+    """Notified of new messages once they can be read (RocketMQ: MessageArrivingListener)."""
 
     def arriving(self, rows: QueueRows, batch: DispatchBatch) -> None:
         """Note that a queue has grown by `rows` of `batch`, up to `rows.end_queue_offset`.

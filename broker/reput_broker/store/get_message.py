@@ -1,5 +1,4 @@
-"""Select the entries of a queue that a get returns (RocketMQ: DefaultMessageStore.getMessage,
-isTheBatchFull).
+"""Select the entries of a queue that a get returns (RocketMQ: getMessage, isTheBatchFull).
 
 The rules examine the entries in order and stop at the first one that no longer fits. Only the
 queue's entries are read; the records are fetched later, as extents. Only a filter on properties
@@ -60,8 +59,7 @@ class Selection(NamedTuple):
     size: int
     extents: tuple[Extent, ...]
     missing: int
-    """Entries whose records are not in the log, because they expired or the entry is damaged
-    (`damaged_unit`)."""
+    """Entries whose records are not in the log, because they expired or the entry is damaged."""
 
 
 def clamp_bytes(max_bytes: int) -> int:
@@ -132,8 +130,7 @@ def spans_files(extents: Sequence[Extent], window: LogWindow) -> bool:
 
 
 EFFORT_MAX = 5_000_000
-"""Limit of the filter work of one get, roughly in nanoseconds; the get then ends, and the next
-continues there."""
+"""Limit of the filter work of one get, roughly in nanoseconds; the next get continues from there."""
 PART_EFFORT = 150
 LOOKUP_EFFORT = 600
 LOOKUP_BYTE_EFFORT = 1

@@ -55,8 +55,7 @@ class HeldExtents:
         return None
 
     def read(self, extents: Sequence[Extent] | None = None) -> bytes:
-        """Return the bytes of the extents, joined, by positional reads that block no other thread; before
-        `release`.
+        """Return the bytes of the extents by positional reads that block no other thread; before `release`.
 
         Any extents in the held files may be read; the default is those that were held.
         """

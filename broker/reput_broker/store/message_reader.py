@@ -230,6 +230,5 @@ class MessageReader:
         return self._log.message_at(physical_offset, self._log.readable_end())
 
     def oldest_store_timestamp(self) -> int:
-        """The store time of the first record in the log, in milliseconds; -1 in an empty log. In
-        any thread."""
+        """The store time of the log's first record in milliseconds, -1 if there is none. In any thread."""
         return self._log.store_timestamp_at(self._log.min_offset, cold=True)

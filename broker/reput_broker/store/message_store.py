@@ -61,8 +61,7 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 ACCESS_IN_MEMORY_PERCENT = 40
-"""Records this close to the end of the log, in percent of the machine's memory, count as in the
-page cache."""
+"""How close to the log's end records count as in the page cache, in percent of the memory."""
 
 
 def _shown(part: str, method: Callable[Concatenate[Any, P], T]) -> Callable[Concatenate[MessageStore, P], T]:
@@ -104,8 +103,7 @@ class MessageStore:
         self._make_parts()
 
     def _make_parts(self) -> None:
-        """Create the parts as they are before the directory is read: in the constructor, and at
-        each opening."""
+        """Create the parts as they are before the directory is read; called again at each opening."""
         options, clock_ms = self.options, self._clock_ms
         self._is_lost = False
         root = options.data_dir
@@ -370,8 +368,7 @@ class MessageStore:
 
     @property
     def file_refusal(self) -> DiskFull | FileNotMade | None:
-        """Why the last attempt to create a log file failed; None if it succeeded, or while one is
-        prepared."""
+        """Why the last attempt to create a log file failed; None if it succeeded, or one is prepared."""
         return self._log.supply.refusal
 
     @property
@@ -386,8 +383,7 @@ class MessageStore:
 
     @property
     def committed_offset(self) -> int:
-        """Everything before this log offset has been written to the operating system: it survives
-        the process."""
+        """Everything before this log offset has been written to the system and survives the process."""
         return self._log.max_offset
 
     @property

@@ -1,5 +1,4 @@
-"""Put messages into the log: check, append, count, and create the next files ahead of need (RocketMQ:
-putMessage).
+"""Put messages into the log, and create the next files ahead of need (RocketMQ: putMessage).
 
 Nothing here waits for the disk unless a file must be created; a caller that must not wait asks
 `needs_new_file` first.
@@ -173,8 +172,7 @@ class MessageWriter:
         return self.put_records((record,))
 
     def put_records(self, records: Sequence[Record]) -> PutResult:
-        """Store messages of one topic and queue contiguously, in one file, all or none (RocketMQ:
-        putMessages).
+        """Store messages of one queue contiguously, in one file, all or none (RocketMQ: putMessages).
 
         Prepared and rolled back transaction records get queue offset 0 and no queue entry; they are
         put alone.
@@ -214,16 +212,14 @@ class MessageWriter:
         return self._log.needs_new_file(size) and not self._flags.refuses_now
 
     def should_prepare_next_file(self) -> bool:
-        """Whether puts are accepted and a log file (`AllocateMappedFile`) or the next index file
-        should be created."""
+        """Whether puts are accepted and the next log file or index file should be created."""
         if not self._flags.is_open or self._flags.refuses_now:
             return False
         index = self._index
         return self._log.supply.should_prepare or (index is not None and index.should_prepare_next_file())
 
     def prepare_next_file(self) -> None:
-        """Create the next file of the log or of the index, whichever is needed (else the log's), ahead of
-        need.
+        """Create the next file of the log or of the index, whichever is needed (else the log's).
 
         Blocks; may run in a worker thread.
 
@@ -267,8 +263,7 @@ class MessageWriter:
             self._flags.note_file_refused(refusal)
 
     def want_file(self) -> None:
-        """Notify the service that creates files that `make_log_file` has failed. In the thread that
-        appends."""
+        """Notify the service that creates files after `make_log_file` failed. In the thread that appends."""
         self._log.on_file_wanted()
 
     def when_file_wanted(self, call: Callable[[], None]) -> None:

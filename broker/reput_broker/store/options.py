@@ -20,8 +20,7 @@ DELAY_LEVELS_MS: tuple[int, ...] = (
 )  # fmt: skip
 
 FilterBitMaps = Callable[["DispatchBatch", "QueueRows"], "Sequence[bytes | None] | None"]
-"""For each message of the rows, the bit map of the consumers whose filters accept it; None if there
-is none."""
+"""Bit map, for each message, of the consumers whose filters accept it; None: no bit maps."""
 
 EventHandler = Callable[[str, Mapping[str, object]], None]
 """Called with the event's name and its facts, in any thread: it must be quick and thread-safe."""
@@ -54,8 +53,7 @@ class StoreOptions:
     """Root of the store directory; created if it is missing."""
     commit_log_file_size: int = 1 << 30
     commit_log_dirs: tuple[Path, ...] = ()
-    """Where CommitLog files are created (RocketMQ: storePathCommitLog); empty for `commitlog` below
-    `data_dir`."""
+    """Where CommitLog files are created (RocketMQ: storePathCommitLog); by default `data_dir/commitlog`."""
     read_only_commit_log_dirs: tuple[Path, ...] = ()
     """Where CommitLog files are and no new ones are created (RocketMQ: readOnlyCommitLogStorePaths)."""
     warm_mapped_file: bool = False
@@ -65,8 +63,7 @@ class StoreOptions:
     transient_store_pool_size: int = 5
     """Number of buffers of `commit_log_file_size` bytes (RocketMQ: transientStorePoolSize)."""
     fast_fail_if_no_buffer: bool = False
-    """Refuse puts while no buffer is free, instead of appending to the file (RocketMQ:
-    fastFailIfNoBufferInStorePool)."""
+    """Refuse puts while no buffer is free (RocketMQ: fastFailIfNoBufferInStorePool); else use the file."""
     consume_queue_entries: int = 300_000
     """Entries (20 bytes each) per ConsumeQueue file."""
     index_enabled: bool = True
@@ -90,11 +87,9 @@ class StoreOptions:
     consume_queue_ext_file_size: int = 48 << 20
     """Bytes per file of extended entries (RocketMQ: mappedFileSizeConsumeQueueExt)."""
     filter_bit_maps: FilterBitMaps | None = None
-    """Computes the bit maps of extended entries (RocketMQ: CommitLogDispatcherCalcBitMap); None: no
-    bit maps."""
+    """Computes bit maps for extended entries (RocketMQ: CommitLogDispatcherCalcBitMap)."""
     filter_bit_map_bits: int = 112
-    """Length of a bit map, a multiple of 8 (RocketMQ: bitMapLengthConsumeQueueExt, set by its bloom
-    filter)."""
+    """Length of a bit map, a multiple of 8 (RocketMQ: bitMapLengthConsumeQueueExt)."""
     queue_files_open_max: int = 512
     """How many queue files stay open, over all queues."""
     log_files_open_max: int = 256

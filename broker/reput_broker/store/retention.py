@@ -65,8 +65,7 @@ class RetentionRules:
     delete_files_batch: int = 10
     """Maximum number of log files deleted in one round (deleteFileBatchMax)."""
     destroy_forcibly_ms: int = 120_000
-    """How long to wait for readers of a file before it is deleted anyway
-    (destroyMapedFileIntervalForcibly)."""
+    """How long readers can delay the deletion of a file (destroyMapedFileIntervalForcibly)."""
     redelete_hanged_ms: int = 120_000
     """Interval of retries for a file that was held, while no round is due (redeleteHangedFileInterval)."""
 

@@ -161,8 +161,7 @@ class RunningFlags:
         self.no_space_reason = str(error)
 
     def note_file_refused(self, error: DiskFull | FileNotMade) -> None:
-        """The log needs a file that cannot be created (event `store_disk_full` or
-        `log_file_not_made`, once each)."""
+        """The log needs a file that cannot be created (event `store_disk_full` or `log_file_not_made`)."""
         if isinstance(error, DiskFull):
             self.note_disk_full(error)
             return
@@ -171,8 +170,7 @@ class RunningFlags:
         self.no_file_reason = str(error)
 
     def note_commit_without_space(self, error: DiskFull) -> None:
-        """A commit found no room: puts are refused until one does, since their bytes would only
-        wait in memory."""
+        """A commit found no room: refuse puts until one does, since their bytes would wait in memory."""
         self.note_disk_full(error)
         with self._refusal_lock:
             if self.refusal is None:

@@ -136,8 +136,7 @@ class QueuesRebuild:
         return sum(queue.max_queue_offset - queue.min_queue_offset for queue in self._table)
 
     def _keep_expired(self) -> int:
-        """Copy queues whose messages have all left the log; otherwise their queue offsets would
-        restart at 0."""
+        """Copy queues whose messages have all left the log, so that their queue offsets do not restart at 0."""
         made = {(queue.topic, queue.queue_id) for queue in self._table if queue.has_files}
         files = OpenFiles()
         kept = 0

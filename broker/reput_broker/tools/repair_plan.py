@@ -83,8 +83,7 @@ class RepairPlan:
     fixes: list[FieldFix] = field(default_factory=list)
     truncation: Truncation | None = None
     left: list[Damage] = field(default_factory=list)
-    """Damage in a part of the log that a start does not read: a truncation there would lose all
-    messages after it."""
+    """Damage that a start does not read: a truncation there would lose all messages after it."""
     aside: list[tuple[Path, str]] = field(default_factory=list)
     """Unreadable files, with the reason."""
     resize: list[tuple[Path, int]] = field(default_factory=list)
@@ -241,8 +240,7 @@ def plan_repair(verification: Verification) -> RepairPlan:
 
 
 def _may_stay(damage: Damage, checked_from: int, queues_are_sound: bool, file_size: int) -> bool:
-    """Whether a start tolerates a damage: it does not read that part of the log, and needs no
-    queues from it."""
+    """Whether a start tolerates a damage: it does not read it, and needs no queues from it."""
     if damage.file.size < file_size and damage.end_position >= damage.file.size:
         return False  # a file is missing or too short
     return damage.offset < checked_from and (damage.is_framed or queues_are_sound)

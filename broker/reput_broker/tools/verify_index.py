@@ -286,8 +286,7 @@ class IndexCheck:
         )
 
     def take(self, found: IndexFindings) -> None:
-        """Take the findings of a parallel walk through the next files, which continued from this
-        walk's state."""
+        """Add the findings of a parallel walk that continued from this walk's state."""
         self._cursor = found.cursor
         self._compared_until = max(self._compared_until, found.compared_until)
         self._last_keys = found.last_keys or self._last_keys

@@ -390,8 +390,7 @@ class QueuesCheck:
         return QueuesFindings(met, self._skipped)
 
     def take(self, found: QueuesFindings) -> None:
-        """Add the findings of a parallel walk through the next files, which continued from this
-        walk's state."""
+        """Add the findings of a parallel walk that continued from this walk's state."""
         for (topic, queue_id), findings in found.queues.items():
             check = self._checks.get((topic, queue_id))
             if check is None:

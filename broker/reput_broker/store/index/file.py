@@ -56,8 +56,7 @@ class IndexTimes:
         self._loaded_in_order: bool | None = True if loaded <= 2 else None
 
     def note(self, earliest_ms: int, latest_ms: int, *, in_order: bool) -> None:
-        """Note the store times of inserted entries, and whether they are not earlier than those
-        before them."""
+        """Note the store times of inserted entries, and whether they ascend."""
         self._earliest_ms = min(self._earliest_ms, earliest_ms)
         self._latest_ms = max(self._latest_ms, latest_ms)
         self._inserted_in_order &= in_order
@@ -214,8 +213,7 @@ class IndexFile:
             self.is_reserved = True
 
     def continue_from(self, predecessor: IndexHeader) -> None:
-        """Begin an empty file where the previous one ended, as RocketMQ does; the first entry's
-        seconds depend on it."""
+        """Begin an empty file where the previous one ended, like RocketMQ."""
         assert self.is_empty
         end_ms, end_offset = predecessor.end_timestamp_ms, predecessor.end_physical_offset
         self._write_header(IndexHeader(end_ms, end_ms, end_offset, end_offset, 0, 1))
@@ -280,8 +278,7 @@ class IndexFile:
         self._open_with(fd)
 
     def rest(self) -> bool:
-        """Close descriptors and mapping until `find` needs them; False if keys may follow or are
-        not on disk."""
+        """Close descriptors and mapping until the next `find`; False unless full and on disk."""
         if not self._lock.acquire(blocking=False):
             return False
         try:

@@ -387,8 +387,7 @@ class IndexService:
     # -- looking up and cleaning -----------------------------------------------------------------------------
 
     def find(self, key_hash: int, begin_ms: int, end_ms: int) -> Iterator[int]:
-        """Yield the offsets of records that may have a key with this hash, newest first; see
-        `IndexFile.find`."""
+        """Yield the offsets of records that may have a key with this hash, newest first."""
         for file in reversed(self.files):
             if file.holds_times(begin_ms, end_ms):
                 yield from file.find(key_hash, begin_ms, end_ms)

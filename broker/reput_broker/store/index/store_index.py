@@ -105,8 +105,7 @@ class StoreIndex:
         self._note_failure(error, index)
 
     def _note_failure(self, error: FlushFailed | OSError, index: IndexService) -> None:
-        """Report that the index cannot be written (event `index_not_written`, once until
-        `index_complete`)."""
+        """Report that the index cannot be written (event `index_not_written`, until `index_complete`)."""
         if not self._is_failing:
             self._is_failing = True
             path = getattr(error, "filename", None) or (

@@ -76,8 +76,7 @@ class CleanCommitLog:
         self._redeleted_ms = monotonic_ms()
 
     def delete_manually(self) -> None:
-        """Delete expired files in the next rounds whatever the hour (RocketMQ:
-        executeDeleteFilesManually)."""
+        """Delete expired files at any hour in the next rounds (RocketMQ: executeDeleteFilesManually)."""
         self._manual_rounds = MANUAL_ROUNDS
 
     def look(self) -> bool:

@@ -123,8 +123,7 @@ class CommitLog:
         return self.files.flushed_where
 
     def readable_end(self) -> int:
-        """End of what consumers may see. Under SYNC_FLUSH that excludes what a power failure could
-        take back."""
+        """End of what consumers may see; under SYNC_FLUSH only what a power failure cannot take back."""
         if self._flush_sync:
             return self.flushed_offset
         file = self._file
@@ -161,8 +160,7 @@ class CommitLog:
                 self._lift_limit()
 
     def _lift_limit(self) -> None:
-        """Allow the last file that a start found to be filled, once it is reserved. Raises as
-        `supply.prepare` does."""
+        """Allow the last file that a start found to be filled, once reserved. Raises as `supply.prepare` does."""
         self.supply.reserve_found()
         self._limit = self._file_size
 
@@ -209,8 +207,7 @@ class CommitLog:
             self.file_waits += 1
 
     def append(self, blocks: Sequence[Block]) -> list[PutResult]:
-        """Append the first of these blocks, and those after it for which the same file has room, with one
-        write.
+        """Append the first block, and those after it that fit into the same file, with one write.
 
         Each must fit into a file (`fits`). A killed process leaves all of them or none. They are
         readable at once, and durable once `flush` has passed their end.
@@ -328,8 +325,7 @@ class CommitLog:
             file.release()
 
     def is_resident(self, physical_offset: int, size: int) -> bool:
-        """Whether these bytes of one file are in memory, without waiting, so that `read` need not wait for
-        the disk.
+        """Whether these bytes of one file are in memory, so that `read` need not wait for the disk.
 
         True if the file has been deleted: then there is nothing to wait for. For the owner.
         """
@@ -356,8 +352,7 @@ class CommitLog:
         return file
 
     def message_at(self, physical_offset: int, limit: int, *, cold: bool = False) -> bytes | None:
-        """Return the whole record that starts at `physical_offset` and ends at or before `limit`; None if
-        none does.
+        """Return the record that starts at `physical_offset` and ends by `limit`; None if none does.
 
         Any offset may be passed: only a valid record that names this very offset is returned. With
         `cold` it is read by a positional read, which blocks no other thread, in any thread. A file
@@ -389,8 +384,7 @@ class CommitLog:
         return record
 
     def store_timestamp_at(self, physical_offset: int, *, cold: bool = False) -> int:
-        """The store time of the record that starts there, -1 if it is not in the log; `cold` as in
-        `message_at`."""
+        """The store time of the record there, -1 if it is not in the log; `cold` as in `message_at`."""
         if physical_offset + _HEAD_BYTES > self.max_offset:
             return -1
         try:
@@ -415,8 +409,7 @@ def _read_held(file: MappedFile, position: int, size: int, cold: bool) -> bytes:
 
 
 def _in_one(parts: list[Buffer]) -> bytearray | memoryview:
-    """Return a buffer that can be patched in place: the only part if it is writable, else a copy of
-    all, joined."""
+    """Return the only part if it is writable, else a copy of all, joined: a buffer to patch in place."""
     if len(parts) == 1 and not (only := memoryview(parts[0])).readonly:
         return only
     return bytearray().join(parts)

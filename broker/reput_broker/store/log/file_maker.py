@@ -40,8 +40,7 @@ class FileMaker:
         self._leftovers: set[Path] = set()
 
     def make(self, base_offset: int, directories: Iterable[Path]) -> MappedFile:
-        """Create the file whose first byte is byte `base_offset` of the log, in the first directory that
-        allows it.
+        """Create the file with this base offset in the first directory that allows it.
 
         Raises:
             DiskFull: none did, at least one of them for lack of space.

@@ -451,8 +451,7 @@ class MappedFile:
             self.release()
 
     def rest(self) -> bool:
-        """Close descriptors and mapping until the file is held again; False if it is in use or not
-        on disk."""
+        """Close descriptors and mapping until the next `hold`; False if in use or not on disk."""
         if not self._lock.acquire(blocking=False):
             return False
         try:
@@ -499,8 +498,7 @@ class MappedFile:
 
     @contextlib.contextmanager
     def mapping(self) -> Iterator[tuple[int, mmap.mmap] | None]:
-        """Lend descriptor and mapping for the block, for advice to the system; None once the file
-        is shut down."""
+        """Lend descriptor and mapping, for advice to the system; None once the file is shut down."""
         if not self.hold():
             yield None
             return

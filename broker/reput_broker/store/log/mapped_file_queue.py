@@ -317,8 +317,7 @@ class MappedFileQueue:
     # -- truncating and deleting -----------------------------------------------------------------------
 
     def reset_offset(self, offset: int) -> bool:
-        """Continue the stream at an earlier offset: delete later files, zero the rest of the one containing
-        it.
+        """Continue the stream at an earlier offset: delete later files, zero the rest of the last one.
 
         (RocketMQ 4.3.1 iterated from the wrong end, reset nothing and reported success; later
         versions leave the later files on disk, where the next start finds their old bytes.)
@@ -337,8 +336,7 @@ class MappedFileQueue:
         return True
 
     def truncate_dirty_files(self, offset: int) -> int:
-        """Truncate the stream at an offset: later files are deleted, the rest of the one containing it
-        zeroed.
+        """Truncate the stream at an offset: delete later files, zero the rest of the last one.
 
         Returns:
             How many bytes had to be overwritten with zeros (whole chunks; deleted files not

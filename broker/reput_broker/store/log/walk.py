@@ -44,8 +44,7 @@ _MAGIC_PATTERN = re.compile(rb"\xda\xa3\x20[\xa7\xab]")
 
 
 QueuedRecords: TypeAlias = "Mapping[tuple[bytes, int], array[int]]"
-"""Records by topic and queue id, in log order: queue offset, physical offset and size of each.
-Records that get no queue entry are omitted."""
+"""Queue offset, physical offset and size of records with queue entries, in log order by topic and queue."""
 
 
 class RecordSink(Protocol):
@@ -103,8 +102,7 @@ class _Walk:
         self._records = 0
 
     def run(self, check_crc: bool, trusted: int) -> FileWalk:
-        """Walk. The kernel handles valid records of queues already met; all others are examined one
-        by one."""
+        """Walk; records of queues already met are handled by the kernel, others one by one."""
         view, base_offset = self._view, self._base_offset
         size = len(view)
         position, last = 0, -1

@@ -188,8 +188,7 @@ class IdentityCheck:
         return wrong
 
     def _claims(self, low: int, high: int) -> dict[tuple[int, int], tuple[Queue, int]]:
-        """Queue entries that point into `[low, high]` of the log: (log offset, size) to (queue,
-        queue offset)."""
+        """Queue and queue offset of entries that point into `[low, high]`, by (log offset, size)."""
         claims: dict[tuple[int, int], tuple[Queue, int]] = {}
         for queue in self._queues:
             for number, units in _entries_between(queue, low, high):

@@ -59,11 +59,9 @@ class Judgement(NamedTuple):
     is_complete: bool
     """Whether the queues are known to hold exactly the right entries."""
     drops_entries: bool
-    """Whether the entries of everything that was checked are rebuilt, because they may be left over
-    from lost records, or wrong."""
+    """Whether entries of checked records are rebuilt: they may be left over from lost records, or wrong."""
     lacking: dict[str, object]
-    """Evidence that queues lack even older entries, so that all are rebuilt from the beginning of
-    the log; empty if there is none."""
+    """Evidence that queues lack older entries too, so that all are rebuilt; else empty."""
 
 
 def judge(parts: StoreParts) -> Judgement:

@@ -51,7 +51,7 @@ class LogEnd(NamedTuple):
 
 
 def start_by_offset(files: Sequence[MappedFile], offset: int, *, check_crc: bool) -> int:
-    """Index of the newest file that begins at or before `offset` with a valid record; 0 if there is none."""
+    """Index of the newest file that begins at or before `offset` with a valid record, else 0."""
     for index in range(len(files) - 1, 0, -1):
         if (
             files[index].base_offset <= offset
@@ -62,8 +62,7 @@ def start_by_offset(files: Sequence[MappedFile], offset: int, *, check_crc: bool
 
 
 def start_by_timestamp(files: Sequence[MappedFile], timestamp_ms: int, *, check_crc: bool) -> int:
-    """Index of the newest file whose first record is valid and was stored by `timestamp_ms`; 0
-    without one."""
+    """Index of the newest file whose first record is valid and was stored by `timestamp_ms`, else 0."""
     for index in range(len(files) - 1, 0, -1):
         if 0 < first_record_timestamp(files[index], check_crc=check_crc) <= timestamp_ms:
             return index

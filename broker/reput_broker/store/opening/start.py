@@ -248,8 +248,7 @@ def _truncate(log: CommitLog, end: LogEnd) -> int:
 
 
 def _note_queues_uncertain(checkpoint: StoreCheckpoint, end: LogEnd, from_offset: int) -> None:
-    """Record in the checkpoint that queue entries from an offset on are uncertain: they are about to be
-    rebuilt.
+    """Record in the checkpoint that queue entries from an offset on are about to be rebuilt.
 
     Otherwise a kill meanwhile would leave incomplete queues undetected. The log has just been
     synced up to its end.

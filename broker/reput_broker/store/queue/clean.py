@@ -26,8 +26,7 @@ class ExpiringFiles(Protocol):
     """Files whose contents are derived from the log, such as the index."""
 
     def delete_expired(self, min_physical_offset: int) -> int:
-        """Delete the oldest files that only refer to records before a log offset; return how many.
-        May block."""
+        """Delete the oldest files that only refer to records before a log offset; return how many. May block."""
 
 
 class Follower(NamedTuple):
@@ -88,8 +87,7 @@ class CleanConsumeQueue:
         return True
 
     def step(self) -> CleanedFiles | None:
-        """Execute the next part of the round; None ends it. Blocks. Pause after a step that deleted
-        something.
+        """Execute the next part of the round; None ends it. Blocks. Pause after a deletion.
 
         Raises:
             FlushFailed: a file is deleted, but the sync of the directory failed.

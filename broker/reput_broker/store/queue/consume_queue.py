@@ -326,8 +326,7 @@ class ConsumeQueue:
     # -- truncating and deleting -----------------------------------------------------------------------
 
     def recover(self, *, min_physical_offset: int = 0) -> None:
-        """Find the end of the valid units after a start. Changes nothing; `settle` and `settle_ext` must
-        follow.
+        """Find the end of the valid units. Changes nothing; `settle` and `settle_ext` must follow.
 
         If `ext_is_lost`, the queue must be truncated at `min_physical_offset` and rebuilt.
 
@@ -422,8 +421,7 @@ class ConsumeQueue:
         return search.first_live_position(self._files, self._files.first_start, physical_offset) // UNIT_BYTES
 
     def delete_expired(self, min_physical_offset: int, durable_offset: int) -> int:
-        """Correct the minimum, then delete the oldest files whose last record has left the log, never the
-        last.
+        """Correct the minimum, then delete files whose last record has left the log, except the last file.
 
         A file that is not followed by durable entries is kept too: after a power failure the queue
         would assign its offsets again. Blocks; may run in a worker thread during all other calls.

@@ -1,5 +1,4 @@
-"""Where queues begin and end, and which offset belongs to a store time (RocketMQ:
-getOffsetInQueueByTime and others)."""
+"""Where queues begin and end, and which offset belongs to a store time."""
 
 from __future__ import annotations
 
@@ -90,8 +89,7 @@ class QueueOffsets:
         return queue.nearest_offset_by_timestamp(timestamp_ms, self._store_time_of, self._log.min_offset)
 
     def earliest_message_time(self, topic: str, queue_id: int) -> int:
-        """The store time of the first message that is still in the log, in milliseconds; -1 if
-        there is none."""
+        """The store time of the first message still in the log, in milliseconds; -1 if there is none."""
         return self.store_timestamp(topic, queue_id, self.min_offset_in_queue(topic, queue_id))
 
     def store_timestamp(self, topic: str, queue_id: int, offset: int) -> int:
@@ -100,8 +98,7 @@ class QueueOffsets:
         return -1 if physical_offset is None else self._log.store_timestamp_at(physical_offset)
 
     def is_in_memory(self, topic: str, queue_id: int, offset: int) -> bool:
-        """Whether a message is within 40 % of the machine's memory of the end of the log
-        (RocketMQ's estimate)."""
+        """Whether a message is within 40 % of the machine's memory of the log's end (RocketMQ's estimate)."""
         physical_offset = self._physical_offset_of(topic, queue_id, offset)
         return physical_offset is not None and self._log.max_offset - physical_offset <= self._memory_bytes
 

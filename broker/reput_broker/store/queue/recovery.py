@@ -1,5 +1,4 @@
-"""Find where the valid units of a queue end: after a start, and after a truncation of the log
-(RocketMQ: ConsumeQueue)."""
+"""Find where the valid units of a queue end (RocketMQ: ConsumeQueue)."""
 
 from __future__ import annotations
 
@@ -80,8 +79,7 @@ def last_address(files: SparseFileQueue, end: int) -> ConsumeQueueUnit | None:
 
 
 def first_address(files: SparseFileQueue, end: int, min_physical_offset: int) -> ConsumeQueueUnit | None:
-    """Return the first unit before a position with an address of an extended entry and a record in
-    the log."""
+    """Return the first unit before a position with an address and a record in the log, or None."""
     position = files.first_start
     count = 1
     while position < end:

@@ -133,8 +133,7 @@ class ConsumeQueueTable:
         return max((queue.max_physical_offset for queue in self._queues.values()), default=-1)
 
     def entries(self) -> int:
-        """Return the sum of all maximum queue offsets: the number of entries ever written to the
-        present queues."""
+        """Return the number of entries ever written to the present queues."""
         return sum(queue.max_queue_offset for queue in self.queues())
 
     def correct_min_offsets(self, min_physical_offset: int) -> None:
@@ -226,6 +225,5 @@ def queues_digest(queues: ConsumeQueueTable) -> int:
 
 
 def digest_of_ends(ends: Iterable[tuple[str, int, int, int, int]]) -> int:
-    """Return the checksum of queues, each as topic, queue id, first and next queue offset, end of
-    the last record."""
+    """Return the checksum of (topic, queue id, first and next queue offset, end of the last record) tuples."""
     return crc32(repr(sorted(ends)).encode())
