@@ -190,7 +190,7 @@ def damage_cut_off(patch: pytest.MonkeyPatch) -> None:
 
 def identity_not_checked(patch: pytest.MonkeyPatch) -> None:
     """a start does not ask whether records are the messages of their queues"""
-    patch.setattr(IdentityCheck, "saw", _nothing)
+    patch.setattr(IdentityCheck, "take", _nothing)
 
 
 def sync_failure_forgotten(patch: pytest.MonkeyPatch) -> None:

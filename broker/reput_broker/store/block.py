@@ -25,5 +25,5 @@ class Block(Struct, gc=False):
     """Producer: 4 address bytes and a 4-byte port; empty if the records already name both hosts."""
     check: BlockCheck | None = None
     """Result of `check_put_block`; None if these bytes have not been checked."""
-    takes_place: bool = True
+    gets_queue_offset: bool = True
     """Whether the records get queue offsets; prepared and rolled back transaction records do not."""

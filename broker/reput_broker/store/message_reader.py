@@ -27,7 +27,7 @@ from reput_protocol.filter.tags import TagFilter
 NEAR_BYTES: Final = 8 << 20
 """This close to the end of the log, everything is presumed to be in the page cache."""
 
-ASKED_MAX: Final = 64
+CHECKED_EXTENTS_MAX: Final = 64
 """Checking more extents than this takes longer than handing the read to a thread."""
 
 
@@ -181,7 +181,7 @@ class MessageReader:
         For the owner.
         """
         near = self._log.max_offset - NEAR_BYTES
-        if len(extents) > ASKED_MAX and extents[0].physical_offset < near:
+        if len(extents) > CHECKED_EXTENTS_MAX and extents[0].physical_offset < near:
             return False
         log_end = self._log.readable_end()
         return all(

@@ -274,7 +274,7 @@ class MessageStore:
         self._reput.begin(report.end_offset, self._checkpoint.logics_msg_timestamp_ms, self._queues.entries())
         self._reader.warm_from = report.checked_from
         self._flags.note_open()
-        self._writer.look_at_file()
+        self._writer.check_last_file()
         self._key_index.complete(report.end_offset)
         return report._replace(duration_s=time.perf_counter() - started)
 

@@ -193,7 +193,9 @@ class MessageWriter:
         ]
         first = records[0]
         data = encoded[0] if len(encoded) == 1 else b"".join(encoded)
-        return Block(data, first.topic, first.queue_id, len(encoded), b"", takes_place=has_queue_entry(first))
+        return Block(
+            data, first.topic, first.queue_id, len(encoded), b"", gets_queue_offset=has_queue_entry(first)
+        )
 
     def put_encoded(self, topic: str, queue_id: int, encoded: Sequence[bytes]) -> PutResult:
         """Store records that were copied from records of this log, contiguously, in one file, all or none.
@@ -256,7 +258,7 @@ class MessageWriter:
         if flags.lacks_something:
             flags.note_written(self._log.supply.refusal)
 
-    def look_at_file(self) -> None:
+    def check_last_file(self) -> None:
         """After a start, report if nothing can be appended to the last file that it found."""
         refusal = self._log.supply.refusal
         if refusal is not None:

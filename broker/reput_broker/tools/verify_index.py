@@ -272,7 +272,7 @@ class IndexCheck:
         self._cursor = cursor
         self._compared_until = offset
 
-    def would_go_on_with(self, offset: int) -> int:
+    def cursor_after(self, offset: int) -> int:
         """Return the entry with which the walk continues if the next batch begins at a log offset."""
         kept = self._cursor
         self._pass_over(offset)

@@ -192,5 +192,5 @@ def _can_be_taken(verification: Verification, part: Part, found: PartFindings) -
         return True
     return (
         all(verification.queues.state_of(key) == part.queues.get(key) for key in found.queues.queues)
-        and verification.index.would_go_on_with(part.start) == part.cursor
+        and verification.index.cursor_after(part.start) == part.cursor
     )

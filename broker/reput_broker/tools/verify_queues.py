@@ -114,8 +114,8 @@ class QueueCheck:
         self.behind: list[tuple[int, int]] = []
         """Number and log offset of messages after the last unit, up to a limit."""
         self.behind_count = 0
-        self.started_anew = False
-        self._is_parked = topic == SCHEDULE_TOPIC
+        self.was_restarted = False
+        self._is_delayed = topic == SCHEDULE_TOPIC
         self._compared = self._other_times = 0
         self._log = log
         self._ext = ext
@@ -134,7 +134,7 @@ class QueueCheck:
     @property
     def is_odd(self) -> bool:
         """Whether anything was found that depends on earlier records."""
-        return bool(self.kinds or self.renumbered or self.started_anew)
+        return bool(self.kinds or self.renumbered or self.was_restarted)
 
     def resume(self, state: QueueState) -> None:
         """Continue from a later state."""
@@ -188,8 +188,8 @@ class QueueCheck:
         """Handle a run that does not continue the last one; return the actual number of its first message."""
         offset = run.physical_offsets[0]
         if number == 0 and int.from_bytes(raw[:8], "big") == offset:
-            # The topic was deleted, by a broker that leaves no mark, and created anew.
-            self.started_anew = True
+            # The topic was deleted, by a broker that leaves no mark, and created again.
+            self.was_restarted = True
             self.faults.clear()
             self.behind.clear()
             self.kinds.clear()
@@ -249,7 +249,7 @@ class QueueCheck:
                     if wrong:
                         self._fault(path, position + shift, f"unit {at}: {wrong}")
                     continue
-                if is_code and self._is_parked:
+                if is_code and self._is_delayed:
                     self._other_times += 1
                 self._fault(
                     path,
@@ -446,7 +446,7 @@ class QueuesCheck:
                 unnamed = count - sum(fault.kind == kind for fault in check.faults)
                 if unnamed:
                     report.kinds[kind] += unnamed
-            if check.started_anew:
+            if check.was_restarted:
                 report.note(f"{check.topic}/{check.queue_id} was deleted and began again at message 0")
             lost = [
                 (n, offset) for n, offset in check.behind if certain_until is None or offset < certain_until

@@ -198,7 +198,7 @@ def test_many_scattered_records_are_read_beside_the_loop_without_asking_for_each
         return True
 
     monkeypatch.setattr(MappedFile, "is_resident", is_resident)
-    monkeypatch.setattr(message_reader, "ASKED_MAX", 20)
+    monkeypatch.setattr(message_reader, "CHECKED_EXTENTS_MAX", 20)
     assert not get(store, 0, max_messages=30).cold  # just written
     monkeypatch.setattr(message_reader, "NEAR_BYTES", 0)
     assert not get(store, 0, max_messages=20).cold

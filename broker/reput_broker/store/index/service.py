@@ -195,7 +195,7 @@ class IndexService:
         self._remove_unfinished()
         self._delete(removed)
         # The last record of a full file may have more keys than fit: it is dispatched again.
-        self._go_on_from(self._end_offset)
+        self._continue_from(self._end_offset)
 
     def _names_agree(self) -> bool:
         begins = [file.header.begin_physical_offset for file in self._files if not file.is_empty]
@@ -208,9 +208,9 @@ class IndexService:
         self._files = [file for file in self._files if not file.is_empty]
         self._delete(empty)
         if position is not None:
-            self._go_on_from(position)
+            self._continue_from(position)
         elif self._files:
-            self._go_on_from(self._end_offset, after_record=True)
+            self._continue_from(self._end_offset, after_record=True)
 
     def drop_all(self, before_removal: Callable[[], None] = lambda: None) -> None:
         """Delete every file: the index is to be rebuilt. Like `keep_whole` if it kept none."""
@@ -220,9 +220,9 @@ class IndexService:
             before_removal()
         self._remove_unfinished()
         self._delete(removed)
-        self._go_on_from(0)
+        self._continue_from(0)
 
-    def _go_on_from(self, record_offset: int, *, after_record: bool = False) -> None:
+    def _continue_from(self, record_offset: int, *, after_record: bool = False) -> None:
         self.resume_from = record_offset
         self.position = record_offset + after_record
         self._backlog.start_at(self.position)

@@ -234,7 +234,7 @@ class CommitLog:
                 end_offset = physical_offset
                 break
             count, queue_offset = block.count, 0
-            if block.takes_place:
+            if block.gets_queue_offset:
                 key = (block.topic, block.queue_id)
                 queue_offset = taken[key] if key in taken else known.get(key, 0)
                 taken[key] = queue_offset + count
@@ -246,7 +246,7 @@ class CommitLog:
                 result.physical_offset - first_offset,
                 result.end_offset - first_offset,
                 result.queue_offset,
-                int(block.takes_place),
+                int(block.gets_queue_offset),
                 result.physical_offset,
                 now,
                 block.born_host and block.born_host + self._store_host,

@@ -39,7 +39,7 @@ _ZERO_SECTOR = bytes(SECTOR_BYTES)
 LOST_PAGE: Final = "its properties hold zeros where a lost page would leave them"
 _BYTES_AT_ONCE = 1 << 20
 """How many bytes are scanned before other threads may run."""
-_BYTES_TOLD = 64 << 20
+_BYTES_PER_BATCH = 64 << 20
 _MAGIC_PATTERN = re.compile(rb"\xda\xa3\x20[\xa7\xab]")
 
 
@@ -50,7 +50,7 @@ QueuedRecords: TypeAlias = "Mapping[tuple[bytes, int], array[int]]"
 class RecordSink(Protocol):
     """Receives what a walk found."""
 
-    def saw(self, records: QueuedRecords) -> None:
+    def take(self, records: QueuedRecords) -> None:
         """Take valid records that follow those of the previous call.
 
         Raises:
@@ -106,16 +106,16 @@ class _Walk:
         view, base_offset = self._view, self._base_offset
         size = len(view)
         position, last = 0, -1
-        tell_at = _BYTES_TOLD
+        report_at = _BYTES_PER_BATCH
         while size - position >= RECORD_BYTES_MIN:
             stop = position + _BYTES_AT_ONCE
             position, at = follow_records(
                 view, position, stop, min(trusted, size), base_offset, check_crc, self._found
             )
             last = max(last, at)
-            if position >= tell_at:
-                self._tell()
-                tell_at = position + _BYTES_TOLD
+            if position >= report_at:
+                self._report()
+                report_at = position + _BYTES_PER_BATCH
             if position >= stop or size - position < RECORD_BYTES_MIN:
                 continue
             total, _, _, queue_id, _, queue_offset, named_offset, sys_flag, *_ = FRONT.unpack_from(
@@ -134,7 +134,7 @@ class _Walk:
             elif end > trusted and has_lost_sector(view, parts.properties, end):
                 reason = LOST_PAGE
             if reason:
-                self._tell()
+                self._report()
                 return FileWalk(self._records, position, last, False, reason)
             if sys_flag & TRANSACTION_BITS in (0, TRANSACTION_COMMIT):
                 rows = self._found.setdefault((topic, queue_id), array("q"))
@@ -143,7 +143,7 @@ class _Walk:
                 self._records += 1
             last = position
             position = end
-        self._tell()
+        self._report()
         ends_with_blank, reason = self._judge_end(position, check_crc)
         return FileWalk(self._records, position, last, ends_with_blank, reason)
 
@@ -161,13 +161,13 @@ class _Walk:
             f"a blank record there names {scan.size} bytes, but {size - position} are left in the file",
         )
 
-    def _tell(self) -> None:
-        told = {queue: rows[:] for queue, rows in self._found.items() if rows}
-        for queue, rows in told.items():
+    def _report(self) -> None:
+        found = {queue: rows[:] for queue, rows in self._found.items() if rows}
+        for queue, rows in found.items():
             self._records += len(rows) // 3
             del self._found[queue][:]
-        if told:
-            self._sink.saw(told)
+        if found:
+            self._sink.take(found)
 
 
 def can_be_topic(topic: bytes) -> bool:

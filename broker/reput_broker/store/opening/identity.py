@@ -84,7 +84,7 @@ class IdentityCheck:
         self._entries_until = entries_until
         self._next: dict[Queue, int] = {}
 
-    def saw(self, records: QueuedRecords) -> None:
+    def take(self, records: QueuedRecords) -> None:
         """Compare the next records of the walk.
 
         Raises:
@@ -97,7 +97,7 @@ class IdentityCheck:
         for run in runs:
             self._follow(run)
 
-    def goes_on_with(self, later: IdentityCheck) -> None:
+    def check_continued_by(self, later: IdentityCheck) -> None:
         """Check that the records of a later walk follow those of this one.
 
         Raises:
@@ -133,9 +133,9 @@ class IdentityCheck:
         self._next[queue] = max(known, run.end)
         certain = run.before(self._entries_until)
         if certain:
-            end, anew = self.ends_at_mark.get(queue, (0, False))
-            end, anew = (0, True) if first == 0 else (end, anew)
-            self.ends_at_mark[queue] = (max(end, first + certain), anew)
+            end, restarted = self.ends_at_mark.get(queue, (0, False))
+            end, restarted = (0, True) if first == 0 else (end, restarted)
+            self.ends_at_mark[queue] = (max(end, first + certain), restarted)
 
     def _check_order(self, queue: Queue, first: int, offset: int) -> None:
         # Nothing precedes the log's first byte: every queue starts at 0 there.

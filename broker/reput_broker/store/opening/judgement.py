@@ -102,7 +102,7 @@ def judge(parts: StoreParts) -> Judgement:
         if lacking and first:
             older = _identity_check(parts, 0)
             check_files_before(files[:first], older)
-            older.goes_on_with(check)
+            older.check_continued_by(check)
     return Judgement(abnormal, end, first, is_complete, drops_entries, lacking)
 
 
@@ -203,8 +203,8 @@ def _lacking(
     # Records before the first remaining file need no entries any more.
     if mark is not None and min_offset <= mark.queues_offset <= end.end_offset:
         ends = {queue: rest.max_queue_offset for queue, rest in rests.items()}
-        for queue, (queue_end, anew) in check.ends_at_mark.items():
-            ends[queue] = queue_end if anew else max(queue_end, ends.get(queue, 0))
+        for queue, (queue_end, restarted) in check.ends_at_mark.items():
+            ends[queue] = queue_end if restarted else max(queue_end, ends.get(queue, 0))
         entries = sum(ends.values())
         if entries & 0xFFFF_FFFF != mark.queues_digest:
             return {"entries": entries, "entries_expected": mark.queues_digest}

@@ -24,7 +24,7 @@ from reput_broker.store.checked_path import check_identity
 from reput_broker.store.errors import DirectoryLost, StoreLocked
 from reput_broker.store.file_io import write_all
 from reput_broker.store.opening.abort_marker import AbortMarker
-from reput_broker.store.opening.log_locks import LogDirectoryLocks, make_noting, remove_empty
+from reput_broker.store.opening.log_locks import LogDirectoryLocks, make_recorded, remove_empty
 from reput_broker.store.options import EventHandler, ignore_event
 
 # struct flock of Linux: type, whence, start, length, pid (0 for this kind of lock).
@@ -103,7 +103,7 @@ class DirectoryLock:
         if not self._is_reserved:
             self.reserve()
         try:
-            make_noting(self.path.parent, self._made)
+            make_recorded(self.path.parent, self._made)
             self._directory_fd = os.open(
                 self.path.parent, os.O_RDONLY | os.O_CLOEXEC | getattr(os, "O_DIRECTORY", 0)
             )
@@ -154,7 +154,7 @@ class DirectoryLock:
     def _open_lock_file(self) -> None:
         with contextlib.suppress(FileNotFoundError):
             self._fd = os.open(self.path, os.O_RDWR | os.O_CLOEXEC)
-            self._lock_or_say_who(self._fd)
+            self._lock_or_name_owner(self._fd)
 
     def _make_lock_file(self) -> int:
         """Create the file and lock it; another process that does either first is the owner."""
@@ -162,7 +162,7 @@ class DirectoryLock:
             self._fd = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
         except FileExistsError:
             raise StoreLocked(self.path, self._owner_pid()) from None
-        self._lock_or_say_who(self._fd)
+        self._lock_or_name_owner(self._fd)
         if os.fstat(self._fd).st_size:
             # An owner has come and gone meanwhile: what was read of the directory may be outdated.
             raise StoreLocked(self.path, None)
@@ -183,7 +183,7 @@ class DirectoryLock:
         except FileNotFoundError:
             return False
         try:
-            self._lock_or_say_who(fd, shared=True)
+            self._lock_or_name_owner(fd, shared=True)
         except BaseException:
             os.close(fd)
             raise
@@ -203,7 +203,7 @@ class DirectoryLock:
         _held_here.add(identity)
         self._identity = identity
 
-    def _lock_or_say_who(self, fd: int, *, shared: bool = False) -> None:
+    def _lock_or_name_owner(self, fd: int, *, shared: bool = False) -> None:
         try:
             self._lock(fd, shared=shared)
         except OSError as error:

@@ -71,7 +71,7 @@ class LogDirectoryLocks:
                 try:
                     while not self._lock(directory):
                         with _naming(directory):
-                            make_noting(directory, self._made)
+                            make_recorded(directory, self._made)
                 except LogDirectoryUnusable:
                     if directory in self._made:  # no other store can have locked it either
                         with contextlib.suppress(OSError):
@@ -90,7 +90,7 @@ class LogDirectoryLocks:
     def remove_made(self) -> None:
         """Remove what `lock_new` created and no other store has taken; before the locks are released."""
         taken = [path for path in self._new_file_dirs if path not in self._fds]
-        remove_empty(self._made, but=taken)
+        remove_empty(self._made, keep=taken)
 
     def release(self) -> None:
         """Release all locks."""
@@ -161,7 +161,7 @@ def _naming(directory: Path) -> Iterator[None]:
         ) from error
 
 
-def make_noting(directory: Path, made: list[Path]) -> None:
+def make_recorded(directory: Path, made: list[Path]) -> None:
     """Create a directory with its parents, durably, and add the created ones to `made`, outermost first.
 
     Raises:
@@ -179,9 +179,9 @@ def make_noting(directory: Path, made: list[Path]) -> None:
         made += [path for path in reversed(missing) if os.path.exists(path)]
 
 
-def remove_empty(made: list[Path], *, but: Iterable[Path] = ()) -> None:
+def remove_empty(made: list[Path], *, keep: Iterable[Path] = ()) -> None:
     """Remove unused directories of a list, the last one first, and clear the list."""
-    kept = set(but)
+    kept = set(keep)
     while made:
         path = made.pop()
         if path not in kept:

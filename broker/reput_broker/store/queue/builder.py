@@ -122,9 +122,9 @@ class RecoveringQueueBuilder(ConsumeQueueBuilder):
         If they start at 0, the topic was deleted, by a broker that leaves no mark, and created
         again. Otherwise it is an earlier broker's fault: the entry that consumers have seen stays.
         """
-        starts_anew = rows.first_queue_offset == 0
+        restarts = rows.first_queue_offset == 0
         self._on_event(
-            "queue_started_anew" if starts_anew else "queue_offset_taken",
+            "queue_started_anew" if restarts else "queue_offset_taken",
             {
                 "topic": rows.topic,
                 "queue_id": rows.queue_id,
@@ -133,5 +133,5 @@ class RecoveringQueueBuilder(ConsumeQueueBuilder):
                 "physical_offset": rows.physical_offsets[0],
             },
         )
-        if starts_anew:
+        if restarts:
             queue.destroy()
