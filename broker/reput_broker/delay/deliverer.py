@@ -138,7 +138,7 @@ class Deliverer:
         if due.rolls and delayed.due_ms > now_ms:
             return self._rolled(due, delayed)
         if not due.level and delayed.cancels is not None:
-            self._done(due, None)  # it was loaded after the messages of its slot, too late to cancel one
+            self._done(due, None)  # a delete message that is due has no further effect
             return None
         config = self._topics.get(delayed.topic)
         if config is None or delayed.topic == TRANS_HALF_TOPIC:

@@ -69,7 +69,8 @@ class Schedule:
         wheel_slots: int = SLOTS,
     ) -> None:
         self.cancelled: set[int] = set()
-        """Log offsets of delayed records that must not be delivered; only while nothing else says so."""
+        """Log offsets of delayed records that must not be delivered, as long as no other state
+        excludes them."""
         self.consumed = OffsetSet()
         """Log offsets of records in the timer's queue that an earlier run finished."""
         self.stats = DelayStats()

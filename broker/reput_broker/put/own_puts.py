@@ -15,8 +15,8 @@ Result = TypeVar("Result")
 
 
 class OwnPuts:
-    """Puts records that the broker composed. They are not synced, since recovery can derive their
-    content."""
+    """Puts records that the broker composed. No caller waits for their sync, since recovery can
+    derive their content."""
 
     def __init__(self, store: MessageStore, lock: PutLock, wrote: Callable[[], None]) -> None:
         self._store = store

@@ -67,7 +67,7 @@ class Deduplication:
         self._undispatched: dict[Identity, Place] = {}
         self._order: deque[tuple[int, list[Identity]]] = deque()  # by end offset
         self._checked: OrderedDict[Identity, Place] = OrderedDict()
-        self._searches: dict[object, int] = {}  # by look: what had been dispatched when it began
+        self._searches: dict[object, int] = {}  # what was dispatched at the start of each
 
     @contextmanager
     def look(self) -> Iterator[None]:
