@@ -25,8 +25,7 @@ from reput_protocol.commands.delay import (
     DelayedMessageList,
     ListDelayedHeader,
 )
-from reput_protocol.commands.pull import ViewMessageHeader
-from reput_protocol.commands.query import QueryMessageHeader, QueryMessageResult
+from reput_protocol.commands.query import QueryMessageHeader, QueryMessageResult, ViewMessageHeader
 from reput_protocol.commands.topic import (
     ClusterInfo,
     CreateTopicHeader,

@@ -13,7 +13,6 @@ from reput_client.transport.session import raise_refusal
 from reput_protocol.codes import RequestCode
 from reput_protocol.commands.admin import DescribeGroupHeader, GroupDescription, GroupSummaries, GroupSummary
 from reput_protocol.commands.consumers import (
-    CloneGroupOffsetHeader,
     ConsumeDirectlyHeader,
     ConsumeDirectlyResult,
     ConsumerRunningInfo,
@@ -22,7 +21,6 @@ from reput_protocol.commands.consumers import (
     ConsumeStatsHeader,
     ConsumeTimeSpan,
     ConsumeTimeSpanHeader,
-    ResetOffsetHeader,
 )
 from reput_protocol.commands.group import (
     DeleteSubscriptionGroupHeader,
@@ -32,7 +30,12 @@ from reput_protocol.commands.group import (
     SubscriptionGroupTable,
     TopicConsumersHeader,
 )
-from reput_protocol.commands.offset import ResetOffsetBody, ResetOffsetList
+from reput_protocol.commands.offset import (
+    CloneGroupOffsetHeader,
+    ResetOffsetBody,
+    ResetOffsetHeader,
+    ResetOffsetList,
+)
 from reput_protocol.names import check_group, check_topic
 from reput_protocol.record.message import MessageQueue
 from reput_protocol.wire.header import HeaderType, Value

@@ -15,6 +15,8 @@ from typing import Any
 
 from reput_protocol.codes import ResponseCode
 
+_SHOWN_AROUND = 40
+
 
 class ReputError(Exception):
     """The base class of all exceptions that this project raises on purpose. They can be pickled."""
@@ -128,9 +130,6 @@ def _pointed_at(expression: str, position: int) -> str:
     before, after = "..." * (start > 0), "..." * (end < len(expression))
     shown = "".join(char if char.isprintable() else " " for char in expression[start:end])
     return f"  {before}{shown}{after}\n  {' ' * (len(before) + position - start)}^"
-
-
-_SHOWN_AROUND = 40
 
 
 class ErrorCode(Enum):

@@ -7,18 +7,11 @@ import pytest
 from reput_protocol.properties import decode_properties, encode_properties
 from reput_protocol.record.client_batch import BatchItem, decode_batch, encode_batch
 from reput_protocol.record.hashing import index_hash, java_hash, tags_code
+from reput_protocol.record.host import Host
+from reput_protocol.record.layout import crc31, encode_blank
 from reput_protocol.record.message_id import decode_offset_message_id, offset_message_id
-from reput_protocol.record.record import (
-    Host,
-    Record,
-    ScanStatus,
-    crc31,
-    decode_record,
-    encode_blank,
-    encode_record,
-    patch_record,
-    scan_record,
-)
+from reput_protocol.record.record import Record, decode_record, encode_record
+from reput_protocol.record.scan import ScanStatus, patch_record, scan_record
 
 BORN_AT = 1_700_000_000_000
 TAG_AND_KEYS = bytes.fromhex("544147530154616741024b455953014b31204b3202")

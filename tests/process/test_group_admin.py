@@ -13,9 +13,14 @@ from broker_process import BrokerProcess
 from group_client import GroupClient
 from reput_client.blocking import Admin, Message, MessageQueue, Producer
 from reput_protocol.codes import ConsumeResult, LanguageCode, MessageModel, RequestCode, ResponseCode
-from reput_protocol.commands.admin import ConsumerConnection, ProducerConnection, ProducerTable
+from reput_protocol.commands.admin import (
+    ConsumerConnection,
+    ConsumerConnectionHeader,
+    ProducerConnection,
+    ProducerConnectionHeader,
+    ProducerTable,
+)
 from reput_protocol.commands.consumers import (
-    CloneGroupOffsetHeader,
     ConsumeDirectlyHeader,
     ConsumeDirectlyResult,
     ConsumerRunningInfoHeader,
@@ -23,16 +28,13 @@ from reput_protocol.commands.consumers import (
     ConsumeStatsHeader,
     ConsumeTimeSpan,
     ConsumeTimeSpanHeader,
-    ResetOffsetHeader,
 )
 from reput_protocol.commands.group import (
-    ConsumerConnectionHeader,
     ConsumerSubscriptionHeader,
     ConsumerTopicsHeader,
     DeleteSubscriptionGroupHeader,
     GroupForbiddenHeader,
     GroupList,
-    ProducerConnectionHeader,
     QuerySubscriptionBody,
     SubscriptionGroupConfig,
     SubscriptionGroupHeader,
@@ -41,7 +43,7 @@ from reput_protocol.commands.group import (
     SubscriptionGroupTableHeader,
     TopicConsumersHeader,
 )
-from reput_protocol.commands.offset import ResetOffsetBody
+from reput_protocol.commands.offset import CloneGroupOffsetHeader, ResetOffsetBody, ResetOffsetHeader
 from reput_protocol.commands.topic import TopicList
 from reput_protocol.errors import BrokerBusy, BrokerError, GroupNotFound, NotFound, TopicNotFound
 from reput_protocol.record.record import decode_record

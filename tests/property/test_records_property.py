@@ -16,17 +16,12 @@ from reput_protocol.properties import (
 )
 from reput_protocol.record.columns import RecordColumns
 from reput_protocol.record.host import Host
+from reput_protocol.record.layout import record_version_for
 from reput_protocol.record.message import Message, encode_properties_text
 from reput_protocol.record.put_block import check_put_block, encode_put_block
-from reput_protocol.record.record import (
-    Record,
-    ScanStatus,
-    decode_record,
-    encode_record,
-    record_version_for,
-    scan_record,
-)
+from reput_protocol.record.record import Record, decode_record, encode_record
 from reput_protocol.record.redirect import redirect_record
+from reput_protocol.record.scan import ScanStatus, scan_record
 from reput_protocol.record.view import RecordView, record_views
 
 i32 = st.integers(-(2**31), 2**31 - 1)

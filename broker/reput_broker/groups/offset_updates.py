@@ -19,8 +19,7 @@ from reput_broker.long_polling import PullRequestHoldService
 from reput_broker.request import write_in_turns
 from reput_broker.tables.offsets import Commit, ConsumerOffsetManager
 from reput_protocol.codes import LanguageCode, RequestCode
-from reput_protocol.commands.consumers import ResetOffsetHeader
-from reput_protocol.commands.offset import ResetOffsetBody, ResetOffsetList
+from reput_protocol.commands.offset import ResetOffsetBody, ResetOffsetHeader, ResetOffsetList
 from reput_protocol.record.message import MessageQueue
 from reput_protocol.wire.header import HeaderType
 

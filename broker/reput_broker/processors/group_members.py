@@ -26,16 +26,16 @@ from reput_protocol.codes import RequestCode, ResponseCode
 from reput_protocol.commands.admin import (
     ClientConnection,
     ConsumerConnection,
+    ConsumerConnectionHeader,
     ProducerConnection,
+    ProducerConnectionHeader,
     ProducerInfo,
     ProducerTable,
 )
 from reput_protocol.commands.consumers import ConsumeDirectlyHeader, ConsumerRunningInfoHeader
 from reput_protocol.commands.group import (
-    ConsumerConnectionHeader,
     ConsumerSubscriptionHeader,
     GroupList,
-    ProducerConnectionHeader,
     QuerySubscriptionBody,
     TopicConsumersHeader,
 )

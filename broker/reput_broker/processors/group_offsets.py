@@ -16,17 +16,15 @@ from reput_broker.tables.offset_journal import JournalWriteFailed
 from reput_broker.tables.tables import Tables
 from reput_protocol.codes import RequestCode
 from reput_protocol.commands.consumers import (
-    CloneGroupOffsetHeader,
     ConsumeStats,
     ConsumeStatsHeader,
     ConsumeTimeSpan,
     ConsumeTimeSpanHeader,
     OffsetWrapper,
     QueueTimeSpan,
-    ResetOffsetHeader,
 )
 from reput_protocol.commands.group import ConsumerTopicsHeader
-from reput_protocol.commands.offset import ResetOffsetBody
+from reput_protocol.commands.offset import CloneGroupOffsetHeader, ResetOffsetBody, ResetOffsetHeader
 from reput_protocol.commands.topic import TopicList
 from reput_protocol.errors import ErrorCode
 from reput_protocol.names import check_group

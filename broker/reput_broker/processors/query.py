@@ -11,8 +11,7 @@ from reput_broker.store.errors import DiskFull
 from reput_broker.store.index.query import QueryResult
 from reput_broker.store.message_store import MessageStore
 from reput_protocol.codes import RequestCode, ResponseCode
-from reput_protocol.commands.pull import ViewMessageHeader
-from reput_protocol.commands.query import QueryMessageHeader, QueryMessageResult
+from reput_protocol.commands.query import QueryMessageHeader, QueryMessageResult, ViewMessageHeader
 from reput_protocol.errors import ErrorCode
 
 _QUERIES_AT_ONCE = 2

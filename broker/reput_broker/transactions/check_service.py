@@ -48,7 +48,8 @@ from reput_protocol.names import (
     TRANS_OP_HALF_TOPIC,
     TRANSACTION_CHECK_GROUP,
 )
-from reput_protocol.record.record import Record, record_bytes
+from reput_protocol.record.layout import record_bytes
+from reput_protocol.record.record import Record
 
 log = structlog.get_logger(__name__)
 

@@ -24,6 +24,10 @@ _ANSWERS: Final = (
     ResponseCode.PULL_NOT_FOUND.value,
     ResponseCode.PULL_OFFSET_MOVED.value,
 )
+COLUMN_BYTES: Final = 1 << 20
+"""Default size of a pull of columns; larger answers exceed the processor's caches."""
+NO_END: Final = (1 << 62) - 1
+"""The end of a range without an end."""
 
 
 class FetchedBlock(NamedTuple):
@@ -67,12 +71,6 @@ def fetched_block(call: Call) -> FetchedBlock:
     result = FetchRecordsResult.from_ext(header.ext)
     moved = header.code == ResponseCode.PULL_OFFSET_MOVED
     return FetchedBlock(call.body, result.next_offset, result.min_offset, result.max_offset, moved)
-
-
-COLUMN_BYTES: Final = 1 << 20
-"""Default size of a pull of columns; larger answers exceed the processor's caches."""
-NO_END: Final = (1 << 62) - 1
-"""The end of a range without an end."""
 
 
 class ColumnsResult(NamedTuple):

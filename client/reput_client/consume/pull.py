@@ -28,6 +28,10 @@ from reput_protocol.record.row import QUEUE_OFFSET, TAG, WIDTH
 from reput_protocol.wire.header import HeaderType, Value
 
 log = logging.getLogger("reput_client")
+PULL_MESSAGES_MAX: Final = 1024
+PULL_BYTES_MAX: Final = 4 * 1024 * 1024
+PULL_GRACE_S: Final = 5.0
+"""How much longer than its long poll a pull may take."""
 
 
 class PullStatus(Enum):
@@ -68,11 +72,6 @@ class Wanted:
             raise ValueError("pass tags= or sql=, not both; in an expression the tag is the property TAGS")
         return cls(ExpressionType.SQL92, sql, None)
 
-
-PULL_MESSAGES_MAX: Final = 1024
-PULL_BYTES_MAX: Final = 4 * 1024 * 1024
-PULL_GRACE_S: Final = 5.0
-"""How much longer than its long poll a pull may take."""
 
 _STATUS_OF_CODE: Final = {
     ResponseCode.SUCCESS.value: PullStatus.FOUND,

@@ -17,10 +17,10 @@ from reput_client.produce.unique_ids import id_text_bytes
 from reput_client.transport.address import Address
 from reput_client.transport.routing import Route, RouteTable
 from reput_protocol.properties import check_properties_size
+from reput_protocol.record.layout import record_bytes
 from reput_protocol.record.message import Message, MessageQueue, encode_properties_text
 from reput_protocol.record.message_id import UniqueIdGenerator
 from reput_protocol.record.put_block import BLOCK_BYTES_MAX
-from reput_protocol.record.record import record_bytes
 
 BLOCK_MESSAGES: Final = 1024
 """Messages in a block, if they are small; larger blocks are hardly cheaper."""

@@ -27,6 +27,7 @@ from reput_protocol.buffers import Buffer
 from reput_protocol.errors import InvalidMessage, ReputError
 from reput_protocol.printable import counted
 from reput_protocol.properties import check_properties_size
+from reput_protocol.record.layout import record_bytes
 from reput_protocol.record.message import (
     Message,
     MessageQueue,
@@ -35,7 +36,6 @@ from reput_protocol.record.message import (
     encode_properties_text,
 )
 from reput_protocol.record.put_block import BLOCK_BYTES_MAX
-from reput_protocol.record.record import record_bytes
 
 _NOT_SENT: Final = (BrokerNotFound, ClientClosed, ConnectFailed, ConnectionLost, RequestTimeout)
 

@@ -37,10 +37,10 @@ from reput_protocol.errors import (
     error_from_response,
 )
 from reput_protocol.properties import PROPERTIES_BYTES_MAX, encode_properties
+from reput_protocol.record.layout import record_bytes
 from reput_protocol.record.message import Message, MessageQueue, encode_properties_text
 from reput_protocol.record.message_id import decode_offset_message_id
 from reput_protocol.record.put_block import BLOCK_BYTES_MAX
-from reput_protocol.record.record import record_bytes
 from reput_protocol.wire.header import ONEWAY_FLAG, HeaderType
 
 _TEMPLATES_MAX: Final = 4096

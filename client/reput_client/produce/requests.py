@@ -34,6 +34,9 @@ from reput_protocol.record.record import Record, encode_record
 from reput_protocol.wire.header import HeaderType
 
 log = logging.getLogger("reput_client")
+REPLY_TIMEOUT_S: Final = 12.0
+"""Longer than the 10 s for which a broker waits for the requester, so that it can report a silent one."""
+_FROM_REQUEST: Final = (names.CORRELATION_ID, names.REPLY_TO_CLIENT, names.TTL)
 
 
 class _Pending:
@@ -174,12 +177,6 @@ def _host(text: str) -> Host:
         return Host.parse(text.lstrip("/"))  # Java writes addresses with a slash
     except ValueError:
         return ZERO_HOST
-
-
-REPLY_TIMEOUT_S: Final = 12.0
-"""Longer than the 10 s for which a broker waits for the requester, so that it can report a silent one."""
-
-_FROM_REQUEST: Final = (names.CORRELATION_ID, names.REPLY_TO_CLIENT, names.TTL)
 
 
 def reply_to(

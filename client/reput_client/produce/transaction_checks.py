@@ -29,6 +29,9 @@ from reput_protocol.properties import PRODUCER_GROUP
 from reput_protocol.wire.header import HeaderType
 
 log = logging.getLogger("reput_client")
+Check: TypeAlias = Callable[[ReceivedMessage], Awaitable[TransactionState]]
+"""Returns how the local transaction of a message went; `message_id` is the transaction's id."""
+_WAITING_MAX: Final = 1000
 
 
 class HalfPlace(NamedTuple):
@@ -85,12 +88,6 @@ class TransactionEnds:
             log.warning("transaction %s: %s not taken: %s", half.unique_id, state.name, error)
             return False
         return True
-
-
-Check: TypeAlias = Callable[[ReceivedMessage], Awaitable[TransactionState]]
-"""Returns how the local transaction of a message went; `message_id` is the transaction's id."""
-
-_WAITING_MAX: Final = 1000
 
 
 class _Question(NamedTuple):

@@ -15,14 +15,7 @@ from reput_protocol.commands.body import LargeBody, Members
 from reput_protocol.commands.group import SubscriptionData
 from reput_protocol.commands.header import I64, CommandHeader
 
-
-class DescribeGroupHeader(CommandHeader):
-    """Header of DESCRIBE_GROUP: one group's members, and its progress in all queues or in those of one topic."""
-
-    REQUEST_CODE: ClassVar[RequestCode] = RequestCode.DESCRIBE_GROUP
-
-    group: str
-    topic: str | None = None
+# -- groups ------------------------------------------------------------------------------------------------------------
 
 
 class GroupSummary(Members):
@@ -46,6 +39,15 @@ class GroupSummaries(LargeBody):
     """Answer body of LIST_GROUPS."""
 
     groups: list[GroupSummary] = []
+
+
+class DescribeGroupHeader(CommandHeader):
+    """Header of DESCRIBE_GROUP: one group's members, and its progress in all queues or in those of one topic."""
+
+    REQUEST_CODE: ClassVar[RequestCode] = RequestCode.DESCRIBE_GROUP
+
+    group: str
+    topic: str | None = None
 
 
 class GroupMember(Members):
@@ -96,6 +98,9 @@ class GroupDescription(LargeBody):
     consume_from_where: ConsumeFromWhere = ConsumeFromWhere.CONSUME_FROM_LAST_OFFSET
 
 
+# -- connections -------------------------------------------------------------------------------------------------------
+
+
 class ClientConnection(Members):
     """One client's connection: `language` is a name of `LanguageCode`, `client_addr` is `ip:port`."""
 
@@ -105,10 +110,12 @@ class ClientConnection(Members):
     version: I64 = 0
 
 
-class ProducerConnection(LargeBody):
-    """Answer body of 204."""
+class ConsumerConnectionHeader(CommandHeader):
+    """Header of 203: a group's members with their connections and subscriptions."""
 
-    connections: list[ClientConnection] = field(default_factory=list, name="connectionSet")
+    REQUEST_CODE: ClassVar[RequestCode] = RequestCode.GET_CONSUMER_CONNECTION_LIST
+
+    consumer_group: str
 
 
 class ConsumerConnection(LargeBody):
@@ -119,6 +126,20 @@ class ConsumerConnection(LargeBody):
     consume_type: ConsumeType = ConsumeType.CONSUME_PASSIVELY
     message_model: MessageModel = MessageModel.CLUSTERING
     consume_from_where: ConsumeFromWhere = ConsumeFromWhere.CONSUME_FROM_LAST_OFFSET
+
+
+class ProducerConnectionHeader(CommandHeader):
+    """Header of 204: the connections of a producer group."""
+
+    REQUEST_CODE: ClassVar[RequestCode] = RequestCode.GET_PRODUCER_CONNECTION_LIST
+
+    producer_group: str
+
+
+class ProducerConnection(LargeBody):
+    """Answer body of 204."""
+
+    connections: list[ClientConnection] = field(default_factory=list, name="connectionSet")
 
 
 class ProducerInfo(Members):

@@ -45,6 +45,11 @@ _UP_TO_KEY: Final = re.compile(
 
 encode_json = Encoder(order="sorted").encode
 """Return a value, including structs, as compact JSON with sorted keys."""
+PART_BYTES: Final = 16_384
+PART_VALUES: Final = 128
+"""A part of a large body ends when it has this many bytes or values."""
+Number: TypeAlias = Annotated[float, Meta(ge=-1e300, le=1e300)]
+T = TypeVar("T")
 
 
 def read_json(data: Buffer, *, loose_bytes_max: int = LOOSE_BYTES_MAX) -> dict[Any, Any]:
@@ -100,15 +105,6 @@ def _read_loosely(text: str) -> object:
 
 def _refuse_constant(name: str) -> NoReturn:
     raise ValueError(f"{name} is not JSON")
-
-
-PART_BYTES: Final = 16_384
-PART_VALUES: Final = 128
-"""A part of a large body ends when it has this many bytes or values."""
-
-Number: TypeAlias = Annotated[float, Meta(ge=-1e300, le=1e300)]
-
-T = TypeVar("T")
 
 
 class Members(Struct, rename="camel"):

@@ -1,4 +1,4 @@
-"""The progress of groups and the state of members: statistics, setting and copying offsets, send-back.
+"""The progress of groups, the state of members, and giving back messages.
 
 (RocketMQ: ConsumeStats, ConsumerRunningInfo, ProcessQueueInfo, ConsumeMessageDirectlyResult.) Maps keyed by message
 queue are not strict JSON; see `LargeBody`.
@@ -15,6 +15,23 @@ from reput_protocol.commands.body import Body, LargeBody, Members, Number
 from reput_protocol.commands.group import SubscriptionData
 from reput_protocol.commands.header import I32, I64, CommandHeader
 from reput_protocol.record.message import MessageQueue
+
+# -- progress ----------------------------------------------------------------------------------------------------------
+
+
+class ConsumeStatsHeader(CommandHeader):
+    """Header of 208: a group's progress; `topic_list` has several topics separated by `;`."""
+
+    REQUEST_CODE: ClassVar[RequestCode] = RequestCode.GET_CONSUME_STATS
+
+    consumer_group: str
+    topic: str | None = None
+    topic_list: str | None = None
+
+    def topics(self) -> list[str]:
+        """Return the given topics; none means all topics in which the group has offsets."""
+        named = [self.topic or "", *(self.topic_list or "").split(";")]
+        return list(dict.fromkeys(topic for topic in named if topic))
 
 
 class OffsetWrapper(Members):
@@ -59,6 +76,15 @@ class ConsumeStats(LargeBody):
         return sum(wrapper.in_flight for wrapper in self.offset_table.values())
 
 
+class ConsumeTimeSpanHeader(CommandHeader):
+    """Header of 303: the times of the first and last message of a topic's queues, and a group's progress."""
+
+    REQUEST_CODE: ClassVar[RequestCode] = RequestCode.QUERY_CONSUME_TIME_SPAN
+
+    topic: str
+    group: str
+
+
 class QueueTimeSpan(Members):
     """Store times of one queue in ms: of its first and last message, and of the last committed one of a group.
 
@@ -76,6 +102,19 @@ class ConsumeTimeSpan(LargeBody):
     """Answer body of 303 (RocketMQ: QueryConsumeTimeSpanBody)."""
 
     spans: list[QueueTimeSpan] = field(default_factory=list, name="consumeTimeSpanSet")
+
+
+# -- members -----------------------------------------------------------------------------------------------------------
+
+
+class ConsumerRunningInfoHeader(CommandHeader):
+    """Header of 307, sent to the broker and passed on to the member: what is it doing?"""
+
+    REQUEST_CODE: ClassVar[RequestCode] = RequestCode.GET_CONSUMER_RUNNING_INFO
+
+    consumer_group: str
+    client_id: str
+    jstack_enable: bool = False
 
 
 PROP_NAMESERVER_ADDR: Final = "PROP_NAMESERVER_ADDR"
@@ -134,6 +173,20 @@ class ConsumerRunningInfo(LargeBody):
         return {**super().to_members(), "mqPopTable": {}}
 
 
+class ConsumeDirectlyHeader(CommandHeader):
+    """Header of 309, sent to the broker with `msg_id`, and passed on to the member with the record as body."""
+
+    REQUEST_CODE: ClassVar[RequestCode] = RequestCode.CONSUME_MESSAGE_DIRECTLY
+
+    consumer_group: str
+    client_id: str | None = None
+    msg_id: str | None = None
+    broker_name: str | None = None
+    topic: str | None = None
+    topic_sys_flag: I32 | None = None
+    group_sys_flag: I32 | None = None
+
+
 class ConsumeDirectlyResult(Body):
     """Answer body of 309: the result of consuming the message (RocketMQ: ConsumeMessageDirectlyResult)."""
 
@@ -142,6 +195,9 @@ class ConsumeDirectlyResult(Body):
     order: bool = False
     auto_commit: bool = True
     remark: str | None = None
+
+
+# -- giving back messages ----------------------------------------------------------------------------------------------
 
 
 class SendBackHeader(CommandHeader):
@@ -165,100 +221,3 @@ class SendBackHeader(CommandHeader):
     reason: str | None = None
     send_back_id: str | None = None
     is_repeated: bool | None = None
-
-
-class ResetOffsetHeader(CommandHeader):
-    """Header of 222 (to the broker) and 220 (from the broker to members): set where a group continues.
-
-    `timestamp` is in milliseconds since 1970, -1 for the end of each queue. With a `queue_id` (not -1), `offset` counts
-    instead. RocketMQ's client refuses a 220 without `isForce`, so that is always written.
-
-    Reput's, in a 222 with a msgpack header: without a queue, `offset` applies to every queue, counts from its end if
-    negative, and means the nearest existing one. Reput's, with any header: `shift` moves each committed offset by that
-    many messages; with `dry_run` nothing is set and the answer says what would be.
-    """
-
-    REQUEST_CODE: ClassVar[RequestCode] = RequestCode.INVOKE_BROKER_TO_RESET_OFFSET
-
-    topic: str
-    group: str
-    timestamp: I64
-    is_force: bool = False
-    queue_id: I32 = -1
-    offset: I64 | None = None
-    shift: I64 | None = None
-    dry_run: bool | None = None
-
-
-class ConsumerStatusHeader(CommandHeader):
-    """Header of 223 (to the broker) and 221 (to members): the offsets that members have reached."""
-
-    REQUEST_CODE: ClassVar[RequestCode] = RequestCode.INVOKE_BROKER_TO_GET_CONSUMER_STATUS
-
-    topic: str
-    group: str
-    client_addr: str | None = None
-
-
-class ConsumerRunningInfoHeader(CommandHeader):
-    """Header of 307, sent to the broker and passed on to the member: what is it doing?"""
-
-    REQUEST_CODE: ClassVar[RequestCode] = RequestCode.GET_CONSUMER_RUNNING_INFO
-
-    consumer_group: str
-    client_id: str
-    jstack_enable: bool = False
-
-
-class ConsumeDirectlyHeader(CommandHeader):
-    """Header of 309, sent to the broker with `msg_id`, and passed on to the member with the record as body."""
-
-    REQUEST_CODE: ClassVar[RequestCode] = RequestCode.CONSUME_MESSAGE_DIRECTLY
-
-    consumer_group: str
-    client_id: str | None = None
-    msg_id: str | None = None
-    broker_name: str | None = None
-    topic: str | None = None
-    topic_sys_flag: I32 | None = None
-    group_sys_flag: I32 | None = None
-
-
-class ConsumeStatsHeader(CommandHeader):
-    """Header of 208: a group's progress; `topic_list` has several topics separated by `;`."""
-
-    REQUEST_CODE: ClassVar[RequestCode] = RequestCode.GET_CONSUME_STATS
-
-    consumer_group: str
-    topic: str | None = None
-    topic_list: str | None = None
-
-    def topics(self) -> list[str]:
-        """Return the given topics; none means all topics in which the group has offsets."""
-        named = [self.topic or "", *(self.topic_list or "").split(";")]
-        return list(dict.fromkeys(topic for topic in named if topic))
-
-
-class ConsumeTimeSpanHeader(CommandHeader):
-    """Header of 303: the times of the first and last message of a topic's queues, and a group's progress."""
-
-    REQUEST_CODE: ClassVar[RequestCode] = RequestCode.QUERY_CONSUME_TIME_SPAN
-
-    topic: str
-    group: str
-
-
-class CloneGroupOffsetHeader(CommandHeader):
-    """Header of 314: copy the offsets of one group to another, for one topic or all.
-
-    For an online source, topics that it does not subscribe to are left out unless `offline` is set. Reput's: with
-    `dry_run` nothing is set; the answer's body has the offsets in any case.
-    """
-
-    REQUEST_CODE: ClassVar[RequestCode] = RequestCode.CLONE_GROUP_OFFSET
-
-    src_group: str
-    dest_group: str
-    topic: str | None = None
-    offline: bool = False
-    dry_run: bool | None = None

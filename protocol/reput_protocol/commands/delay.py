@@ -12,18 +12,19 @@ from reput_protocol.commands.body import Body, Members
 from reput_protocol.commands.header import I32, I64, CommandHeader
 
 
-class CancelOutcome(StrEnum):
-    """The outcome of cancelling one message."""
+class ListDelayedHeader(CommandHeader):
+    """Header of LIST_DELAYED_MESSAGES: the delayed messages of one topic, with one key, or all.
 
-    CANCELLED = "CANCELLED"
-    """In time: it is never delivered."""
-    ALREADY_CANCELLED = "ALREADY_CANCELLED"
-    """An earlier request cancelled it; it is never delivered."""
-    DELIVERED = "DELIVERED"
-    """Too late: consumers may have it."""
-    DROPPED = "DROPPED"
-    """Too late, but it was not delivered and never will be, for example because its topic is gone. After a restart the
-    broker answers DELIVERED instead."""
+    `topic` is where they will be delivered, `key` their unique id or one of their keys. `cursor` continues after the
+    previous answer. The broker may return fewer than `max_num`.
+    """
+
+    REQUEST_CODE: ClassVar[RequestCode] = RequestCode.LIST_DELAYED_MESSAGES
+
+    topic: str | None = None
+    key: str | None = None
+    max_num: I32 = 64
+    cursor: str | None = None
 
 
 class DelayedMessage(Members):
@@ -52,6 +53,32 @@ class DelayedMessageList(Body):
     cursor: str | None = None
 
 
+class CancelDelayedHeader(CommandHeader):
+    """Header of CANCEL_DELAYED_MESSAGE: cancel the delayed messages for `topic` with this unique id or key.
+
+    The answer's body has the outcome for each; without any, the answer is NOT_FOUND.
+    """
+
+    REQUEST_CODE: ClassVar[RequestCode] = RequestCode.CANCEL_DELAYED_MESSAGE
+
+    topic: str
+    key: str
+
+
+class CancelOutcome(StrEnum):
+    """The outcome of cancelling one message."""
+
+    CANCELLED = "CANCELLED"
+    """In time: it is never delivered."""
+    ALREADY_CANCELLED = "ALREADY_CANCELLED"
+    """An earlier request cancelled it; it is never delivered."""
+    DELIVERED = "DELIVERED"
+    """Too late: consumers may have it."""
+    DROPPED = "DROPPED"
+    """Too late, but it was not delivered and never will be, for example because its topic is gone. After a restart the
+    broker answers DELIVERED instead."""
+
+
 class CancelledMessage(Members):
     """The outcome of cancelling the message whose waiting record is `offset_message_id`."""
 
@@ -64,30 +91,3 @@ class CancelResult(Body):
     """Answer body of CANCEL_DELAYED_MESSAGE: the outcome for every matching message."""
 
     messages: list[CancelledMessage] = []
-
-
-class ListDelayedHeader(CommandHeader):
-    """Header of LIST_DELAYED_MESSAGES: the delayed messages of one topic, with one key, or all.
-
-    `topic` is where they will be delivered, `key` their unique id or one of their keys. `cursor` continues after the
-    previous answer. The broker may return fewer than `max_num`.
-    """
-
-    REQUEST_CODE: ClassVar[RequestCode] = RequestCode.LIST_DELAYED_MESSAGES
-
-    topic: str | None = None
-    key: str | None = None
-    max_num: I32 = 64
-    cursor: str | None = None
-
-
-class CancelDelayedHeader(CommandHeader):
-    """Header of CANCEL_DELAYED_MESSAGE: cancel the delayed messages for `topic` with this unique id or key.
-
-    The answer's body has the outcome for each; without any, the answer is NOT_FOUND.
-    """
-
-    REQUEST_CODE: ClassVar[RequestCode] = RequestCode.CANCEL_DELAYED_MESSAGE
-
-    topic: str
-    key: str

@@ -15,6 +15,8 @@ from reput_protocol.commands.header import I32, I64, CommandHeader
 from reput_protocol.filter.tags import ALL, TagFilter
 from reput_protocol.record.message import MessageQueue
 
+# -- subscriptions and heartbeats --------------------------------------------------------------------------------------
+
 
 class SubscriptionData(Members):
     """A group's subscription to one topic.
@@ -99,6 +101,16 @@ class HeartbeatData(Body):
         return len(self.producers) + len(self.consumers) + subscriptions
 
 
+class UnregisterClientHeader(CommandHeader):
+    """Header of 35: a client leaves a producer group, a consumer group, or one of each."""
+
+    REQUEST_CODE: ClassVar[RequestCode] = RequestCode.UNREGISTER_CLIENT
+
+    client_id: str = field(name="clientID")
+    producer_group: str | None = None
+    consumer_group: str | None = None
+
+
 class CheckClientBody(Body):
     """Body of 46: a subscription to be validated before the client starts (RocketMQ: CheckClientRequestBody)."""
 
@@ -107,6 +119,54 @@ class CheckClientBody(Body):
     subscription: SubscriptionData = field(name="subscriptionData")
     namespace: str | None = None
 
+
+# -- members -----------------------------------------------------------------------------------------------------------
+
+
+class ConsumerListHeader(CommandHeader):
+    """Header of 38: the ids of a group's members."""
+
+    REQUEST_CODE: ClassVar[RequestCode] = RequestCode.GET_CONSUMER_LIST_BY_GROUP
+
+    consumer_group: str
+
+
+class ConsumerList(Body):
+    """Answer body of 38: the client ids of a group's members."""
+
+    consumer_ids: list[str] = field(default_factory=list, name="consumerIdList")
+
+
+class ConsumerIdsChangedHeader(CommandHeader):
+    """Header of 40, sent by the broker: a group's members or topics have changed, so rebalance."""
+
+    REQUEST_CODE: ClassVar[RequestCode] = RequestCode.NOTIFY_CONSUMER_IDS_CHANGED
+
+    consumer_group: str
+
+
+# -- queue locks -------------------------------------------------------------------------------------------------------
+
+
+class LockBatchBody(Body):
+    """Body of 41 and 42: the queues that a member of a group wants to lock or unlock.
+
+    `only_this_broker` is for RocketMQ's locks by a majority of brokers; its Go client omits it.
+    """
+
+    client_id: str = ""
+    consumer_group: str = ""
+    queues: list[MessageQueue] = field(default_factory=list, name="mqSet")
+    only_this_broker: bool = False
+
+
+class LockBatchResult(LargeBody):
+    """Answer body of 41: the queues now locked by the member. Queues that are missing here are not locked."""
+
+    locked: list[MessageQueue] = field(default_factory=list, name="lockOKMQSet")
+
+
+# -- settings ----------------------------------------------------------------------------------------------------------
 
 RETRY_MAX_TIMES: Final = 16
 _CONSUME_TIMEOUT_MINUTES: Final = 15
@@ -137,99 +197,6 @@ class SubscriptionGroupConfig(Body):
     attributes: dict[str, str] = {}
 
 
-class SubscriptionGroupTable(LargeBody):
-    """Answer body of 201: every group's settings (RocketMQ: SubscriptionGroupWrapper).
-
-    `forbidden` has, by group and topic, bits of what the group may not do with the topic (`Perm.READ`: read it).
-    `data_version` has counter, stateVersion and timestamp.
-    """
-
-    groups: dict[str, SubscriptionGroupConfig] = field(default_factory=dict, name="subscriptionGroupTable")
-    data_version: dict[str, I64] = {}
-    forbidden: dict[str, dict[str, I64]] = field(default_factory=dict, name="forbiddenTable")
-
-
-class SubscriptionGroupList(Body):
-    """Body of 225: several groups to create or change."""
-
-    groups: list[SubscriptionGroupConfig] = field(default_factory=list, name="groupConfigList")
-
-
-class ConsumerList(Body):
-    """Answer body of 38: the client ids of a group's members."""
-
-    consumer_ids: list[str] = field(default_factory=list, name="consumerIdList")
-
-
-class GroupList(Body):
-    """Answer body of 300: names of groups."""
-
-    groups: list[str] = field(default_factory=list, name="groupList")
-
-
-class GroupForbidden(Body):
-    """Answer body of 353: whether a group may read a topic."""
-
-    group: str = ""
-    topic: str = ""
-    readable: bool = True
-
-
-class QuerySubscriptionBody(Body):
-    """Answer body of 345: an online group's subscription to a topic; None if it has none.
-
-    (RocketMQ: QuerySubscriptionResponseBody.)
-    """
-
-    group: str = ""
-    topic: str = ""
-    subscription: SubscriptionData | None = field(default=None, name="subscriptionData")
-
-
-class LockBatchBody(Body):
-    """Body of 41 and 42: the queues that a member of a group wants to lock or unlock.
-
-    `only_this_broker` is for RocketMQ's locks by a majority of brokers; its Go client omits it.
-    """
-
-    client_id: str = ""
-    consumer_group: str = ""
-    queues: list[MessageQueue] = field(default_factory=list, name="mqSet")
-    only_this_broker: bool = False
-
-
-class LockBatchResult(LargeBody):
-    """Answer body of 41: the queues now locked by the member. Queues that are missing here are not locked."""
-
-    locked: list[MessageQueue] = field(default_factory=list, name="lockOKMQSet")
-
-
-class UnregisterClientHeader(CommandHeader):
-    """Header of 35: a client leaves a producer group, a consumer group, or one of each."""
-
-    REQUEST_CODE: ClassVar[RequestCode] = RequestCode.UNREGISTER_CLIENT
-
-    client_id: str = field(name="clientID")
-    producer_group: str | None = None
-    consumer_group: str | None = None
-
-
-class ConsumerListHeader(CommandHeader):
-    """Header of 38: the ids of a group's members."""
-
-    REQUEST_CODE: ClassVar[RequestCode] = RequestCode.GET_CONSUMER_LIST_BY_GROUP
-
-    consumer_group: str
-
-
-class ConsumerIdsChangedHeader(CommandHeader):
-    """Header of 40, sent by the broker: a group's members or topics have changed, so rebalance."""
-
-    REQUEST_CODE: ClassVar[RequestCode] = RequestCode.NOTIFY_CONSUMER_IDS_CHANGED
-
-    consumer_group: str
-
-
 class SubscriptionGroupTableHeader(CommandHeader):
     """Header of 201: all groups' settings. RocketMQ 5.3 requests pages; an answer may have everything at once."""
 
@@ -248,12 +215,30 @@ class SubscriptionGroupTableResult(CommandHeader):
     total_group_num: I32 | None = None
 
 
+class SubscriptionGroupTable(LargeBody):
+    """Answer body of 201: every group's settings (RocketMQ: SubscriptionGroupWrapper).
+
+    `forbidden` has, by group and topic, bits of what the group may not do with the topic (`Perm.READ`: read it).
+    `data_version` has counter, stateVersion and timestamp.
+    """
+
+    groups: dict[str, SubscriptionGroupConfig] = field(default_factory=dict, name="subscriptionGroupTable")
+    data_version: dict[str, I64] = {}
+    forbidden: dict[str, dict[str, I64]] = field(default_factory=dict, name="forbiddenTable")
+
+
 class SubscriptionGroupHeader(CommandHeader):
     """Header of 352: one group's settings."""
 
     REQUEST_CODE: ClassVar[RequestCode] = RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG
 
     group: str
+
+
+class SubscriptionGroupList(Body):
+    """Body of 225: several groups to create or change."""
+
+    groups: list[SubscriptionGroupConfig] = field(default_factory=list, name="groupConfigList")
 
 
 class DeleteSubscriptionGroupHeader(CommandHeader):
@@ -275,20 +260,15 @@ class GroupForbiddenHeader(CommandHeader):
     readable: bool | None = None
 
 
-class ConsumerConnectionHeader(CommandHeader):
-    """Header of 203: a group's members with their connections and subscriptions."""
+class GroupForbidden(Body):
+    """Answer body of 353: whether a group may read a topic."""
 
-    REQUEST_CODE: ClassVar[RequestCode] = RequestCode.GET_CONSUMER_CONNECTION_LIST
+    group: str = ""
+    topic: str = ""
+    readable: bool = True
 
-    consumer_group: str
 
-
-class ProducerConnectionHeader(CommandHeader):
-    """Header of 204: the connections of a producer group."""
-
-    REQUEST_CODE: ClassVar[RequestCode] = RequestCode.GET_PRODUCER_CONNECTION_LIST
-
-    producer_group: str
+# -- the groups of a topic, the topics of a group ----------------------------------------------------------------------
 
 
 class TopicConsumersHeader(CommandHeader):
@@ -297,6 +277,12 @@ class TopicConsumersHeader(CommandHeader):
     REQUEST_CODE: ClassVar[RequestCode] = RequestCode.QUERY_TOPIC_CONSUME_BY_WHO
 
     topic: str
+
+
+class GroupList(Body):
+    """Answer body of 300: names of groups."""
+
+    groups: list[str] = field(default_factory=list, name="groupList")
 
 
 class ConsumerTopicsHeader(CommandHeader):
@@ -314,3 +300,14 @@ class ConsumerSubscriptionHeader(CommandHeader):
 
     group: str
     topic: str | None = None
+
+
+class QuerySubscriptionBody(Body):
+    """Answer body of 345: an online group's subscription to a topic; None if it has none.
+
+    (RocketMQ: QuerySubscriptionResponseBody.)
+    """
+
+    group: str = ""
+    topic: str = ""
+    subscription: SubscriptionData | None = field(default=None, name="subscriptionData")

@@ -17,6 +17,100 @@ from reput_protocol.commands.header import I32, I64, CommandHeader
 from reput_protocol.errors import BodyMalformed
 from reput_protocol.record.message import MessageQueue
 
+# -- committed offsets -------------------------------------------------------------------------------------------------
+
+
+class QueryConsumerOffsetHeader(CommandHeader):
+    """Header of 14: a group's committed offset. With `set_zero_if_not_found` false, none is an error instead of 0."""
+
+    REQUEST_CODE: ClassVar[RequestCode] = RequestCode.QUERY_CONSUMER_OFFSET
+
+    consumer_group: str
+    topic: str
+    queue_id: I32
+    set_zero_if_not_found: bool | None = None
+
+
+class UpdateConsumerOffsetHeader(CommandHeader):
+    """Header of 15: commit a group's offset. Clients with nothing to commit send negative offsets.
+
+    `increase_only` is Reput's: an offset below the committed one is then ignored, with success. Members of a group set
+    it, so that one that stood still while its queue moved on cannot lower the offset.
+    """
+
+    REQUEST_CODE: ClassVar[RequestCode] = RequestCode.UPDATE_CONSUMER_OFFSET
+
+    consumer_group: str
+    topic: str
+    queue_id: I32
+    commit_offset: I64
+    increase_only: bool | None = None
+
+
+class OffsetResult(CommandHeader):
+    """Answer to 14, 29, 30 and 31: a queue offset."""
+
+    REQUEST_CODE: ClassVar[RequestCode] = RequestCode.QUERY_CONSUMER_OFFSET
+
+    offset: I64
+
+
+# -- the bounds of a queue, offsets by time ----------------------------------------------------------------------------
+
+
+class QueueHeader(CommandHeader):
+    """Header of 30 (next offset to be assigned), 31 (first offset) and 32 (store time of the first message)."""
+
+    REQUEST_CODE: ClassVar[RequestCode] = RequestCode.GET_MAX_OFFSET
+
+    topic: str
+    queue_id: I32
+
+
+class SearchOffsetHeader(CommandHeader):
+    """Header of 29: the first message stored at or after `timestamp` (milliseconds), or the last up to it."""
+
+    REQUEST_CODE: ClassVar[RequestCode] = RequestCode.SEARCH_OFFSET_BY_TIMESTAMP
+
+    topic: str
+    queue_id: I32
+    timestamp: I64
+    boundary_type: BoundaryType = BoundaryType.LOWER
+
+
+class EarliestTimeResult(CommandHeader):
+    """Answer to 32: milliseconds, -1 for an empty queue."""
+
+    REQUEST_CODE: ClassVar[RequestCode] = RequestCode.GET_EARLIEST_MSG_STORETIME
+
+    timestamp: I64
+
+
+# -- setting a group's offsets -----------------------------------------------------------------------------------------
+
+
+class ResetOffsetHeader(CommandHeader):
+    """Header of 222 (to the broker) and 220 (from the broker to members): set where a group continues.
+
+    `timestamp` is in milliseconds since 1970, -1 for the end of each queue. With a `queue_id` (not -1), `offset` counts
+    instead. RocketMQ's client refuses a 220 without `isForce`, so that is always written.
+
+    Reput's, in a 222 with a msgpack header: without a queue, `offset` applies to every queue, counts from its end if
+    negative, and means the nearest existing one. Reput's, with any header: `shift` moves each committed offset by that
+    many messages; with `dry_run` nothing is set and the answer says what would be.
+    """
+
+    REQUEST_CODE: ClassVar[RequestCode] = RequestCode.INVOKE_BROKER_TO_RESET_OFFSET
+
+    topic: str
+    group: str
+    timestamp: I64
+    is_force: bool = False
+    queue_id: I32 = -1
+    offset: I64 | None = None
+    shift: I64 | None = None
+    dry_run: bool | None = None
+
 
 class ResetOffsetBody(LargeBody):
     """Body of 220 and answer body of 222: where a group continues in each queue.
@@ -67,6 +161,35 @@ class ResetOffsetList(LargeBody):
         return {"offsetTable": listed}
 
 
+class CloneGroupOffsetHeader(CommandHeader):
+    """Header of 314: copy the offsets of one group to another, for one topic or all.
+
+    For an online source, topics that it does not subscribe to are left out unless `offline` is set. Reput's: with
+    `dry_run` nothing is set; the answer's body has the offsets in any case.
+    """
+
+    REQUEST_CODE: ClassVar[RequestCode] = RequestCode.CLONE_GROUP_OFFSET
+
+    src_group: str
+    dest_group: str
+    topic: str | None = None
+    offline: bool = False
+    dry_run: bool | None = None
+
+
+# -- the offsets of members --------------------------------------------------------------------------------------------
+
+
+class ConsumerStatusHeader(CommandHeader):
+    """Header of 223 (to the broker) and 221 (to members): the offsets that members have reached."""
+
+    REQUEST_CODE: ClassVar[RequestCode] = RequestCode.INVOKE_BROKER_TO_GET_CONSUMER_STATUS
+
+    topic: str
+    group: str
+    client_addr: str | None = None
+
+
 class ConsumerStatusBody(LargeBody):
     """Answer body of 221 (one member's `offsets`) and of 223 (`members`: offsets by client id).
 
@@ -77,66 +200,3 @@ class ConsumerStatusBody(LargeBody):
 
     offsets: dict[MessageQueue, I64] = field(default_factory=dict, name="messageQueueTable")
     members: dict[str, dict[MessageQueue, I64]] = field(default_factory=dict, name="consumerTable")
-
-
-class QueryConsumerOffsetHeader(CommandHeader):
-    """Header of 14: a group's committed offset. With `set_zero_if_not_found` false, none is an error instead of 0."""
-
-    REQUEST_CODE: ClassVar[RequestCode] = RequestCode.QUERY_CONSUMER_OFFSET
-
-    consumer_group: str
-    topic: str
-    queue_id: I32
-    set_zero_if_not_found: bool | None = None
-
-
-class UpdateConsumerOffsetHeader(CommandHeader):
-    """Header of 15: commit a group's offset. Clients with nothing to commit send negative offsets.
-
-    `increase_only` is Reput's: an offset below the committed one is then ignored, with success. Members of a group set
-    it, so that one that stood still while its queue moved on cannot lower the offset.
-    """
-
-    REQUEST_CODE: ClassVar[RequestCode] = RequestCode.UPDATE_CONSUMER_OFFSET
-
-    consumer_group: str
-    topic: str
-    queue_id: I32
-    commit_offset: I64
-    increase_only: bool | None = None
-
-
-class QueueHeader(CommandHeader):
-    """Header of 30 (next offset to be assigned), 31 (first offset) and 32 (store time of the first message)."""
-
-    REQUEST_CODE: ClassVar[RequestCode] = RequestCode.GET_MAX_OFFSET
-
-    topic: str
-    queue_id: I32
-
-
-class SearchOffsetHeader(CommandHeader):
-    """Header of 29: the first message stored at or after `timestamp` (milliseconds), or the last up to it."""
-
-    REQUEST_CODE: ClassVar[RequestCode] = RequestCode.SEARCH_OFFSET_BY_TIMESTAMP
-
-    topic: str
-    queue_id: I32
-    timestamp: I64
-    boundary_type: BoundaryType = BoundaryType.LOWER
-
-
-class OffsetResult(CommandHeader):
-    """Answer to 14, 29, 30 and 31: a queue offset."""
-
-    REQUEST_CODE: ClassVar[RequestCode] = RequestCode.QUERY_CONSUMER_OFFSET
-
-    offset: I64
-
-
-class EarliestTimeResult(CommandHeader):
-    """Answer to 32: milliseconds, -1 for an empty queue."""
-
-    REQUEST_CODE: ClassVar[RequestCode] = RequestCode.GET_EARLIEST_MSG_STORETIME
-
-    timestamp: I64

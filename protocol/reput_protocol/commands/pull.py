@@ -13,6 +13,49 @@ from reput_protocol.codes import RequestCode
 from reput_protocol.commands.body import Body, LargeBody
 from reput_protocol.commands.header import I32, I64, CommandHeader
 
+# -- pulls -------------------------------------------------------------------------------------------------------------
+
+
+class PullMessageHeader(CommandHeader):
+    """Header of 11 and 361: messages of one queue from `queue_offset` on.
+
+    `sys_flag` has bits of `PullSysFlag`, which enable `commit_offset`, `suspend_timeout_millis` (how long the broker
+    may hold the request) and `subscription` (the filter). A non-empty answer has at least one message, whatever the
+    limits are.
+    """
+
+    REQUEST_CODE: ClassVar[RequestCode] = RequestCode.PULL_MESSAGE
+
+    consumer_group: str
+    topic: str
+    queue_id: I32
+    queue_offset: I64
+    max_msg_nums: I32
+    sys_flag: I32 = 0
+    commit_offset: I64 = 0
+    suspend_timeout_millis: I64 = 0
+    subscription: str | None = None
+    sub_version: I64 = 0
+    expression_type: str | None = None
+    max_msg_bytes: I32 | None = None
+
+
+class PullMessageResult(CommandHeader):
+    """Answer to a pull, for the codes 0, 19, 20 and 21; the body of a 0 is records back to back.
+
+    `next_begin_offset` is where to pull next, even if nothing was found; `max_offset` is the last message's + 1.
+    """
+
+    REQUEST_CODE: ClassVar[RequestCode] = RequestCode.PULL_MESSAGE
+
+    next_begin_offset: I64
+    min_offset: I64
+    max_offset: I64
+    suggest_which_broker_id: I64 = 0
+
+
+# -- bulk reads --------------------------------------------------------------------------------------------------------
+
 FETCH_BYTES: Final = 1 << 20
 """Default size of an answer to FETCH_RECORDS."""
 FETCH_BYTES_MAX: Final = 4 << 20
@@ -78,50 +121,3 @@ class QueueBoundsTable(LargeBody):
     generations: Mapping[str, str] = {}
     """The generation of each topic, which changes when it is deleted and created again; empty for a topic older than
     generations. An old broker sends none at all."""
-
-
-class PullMessageHeader(CommandHeader):
-    """Header of 11 and 361: messages of one queue from `queue_offset` on.
-
-    `sys_flag` has bits of `PullSysFlag`, which enable `commit_offset`, `suspend_timeout_millis` (how long the broker
-    may hold the request) and `subscription` (the filter). A non-empty answer has at least one message, whatever the
-    limits are.
-    """
-
-    REQUEST_CODE: ClassVar[RequestCode] = RequestCode.PULL_MESSAGE
-
-    consumer_group: str
-    topic: str
-    queue_id: I32
-    queue_offset: I64
-    max_msg_nums: I32
-    sys_flag: I32 = 0
-    commit_offset: I64 = 0
-    suspend_timeout_millis: I64 = 0
-    subscription: str | None = None
-    sub_version: I64 = 0
-    expression_type: str | None = None
-    max_msg_bytes: I32 | None = None
-
-
-class PullMessageResult(CommandHeader):
-    """Answer to a pull, for the codes 0, 19, 20 and 21; the body of a 0 is records back to back.
-
-    `next_begin_offset` is where to pull next, even if nothing was found; `max_offset` is the last message's + 1.
-    """
-
-    REQUEST_CODE: ClassVar[RequestCode] = RequestCode.PULL_MESSAGE
-
-    next_begin_offset: I64
-    min_offset: I64
-    max_offset: I64
-    suggest_which_broker_id: I64 = 0
-
-
-class ViewMessageHeader(CommandHeader):
-    """Header of 33: the one record at a physical offset."""
-
-    REQUEST_CODE: ClassVar[RequestCode] = RequestCode.VIEW_MESSAGE_BY_ID
-
-    offset: I64
-    topic: str | None = None

@@ -34,3 +34,12 @@ class QueryMessageResult(CommandHeader):
     index_last_update_timestamp: I64
     index_last_update_phyoffset: I64
     index_complete: bool | None = None
+
+
+class ViewMessageHeader(CommandHeader):
+    """Header of 33: the one record at a physical offset."""
+
+    REQUEST_CODE: ClassVar[RequestCode] = RequestCode.VIEW_MESSAGE_BY_ID
+
+    offset: I64
+    topic: str | None = None

@@ -32,20 +32,7 @@ from reput_protocol.commands.header import I32, I64, CommandHeader
 from reput_protocol.errors import RecordMalformed
 from reput_protocol.kernel.records import crc32
 
-
-class StagedPart(NamedTuple):
-    """One staging as its sender describes it."""
-
-    staging_id: str
-    messages: I64
-    checksum: I64
-
-
-class CommitStagedBody(Body):
-    """Body of COMMIT_STAGED: the stagings of one batch."""
-
-    parts: list[StagedPart] = field(name="staged")
-
+# -- staged blocks -----------------------------------------------------------------------------------------------------
 
 _HEAD: Final = struct.Struct(">4sIiIIH")
 _MAGIC: Final = b"RBLK"
@@ -131,6 +118,9 @@ def add_to_checksum(checksum: int, data: Buffer, block: StagedBlock) -> int:
     return crc32(memoryview(data)[head_at : block.start], checksum)
 
 
+# -- staging -----------------------------------------------------------------------------------------------------------
+
+
 class StageRecordsHeader(CommandHeader):
     """Header of STAGE_RECORDS: the body is the next blocks of a staging.
 
@@ -169,6 +159,9 @@ class StageRecordsResult(CommandHeader):
     """False if the batch is committed already, so that nothing staged for it is kept."""
 
 
+# -- batches -----------------------------------------------------------------------------------------------------------
+
+
 class CommitStagedHeader(CommandHeader):
     """Header of COMMIT_STAGED: publish the stagings in the body as one batch of a query."""
 
@@ -176,6 +169,20 @@ class CommitStagedHeader(CommandHeader):
 
     query_id: str
     batch_id: I64
+
+
+class StagedPart(NamedTuple):
+    """One staging as its sender describes it."""
+
+    staging_id: str
+    messages: I64
+    checksum: I64
+
+
+class CommitStagedBody(Body):
+    """Body of COMMIT_STAGED: the stagings of one batch."""
+
+    parts: list[StagedPart] = field(name="staged")
 
 
 class CommitStagedResult(CommandHeader):

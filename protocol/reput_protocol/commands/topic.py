@@ -15,6 +15,81 @@ from reput_protocol.commands.header import I32, I64, CommandHeader
 from reput_protocol.names import DEFAULT_TOPIC
 from reput_protocol.record.message import MessageQueue
 
+# -- routes and the cluster --------------------------------------------------------------------------------------------
+
+
+class RouteHeader(CommandHeader):
+    """Header of 105: the brokers that hold a topic, and their numbers of queues."""
+
+    REQUEST_CODE: ClassVar[RequestCode] = RequestCode.GET_ROUTEINFO_BY_TOPIC
+
+    topic: str
+    accept_standard_json_only: bool | None = None
+
+
+class QueueData(Members):
+    """The number of queues of a topic on one broker, and its permission (bits of `Perm`)."""
+
+    broker_name: str = ""
+    read_queue_nums: I64 = 0
+    write_queue_nums: I64 = 0
+    perm: I64 = Perm.READ_WRITE
+    topic_sys_flag: I64 = 0
+
+
+class BrokerData(LargeBody):
+    """The addresses of one broker by id ("host:port"); id 0 is the master."""
+
+    cluster: str = ""
+    broker_name: str = ""
+    broker_addrs: dict[int, str] = {}
+    enable_acting_master: bool = False
+
+    def to_members(self) -> dict[str, Any]:
+        """Return the members; ids are quoted, which every client accepts."""
+        addresses = {str(broker_id): address for broker_id, address in self.broker_addrs.items()}
+        return {**super().to_members(), "brokerAddrs": addresses}
+
+
+class TopicRoute(LargeBody):
+    """Answer body of 105. Addresses are those that the asking client can reach."""
+
+    IS_TRUSTED: ClassVar[bool] = True
+
+    queue_datas: list[QueueData] = []
+    broker_datas: list[BrokerData] = []
+    order_topic_conf: str | None = None
+    filter_server_table: dict[str, Any] = {}
+
+
+_MASTER_ID: Final = 0
+
+
+class ClusterInfo(LargeBody):
+    """Answer body of 106: all brokers by name, and the brokers of each cluster."""
+
+    IS_TRUSTED: ClassVar[bool] = True
+
+    broker_addr_table: dict[str, BrokerData] = {}
+    cluster_addr_table: dict[str, list[str]] = {}
+
+    @property
+    def masters(self) -> dict[str, str]:
+        """The address of every master by the name of its broker, as `host:port`."""
+        return {
+            name: data.broker_addrs[_MASTER_ID]
+            for name, data in self.broker_addr_table.items()
+            if _MASTER_ID in data.broker_addrs
+        }
+
+    @property
+    def own_names(self) -> set[str]:
+        """The names of the brokers and clusters, which have topics of the same names."""
+        return {*self.broker_addr_table, *self.cluster_addr_table}
+
+
+# -- settings ----------------------------------------------------------------------------------------------------------
+
 _QUEUES_DEFAULT = 16
 GENERATION_ATTRIBUTE: Final = "reput.generation"
 """Reput's: distinguishes a topic from an earlier one of the same name that was deleted."""
@@ -54,104 +129,12 @@ class TopicConfigTable(LargeBody):
         }
 
 
-class TopicList(Body):
-    """Answer body of 206 and other lists of topics."""
+class GetTopicConfigHeader(CommandHeader):
+    """Header of 351: one topic's settings."""
 
-    topics: list[str] = field(default_factory=list, name="topicList")
-    broker_addr: str | None = None
-
-
-class KVTable(Body):
-    """Answer body of 28: named statistics, every value as text."""
-
-    table: dict[str, str] = {}
-
-
-class QueueStats(Members):
-    """Bounds of one queue; `last_update_timestamp` is the store time of its last message in ms, 0 for none."""
-
-    min_offset: I64 = 0
-    max_offset: I64 = 0
-    last_update_timestamp: I64 = 0
-
-
-class TopicStats(LargeBody):
-    """Answer body of 202: the bounds of each queue. On the wire the map's keys are objects."""
-
-    IS_TRUSTED: ClassVar[bool] = True
-
-    offset_table: dict[MessageQueue, QueueStats] = {}
-    topic_put_tps: Number = 0.0
-
-
-_MASTER_ID: Final = 0
-
-
-class QueueData(Members):
-    """The number of queues of a topic on one broker, and its permission (bits of `Perm`)."""
-
-    broker_name: str = ""
-    read_queue_nums: I64 = 0
-    write_queue_nums: I64 = 0
-    perm: I64 = Perm.READ_WRITE
-    topic_sys_flag: I64 = 0
-
-
-class BrokerData(LargeBody):
-    """The addresses of one broker by id ("host:port"); id 0 is the master."""
-
-    cluster: str = ""
-    broker_name: str = ""
-    broker_addrs: dict[int, str] = {}
-    enable_acting_master: bool = False
-
-    def to_members(self) -> dict[str, Any]:
-        """Return the members; ids are quoted, which every client accepts."""
-        addresses = {str(broker_id): address for broker_id, address in self.broker_addrs.items()}
-        return {**super().to_members(), "brokerAddrs": addresses}
-
-
-class TopicRoute(LargeBody):
-    """Answer body of 105. Addresses are those that the asking client can reach."""
-
-    IS_TRUSTED: ClassVar[bool] = True
-
-    queue_datas: list[QueueData] = []
-    broker_datas: list[BrokerData] = []
-    order_topic_conf: str | None = None
-    filter_server_table: dict[str, Any] = {}
-
-
-class ClusterInfo(LargeBody):
-    """Answer body of 106: all brokers by name, and the brokers of each cluster."""
-
-    IS_TRUSTED: ClassVar[bool] = True
-
-    broker_addr_table: dict[str, BrokerData] = {}
-    cluster_addr_table: dict[str, list[str]] = {}
-
-    @property
-    def masters(self) -> dict[str, str]:
-        """The address of every master by the name of its broker, as `host:port`."""
-        return {
-            name: data.broker_addrs[_MASTER_ID]
-            for name, data in self.broker_addr_table.items()
-            if _MASTER_ID in data.broker_addrs
-        }
-
-    @property
-    def own_names(self) -> set[str]:
-        """The names of the brokers and clusters, which have topics of the same names."""
-        return {*self.broker_addr_table, *self.cluster_addr_table}
-
-
-class RouteHeader(CommandHeader):
-    """Header of 105: the brokers that hold a topic, and their numbers of queues."""
-
-    REQUEST_CODE: ClassVar[RequestCode] = RequestCode.GET_ROUTEINFO_BY_TOPIC
+    REQUEST_CODE: ClassVar[RequestCode] = RequestCode.GET_TOPIC_CONFIG
 
     topic: str
-    accept_standard_json_only: bool | None = None
 
 
 class CreateTopicHeader(CommandHeader):
@@ -181,12 +164,20 @@ class DeleteTopicHeader(CommandHeader):
     topic: str
 
 
-class GetTopicConfigHeader(CommandHeader):
-    """Header of 351: one topic's settings."""
+# -- lists and statistics ----------------------------------------------------------------------------------------------
 
-    REQUEST_CODE: ClassVar[RequestCode] = RequestCode.GET_TOPIC_CONFIG
 
-    topic: str
+class TopicList(Body):
+    """Answer body of 206 and other lists of topics."""
+
+    topics: list[str] = field(default_factory=list, name="topicList")
+    broker_addr: str | None = None
+
+
+class KVTable(Body):
+    """Answer body of 28: named statistics, every value as text."""
+
+    table: dict[str, str] = {}
 
 
 class TopicStatsHeader(CommandHeader):
@@ -195,3 +186,20 @@ class TopicStatsHeader(CommandHeader):
     REQUEST_CODE: ClassVar[RequestCode] = RequestCode.GET_TOPIC_STATS_INFO
 
     topic: str
+
+
+class QueueStats(Members):
+    """Bounds of one queue; `last_update_timestamp` is the store time of its last message in ms, 0 for none."""
+
+    min_offset: I64 = 0
+    max_offset: I64 = 0
+    last_update_timestamp: I64 = 0
+
+
+class TopicStats(LargeBody):
+    """Answer body of 202: the bounds of each queue. On the wire the map's keys are objects."""
+
+    IS_TRUSTED: ClassVar[bool] = True
+
+    offset_table: dict[MessageQueue, QueueStats] = {}
+    topic_put_tps: Number = 0.0

@@ -19,9 +19,11 @@ DELAY_LEVELS_MS: Final = tuple(
     for seconds in (1, 5, 10, 30, 60, 120, 180, 240, 300, 360, 420, 480, 540, 600, 1200, 1800, 3600, 7200)
 )
 """Delays of the levels from 1 on; the broker stores a message of level n in queue n - 1 of `SCHEDULE_TOPIC_XXXX`."""
-
-
 _UNITS_MS: Final = {"s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_MICROSECOND: Final = timedelta(microseconds=1)
+_DELAY_MAX_S: Final = 10**11
+"""About three thousand years. The broker's own limit is much lower."""
 
 
 def parse_delay_levels(text: str) -> tuple[int, ...]:
@@ -57,12 +59,6 @@ def deliver_time(delay: bytes | None, store_timestamp_ms: int, levels_ms: Sequen
         return None
     # Wraps like Java's: with a damaged timestamp the result must still fit into the 64 bits of a unit.
     return (store_timestamp_ms + levels_ms[level - 1] + (1 << 63)) % (1 << 64) - (1 << 63)
-
-
-_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
-_MICROSECOND: Final = timedelta(microseconds=1)
-_DELAY_MAX_S: Final = 10**11
-"""About three thousand years. The broker's own limit is much lower."""
 
 
 class Delay(NamedTuple):

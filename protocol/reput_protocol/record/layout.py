@@ -76,6 +76,8 @@ I16: Final = struct.Struct(">h")
 
 _TOPIC_V1_MAX: Final = 127
 _TOPIC_V2_MAX: Final = 32_767
+HEAD_BYTES_MAX: Final = HEAD_BYTES + 24
+"""Size of everything before the body, with two IPv6 addresses."""
 
 
 def crc31(data: Buffer) -> int:
@@ -138,10 +140,6 @@ def crc_property(record_without_it: Buffer) -> bytes:
 
 assert len(CRC32) + 12 == CRC_PROPERTY_BYTES
 assert FRONT.size == BORN_HOST_AT
-
-
-HEAD_BYTES_MAX: Final = HEAD_BYTES + 24
-"""Size of everything before the body, with two IPv6 addresses."""
 
 
 def properties_of(buffer: Buffer, position: int, size: int) -> bytes | None:

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from reput_protocol.buffers import Buffer
 from reput_protocol.errors import RecordMalformed
 from reput_protocol.kernel import put_blocks
-from reput_protocol.kernel.records import seal_record
 from reput_protocol.properties import (
     CRC_PROPERTY_BYTES,
     decode_properties,
@@ -17,45 +16,16 @@ from reput_protocol.properties import (
 )
 from reput_protocol.record.host import ZERO_HOST, Host
 from reput_protocol.record.layout import (
-    BLANK_BYTES,
     BORN_HOST_IPV6,
     HOST_BITS,
-    MAGIC_BLANK,
-    MAGIC_V1,
-    MAGIC_V2,
-    MESSAGE_BYTES_MAX,
     STORE_HOST_IPV6,
-    crc31,
     crc_property,
-    encode_blank,
-    record_bytes,
     record_version_for,
     topic_field,
 )
 from reput_protocol.record.message_id import offset_message_id
-from reput_protocol.record.scan import RecordScan, ScanStatus, patch_record, scan_record
+from reput_protocol.record.scan import ScanStatus, scan_record
 from reput_protocol.record.view import RecordView
-
-__all__ = [
-    "BLANK_BYTES",
-    "MAGIC_BLANK",
-    "MAGIC_V1",
-    "MAGIC_V2",
-    "MESSAGE_BYTES_MAX",
-    "Host",
-    "Record",
-    "RecordScan",
-    "ScanStatus",
-    "crc31",
-    "decode_record",
-    "encode_blank",
-    "encode_record",
-    "patch_record",
-    "record_bytes",
-    "record_version_for",
-    "scan_record",
-    "seal_record",
-]
 
 
 @dataclass(slots=True)

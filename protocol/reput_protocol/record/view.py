@@ -13,6 +13,8 @@ from reput_protocol.record.host import Host
 from reput_protocol.record.layout import BACK, BORN_HOST_AT, BORN_HOST_IPV6, I32, STORE_HOST_IPV6
 from reput_protocol.record.message_id import offset_message_id_of
 
+_BLANK = "a blank record, the end of a file"
+
 
 class RecordView:
     """The valid record at `position` of `buffer`, which is not copied and must not change.
@@ -192,6 +194,3 @@ def record_views(
     if stop < end:
         raise RecordMalformed(len(table) // number.WIDTH, stop, reason or _BLANK)
     return [RecordView(buffer, 0, table, at) for at in range(0, len(table), number.WIDTH)]
-
-
-_BLANK = "a blank record, the end of a file"

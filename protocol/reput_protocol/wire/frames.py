@@ -22,27 +22,12 @@ from reput_protocol.buffers import Buffer
 from reput_protocol.errors import FrameMalformed, FrameTooLarge, ProtocolError, UnknownHeaderType
 from reput_protocol.kernel.frames import cut_frames
 from reput_protocol.wire.header import (
-    ONEWAY_FLAG,
-    RESPONSE_FLAG,
     Header,
     HeaderType,
-    Value,
-    value_text,
 )
 from reput_protocol.wire.header_binary import decode_binary_header, encode_binary_header
 from reput_protocol.wire.header_json import decode_json_header, encode_json_header
 from reput_protocol.wire.header_msgpack import decode_msgpack_header, encode_msgpack_header
-
-__all__ = [
-    "ONEWAY_FLAG",
-    "RESPONSE_FLAG",
-    "Header",
-    "HeaderType",
-    "Value",
-    "decode_header",
-    "encode_header",
-    "value_text",
-]
 
 _DECODERS = {
     HeaderType.JSON.value: decode_json_header,
@@ -54,6 +39,14 @@ _ENCODERS = {
     HeaderType.BINARY.value: encode_binary_header,
     HeaderType.MSGPACK.value: encode_msgpack_header,
 }
+FRAME_BYTES_MAX: Final = 16_777_216
+"""Maximum size of a frame, its length field included."""
+HEADER_BYTES_MAX: Final = 65_536
+"""Default maximum size of a header for a `FrameReader`."""
+_HEAD = struct.Struct(">II")
+_LENGTH_SIZE: Final = 4
+_HEAD_SIZE: Final = _HEAD.size
+_MARK_SIZE: Final = 4
 
 
 def decode_header(header_type: int, data: Buffer) -> Header:
@@ -80,18 +73,6 @@ def encode_header(header: Header, header_type: int) -> bytes:
     if encode is None:
         raise UnknownHeaderType(header_type)
     return encode(header)
-
-
-FRAME_BYTES_MAX: Final = 16_777_216
-"""Maximum size of a frame, its length field included."""
-
-HEADER_BYTES_MAX: Final = 65_536
-"""Default maximum size of a header for a `FrameReader`."""
-
-_HEAD = struct.Struct(">II")
-_LENGTH_SIZE: Final = 4
-_HEAD_SIZE: Final = _HEAD.size
-_MARK_SIZE: Final = 4
 
 
 class Frame(NamedTuple):

@@ -14,7 +14,9 @@ from reput_client.received import ReceivedMessage
 from reput_protocol.errors import RecordMalformed
 from reput_protocol.filter.tags import TagFilter
 from reput_protocol.properties import find_property
-from reput_protocol.record.record import Host, Record, encode_blank, encode_record
+from reput_protocol.record.host import Host
+from reput_protocol.record.layout import encode_blank
+from reput_protocol.record.record import Record, encode_record
 
 
 def record(**fields: object) -> bytes:

@@ -7,26 +7,22 @@ from typing import Any
 import pytest
 
 from reput_protocol.codes import AckLevel, TransactionState
+from reput_protocol.commands.admin import ConsumerConnectionHeader, ProducerConnectionHeader
 from reput_protocol.commands.consumers import (
-    CloneGroupOffsetHeader,
     ConsumeDirectlyHeader,
     ConsumerRunningInfoHeader,
-    ConsumerStatusHeader,
     ConsumeStatsHeader,
     ConsumeTimeSpanHeader,
-    ResetOffsetHeader,
     SendBackHeader,
 )
 from reput_protocol.commands.delay import CancelDelayedHeader, ListDelayedHeader
 from reput_protocol.commands.group import (
-    ConsumerConnectionHeader,
     ConsumerIdsChangedHeader,
     ConsumerListHeader,
     ConsumerSubscriptionHeader,
     ConsumerTopicsHeader,
     DeleteSubscriptionGroupHeader,
     GroupForbiddenHeader,
-    ProducerConnectionHeader,
     SubscriptionGroupHeader,
     SubscriptionGroupTableHeader,
     SubscriptionGroupTableResult,
@@ -35,14 +31,18 @@ from reput_protocol.commands.group import (
 )
 from reput_protocol.commands.header import CommandHeader
 from reput_protocol.commands.offset import (
+    CloneGroupOffsetHeader,
+    ConsumerStatusHeader,
     EarliestTimeResult,
     OffsetResult,
     QueryConsumerOffsetHeader,
     QueueHeader,
+    ResetOffsetHeader,
     SearchOffsetHeader,
     UpdateConsumerOffsetHeader,
 )
-from reput_protocol.commands.pull import PullMessageHeader, PullMessageResult, ViewMessageHeader
+from reput_protocol.commands.pull import PullMessageHeader, PullMessageResult
+from reput_protocol.commands.query import ViewMessageHeader
 from reput_protocol.commands.reply import PushReplyHeader
 from reput_protocol.commands.send import (
     PutMessageHeader,

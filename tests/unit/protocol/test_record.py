@@ -3,21 +3,11 @@ from dataclasses import replace
 import pytest
 
 from reput_protocol.errors import InvalidMessage, RecordMalformed
-from reput_protocol.record.layout import topic_field
+from reput_protocol.record.host import Host
+from reput_protocol.record.layout import crc31, encode_blank, record_bytes, record_version_for, topic_field
 from reput_protocol.record.put_block import encode_block
-from reput_protocol.record.record import (
-    Host,
-    Record,
-    ScanStatus,
-    crc31,
-    decode_record,
-    encode_blank,
-    encode_record,
-    patch_record,
-    record_bytes,
-    record_version_for,
-    scan_record,
-)
+from reput_protocol.record.record import Record, decode_record, encode_record
+from reput_protocol.record.scan import ScanStatus, patch_record, scan_record
 
 PROPERTIES = b"UNIQ_KEY\x01U\x02TAGS\x01paid\x02KEYS\x01a b\x02"
 RECORD = Record(

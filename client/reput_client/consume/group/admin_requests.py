@@ -25,11 +25,14 @@ from reput_protocol.commands.consumers import (
     PROP_CONSUMER_START_TIMESTAMP,
     ConsumerRunningInfo,
     ConsumerRunningInfoHeader,
-    ConsumerStatusHeader,
     ProcessQueueInfo,
+)
+from reput_protocol.commands.offset import (
+    ConsumerStatusBody,
+    ConsumerStatusHeader,
+    ResetOffsetBody,
     ResetOffsetHeader,
 )
-from reput_protocol.commands.offset import ConsumerStatusBody, ResetOffsetBody
 from reput_protocol.errors import ErrorCode
 
 log = logging.getLogger("reput_client")

@@ -32,6 +32,11 @@ from reput_protocol.record.message import MessageQueue
 
 _LEAST_PART: Final = 4
 """The fraction (one in so many) of a queue's messages that must be handled before more are pulled."""
+_POLL_S: Final = 15.0
+_PAUSE_AFTER_REFUSAL_S: Final = 1.0
+_PAUSE_AFTER_CONNECT_FAILED_S: Final = 0.1
+_PULL_BYTES_MIN: Final = 64 * 1024
+log = logging.getLogger("reput_client")
 
 
 class Room(NamedTuple):
@@ -90,14 +95,6 @@ class FlowLimits:
             min(share, room),
             max(pull_bytes[0], min(pull_bytes[1], share_b, self.queue_bytes_max - size_b)),
         )
-
-
-_POLL_S: Final = 15.0
-_PAUSE_AFTER_REFUSAL_S: Final = 1.0
-_PAUSE_AFTER_CONNECT_FAILED_S: Final = 0.1
-_PULL_BYTES_MIN: Final = 64 * 1024
-
-log = logging.getLogger("reput_client")
 
 
 class Fetcher:

@@ -25,6 +25,13 @@ from reput_client.received import DamagedRecord, PulledRecords, ReceivedMessage
 from reput_protocol.properties import RETRY_TOPIC
 from reput_protocol.record.message import MessageQueue
 
+_LOOK_AGAIN_S: Final = 0.1
+"""When to retry the redelivery of a message whose queue is not confirmed to be ours."""
+POLL_INTERVAL_S: Final = 0.002
+"""How long messages are delivered without polling; the current message may take any time."""
+_AT_ONCE: Final = 256
+"""How many message objects are created at once, before they are delivered."""
+
 
 class RetriedMessage(ReceivedMessage):
     """A message of a retry topic. `topic` is its original topic, `queue` where it was pulled from."""
@@ -56,14 +63,6 @@ class RetriedMessage(ReceivedMessage):
     def queue(self) -> MessageQueue:
         """The queue of the retry topic that it was pulled from."""
         return MessageQueue(self._records.topic, self.broker_name, self.queue_id)
-
-
-_LOOK_AGAIN_S: Final = 0.1
-"""When to retry the redelivery of a message whose queue is not confirmed to be ours."""
-POLL_INTERVAL_S: Final = 0.002
-"""How long messages are delivered without polling; the current message may take any time."""
-_AT_ONCE: Final = 256
-"""How many message objects are created at once, before they are delivered."""
 
 
 def made_ahead(assigned: AssignedQueue, messages: Iterator[ReceivedMessage]) -> Iterator[ReceivedMessage]:

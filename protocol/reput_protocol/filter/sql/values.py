@@ -30,6 +30,8 @@ _NAMED: Final = {
     sign + word: float((sign + word).decode()) for sign in (b"", b"+", b"-") for word in (b"NaN", b"Infinity")
 }
 _TRIMMED: Final = bytes(range(0x21))  # what Java's String.trim removes
+_F64: Final = struct.Struct(">d")
+_I64_OF: Final = struct.Struct(">q")
 
 
 class Kind(Enum):
@@ -119,10 +121,6 @@ def double_rank(value: float) -> int:
         return 0x7FF8_0000_0000_0000
     bits: int = _I64_OF.unpack(_F64.pack(value))[0]
     return bits if bits >= 0 else bits ^ 0x7FFF_FFFF_FFFF_FFFF
-
-
-_F64: Final = struct.Struct(">d")
-_I64_OF: Final = struct.Struct(">q")
 
 
 def conversion(left: Kind, right: Kind, *, is_order: bool) -> Conversion | None:
