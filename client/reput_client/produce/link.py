@@ -196,22 +196,23 @@ class Link:
                 reason = f"no answer within {block.terms.timeout_s:.2g} s"
                 error = outcome_unknown(block.queue, block.unique_ids, reason)
             self._failed(block, error, now, done, again)
-        # Later blocks have more time or are examined next; one that is sent again may hold them up.
-        for block in [b for b in islice(self.waiting, _LOOK_AHEAD) if now >= self._waits_until(b)]:
+        for block in [block for block in self.waiting if now >= self._waits_until(block)]:
             self.waiting.remove(block)
             self._failed(block, self._failure or _not_left(block), now, done, again)
         self._wait_again(again)
         return done
 
     def withdraw(self, block: Block) -> None:
-        """Remove a block without waiting for its answer."""
+        """Remove a block without waiting for its answer.
+
+        An interrupt in the middle of a start may have left it waiting and in flight, or in flight without a call.
+        """
         if block in self.waiting:
             self.waiting.remove(block)
-        elif block in self.flying:
+        if block in self.flying:
             self.flying.remove(block)
-            assert block.call is not None, "a block in flight has a call"
-            assert block.connection is not None, "a block in flight has a connection"
-            block.connection.abandon(block.call)
+            if block.call is not None and block.connection is not None:
+                block.connection.abandon(block.call)
 
     def _failed(
         self, block: Block, error: ReputError, now: float, done: list[Block], again: list[Block]
@@ -241,7 +242,7 @@ class Link:
     def next_expiry(self) -> float:
         """Compute when `expire` is needed next."""
         flying = min(map(self._flies_until, self.flying), default=math.inf)
-        waiting = min(map(self._waits_until, islice(self.waiting, _LOOK_AHEAD)), default=math.inf)
+        waiting = min(map(self._waits_until, self.waiting), default=math.inf)
         self.expires_at = min(flying, waiting)
         return self.expires_at
 

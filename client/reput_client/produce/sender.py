@@ -53,6 +53,8 @@ class Sender:
         """Callers in `send_until`, and until when they sleep."""
         self._waiting = 0
         """How many callers wait for blocks that they hold."""
+        self._parked: set[Waiter] = set()
+        """Those of them who would step at once if they were woken."""
         self.due_at = math.inf
         """When `step` must be called again even if no answer comes."""
         self._stepped_at = -math.inf
@@ -90,11 +92,13 @@ class Sender:
         self._has_news = True
         if block is None or block.call is None or block.call.error is not None:
             self._wake_all()
-        elif block.holders:
+        elif not block.holders:
+            self.wake()
+        elif self._parked.isdisjoint(block.holders):
+            self._wake_all()  # its holder does something else now, and others may have room
+        else:
             for holder in block.holders:
                 holder.notify()
-        else:
-            self.wake()
 
     def link(self, address: Address) -> Link:
         """Return the link to the broker at `address`."""
@@ -307,7 +311,11 @@ class Sender:
                         break
                     due_at = min(due_at, link.next_due(now) if link.waiting else link.expires_at)
                 else:
-                    await session.pump.wait(holder, due_at)
+                    self._parked.add(holder)
+                    try:
+                        await session.pump.wait(holder, due_at)
+                    finally:
+                        self._parked.discard(holder)
                 self.step()
                 holder.ready = False
         finally:

@@ -19,10 +19,9 @@ def _entries_at(
     size: cython.Py_ssize_t, slots: cython.Py_ssize_t, entries: cython.Py_ssize_t
 ) -> cython.Py_ssize_t:
     """Return where the entries begin in an index file of `size` bytes, which must have room for both numbers."""
-    at: cython.Py_ssize_t = 40 + 4 * slots
-    if slots <= 0 or entries < 0 or size < at + 20 * entries:
+    if not 0 < slots <= size // 4 or not 0 <= entries <= size // 20 or size < 40 + 4 * slots + 20 * entries:
         raise ValueError(f"{size} bytes are no index file of {slots} slots and {entries} entries")
-    return at
+    return 40 + 4 * slots
 
 
 @cython.cfunc

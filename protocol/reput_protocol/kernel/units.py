@@ -39,6 +39,8 @@ def queue_units(
         queue offset, and for the first of these its queue offset and the one that it would get.
     """
     count: cython.Py_ssize_t = len(physical_offsets)
+    if len(sizes) != count or len(tags_codes) != count:
+        raise ValueError(f"{count} offsets, but {len(sizes)} sizes and {len(tags_codes)} tag codes")
     made = bytearray(20 * count)
     numbers = raw.zeros(_NUMBERS, count)
     units: cython.uchar[::1] = made
