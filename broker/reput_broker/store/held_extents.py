@@ -41,29 +41,39 @@ class HeldExtents:
         self._view: memoryview | None = None
         """The whole mapping of the file that was used last."""
         try:
-            for extent in self._extents:
-                if self._file_of(extent) is None:
-                    self._files.append(log.hold_file_at(extent.physical_offset))
+            start = end = 0
+            for physical_offset, _ in self._extents:
+                if not start <= physical_offset < end:
+                    file = self._file_of(physical_offset)
+                    if file is None:
+                        file = log.hold_file_at(physical_offset)
+                        self._files.append(file)
+                    start, end = file.base_offset, file.end_offset
         except BaseException:
             self.release()
             raise
 
-    def _file_of(self, extent: Extent) -> MappedFile | None:
+    def _file_of(self, physical_offset: int) -> MappedFile | None:
         for file in self._files:
-            if file.base_offset <= extent.physical_offset < file.end_offset:
+            if file.base_offset <= physical_offset < file.end_offset:
                 return file
         return None
 
-    def read(self, extents: Sequence[Extent] | None = None) -> bytes:
-        """Return the bytes of the extents by positional reads that block no other thread; before `release`.
+    def read(self, extents: Sequence[Extent] | None = None, *, cold: bool = True) -> bytes:
+        """Return the bytes of the extents, joined; before `release`.
 
-        Any extents in the held files may be read; the default is those that were held.
+        With `cold`, by positional reads that block no other thread; else out of the mapping. Any extents in
+        the held files may be read; the default is those that were held.
         """
         parts: list[bytes] = []
-        for extent in self._extents if extents is None else extents:
-            file = self._file_of(extent)
-            assert file is not None, "released extents are not read"
-            parts.append(file.read_held(extent.physical_offset - file.base_offset, extent.size))
+        start = end = 0
+        for physical_offset, size in self._extents if extents is None else extents:
+            if not start <= physical_offset < end:
+                file = self._file_of(physical_offset)
+                assert file is not None, "released extents are not read"
+                start, end = file.base_offset, file.end_offset
+                read = file.read_held if cold else file.copy_of
+            parts.append(read(physical_offset - start, size))
         return parts[0] if len(parts) == 1 else b"".join(parts)
 
     def properties_at(self, extent: Extent, *, cold: bool) -> bytes | None:
@@ -75,7 +85,7 @@ class HeldExtents:
         physical_offset, size = extent
         file = self._last_file
         if file is None or not file.base_offset <= physical_offset < file.end_offset:
-            file = self._file_of(extent)
+            file = self._file_of(physical_offset)
             assert file is not None, "what is looked at was held before"
             self._last_file = file
             self._close_view()

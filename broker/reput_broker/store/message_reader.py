@@ -209,13 +209,8 @@ class MessageReader:
         Raises:
             FileMissing, StoreClosed: the file has been deleted, or the store closed.
         """
-        if cold:
-            with HeldExtents(self._log, extents) as held:
-                return held.read()
-        read = self._log.read
-        if len(extents) == 1:
-            return read(*extents[0])
-        return b"".join([read(physical_offset, size) for physical_offset, size in extents])
+        with HeldExtents(self._log, extents) as held:
+            return held.read(cold=cold)
 
     def hold_extents(self, extents: Sequence[Extent]) -> HeldExtents:
         """Hold the files of the extents, whatever is deleted meanwhile, to read them in another thread.
