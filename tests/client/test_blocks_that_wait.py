@@ -46,7 +46,9 @@ def test_a_block_leaves_when_the_one_before_it_is_answered_though_the_caller_of_
     broker.behave(RequestCode.PUT_MESSAGE, puts_answered_by(broker, 1000, 0.3))
     broker.behave(
         RequestCode.GET_ROUTEINFO_BY_TOPIC,
-        lambda header, _: SILENCE if header.ext["topic"] == "silent" else broker._route(str(header.ext["topic"])),
+        lambda header, _: (
+            SILENCE if header.ext["topic"] == "silent" else broker._route(str(header.ext["topic"]))
+        ),
     )
 
     async def main() -> None:
