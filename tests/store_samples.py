@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 from reput_broker.store.options import StoreOptions
 from reput_broker.tables.offsets import ConsumerOffsetManager
+from reput_broker.tables.table_saver import save_now
 from reput_broker.tables.topics import TopicConfigManager
 from reput_broker.tools.verify import Verification
 from reput_protocol.commands.topic import TopicConfig
@@ -68,11 +69,11 @@ def fill_tables(root: Path, messages: int = MESSAGES) -> None:
     topics = TopicConfigManager(root / "config" / "topics.json", clock_ms=FakeClock())
     topics.load()
     topics.put(TopicConfig(topic_name="T", read_queue_nums=QUEUES, write_queue_nums=QUEUES))
-    topics.persist()
+    save_now(topics)
     offsets = ConsumerOffsetManager(root / "config" / "consumerOffset.json", clock_ms=FakeClock())
     offsets.load()
     offsets.commit("billing", "T", 0, min(7, messages // QUEUES))
-    offsets.persist()
+    save_now(offsets)
     offsets.commit("billing", "T", 1, messages // QUEUES)
     offsets.close()
 

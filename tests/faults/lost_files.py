@@ -23,6 +23,7 @@ from reput_broker.store.errors import ForeignFile, StoreDamaged
 from reput_broker.store.message_store import MessageStore
 from reput_broker.store.options import StoreOptions
 from reput_broker.tables.config_file import ConfigFileDamaged
+from reput_broker.tables.table_saver import save_now
 from reput_protocol.errors import RecordMalformed
 from stores import FakeClock, dispatch_all, opened, put, read_queue, small_options, tree
 
@@ -87,12 +88,12 @@ def _make(directory: Path, rng: random.Random, state: str) -> tuple[StoreOptions
     store.write_checkpoint()
     offsets, topics = open_tables(directory, FakeClock())
     topics.create_on_send("T")
-    topics.persist()
+    save_now(topics)
     for offset in (3, 7):
         offsets.commit("g", "T", 0, offset)
-        offsets.persist()
+        save_now(offsets)
         topics.create_on_send(f"T{offset}")
-        topics.persist()
+        save_now(topics)
     offsets.commit("g", "T", 0, 9)
     offsets.close()
     if state == "orderly":

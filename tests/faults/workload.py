@@ -21,6 +21,7 @@ from reput_broker.store.message_store import MessageStore
 from reput_broker.store.options import StoreOptions
 from reput_broker.store.results import PutResult, PutStatus
 from reput_broker.tables.offsets import ConsumerOffsetManager
+from reput_broker.tables.table_saver import save_now
 from reput_broker.tables.topics import TopicConfigManager
 from reput_protocol.kernel.records import record_starts
 from reput_protocol.record.message import Message
@@ -241,12 +242,12 @@ class Workload:
         self.ledger.commits.append((before, self.now, self._offset))
 
     def save_tables(self) -> None:
-        self.offsets.persist()
+        save_now(self.offsets)
         self.ledger.saved_commits.append((self.now, self._offset))
         self._topics_made += 1
         topic = f"made-{self._topics_made}"
         self.topics.create_on_send(topic)
-        self.topics.persist()
+        save_now(self.topics)
         self.ledger.saved_topics.append((self.now, topic))
 
     def delete(self) -> None:
@@ -262,7 +263,7 @@ class Workload:
 
     def stop(self) -> None:
         with suppress(StoreError):
-            self.offsets.persist()
+            save_now(self.offsets)
         self.offsets.close()
         self.ledger.saved_commits.append((self.now, self._offset))
         assert self.store.close()

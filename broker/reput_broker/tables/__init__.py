@@ -1,1 +1,5 @@
-"""The tables under `config/`: topics, consumer groups, consumer offsets, and how they are saved."""
+"""The tables of a broker, kept in JSON files under `config/`.
+
+`topics`, `offsets` (with `offset_journal`) and `subscription_groups` are tables; `tables` has them together.
+`config_file` reads and replaces a file, `table_saver` saves a table without stopping the event loop.
+"""

@@ -1,16 +1,14 @@
-"""The JSON files under `config/`, kept the way RocketMQ keeps them (RocketMQ: ConfigManager).
+"""The JSON files under `config/`, in RocketMQ's format (RocketMQ: ConfigManager).
 
-Reading. `NAME` counts; if it is missing or empty, `NAME.bak` does; if that is missing or empty too, the table
-starts empty. RocketMQ's own JSON writes integer keys without quotes, which no strict parser takes, so keys are
-quoted first.
+Reading: `NAME` is used; if it is missing or empty, `NAME.bak`; if that is missing or empty too, the table starts empty.
+RocketMQ writes integer keys without quotes, which strict parsers refuse, so keys are quoted first.
 
-Writing. The new text goes to `NAME.tmp` and is synced; then `NAME` becomes `NAME.bak`, `NAME.tmp` becomes
-`NAME`, and the directory is synced. After a crash at any point `NAME` or `NAME.bak` holds a whole text, and
-both are files that RocketMQ reads. (RocketMQ writes `NAME` in place; a crash can tear it.)
+Writing: the new text is written to `NAME.tmp` and synced; then `NAME` is renamed to `NAME.bak` and `NAME.tmp` to
+`NAME`, and the directory is synced. After a crash at any point `NAME` or `NAME.bak` is complete, and RocketMQ reads
+both. (RocketMQ writes `NAME` in place; a crash can tear it.)
 
-Unlike RocketMQ, which deletes a file that it cannot decode, we leave it alone: with a whole `NAME.bak` it is
-renamed aside with a name saying so, without one the start is refused, because an empty table would forget
-topics or send consumers back to where they began.
+RocketMQ deletes a file that it cannot decode. This broker keeps it: with a complete `NAME.bak` the file is renamed to a
+name that says so. Without one the start is refused, because an empty table would forget topics or offsets.
 """
 
 from __future__ import annotations
@@ -36,7 +34,9 @@ _STRING_OR_BARE_KEY = re.compile(r'"(?:[^"\\]|\\.)*"|(?<=[{,])(\s*)(-?\d+)(?=\s*
 class ConfigFileDamaged(ReputError):
     """A file under `config/` cannot be decoded and there is no backup. Nothing was changed.
 
-    `path` is the file, `reason` what is wrong with it.
+    Attributes:
+        path: the file.
+        reason: what is wrong with it.
     """
 
     def __init__(self, path: Path, reason: str) -> None:
@@ -49,16 +49,16 @@ class ConfigFileDamaged(ReputError):
 
 
 class LoadedText(NamedTuple):
-    """What was found: the decoded members and the very bytes they were decoded from."""
+    """The decoded members, and the bytes they were decoded from."""
 
     members: dict[str, Any]
     data: bytes
     path: Path | None
-    """Which file it was; None if there was none and the table is empty."""
+    """The file that was read; None if there is none and the table is empty."""
 
 
 class ConfigFile:
-    """One file of a table, with its backup."""
+    """The file of a table, with its backup."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -66,11 +66,10 @@ class ConfigFile:
         self.temporary = path.with_name(path.name + ".tmp")
 
     def load(self) -> LoadedText:
-        """Return the table's members; no members if no file holds any.
+        """Return the members of the table; none if no file has any.
 
         Raises:
-            ConfigFileDamaged: the file cannot be decoded and there is no backup to fall back on, or the backup
-                cannot be decoded either.
+            ConfigFileDamaged: the file cannot be decoded and there is no backup, or the backup cannot be decoded.
             OSError: a file cannot be read.
         """
         damage: str | None = None
@@ -101,7 +100,7 @@ class ConfigFile:
         return loaded
 
     def write_temporary(self, data: bytes) -> None:
-        """Write and sync `NAME.tmp`. Blocks. Raises OSError; `NAME` and `NAME.bak` are as they were."""
+        """Write and sync `NAME.tmp`. Blocks. Raises OSError; `NAME` and `NAME.bak` are unchanged."""
         make_directories(self.path.parent)
         fd = os.open(self.temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
         try:
@@ -115,7 +114,7 @@ class ConfigFile:
             os.close(fd)
 
     def adopt_temporary(self) -> None:
-        """Turn `NAME` into `NAME.bak` and `NAME.tmp` into `NAME`. Two renames; nothing is synced."""
+        """Rename `NAME` to `NAME.bak` and `NAME.tmp` to `NAME`, without a sync."""
         if self.path.exists() and self.path.stat().st_size:
             os.replace(self.path, self.backup)
         os.replace(self.temporary, self.path)
@@ -125,19 +124,19 @@ class ConfigFile:
         sync_directory(self.path.parent)
 
     def save(self, data: bytes) -> None:
-        """Replace the file's text, durably. Blocks. Raises OSError; then the old text still counts."""
+        """Replace the file's text durably. Blocks. Raises OSError; the old text stays valid."""
         self.write_temporary(data)
         self.adopt_temporary()
         self.sync_directory()
 
 
 class ConfigFileSave:
-    """One write of a table's members to its file; see `table_saver.SaveJob`.
+    """One write of a table to its file; see `table_saver.SaveJob`.
 
     Args:
         file: replaced.
-        members: puts the members together, as they were when the job was made. Called in a worker thread: what it
-            reads is a copy, or is never changed.
+        members: returns the members as of the creation of the job. Called in a worker thread: it reads only copies and
+            values that never change.
         on_abandon: called if the old file stays valid.
     """
 
@@ -149,11 +148,11 @@ class ConfigFileSave:
         self._on_abandon = on_abandon
 
     def write(self) -> None:
-        """Write the new file beside the old one. Blocks. Raises OSError."""
+        """Write the temporary file. Blocks. Raises OSError."""
         self._file.write_temporary(encode(self._members()))
 
     def adopt(self) -> None:
-        """Let it take the old one's place. Raises OSError."""
+        """Replace the file with it. Raises OSError."""
         self._file.adopt_temporary()
 
     def sync(self) -> None:
@@ -161,15 +160,15 @@ class ConfigFileSave:
         self._file.sync_directory()
 
     def abandon(self) -> None:
-        """The old file counts; the table is still unsaved."""
+        """Mark the table as unsaved: the old file stays valid."""
         self._on_abandon()
 
 
 def decode(data: bytes) -> dict[str, Any]:
-    """Read one table's JSON, integer keys with or without quotes.
+    """Return the members of a table's JSON, with or without quotes around integer keys.
 
     Raises:
-        ValueError: it is not JSON, or not an object.
+        ValueError: it is not a JSON object.
     """
     text = _STRING_OR_BARE_KEY.sub(_quote_key, data.decode())
     members = json.loads(text)
@@ -179,12 +178,12 @@ def decode(data: bytes) -> dict[str, Any]:
 
 
 def encode(members: dict[str, Any]) -> bytes:
-    """Write one table as strict JSON, indented with tabs like RocketMQ's files."""
+    """Return a table as strict JSON, indented with tabs like RocketMQ's files."""
     return json.dumps(members, indent="\t", separators=(",", ":"), ensure_ascii=False).encode()
 
 
 def set_aside(path: Path, why: str) -> Path:
-    """Rename `path` to `NAME.WHY-1` (or the next free number) and return the new name."""
+    """Rename `path` to `NAME.WHY-1` (or the next free number) and return the new path."""
     number = 1
     while (aside := path.with_name(f"{path.name}.{why}-{number}")).exists():
         number += 1
@@ -223,16 +222,16 @@ class DataVersion:
     timestamp_ms: int = 0
 
     def next(self, now_ms: int, state_version: int = 0) -> DataVersion:
-        """Return the version of the table after one more change at `now_ms`."""
+        """Return the version after one more change at `now_ms`."""
         return DataVersion(state_version, self.counter + 1, now_ms)
 
     def to_json(self) -> dict[str, int]:
-        """Return the members as RocketMQ writes them, in its (alphabetical) order."""
+        """Return the members in RocketMQ's (alphabetical) order."""
         return {"counter": self.counter, "stateVersion": self.state_version, "timestamp": self.timestamp_ms}
 
     @classmethod
     def from_json(cls, members: object) -> Self:
-        """Read the members; what is missing (older files) or no number counts as 0."""
+        """Return the version from its members; missing ones (older files) and invalid ones count as 0."""
         if not isinstance(members, Mapping):
             return cls()
         return cls(*(_whole(members.get(name)) for name in ("stateVersion", "counter", "timestamp")))

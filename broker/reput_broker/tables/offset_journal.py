@@ -1,8 +1,7 @@
-"""The journal of offset commits: what happened since `consumerOffset.json` was last written.
+"""The journal of offset commits: the changes since `consumerOffset.json` was last written.
 
-A commit is acknowledged once one `write` has put its record at the end of the journal. That is enough to
-survive `kill -9`; the machine's crash is covered only up to the last written JSON file. All numbers are
-big-endian:
+A commit is acknowledged once one `write` has appended its record. It then survives `kill -9`; a crash of the machine
+can lose the commits since the last JSON file. All numbers are big-endian:
 
     header   8s  magic "ReputOJ1"
              q   size    \\
@@ -23,11 +22,11 @@ big-endian:
              ..  group, topic (UTF-8)
              I   crc32 of everything above
 
-The header ties a journal to one JSON file. If another broker (RocketMQ, say) has written that file since,
-the journal's commits are older than the file or belong to another history, and must not be applied to it.
+The header ties a journal to one JSON file. If another broker (RocketMQ, say) has written that file since, the commits
+are older than the file or belong to another history, and are not applied.
 
-A record that is cut off at the end of the file is what a kill during `write` leaves; it was never
-acknowledged and is dropped. A bad record with good ones after it is damage, and is reported as such.
+An incomplete record at the end is what a kill during `write` leaves; it was never acknowledged and is dropped. A bad
+record with good ones after it is damage, and is reported as such.
 """
 
 from __future__ import annotations
@@ -56,7 +55,7 @@ GROUP_REMOVED = 3
 
 
 class JournalIdentity(NamedTuple):
-    """Which JSON file a journal continues."""
+    """The JSON file that a journal continues."""
 
     size: int
     crc: int
@@ -69,7 +68,7 @@ class JournalIdentity(NamedTuple):
 
 
 class JournalEntry(NamedTuple):
-    """One change; for the kinds that remove, what they do not need is empty or 0."""
+    """One change; members that a kind does not use are empty or 0."""
 
     kind: int
     group: str
@@ -79,7 +78,7 @@ class JournalEntry(NamedTuple):
 
 
 class JournalContents(NamedTuple):
-    """What a journal holds."""
+    """The content of a journal."""
 
     identity: JournalIdentity
     entries: list[JournalEntry]
@@ -89,17 +88,18 @@ class JournalContents(NamedTuple):
     torn_bytes: int
     """Bytes after `end`: a record that was being written when the broker was killed."""
     damaged_at: int | None
-    """The position of the first bad record that has good ones after it; those are in `entries` too."""
+    """The position of the first bad record that has good ones after it; `entries` has those too."""
 
 
 class JournalUnreadable(ReputError):
-    """A file is no journal: too short, another magic, or a header that fails its check."""
+    """A file is not a journal: too short, another magic, or a header that fails its check."""
 
 
 class JournalWriteFailed(ReputError):
     """A commit could not be written, so it is not acknowledged and nothing changed.
 
-    `disk_full` tells the one cause that clears by itself from the others.
+    Attributes:
+        disk_full: whether the cause is a full disk, which can clear by itself.
     """
 
     def __init__(self, path: Path, error: OSError | None) -> None:
@@ -114,7 +114,7 @@ class JournalWriteFailed(ReputError):
 
 
 def encode_entry(entry: JournalEntry, sequence: int) -> bytes:
-    """Return one record. The names were checked when their topic and group were: at most 255 bytes each."""
+    """Return one record. Topic and group names have at most 255 bytes, which was checked when they were created."""
     group, topic = entry.group.encode(), entry.topic.encode()
     size = _RECORD.size + len(group) + len(topic) + _CRC.size
     head = _RECORD.pack(
@@ -128,7 +128,7 @@ def read_journal(path: Path) -> JournalContents:
     """Read a whole journal.
 
     Raises:
-        JournalUnreadable: it is no journal.
+        JournalUnreadable: it is not a journal.
         OSError: it cannot be read.
     """
     data = path.read_bytes()
@@ -181,10 +181,15 @@ def _decode_entry(data: bytes, position: int, sequence_min: int) -> tuple[Journa
 
 
 class OffsetJournal:
-    """The journal that is being written. One writer; `size_b` bytes of it are good records."""
+    """The journal that is being written, by one writer.
+
+    Opening it truncates a torn record at its end, and may raise OSError.
+
+    Attributes:
+        size_b: bytes of good records, with the header.
+    """
 
     def __init__(self, path: Path, next_sequence: int, size_b: int) -> None:
-        """Go on with an existing journal; bytes after `size_b`, a torn record, are cut off. Raises OSError."""
         self.path = path
         self.next_sequence = next_sequence
         self.size_b = size_b
@@ -195,7 +200,7 @@ class OffsetJournal:
 
     @classmethod
     def create(cls, path: Path, identity: JournalIdentity, next_sequence: int) -> OffsetJournal:
-        """Make an empty journal that continues the JSON file `identity`, and sync it. Blocks. Raises OSError."""
+        """Create an empty journal that continues the JSON file `identity`, and sync it. Blocks. Raises OSError."""
         header = _HEADER.pack(_MAGIC, *identity, next_sequence)
         fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
         try:
@@ -206,7 +211,7 @@ class OffsetJournal:
         return cls(path, next_sequence, HEADER_BYTES)
 
     def append(self, entries: Sequence[JournalEntry]) -> bytes:
-        """Write the entries with one `write` and return their records. They survive the process afterwards.
+        """Write the entries with one `write` and return their records, which then survive the process.
 
         Raises:
             JournalWriteFailed: none of them is in the journal.
@@ -227,24 +232,24 @@ class OffsetJournal:
             if written != len(records):
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         except OSError as error:
-            self._cut_torn_record()
+            self._truncate_torn_record()
             raise JournalWriteFailed(self.path, error) from error
         self.size_b += written
         self.next_sequence += count
 
     def rename(self, path: Path) -> None:
-        """Give the file another name; what had that name is gone. Raises OSError."""
+        """Rename the file, replacing a file of that name. Raises OSError."""
         os.replace(self.path, path)
         self.path = path
 
     def close(self) -> None:
-        """Close the file; its records stay. Safe to call twice."""
+        """Close the file; its records stay. Idempotent."""
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1
 
-    def _cut_torn_record(self) -> None:
-        # A torn record in the middle would hide all later ones from a reader that trusts order.
+    def _truncate_torn_record(self) -> None:
+        # A torn record in the middle would hide the later ones from a reader that stops at it.
         try:
             os.ftruncate(self._fd, self.size_b)
         except OSError:

@@ -1,12 +1,11 @@
-"""How far each consumer group has come (RocketMQ: ConsumerOffsetManager).
+"""The offsets of consumer groups (RocketMQ: ConsumerOffsetManager).
 
-The table is saved to `config/consumerOffset.json` now and then, in RocketMQ's form. Between two saves every
-commit goes to `config/consumerOffset.journal` before it is acknowledged, so that an acknowledged offset
-survives `kill -9`.
+The table is saved to `config/consumerOffset.json` at intervals, in RocketMQ's format. Between two saves every commit is
+written to `config/consumerOffset.journal` before it is acknowledged, so it survives `kill -9`.
 
-`OffsetSave` replaces both files, safe at every step. A journal names the JSON file that it continues, so
-the start finds the pair. A journal that continues neither the file nor its backup is not ours to apply:
-another broker has written the JSON. It is renamed aside and named in the log.
+`OffsetSave` replaces both files; a crash at any step is safe. A journal names the JSON file that it continues, so the
+start finds the pair. A journal that continues neither the file nor its backup is not applied, because another broker
+has written the JSON: it is renamed and named in the log.
 """
 
 from __future__ import annotations
@@ -42,7 +41,7 @@ _VERSION_STEP = 500
 
 
 class Commit(NamedTuple):
-    """One queue's progress: `offset` is the next one to consume."""
+    """An offset of a queue: the next one to consume."""
 
     topic: str
     queue_id: int
@@ -52,11 +51,13 @@ class Commit(NamedTuple):
 class ConsumerOffsetManager:
     """The committed offsets of all groups. One owner; only a save job's `write` runs in another thread.
 
-    The table never holds an offset that the journal or the JSON file does not.
+    Invariant: every offset in the table is in the journal or in the JSON file.
+
+    Args:
+        path: `.../config/consumerOffset.json`; not read yet.
     """
 
     def __init__(self, path: Path, *, clock_ms: Callable[[], int], journal_size_max: int = 8 << 20) -> None:
-        """Name the files; nothing is read yet. `path` is `.../config/consumerOffset.json`."""
         self.file = ConfigFile(path)
         self.journal_path = path.with_name("consumerOffset.journal")
         self.journal_size_max = journal_size_max
@@ -71,14 +72,14 @@ class ConsumerOffsetManager:
         self._unsaved = False
         self._job: OffsetSave | None = None
 
-    # Start and end
+    # Loading and closing
 
     def load(self) -> None:
-        """Read the JSON file and its journal; commits are accepted afterwards. Blocks.
+        """Read the JSON file and its journal; afterwards commits are accepted. Blocks.
 
         Raises:
             ConfigFileDamaged: the JSON file and its backup are unreadable; nothing was changed.
-            OSError: a file cannot be read, or no journal can be made.
+            OSError: a file cannot be read, or no journal can be created.
         """
         loaded = self.file.load()
         self._read_members(loaded.members)
@@ -100,10 +101,12 @@ class ConsumerOffsetManager:
             )
         self._journal = OffsetJournal(self.journal_path, contents.next_sequence, contents.end)
         if contents.damaged_at is not None:
-            self.persist()  # a fresh journal: what follows damage would be reported as damaged for ever
+            save_now(
+                self
+            )  # which starts a new journal: in the damaged one, later records would be reported again
 
     def close(self) -> None:
-        """Close the journal; every acknowledged commit is in it or in the JSON file. Safe to call twice."""
+        """Close the journal; every acknowledged commit is in it or in the JSON file. Idempotent."""
         if self._journal is not None:
             self._journal.close()
             self._journal = None
@@ -116,7 +119,7 @@ class ConsumerOffsetManager:
         return None if queues is None else queues.get(queue_id)
 
     def for_topic(self, topic: str) -> dict[str, dict[int, int]]:
-        """Return the offsets of every group that has any in `topic`: group -> queue id -> offset."""
+        """Return the offsets in `topic`: group -> queue id -> offset."""
         return {group: dict(queues) for (group, name), queues in self._table.items() if name == topic}
 
     def for_group(self, group: str) -> dict[str, dict[int, int]]:
@@ -124,11 +127,11 @@ class ConsumerOffsetManager:
         return {topic: dict(queues) for (name, topic), queues in self._table.items() if name == group}
 
     def groups(self) -> set[str]:
-        """Return every group that has an offset anywhere."""
+        """Return every group that has an offset."""
         return {group for group, _ in self._table}
 
     def items(self) -> Iterator[tuple[str, str, Mapping[int, int]]]:
-        """Walk over (group, topic, queue id -> offset); commits meanwhile may or may not be seen."""
+        """Iterate over (group, topic, queue id -> offset); commits made meanwhile may or may not appear."""
         for (group, topic), queues in list(self._table.items()):
             yield group, topic, queues
 
@@ -139,11 +142,11 @@ class ConsumerOffsetManager:
     ) -> None:
         """Set a group's offset in a queue; it survives `kill -9` once this returns.
 
-        A smaller offset than before is a legal rewind, unless `increase_only`: then it is ignored. A negative one
-        always is: RocketMQ's clients send -1 for a queue from which they took nothing.
+        A smaller offset is a legal rewind, unless `increase_only`: then it is ignored. Negative ones are always
+        ignored: RocketMQ's clients send -1 for a queue from which they took nothing.
 
         Raises:
-            JournalWriteFailed: it is not committed; the table is as it was.
+            JournalWriteFailed: it is not committed; the table is unchanged.
         """
         if offset < 0:
             return
@@ -163,12 +166,12 @@ class ConsumerOffsetManager:
             self._record(entries)
 
     def remove_topic(self, topic: str) -> None:
-        """Forget every group's offsets in `topic`. Raises JournalWriteFailed: nothing was forgotten."""
+        """Remove every group's offsets in `topic`. Raises JournalWriteFailed: nothing was removed."""
         if any(name == topic for _, name in self._table):
             self._record((JournalEntry(TOPIC_REMOVED, "", topic, 0, 0),))
 
     def remove_group(self, group: str) -> None:
-        """Forget the offsets of `group`. Raises JournalWriteFailed: nothing was forgotten."""
+        """Remove the offsets of `group`. Raises JournalWriteFailed: nothing was removed."""
         if any(name == group for name, _ in self._table):
             self._record((JournalEntry(GROUP_REMOVED, group, "", 0, 0),))
 
@@ -184,34 +187,30 @@ class ConsumerOffsetManager:
         """Whether the journal has grown so large that the JSON file should be written now."""
         return self.journal_size_b >= self.journal_size_max and self._job is None
 
-    def persist(self) -> None:
-        """Write the JSON file in the calling thread. Blocks. Raises OSError; old file and journal count then."""
-        save_now(self)
-
     def begin_save(self) -> OffsetSave | None:
-        """Return a job that saves what the table holds now, or None if the JSON file has it already."""
+        """Return a job that saves the current content; None if the JSON file has it already."""
         assert self._job is None, "a save is running already"
         if not self._unsaved or self._journal is None:
             return None
         if self._journal.path != self.journal_path:
-            # The last step of the save before failed. The next save writes to that name: free it first.
+            # The last step of the previous save failed. The next save writes to that name, so free it.
             self._journal.rename(self.journal_path)
         self._unsaved = False
         self._job = OffsetSave(self, self._snapshot(), self._journal.next_sequence)
         return self._job
 
     def adopt_journal(self, journal: OffsetJournal) -> None:
-        """Go on with another journal that holds all that the JSON file does not; ends the running save."""
+        """Continue with another journal, which has everything that the JSON file does not; ends the running save."""
         self.close()
         self._journal = journal
         self._job = None
 
     def save_abandoned(self) -> None:
-        """The running save came to nothing: the old files count."""
+        """End the running save without effect: the old files stay valid."""
         self._unsaved = True
         self._job = None
 
-    # Inside
+    # Internals
 
     def _record(self, entries: Sequence[JournalEntry]) -> None:
         assert self._journal is not None, "the table is not loaded"
@@ -254,7 +253,7 @@ class ConsumerOffsetManager:
         self._unknown_members = {name: value for name, value in members.items() if name not in known}
 
     def _snapshot(self) -> Callable[[], dict[str, Any]]:
-        """Return what puts together the JSON file's members as they are now, in any thread."""
+        """Return a function that builds the JSON file's members as of now, in any thread."""
         table = {place: queues.copy() for place, queues in self._table.items()}
         version = self._version
 
@@ -274,14 +273,14 @@ class ConsumerOffsetManager:
         return members
 
     def _find_journal(self, identity: JournalIdentity) -> JournalContents | None:
-        """Return the journal that continues the JSON file, under its own name; set others aside."""
+        """Return the journal that continues the JSON file, under its own name; rename others."""
         current, unfinished = _read_if_any(self.journal_path), _read_if_any(self.next_journal_path)
         if isinstance(current, JournalContents) and current.identity == identity:
             if unfinished is not None:
-                self.next_journal_path.unlink()  # of a save that did not get as far as step 5
+                self.next_journal_path.unlink()  # of a save that did not reach step 5
             return current
         if isinstance(unfinished, JournalContents) and unfinished.identity == identity:
-            # A save was cut short between its steps 5 and 6: the old journal's commits are all in the new JSON.
+            # A save ended between steps 5 and 6: the new JSON has all commits of the old journal.
             os.replace(self.next_journal_path, self.journal_path)
             return unfinished
         for path, found in ((self.journal_path, current), (self.next_journal_path, unfinished)):
@@ -332,15 +331,15 @@ def _read_if_any(path: Path) -> JournalContents | JournalUnreadable | None:
 class OffsetSave:
     """One save of the offsets: `consumerOffset.json` and its journal are replaced together.
 
-    Each step is safe to be the last one:
+    A crash after each step is safe:
 
-    1. the new JSON is written to consumerOffset.json.tmp and synced          old JSON + old journal count
+    1. the new JSON is written to consumerOffset.json.tmp and synced          old JSON + old journal are valid
     2. an empty journal that continues it is written to
        consumerOffset.journal.next and synced                                 (commits meanwhile go to the old
-    3. what was committed since the copy was made is appended to that one      journal, and are remembered)
-    4. consumerOffset.json becomes .bak                                       .bak + old journal count
-    5. consumerOffset.json.tmp becomes consumerOffset.json                    new JSON + journal.next count
-    6. consumerOffset.journal.next becomes consumerOffset.journal             new JSON + new journal count
+    3. the commits since the copy was made are appended to that one            journal, and are remembered)
+    4. consumerOffset.json becomes .bak                                       .bak + old journal are valid
+    5. consumerOffset.json.tmp becomes consumerOffset.json                    new JSON + journal.next are valid
+    6. consumerOffset.journal.next becomes consumerOffset.journal             new JSON + new journal are valid
     """
 
     def __init__(
@@ -354,7 +353,7 @@ class OffsetSave:
         self._journal: OffsetJournal | None = None
 
     def remember(self, records: bytes, count: int) -> None:
-        """Take note of commits made while the job runs."""
+        """Remember commits made while the job runs."""
         self._records.append(records)
         self._count += count
 
@@ -370,8 +369,8 @@ class OffsetSave:
         """Steps 3 to 6, for the owner of the table.
 
         Raises:
-            JournalWriteFailed, OSError: before step 5 is done the old files count. After it the new ones do,
-                whatever the journal's file is called.
+            JournalWriteFailed, OSError: the old files stay valid if step 5 was not reached, otherwise the new ones are
+                valid, whatever the name of the journal.
         """
         journal = self._journal
         assert journal is not None, "write comes first"
@@ -387,7 +386,7 @@ class OffsetSave:
         self._table.file.sync_directory()
 
     def abandon(self) -> None:
-        """Give up; files of this save that nothing relies on are removed."""
+        """Give up; remove the files of this save that are not used."""
         table = self._table
         if self._journal is not None:
             self._journal.close()

@@ -1,8 +1,8 @@
 """The settings of consumer groups (RocketMQ: SubscriptionGroupManager), kept in `config/subscriptionGroup.json`.
 
-A group is created by an administrator or, where `groups.auto_create` is on, when a client first says that it is a
-member or pulls for it. The table says what a group may do; who is in it is told in `groups/consumer_groups.py`.
-Members of the file that we do not know (a newer RocketMQ's) are kept and written back.
+A group is created by an administrator or, if `groups.auto_create` is on, by the first heartbeat or pull of a client.
+The table has what a group may do; `groups/consumer_groups.py` has its members. Unknown members of the file, from a
+newer RocketMQ, are kept and written back.
 """
 
 from __future__ import annotations
@@ -17,7 +17,6 @@ from msgspec import to_builtins
 from reput_broker.config.sections import GroupsConfig
 from reput_broker.request import Refusal
 from reput_broker.tables.config_file import ConfigFile, ConfigFileSave, DataVersion
-from reput_broker.tables.table_saver import save_now
 from reput_protocol.codes import Perm
 from reput_protocol.commands.body import read_members
 from reput_protocol.commands.group import SubscriptionGroupConfig
@@ -30,12 +29,16 @@ _KNOWN_MEMBERS = frozenset(SubscriptionGroupConfig.__struct_encode_fields__)
 
 
 class SubscriptionGroupManager:
-    """The table of groups. One owner; only a save job's `write` runs in another thread."""
+    """The table of groups. One owner; only a save job's `write` runs in another thread.
+
+    Args:
+        path: `.../config/subscriptionGroup.json`; not read yet.
+        options: live.
+    """
 
     def __init__(
         self, path: Path, *, clock_ms: Callable[[], int], options: GroupsConfig | None = None
     ) -> None:
-        """Name the file, `.../config/subscriptionGroup.json`; nothing is read yet. `options` may change meanwhile."""
         self.file = ConfigFile(path)
         self._options = GroupsConfig() if options is None else options
         self._clock_ms = clock_ms
@@ -47,7 +50,7 @@ class SubscriptionGroupManager:
         self._version = DataVersion()
         self._unsaved = False
         self.has_file = False
-        """Whether `load` found one: a directory of an older Reput, or one handed over without its tables, has none."""
+        """Whether `load` found a file: a directory of an older Reput, or without its tables, has none."""
 
     def load(self) -> None:
         """Read the file and add the system's groups. Blocks.
@@ -83,7 +86,7 @@ class SubscriptionGroupManager:
                 path=str(self.file.path),
                 group=name,
                 detail=str(error),
-                hint="the group is unknown until the entry is mended or the group created anew; the entry is kept",
+                hint="the group is unknown until the entry is repaired or the group created again; the entry is kept",
             )
             self._unreadable[name] = entry
             return
@@ -95,19 +98,19 @@ class SubscriptionGroupManager:
     # Reading
 
     def get(self, group: str) -> SubscriptionGroupConfig | None:
-        """Return a group's settings, or None if there is no such group."""
+        """Return a group's settings, or None if it does not exist."""
         return self._groups.get(group)
 
     def all(self) -> dict[str, SubscriptionGroupConfig]:
-        """Return every group by its name, the system's included."""
+        """Return every group by its name, including the system's."""
         return dict(self._groups)
 
     def user_group_count(self) -> int:
-        """Return how many groups there are that are not the system's."""
+        """Return the number of groups, without the system's."""
         return len(self._groups) - sum(name in self._groups for name in SYSTEM_GROUPS)
 
     def may_read(self, group: str, topic: str) -> bool:
-        """Tell whether a group may read a topic: everybody may unless an administrator has forbidden it."""
+        """Tell whether a group may read a topic: yes, unless an administrator has forbidden it."""
         topics = self._forbidden.get(group)
         return topics is None or not topics.get(topic, 0) & Perm.READ
 
@@ -123,16 +126,16 @@ class SubscriptionGroupManager:
     # Changing
 
     def find_or_create(self, group: str) -> SubscriptionGroupConfig | None:
-        """Return a group, made with RocketMQ's defaults if need be.
-
-        Returns:
-            None if it does not exist and may not be created: automatic creation is off, or there are
-            `groups.auto_create_max` groups already.
-
-        Raises:
-            InvalidName: there is no such group and cannot be.
+        """Return a group, created with RocketMQ's defaults if necessary.
 
         A new group is not in the file before the next save.
+
+        Returns:
+            None if it does not exist and may not be created: automatic creation is off, or there are already
+            `groups.auto_create_max` groups.
+
+        Raises:
+            InvalidName: the name is not legal.
         """
         existing = self._groups.get(group)
         if existing is not None:
@@ -147,7 +150,11 @@ class SubscriptionGroupManager:
         return config
 
     def check_room(self, groups: Iterable[str]) -> None:
-        """Refuse groups of which the new ones would be too many with those that there are."""
+        """Check that groups can be added.
+
+        Raises:
+            Refusal: QUOTA; with the new ones there would be more than `groups.groups_max`.
+        """
         new = sum(group not in self._groups for group in set(groups))
         if new and self.user_group_count() + new > self._options.groups_max:
             raise Refusal(
@@ -163,7 +170,7 @@ class SubscriptionGroupManager:
         self._changed()
 
     def delete(self, group: str) -> bool:
-        """Forget a group; return whether there was one. Not in the file before the next save."""
+        """Delete a group; return whether it existed. In the file until the next save."""
         self._unknown_of.pop(group, None)
         self._forbidden.pop(group, None)
         unreadable = self._unreadable.pop(group, None)
@@ -173,7 +180,7 @@ class SubscriptionGroupManager:
         return True
 
     def set_readable(self, group: str, topic: str, readable: bool) -> None:
-        """Forbid a group to read a topic, or allow it again. Not in the file before the next save."""
+        """Forbid a group to read a topic, or permit it again. Not in the file before the next save."""
         bits = self._forbidden.get(group, {}).get(topic, 0)
         wanted = bits & ~Perm.READ if readable else bits | Perm.READ
         if wanted == bits:
@@ -188,19 +195,15 @@ class SubscriptionGroupManager:
 
     # Saving
 
-    def persist(self) -> None:
-        """Write the file if anything changed. Blocks. Raises OSError; the old file counts then."""
-        save_now(self)
-
     def begin_save(self) -> ConfigFileSave | None:
-        """Return a job that saves what the table holds now, or None if the file has it already."""
+        """Return a job that saves the current content; None if the file has it already."""
         if not self._unsaved:
             return None
         self._unsaved = False
         return ConfigFileSave(self.file, self._snapshot(), self._changed_again)
 
     def _snapshot(self) -> Callable[[], dict[str, Any]]:
-        """Return what puts together the file's members as they are now, in RocketMQ's order.
+        """Return a function that builds the file's members as of now, in RocketMQ's order.
 
         It may run in another thread while the table changes: a group's settings are replaced, never changed.
         """

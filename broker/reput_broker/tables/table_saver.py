@@ -1,7 +1,7 @@
-"""Save tables from the event loop without stopping it: the file work runs in a worker thread.
+"""Saving tables without stopping the event loop: a worker thread writes the file.
 
-A table hands out a `SaveJob` that holds a copy of what is to be written. Several callers share one write:
-whoever finds that nothing has changed since the last job has nothing to wait for.
+A table returns a `SaveJob` with a copy of its content. Callers share a write: a caller that finds nothing changed since
+the last job does not wait for another.
 """
 
 from __future__ import annotations
@@ -20,30 +20,32 @@ _RETRY_INTERVAL_S = 1.0
 
 
 class SaveJob(Protocol):
-    """One write of a table's file, in three steps."""
+    """One write of a table to its file, in three steps."""
 
     def write(self) -> None:
-        """Write the new file beside the old one. Blocks: for a worker thread. Raises OSError."""
+        """Write the new file next to the old one. Blocks: for a worker thread. Raises OSError."""
 
     def adopt(self) -> None:
-        """Let the new file take the old one's place. Quick: for the table's owner. Raises OSError."""
+        """Replace the old file. Fast: for the table's owner. Raises OSError."""
 
     def sync(self) -> None:
         """Make the new name durable. Blocks: for a worker thread. Raises OSError."""
 
     def abandon(self) -> None:
-        """Give up after an error: the table is still unsaved. After one in `write` or `adopt` the old file counts."""
+        """End the job after an error: the table is still unsaved. After an error in `write` or `adopt` the old file
+        stays valid.
+        """
 
 
 class SavedTable(Protocol):
-    """A table that lives in a file."""
+    """A table that is saved to a file."""
 
     def begin_save(self) -> SaveJob | None:
-        """Return a job for what the table holds now, or None if the file has it already."""
+        """Return a job that saves the current content; None if the file has it already."""
 
 
 def save_now(table: SavedTable) -> None:
-    """Save a table in the calling thread. Blocks. Raises what the job raises; the table is still unsaved then."""
+    """Save a table in the calling thread. Blocks. Raises the errors of the job; the table is then still unsaved."""
     job = table.begin_save()
     if job is None:
         return
@@ -72,10 +74,10 @@ class TableSaver:
         self._lock = trio.Lock()
 
     async def save(self) -> None:
-        """Return once everything that was changed before this call is in the file, durably.
+        """Return once every change made before this call is on disk.
 
         Raises:
-            OSError, ReputError: it could not be written; the old file counts and the table is still unsaved.
+            OSError, ReputError: the write failed; the old file stays valid and the table is still unsaved.
         """
         async with self._lock:
             job = self._table.begin_save()
@@ -94,10 +96,13 @@ class TableSaver:
 
 
 class SaveSoon:
-    """Saves a table after changes that nobody waits for: what came into being by itself would do so again."""
+    """Saves a table in the background, after changes that no request waits for because they would be made again.
+
+    Args:
+        table: its name in the log.
+    """
 
     def __init__(self, saver: TableSaver, table: str) -> None:
-        """Keep the saver; `table` is what the log calls it."""
         self._saver = saver
         self._table = table
         self._wanted = trio.Event()
@@ -107,7 +112,7 @@ class SaveSoon:
         self._wanted.set()
 
     async def run(self) -> None:
-        """Save until cancelled. What fails is tried again."""
+        """Save until cancelled. Failed saves are retried."""
         while True:
             await self._wanted.wait()
             self._wanted = trio.Event()
@@ -118,7 +123,7 @@ class SaveSoon:
                     "table_not_saved",
                     table=self._table,
                     detail=str(error),
-                    hint="check the disk; it is tried again",
+                    hint="check the disk; the save is retried",
                 )
                 self._wanted.set()
                 await trio.sleep(_RETRY_INTERVAL_S)

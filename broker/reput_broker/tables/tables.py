@@ -1,4 +1,4 @@
-"""The tables of one broker together: topics, consumer offsets and consumer groups, each with what saves it."""
+"""The tables of a broker together: topics, consumer offsets and consumer groups, each with what saves it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import trio
 from reput_broker.config.model import BrokerConfig
 from reput_broker.tables.offsets import ConsumerOffsetManager
 from reput_broker.tables.subscription_groups import SubscriptionGroupManager
-from reput_broker.tables.table_saver import SaveSoon, TableSaver
+from reput_broker.tables.table_saver import SaveSoon, TableSaver, save_now
 from reput_broker.tables.topics import TopicConfigManager
 from reput_protocol.errors import InvalidName, ReputError
 
@@ -22,12 +22,12 @@ _RETRY_INTERVAL_S = 1.0
 
 
 class Tables:
-    """Topics, offsets and groups of one broker. One owner; `load` and `close` block and run in a worker thread.
+    """Topics, offsets and groups. One owner; `load` and `close` block and run in a worker thread.
 
     Args:
         directory: holds the files.
         config: names of the broker, and the options of topics, groups and offsets.
-        clock_ms: the time of day.
+        clock_ms: wall clock.
         on_saved: called with a table's name after each save, and with the error if it failed.
     """
 
@@ -71,7 +71,7 @@ class Tables:
         return (self.offsets_soon.run, self.topics_soon.run, self.groups_soon.run)
 
     def load(self) -> None:
-        """Read all tables. Where there is no file of groups yet, groups that have offsets are made from these.
+        """Read all tables. If there is no file of groups yet, create the groups that have offsets.
 
         Raises:
             ConfigFileDamaged, OSError: a table cannot be read; nothing was changed.
@@ -87,9 +87,9 @@ class Tables:
                     log.warning("offsets_without_group", group=group, detail=str(error))
 
     def adopt_queues(self, queues: Iterable[tuple[str, int]]) -> None:
-        """Give topics that have queues but no entry in the table one again, so that what is stored can be read.
+        """Create topics for queues without one, so that their messages can be read.
 
-        That happens when a directory is handed over without its tables.
+        A directory that is handed over without its tables has such queues.
 
         Args:
             queues: topic and queue id of every queue of the store.
@@ -107,17 +107,17 @@ class Tables:
                     log.warning("topic_recreated", topic=topic, queues=count)
 
     def close(self) -> None:
-        """Save what has changed and close the journal of offsets. What fails is logged, and the rest is done."""
+        """Save what has changed and close the journal of offsets. Failures are logged, and the rest is still done."""
         for name, table in self._loaded:
             try:
-                table.persist()
+                save_now(table)
             except (OSError, ReputError) as error:
                 log.error("table_not_saved", table=name, detail=str(error), hint="check the data directory")
         self.offsets.close()
 
 
 class OffsetSaveService:
-    """Write consumerOffset.json every so often; commits in between are in its journal."""
+    """Writes consumerOffset.json at intervals; its journal has the commits in between."""
 
     def __init__(
         self, offsets: ConsumerOffsetManager, saver: TableSaver, interval_s: Callable[[], float]
@@ -128,7 +128,7 @@ class OffsetSaveService:
         self._due = trio.Event()
 
     def committed(self) -> None:
-        """Look whether the journal has grown so large that the file should be written now."""
+        """Save early if the journal has reached its maximal size."""
         if self._offsets.save_due:
             self._due.set()
 

@@ -1,9 +1,9 @@
 """The topics of this broker (RocketMQ: TopicConfigManager), kept in `config/topics.json`.
 
-A topic is created by an administrator or, where `topics.auto_create` is on, by the first send to it. The
-template of the second kind is the topic TBW102, which exists only then: RocketMQ's clients look for it too.
-Members of the file that we do not know (a newer RocketMQ's) are kept and written back. A topic's generation is an
-attribute of it: RocketMQ, too, keeps attributes that it does not know.
+A topic is created by an administrator or, if `topics.auto_create` is on, by the first send to it. The template for the
+latter is the topic TBW102, which exists only then and which RocketMQ's clients look up too. Unknown members of the
+file, from a newer RocketMQ, are kept and written back. The generation of a topic is one of its attributes, because
+RocketMQ keeps attributes that it does not know.
 """
 
 from __future__ import annotations
@@ -18,7 +18,6 @@ from msgspec.structs import replace
 from reput_broker.config.sections import TopicsConfig
 from reput_broker.store.opening.foreign_files import LMQ_PREFIX
 from reput_broker.tables.config_file import ConfigFile, ConfigFileSave, DataVersion
-from reput_broker.tables.table_saver import save_now
 from reput_protocol.commands.topic import GENERATION_ATTRIBUTE, TopicConfig
 from reput_protocol.errors import ReputError
 from reput_protocol.names import (
@@ -44,7 +43,7 @@ PERM_DEFAULT = PERM_READ | PERM_WRITE
 
 
 class TooManyTopics(ReputError):
-    """There are as many topics as are created automatically; no other was created."""
+    """The limit of automatically created topics is reached; the topic was not created."""
 
     def __init__(self, topic: str, limit: int) -> None:
         super().__init__(
@@ -60,7 +59,12 @@ _DEFAULT_QUEUES = 16
 
 
 class TopicConfigManager:
-    """The table of topics. One owner; only a save job's `write` runs in another thread."""
+    """The table of topics. One owner; only a save job's `write` runs in another thread.
+
+    Args:
+        path: `.../config/topics.json`; not read yet.
+        options: live.
+    """
 
     def __init__(
         self,
@@ -71,7 +75,6 @@ class TopicConfigManager:
         broker_name: str = "broker-a",
         options: TopicsConfig | None = None,
     ) -> None:
-        """Name the file, `.../config/topics.json`; nothing is read yet. `options` may change while we live."""
         self.file = ConfigFile(path)
         self._options = TopicsConfig() if options is None else options
         self._clock_ms = clock_ms
@@ -105,13 +108,15 @@ class TopicConfigManager:
     # Reading
 
     def get(self, topic: str) -> TopicConfig | None:
-        """Return a topic's configuration, or None if there is no such topic."""
+        """Return a topic's settings, or None if it does not exist."""
         if topic == DEFAULT_TOPIC and not self._options.auto_create:
             return None
         return self._topics.get(topic)
 
     def template(self) -> TopicConfig | None:
-        """Return what the bundled client's topics become on first use, under the template's name; None: nothing."""
+        """Return the settings of the bundled client's topics at first use, under the template's name; None if they are
+        not created.
+        """
         template = self.get(DEFAULT_TOPIC)
         queues = self._options.default_queues
         return (
@@ -119,18 +124,18 @@ class TopicConfigManager:
         )
 
     def all(self) -> dict[str, TopicConfig]:
-        """Return every topic by its name, the system's included."""
+        """Return every topic by its name, including the system's."""
         topics = dict(self._topics)
         if not self._options.auto_create:
             topics.pop(DEFAULT_TOPIC, None)
         return topics
 
     def is_system(self, topic: str) -> bool:
-        """Tell whether a topic belongs to the system: not listed to users, never deleted by them."""
+        """Tell whether a topic belongs to the system: it is not listed to users, and they cannot delete it."""
         return is_system_topic(topic, self._names)
 
     def user_topic_count(self) -> int:
-        """Return how many topics there are that are not the system's."""
+        """Return the number of topics, without the system's."""
         return self._user_topics
 
     @property
@@ -141,20 +146,21 @@ class TopicConfigManager:
     # Changing
 
     def create_on_send(self, topic: str, queues: int | None = None) -> TopicConfig | None:
-        """Return the topic that a send names, made from the template if need be.
+        """Return the topic of a send, created from the template if necessary.
+
+        A new topic is not in the file yet: save the table before the send is acknowledged.
 
         Args:
-            topic: a legal topic name (InvalidName is raised for others).
-            queues: how many queues the sender would like, at most as many as the template has; None takes
+            topic: its name.
+            queues: the number of queues that the sender asks for, limited by the template's; None for
                 `topics.default_queues`.
 
         Returns:
-            None if the topic does not exist and may not be created: automatic creation is off.
+            None if the topic does not exist and automatic creation is off.
 
         Raises:
-            TooManyTopics: there are `topics.auto_create_max` topics already.
-
-        A new topic is not in the file yet: save the table before the send is acknowledged.
+            InvalidName: the name is not legal.
+            TooManyTopics: there are already `topics.auto_create_max` topics.
         """
         existing = self._topics.get(topic)
         if existing is not None:
@@ -175,7 +181,7 @@ class TopicConfigManager:
         return self._topics[topic]
 
     def create_internal(self, topic: str, queues: int = 1) -> TopicConfig:
-        """Return a retry or dead-letter topic, made with so many queues if need be; see `create_on_send`."""
+        """Return a retry or dead-letter topic, created with so many queues if necessary; see `create_on_send`."""
         assert topic.startswith((RETRY_PREFIX, DLQ_PREFIX)), topic
         existing = self._topics.get(topic)
         if existing is not None:
@@ -185,7 +191,7 @@ class TopicConfigManager:
         return self._topics[topic]
 
     def create_system(self, topic: str, queues: int) -> TopicConfig:
-        """Return a topic of the system that comes into being when it is needed; see `create_on_send`."""
+        """Return a topic of the system that is created when it is needed; see `create_on_send`."""
         assert is_system_topic(topic), topic
         existing = self._topics.get(topic)
         if existing is not None:
@@ -195,16 +201,16 @@ class TopicConfigManager:
         return self._topics[topic]
 
     def adopt_queues(self, topic: str, queues: int) -> None:
-        """Make a topic for queues that exist without one; see `create_on_send`. Raises InvalidName.
+        """Create a topic for queues that exist without one; see `create_on_send`. Raises InvalidName.
 
-        It gets no generation: it is the topic whose messages these are.
+        It gets no generation: the messages are its own.
         """
         self._set(_topic(check_topic(topic), queues))
 
     def put(self, config: TopicConfig) -> None:
         """Create a topic, or change it to `config`. Not in the file before the next save.
 
-        A topic that is created gets a generation, and keeps it through every change.
+        A new topic gets a generation, and keeps it through every change.
         """
         topic = config.topic_name
         before = self._topics.get(topic)
@@ -223,7 +229,7 @@ class TopicConfigManager:
         self._changed()
 
     def delete(self, topic: str) -> bool:
-        """Forget a topic; return whether there was one. Not in the file before the next save."""
+        """Delete a topic; return whether it existed. In the file until the next save."""
         self._unknown_of.pop(topic, None)
         if self._topics.pop(topic, None) is None:
             return False
@@ -233,21 +239,17 @@ class TopicConfigManager:
 
     # Saving
 
-    def persist(self) -> None:
-        """Write the file if anything changed. Blocks. Raises OSError; the old file counts then."""
-        save_now(self)
-
     def begin_save(self) -> ConfigFileSave | None:
-        """Return a job that saves what the table holds now, or None if the file has it already."""
+        """Return a job that saves the current content; None if the file has it already."""
         if not self._unsaved:
             return None
         self._unsaved = False
         return ConfigFileSave(self.file, self._snapshot(), self._changed_again)
 
     def _snapshot(self) -> Callable[[], dict[str, Any]]:
-        """Return what puts together the file's members as they are now, in RocketMQ's order.
+        """Return a function that builds the file's members as of now, in RocketMQ's order.
 
-        It may run in another thread while the table changes: a topic's configuration is replaced, never changed.
+        It may run in another thread while the table changes: a topic's settings are replaced, never changed.
         """
         topics, unknown_of, version = self.all(), dict(self._unknown_of), self._version
 
@@ -290,7 +292,7 @@ class TopicConfigManager:
 
 
 def topic_members(config: TopicConfig, unknown: Mapping[str, Any]) -> dict[str, Any]:
-    """Return one topic as the file holds it; members that we do not know come along."""
+    """Return a topic as the file has it, with its unknown members."""
     members = {
         "attributes": dict(sorted(config.attributes.items())),
         "order": config.order,
@@ -336,10 +338,10 @@ def _topic(name: str, queues: int, perm: int = PERM_DEFAULT) -> TopicConfig:
 def why_not_kept(topic: str, attributes: Mapping[str, str]) -> str | None:
     """Return why messages of this topic cannot be stored, with the remedy; None if they can.
 
-    A batch queue (`queue.type=BatchCQ`) has entries in `batchconsumequeue/`, a compacted topic
-    (`cleanup.policy=COMPACTION`) a second log, and a topic whose name begins with `%LMQ%` is a light queue fed by other
-    topics' messages. What this broker stored for them would be missing where RocketMQ looks; RocketMQ even refuses a
-    directory in which a batch topic has an ordinary queue.
+    A batch queue (`queue.type=BatchCQ`) has its entries in `batchconsumequeue/`, a compacted topic
+    (`cleanup.policy=COMPACTION`) has a second log, and a topic whose name begins with `%LMQ%` is a light queue with the
+    messages of other topics. RocketMQ would not find what this broker stored for them, and refuses a directory in which
+    a batch topic has an ordinary queue.
     """
     if "queue.type" in attributes and attributes["queue.type"].lower() == "batchcq":
         return (

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from reput_broker.tables.offsets import ConsumerOffsetManager
+from reput_broker.tables.table_saver import save_now
 
 _CALLS = ("open", "write", "fsync", "replace", "rename", "unlink", "ftruncate", "close")
 
@@ -88,7 +89,7 @@ def test_no_kill_during_a_save_takes_an_acknowledged_offset_back(
         # And it goes on from there: a save and a commit on top.
         found = _open(copy)
         found.commit("g", "t", 0, 1000)
-        found.persist()
+        save_now(found)
         found.commit("g", "t", 1, 1001)
         found.close()
         again = _open(copy)
@@ -130,17 +131,17 @@ def test_a_journal_whose_last_rename_failed_still_counts(
 
     monkeypatch.setattr(os, "replace", replace)
     with pytest.raises(OSError, match="Input/output"):
-        manager.persist()
+        save_now(manager)
     manager.commit("g", "t", 0, 2)
     with pytest.raises(OSError, match="Input/output"):
-        manager.persist()
+        save_now(manager)
     monkeypatch.undo()
     copy = tmp_path / "copy"
     shutil.copytree(tmp_path, copy, ignore=shutil.ignore_patterns("copy"))
     found = _open(copy)
     assert found.query("g", "t", 0) == 2
     found.close()
-    manager.persist()
+    save_now(manager)
     manager.commit("g", "t", 0, 3)
     manager.close()
     found = _open(tmp_path)

@@ -10,6 +10,7 @@ import structlog
 from reput_broker.tables.config_file import ConfigFileDamaged
 from reput_broker.tables.offset_journal import JournalWriteFailed
 from reput_broker.tables.offsets import Commit, ConsumerOffsetManager
+from reput_broker.tables.table_saver import save_now
 
 Open = Callable[[], ConsumerOffsetManager]
 
@@ -66,7 +67,7 @@ def test_a_save_starts_a_fresh_journal(opened: Open) -> None:
     for offset in range(100):
         manager.commit("g", "t", 0, offset)
     assert manager.journal_size_b > empty_b
-    manager.persist()
+    save_now(manager)
     assert manager.journal_size_b == empty_b
     assert manager.begin_save() is None  # nothing changed since
     assert opened().query("g", "t", 0) == 99
@@ -77,7 +78,7 @@ def test_the_file_is_one_that_rocketmq_reads(opened: Open, config_dir: Path) -> 
     manager.commit("GroupA", "TopicTest", 0, 100)
     manager.commit("GroupA", "TopicTest", 1, 7)
     manager.commit("GroupB", "TopicTest", 0, 2)
-    manager.persist()
+    save_now(manager)
     members = json.loads((config_dir / "consumerOffset.json").read_bytes())
     assert members == {
         "dataVersion": {"counter": 0, "stateVersion": 0, "timestamp": 0},
@@ -97,7 +98,7 @@ def test_the_file_of_rocketmq_is_read(opened: Open, config_dir: Path) -> None:
     manager = opened()
     assert manager.for_group("GroupA") == {"%RETRY%GroupA": {0: 0}, "TopicTest": {0: 100, 1: 7}}
     manager.commit("GroupA", "TopicTest", 0, 101)
-    manager.persist()
+    save_now(manager)
     members = json.loads((config_dir / "consumerOffset.json").read_bytes())
     assert members["futureMember"] == [1]
     assert members["offsetTable"]["odd name"] == {"5": 1}
@@ -109,7 +110,7 @@ def test_the_data_version_steps_every_500th_commit(opened: Open) -> None:
     manager = opened()
     for offset in range(1000):
         manager.commit("g", "t", 0, offset)
-    manager.persist()
+    save_now(manager)
     assert json.loads(manager.file.path.read_bytes())["dataVersion"] == {
         "counter": 2,
         "stateVersion": 0,
@@ -189,7 +190,7 @@ def test_a_full_disk_refuses_the_commit_and_changes_nothing(
 def test_a_failed_save_loses_nothing(opened: Open, config_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     manager = opened()
     manager.commit("g", "t", 0, 1)
-    manager.persist()
+    save_now(manager)
     before = (config_dir / "consumerOffset.json").read_bytes()
 
     def no_space(_fd: int) -> None:
@@ -198,19 +199,19 @@ def test_a_failed_save_loses_nothing(opened: Open, config_dir: Path, monkeypatch
     manager.commit("g", "t", 0, 2)
     monkeypatch.setattr(os, "fsync", no_space)
     with pytest.raises(OSError, match="No space left"):
-        manager.persist()
+        save_now(manager)
     monkeypatch.undo()
     assert (config_dir / "consumerOffset.json").read_bytes() == before
     manager.commit("g", "t", 1, 3)
     assert opened().for_topic("t") == {"g": {0: 2, 1: 3}}
-    manager.persist()
+    save_now(manager)
     assert opened().for_topic("t") == {"g": {0: 2, 1: 3}}
 
 
 def test_a_journal_of_another_history_is_set_aside_and_named(opened: Open, config_dir: Path) -> None:
     manager = opened()
     manager.commit("g", "t", 0, 5)
-    manager.persist()
+    save_now(manager)
     manager.commit("g", "t", 0, 6)
     # RocketMQ runs on the directory and moves on.
     (config_dir / "consumerOffset.json").write_text('{"offsetTable":{"t@g":{0:900}}}')
@@ -272,6 +273,6 @@ def test_a_large_journal_asks_for_a_save(config_dir: Path) -> None:
         offset += 1
         manager.commit("g", "t", 0, offset)
     assert manager.journal_size_b >= 500
-    manager.persist()
+    save_now(manager)
     assert not manager.save_due
     manager.close()

@@ -12,6 +12,7 @@ from msgspec.structs import replace
 from reput_broker.config.sections import GroupsConfig
 from reput_broker.tables.config_file import ConfigFileDamaged
 from reput_broker.tables.subscription_groups import SubscriptionGroupManager
+from reput_broker.tables.table_saver import save_now
 from reput_protocol.commands.group import SubscriptionGroupConfig
 from reput_protocol.errors import InvalidName
 from reput_protocol.names import SYSTEM_GROUPS
@@ -57,7 +58,7 @@ def test_a_fresh_broker_has_the_system_s_groups_and_no_file(tmp_path: Path) -> N
     assert set(manager.all()) == SYSTEM_GROUPS
     assert manager.user_group_count() == 0
     assert not manager.has_file
-    manager.persist()
+    save_now(manager)
     assert not (tmp_path / "config").exists()
 
 
@@ -67,7 +68,7 @@ def test_a_group_is_made_on_first_use_and_written_as_rocketmq_does(tmp_path: Pat
     assert config == SubscriptionGroupConfig("GroupA")
     assert manager.find_or_create("GroupA") is config
     manager.set_readable("GroupA", "TopicTest", False)
-    manager.persist()
+    save_now(manager)
     text = (tmp_path / "config" / "subscriptionGroup.json").read_text()
     assert ENTRY in text
     assert '\t"forbiddenTable":{\n\t\t"GroupA":{\n\t\t\t"TopicTest":4\n\t\t}\n\t},\n' in text
@@ -106,7 +107,7 @@ def test_a_deleted_group_is_forgotten(tmp_path: Path) -> None:
     manager.set_readable("g", "T", False)
     assert manager.delete("g")
     assert not manager.delete("g")
-    manager.persist()
+    save_now(manager)
     assert "g" not in written(tmp_path)["subscriptionGroupTable"]
     assert written(tmp_path)["forbiddenTable"] == {}
 
@@ -114,7 +115,7 @@ def test_a_deleted_group_is_forgotten(tmp_path: Path) -> None:
 def test_what_a_newer_broker_wrote_is_kept(tmp_path: Path) -> None:
     manager = opened(tmp_path)
     manager.find_or_create("g")
-    manager.persist()
+    save_now(manager)
     members = written(tmp_path)
     members["subscriptionGroupTable"]["g"]["newer"] = {"x": 1}
     members["subscriptionGroupTable"]["g"]["subscriptionDataSet"] = [{"topic": "T"}]
@@ -128,13 +129,13 @@ def test_what_a_newer_broker_wrote_is_kept(tmp_path: Path) -> None:
     assert config.subscription_data_set == [{"topic": "T"}]
     assert again.get("broken") is None
     again.put(replace(config, retry_max_times=3))
-    again.persist()
+    save_now(again)
     after = written(tmp_path)
     members["subscriptionGroupTable"]["g"]["retryMaxTimes"] = 3
     del members["dataVersion"], after["dataVersion"]
     assert after == members
     again.put(SubscriptionGroupConfig("broken"))
-    again.persist()
+    save_now(again)
     assert written(tmp_path)["subscriptionGroupTable"]["broken"]["retryMaxTimes"] == 16
 
 
@@ -154,7 +155,7 @@ def test_a_change_while_the_file_is_written_is_written_next_time(tmp_path: Path)
     job.write()
     job.adopt()
     assert "b" not in written(tmp_path)["subscriptionGroupTable"]
-    manager.persist()
+    save_now(manager)
     assert "b" in written(tmp_path)["subscriptionGroupTable"]
     manager.find_or_create("c")
     failed = manager.begin_save()

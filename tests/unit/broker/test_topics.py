@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 
 from reput_broker.config.sections import TopicsConfig
+from reput_broker.tables.table_saver import save_now
 from reput_broker.tables.topics import TopicConfigManager
 from reput_protocol.commands.topic import TopicConfig
 from reput_protocol.errors import InvalidName
@@ -86,10 +87,10 @@ def test_topics_survive(tmp_path: Path) -> None:
     manager = opened(tmp_path)
     manager.put(TopicConfig(topic_name="a", read_queue_nums=3, write_queue_nums=2, perm=4, order=True))
     manager.create_on_send("b")
-    manager.persist()
+    save_now(manager)
     manager.delete("b")
     assert not manager.delete("b")
-    manager.persist()
+    save_now(manager)
     again = opened(tmp_path)
     config = again.get("a")
     assert config is not None
@@ -110,7 +111,7 @@ def test_a_topic_has_another_generation_once_it_was_created_again(tmp_path: Path
     changed = manager.get("T")
     assert changed is not None
     assert (changed.generation, changed.attributes["message.type"]) == (first, "FIFO"), "changed, not created"
-    manager.persist()
+    save_now(manager)
     again = opened(tmp_path)
     assert again.all()["T"].generation == first
     again.delete("T")
@@ -141,7 +142,7 @@ def test_the_file_is_one_that_rocketmq_reads(tmp_path: Path) -> None:
             attributes={"queue.type": "BatchCQ", "message.type": "NORMAL"},
         )
     )
-    manager.persist()
+    save_now(manager)
     text = (tmp_path / "config" / "topics.json").read_text()
     text = text.replace(manager.all()["BatchT"].generation, "5f3c")
     assert text.startswith(
@@ -171,7 +172,7 @@ def test_what_we_do_not_know_is_kept(tmp_path: Path) -> None:
     manager = opened(tmp_path)
     assert queues(manager.get("T")) == (16, 16, 6)  # RocketMQ's defaults for what is missing
     assert queues(manager.create_on_send("new", 4)) == (2, 2, 6)  # the file's template counts
-    manager.persist()
+    save_now(manager)
     members = json.loads(file.read_text())
     assert members["future"] == {"x": 1}
     assert members["topicConfigTable"]["T"]["newMember"] == [1]
@@ -183,7 +184,7 @@ def test_a_failed_save_is_tried_again(tmp_path: Path) -> None:
     manager.create_on_send("mine")
     (tmp_path / "config").write_text("in the way")
     with pytest.raises(OSError, match=r"exists|directory"):
-        manager.persist()
+        save_now(manager)
     (tmp_path / "config").unlink()
-    manager.persist()
+    save_now(manager)
     assert opened(tmp_path).get("mine") is not None

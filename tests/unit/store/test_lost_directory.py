@@ -16,6 +16,7 @@ from reput_broker.store.message_store import MessageStore
 from reput_broker.store.results import PutStatus
 from reput_broker.tables.offset_journal import JournalWriteFailed
 from reput_broker.tables.offsets import ConsumerOffsetManager
+from reput_broker.tables.table_saver import save_now
 from stores import T0, bodies, dispatch_all, opened, put, small_options, tree
 
 Events = list[tuple[str, dict[str, object]]]
@@ -173,7 +174,7 @@ def test_an_offset_is_not_committed_to_a_journal_that_is_gone(tmp_path: Path, st
         offsets.commit("g", "T", 0, 2)
     assert offsets.query("g", "T", 0) == 1
     with pytest.raises(DirectoryLost):
-        offsets.persist()
+        save_now(offsets)
     offsets.close()
     store.close()
     assert tree(tmp_path / "data") == {"config/consumerOffset.json": b"another broker's"}
