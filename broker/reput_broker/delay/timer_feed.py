@@ -27,7 +27,7 @@ from reput_broker.delay.schedule import Schedule
 from reput_broker.delay.timer_log import NO_POSITION, TimerUnit
 from reput_broker.delay.timer_message_store import Chain, Timed
 from reput_broker.delay.timer_wheel import PRECISION_MS, slot_of
-from reput_broker.observe.delay_stats import UNKNOWN_TOPIC
+from reput_broker.observe.counters import UNKNOWN_TOPIC
 from reput_broker.store.message_store import MessageStore
 from reput_protocol.errors import ReputError
 from reput_protocol.names import TIMER_TOPIC

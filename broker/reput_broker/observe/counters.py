@@ -1,21 +1,21 @@
-"""What the broker counts while it works: plain integers, added where the work happens.
+"""What the broker counts: plain integers, added to where the work happens.
 
-A labelled metric object costs over a microsecond a call, an integer add 50 ns, so nothing here knows
-Prometheus. `metrics.py` turns these numbers into series when somebody scrapes.
+A labelled metric object costs over a microsecond a call, an integer add 50 ns, so this module does not use Prometheus.
+`metrics.py` turns the numbers into series when they are scraped.
 
-    counters.topic("orders").count_in(messages, size_b)           one block accepted
-    counters.group("orders", "billing").count_out(messages, size_b)   one pull answered
-    request = counters.request(header_type, code)                 then begin() and done(code, duration_s)
-    counters.rejected["too_large"] += 1                           one message refused at the door
+    counters.topic("orders").count_in(messages, size_b)               a block was accepted
+    counters.group("orders", "billing").count_out(messages, size_b)   a pull was answered
+    request = counters.request(header_type, code)                     then begin() and done(code, duration_s)
+    counters.rejected["too_large"] += 1                               a message was refused
 
-Label values come from closed sets: a request code that the broker does not know is counted under one
-entry, whatever its number, and topics and groups are only counted once they are known to exist.
+Label values come from closed sets: unknown request codes share one entry, and topics and groups are counted only once
+they are known to exist.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections import Counter
+from collections import Counter, OrderedDict
 from collections.abc import Iterable
 from typing import Final
 
@@ -58,9 +58,9 @@ FLUSH_BATCH_MESSAGES = (1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0, 512.
 MESSAGE_BYTES = (256.0, 1024.0, 4096.0, 16384.0, 65536.0, 262144.0, 1048576.0, 4194304.0)
 
 UNKNOWN_CODE = -1
-"""The one request code under which requests with codes that the broker does not know are counted."""
+"""The request code under which unknown codes are counted."""
 PULL_WAIT_CODE = -2
-"""The request code under which pulls that were parked (long polls) are counted, op `pull_wait`."""
+"""The request code under which held pulls (long polls) are counted, op `pull_wait`."""
 
 _KNOWN_CODES = frozenset(int(code) for code in RequestCode)
 
@@ -99,7 +99,7 @@ class Histogram:
 
 
 class TopicTraffic:
-    """Messages accepted into one topic, by kind, and how old its messages were when handed out."""
+    """Messages accepted into one topic, by kind, and their age when they were delivered."""
 
     __slots__ = ("bytes_in", "deliver_seconds", "duplicates", "message_bytes", "messages_in")
 
@@ -113,8 +113,8 @@ class TopicTraffic:
     def count_in(self, messages: int, size_b: int, kind: str = "normal") -> None:
         """Count accepted messages; `size_b` is the size of their records together.
 
-        A block's messages are put into the size histogram with their mean size: telling them apart would
-        cost more than appending them.
+        The size histogram counts the messages of a block with their mean size: measuring each would cost more than
+        appending it.
         """
         if kind == "normal" and kind not in self.messages_in:
             kind = next(iter(self.messages_in))
@@ -127,7 +127,7 @@ class TopicTraffic:
 
 
 class GroupTraffic:
-    """Messages of one topic handed to one consumer group."""
+    """Messages of one topic delivered to one consumer group."""
 
     __slots__ = ("bytes_out", "messages_out")
 
@@ -136,13 +136,13 @@ class GroupTraffic:
         self.bytes_out = 0
 
     def count_out(self, messages: int, size_b: int) -> None:
-        """Count messages handed out; `size_b` is the size of their records together."""
+        """Count delivered messages; `size_b` is the size of their records together."""
         self.messages_out += messages
         self.bytes_out += size_b
 
 
 class RequestTraffic:
-    """Requests of one code under one header type: how many by answer, how long, how many right now."""
+    """Requests of one code under one header type: number by answer, duration, in flight."""
 
     __slots__ = ("codes", "duration_seconds", "inflight")
 
@@ -152,11 +152,11 @@ class RequestTraffic:
         self.inflight = 0
 
     def begin(self) -> None:
-        """A request of this kind was read."""
+        """Count a request that was read."""
         self.inflight += 1
 
     def done(self, response_code: int, duration_s: float, count: int = 1) -> None:
-        """Answers were queued (or, for a oneway request, it was handled) after `duration_s`."""
+        """Count answers that were queued, or oneway requests that were handled, after `duration_s`."""
         self.inflight -= count
         codes = self.codes
         codes[response_code] = codes.get(response_code, 0) + count
@@ -165,7 +165,7 @@ class RequestTraffic:
         seconds.total += duration_s * count
 
     def abandoned(self, count: int = 1) -> None:
-        """It will never be answered: its connection is gone."""
+        """Count requests that will not be answered, because their connection has ended."""
         self.inflight -= count
 
 
@@ -187,17 +187,17 @@ class ListenerTraffic:
         return sum(self.open_by_role.values())
 
     def connection_opened(self) -> None:
-        """A connection was accepted; its role is `unknown` until a request tells."""
+        """Count an accepted connection; its role is `unknown` until a request shows it."""
         self.opened += 1
         self.open_by_role["unknown"] += 1
 
     def role_known(self, role: str, before: str = "unknown") -> None:
-        """A connection showed what it is: `producer`, `consumer` or `admin`."""
+        """Note the role of a connection: `producer`, `consumer` or `admin`."""
         self.open_by_role[before] -= 1
         self.open_by_role[role] += 1
 
     def connection_closed(self, reason: str, role: str = "unknown") -> None:
-        """A connection of `role` ended for `reason` (one of CLOSE_REASONS)."""
+        """Count a connection of `role` that ended for `reason` (one of CLOSE_REASONS)."""
         self.open_by_role[role] -= 1
         self.closed[reason] += 1
 
@@ -229,30 +229,30 @@ class Counters:
         self.loop_delay_seconds = Histogram(LOOP_DELAY_SECONDS)
         self.backpressure_seconds: dict[str, float] = dict.fromkeys(BACKPRESSURE_CAUSES, 0.0)
         self.rebalances: dict[tuple[str, str], int] = {}
-        """Changes of groups by group and one of REBALANCE_REASONS: members share the queues out anew."""
+        """Changes of groups, by group and one of REBALANCE_REASONS; their members rebalance the queues."""
         self.subscription_conflicts: dict[str, int] = {}
-        """By group: heartbeats of a member that wants something else than another member."""
+        """By group: heartbeats of members that subscribe to something else than another member."""
         self.retry = RetryCounts()
         self.replies: dict[str, int] = dict.fromkeys(REPLY_RESULTS, 0)
         self.buffered_bytes: dict[str, int] = dict.fromkeys(MEMORY_KINDS, 0)
-        """Bytes held for connections now: read and not yet handled, answered and not yet sent, parked."""
+        """Bytes held for connections now: read and not handled, answered and not sent, held."""
 
     def topic(self, topic: str) -> TopicTraffic:
-        """The counters of a topic that exists, made at first use."""
+        """Return the counters of a topic that exists, created at first use."""
         traffic = self.topics.get(topic)
         if traffic is None:
             traffic = self.topics[topic] = TopicTraffic(topic_kind(topic))
         return traffic
 
     def group(self, topic: str, group: str) -> GroupTraffic:
-        """The counters of what `group` takes from `topic`, made at first use."""
+        """Return the counters of what `group` takes from `topic`, created at first use."""
         traffic = self.groups.get((topic, group))
         if traffic is None:
             traffic = self.groups[topic, group] = GroupTraffic()
         return traffic
 
     def request(self, header_type: int, code: int) -> RequestTraffic:
-        """The counters of one request code under one header type; unknown codes share one entry."""
+        """Return the counters of a request code under a header type; unknown codes share one entry."""
         traffic = self.requests.get((header_type, code))
         if traffic is None:
             if code not in _KNOWN_CODES and code != PULL_WAIT_CODE:
@@ -261,20 +261,20 @@ class Counters:
         return traffic
 
     def protocol_error(self, header_type: int | None, reason: str) -> None:
-        """A connection broke the framing rules: `reason` is one of PROTOCOL_ERROR_REASONS."""
+        """Count a connection that broke the framing rules: `reason` is one of PROTOCOL_ERROR_REASONS."""
         protocol = PROTOCOLS.get(header_type, "unknown") if header_type is not None else "unknown"
         self.protocol_errors[protocol, reason] += 1
 
     def note_rebalance(self, group: str, reason: str) -> None:
-        """The members or topics of a group that exists have changed for one of REBALANCE_REASONS."""
+        """Count a change of the members or topics of an existing group, for one of REBALANCE_REASONS."""
         self.rebalances[group, reason] = self.rebalances.get((group, reason), 0) + 1
 
     def note_subscription_conflict(self, group: str) -> None:
-        """A member of a group that exists subscribes to something else than another one."""
+        """Count a member of an existing group that subscribes to something else than another one."""
         self.subscription_conflicts[group] = self.subscription_conflicts.get(group, 0) + 1
 
     def forget_group(self, group: str) -> None:
-        """Drop a deleted group's counters, so that its series end with it."""
+        """Drop the counters of a deleted group, so that its series end."""
         self.subscription_conflicts.pop(group, None)
         self.retry.forget_group(group)
         for reason in REBALANCE_REASONS:
@@ -283,7 +283,7 @@ class Counters:
             del self.groups[key]
 
     def forget_topic(self, topic: str) -> None:
-        """Drop a deleted topic's counters, so that its series end with it."""
+        """Drop the counters of a deleted topic, so that its series end."""
         self.topics.pop(topic, None)
         self.retry.forget_topic(topic)
         for key in [key for key in self.groups if key[0] == topic]:
@@ -291,7 +291,7 @@ class Counters:
 
 
 def topic_kind(topic: str) -> str:
-    """The `kind` of messages in a topic as its name tells it: `retry`, `dlq`, else `normal`."""
+    """Return the `kind` of messages in a topic, from its name: `retry`, `dlq`, else `normal`."""
     if topic.startswith(RETRY_PREFIX):
         return "retry"
     if topic.startswith(DLQ_PREFIX):
@@ -304,20 +304,20 @@ CHECK_RESULTS: Final = ("commit", "rollback", "unknown", "no_producer")
 
 
 class RetryCounts:
-    """One owner: the event loop."""
+    """Retries, dead letters and transactions. One owner: the event loop."""
 
     def __init__(self) -> None:
         self.retries: Counter[tuple[str, str]] = Counter()
-        """Messages sent back, by group and the topic that they were sent to at first."""
+        """Messages sent back, by group and original topic."""
         self.dead_letters: Counter[tuple[str, str]] = Counter()
-        """Messages that became dead letters, likewise."""
+        """Messages that became dead letters, by group and original topic."""
         self.transactions: Counter[tuple[str, str]] = Counter()
-        """Transactions decided, by topic and one of TRANSACTION_RESULTS."""
+        """Transactions ended, by topic and one of TRANSACTION_RESULTS."""
         self.checks: Counter[tuple[str, str]] = Counter()
-        """Questions about transactions, by topic and one of CHECK_RESULTS."""
+        """Transaction checks, by topic and one of CHECK_RESULTS."""
 
     def forget_topic(self, topic: str) -> None:
-        """Drop what is counted of a topic that is deleted."""
+        """Drop the counts of a deleted topic."""
         for table in (self.retries, self.dead_letters):
             for key in [key for key in table if key[1] == topic]:
                 del table[key]
@@ -326,7 +326,45 @@ class RetryCounts:
                 del table[key]
 
     def forget_group(self, group: str) -> None:
-        """Drop what is counted of a group that is deleted."""
+        """Drop the counts of a deleted group."""
         for table in (self.retries, self.dead_letters):
             for key in [key for key in table if key[0] == group]:
                 del table[key]
+
+
+DELAY_ERROR_SECONDS = (0.001, 0.01, 0.05, 0.1, 0.5, 1.0, 5.0, 60.0)
+UNKNOWN_TOPIC = "unknown"
+"""Stands for a topic of which only a hash is known."""
+DROP_REASONS = ("no_topic", "lost", "unreadable", "refused")
+"""Why a delayed message was not delivered: its topic was deleted; its record has left the log or is damaged; it
+names no destination; the store refuses it."""
+
+_DROPPED_MAX: Final = 65_536
+
+
+class DelayStats:
+    """Numbers of delayed messages. One owner: the event loop."""
+
+    def __init__(self) -> None:
+        self.waiting: Counter[str] = Counter()
+        """Delayed messages, by destination topic; complete some time after the start."""
+        self.delivered: Counter[str] = Counter()
+        self.cancelled: Counter[str] = Counter()
+        self.dropped: dict[str, int] = dict.fromkeys(DROP_REASONS, 0)
+        self.dropped_places: OrderedDict[int, None] = OrderedDict()
+        """Log offsets of the delayed records dropped last in this run: they were not delivered."""
+        self.rolled = 0
+        """Messages that were delayed again on their way."""
+        self.error_seconds = Histogram(DELAY_ERROR_SECONDS)
+        """Delivered minus due."""
+
+    def note_dropped(self, reason: str, physical_offset: int) -> None:
+        """Count a message that will not be delivered."""
+        self.dropped[reason] += 1
+        self.dropped_places[physical_offset] = None
+        if len(self.dropped_places) > _DROPPED_MAX:
+            self.dropped_places.popitem(last=False)
+
+    def topics(self) -> list[str]:
+        """Return the topics with numbers."""
+        return sorted({*(t for t, n in self.waiting.items() if n), *self.delivered, *self.cancelled})

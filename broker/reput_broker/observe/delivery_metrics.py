@@ -1,7 +1,7 @@
 """The series of consumer groups, retries, dead letters, transactions and delayed messages.
 
-A group has its series from its beginning, and those of retries for every topic that it has an offset of, so that the
-first dead letter is an increase that an alert sees. A topic has those of transactions from its first half message on.
+A group has series from its creation, and those of retries for every topic in which it has an offset, so that the first
+dead letter is an increase that an alert sees. A topic has those of transactions from its first half message.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from reput_broker.observe.counters import (
     REBALANCE_REASONS,
     TRANSACTION_RESULTS,
     Counters,
+    DelayStats,
     RetryCounts,
 )
-from reput_broker.observe.delay_stats import DelayStats
 from reput_broker.observe.families import Budget, Labels, by_one, one, pieces
 from reput_protocol.names import DLQ_PREFIX, RETRY_PREFIX, is_system_group, is_system_topic
 

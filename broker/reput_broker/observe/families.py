@@ -1,8 +1,8 @@
-"""Every series of /metrics: name, type, labels, meaning. The page, its tests and the docs read this table.
+"""Every series of /metrics: name, type, labels, meaning. The page, its tests and the docs use this table.
 
-Names are a public interface: `snake_case`, unit as the last word before `_total`, base units only. A counter's
-name is written with its `_total`. `kind` is `normal` unless the topic is a retry (`retry`) or dead-letter
-(`dlq`) topic or the message was of another sort.
+Names are a public interface: `snake_case`, the unit as the last word before `_total`, base units only. The name of a
+counter includes its `_total`. `kind` is `normal` unless the topic is a retry (`retry`) or dead-letter (`dlq`) topic or
+the message was of another sort.
 """
 
 from __future__ import annotations
@@ -49,14 +49,14 @@ _TABLE = (
     _histogram("reput_event_loop_delay_seconds", "How late a periodic task of the event loop woke."),
     # Traffic
     _counter("reput_messages_in_total", "Messages accepted.", "topic", "kind"),
-    _counter("reput_messages_out_total", "Messages handed to consumers.", "topic", "group", "kind"),
+    _counter("reput_messages_out_total", "Messages delivered to consumers.", "topic", "group", "kind"),
     _counter("reput_bytes_in_total", "Bytes of accepted messages as they are stored.", "topic"),
     _counter(
         "reput_duplicates_rejected_total",
         "Messages sent again that were answered with the receipt of the first time.",
         "topic",
     ),
-    _counter("reput_bytes_out_total", "Bytes of messages handed to consumers.", "topic", "group"),
+    _counter("reput_bytes_out_total", "Bytes of messages delivered to consumers.", "topic", "group"),
     _histogram(
         "reput_message_size_bytes",
         "Size of stored messages; messages of one block count with their mean.",
@@ -64,9 +64,9 @@ _TABLE = (
     ),
     _histogram("reput_produce_duration_seconds", "From a put's frame read to its answer queued.", "ack"),
     _histogram(
-        "reput_deliver_latency_seconds", "From stored to handed out, readers at the tail only.", "topic"
+        "reput_deliver_latency_seconds", "From stored to delivered, readers at the tail only.", "topic"
     ),
-    _counter("reput_messages_rejected_total", "Messages refused at the door.", "reason"),
+    _counter("reput_messages_rejected_total", "Messages refused.", "reason"),
     # Requests and connections
     _counter(
         "reput_requests_total",
@@ -77,7 +77,7 @@ _TABLE = (
     ),
     _histogram(
         "reput_request_duration_seconds",
-        "From a request read to its answer queued; parked pulls under pull_wait.",
+        "From a request read to its answer queued; held pulls under pull_wait.",
         "protocol",
         "op",
     ),
@@ -104,7 +104,7 @@ _TABLE = (
     _gauge("reput_consumer_members", "Members online.", "group"),
     _counter(
         "reput_rebalances_total",
-        "Changes of a group after which its members share the queues out anew.",
+        "Changes of a group after which its members rebalance the queues.",
         "group",
         "reason",
     ),
@@ -121,26 +121,26 @@ _TABLE = (
     _gauge("reput_transactions_open", "Half messages not decided.", "topic"),
     _counter(
         "reput_transactions_total",
-        "Transactions ended; timeout: nobody did, and the message was put aside.",
+        "Transactions ended; timeout: the producer did not end it, and the message was discarded.",
         "topic",
         "result",
     ),
     _counter(
         "reput_transaction_checks_total",
-        "Answers to questions about transactions; no_producer: there was nobody to ask.",
+        "Answers to transaction checks; no_producer: no producer was connected.",
         "topic",
         "result",
     ),
     # Request and reply
     _counter(
         "reput_replies_total",
-        "Replies to requests; no_requester: nobody was there to take it, not_taken: it did not answer.",
+        "Replies to requests; no_requester: the requester was not connected, not_taken: it did not answer.",
         "result",
     ),
     # Delays
     _gauge(
         "reput_delayed_messages",
-        "Messages that wait for their time; complete a while after a start.",
+        "Delayed messages; complete some time after a start.",
         "topic",
     ),
     _gauge("reput_delayed_due_seconds", "How late the most overdue message that waits is, 0 if none is due."),
@@ -148,17 +148,17 @@ _TABLE = (
     _counter("reput_delayed_cancelled_total", "Delayed messages cancelled.", "topic"),
     _counter(
         "reput_delayed_dropped_total",
-        "Delayed messages that were not delivered and never will be: no_topic, lost, unreadable, refused.",
+        "Delayed messages that will not be delivered: no_topic, lost, unreadable, refused.",
         "reason",
     ),
     _histogram("reput_delay_error_seconds", "From when a delayed message was due to when it was put."),
     # Store
-    _gauge("reput_storage_size_bytes", "Bytes that the store takes on the disk.", "part"),
+    _gauge("reput_storage_size_bytes", "Bytes of the store on disk.", "part"),
     _gauge("reput_disk_free_bytes", "Bytes left for the broker on the file system.", "path_role"),
     _gauge("reput_disk_used_ratio", "Used part of the file system, 0 to 1.", "path_role"),
     _gauge(
         "reput_disk_watermark_state",
-        "1 for what the disk's use leads to: ok, clean (files are deleted), refuse (puts are refused too).",
+        "1 for the effect of the disk's use: ok, clean (files are deleted), refuse (puts are refused too).",
         "level",
     ),
     _gauge("reput_storage_refresh_time_seconds", "Unix time at which sizes and free space were looked up."),
@@ -173,7 +173,7 @@ _TABLE = (
     ),
     _gauge("reput_dispatch_behind_bytes", "Bytes in the log and not in the queues yet."),
     _histogram("reput_flush_duration_seconds", "One sync.", "part"),
-    _histogram("reput_flush_batch_messages", "Messages whose acknowledgement one sync released."),
+    _histogram("reput_flush_batch_messages", "Messages acknowledged by one sync."),
     _counter("reput_flush_errors_total", "Failed syncs; the store is read-only after the first.", "part"),
     _counter(
         "reput_segments_deleted_total",
@@ -183,11 +183,11 @@ _TABLE = (
     ),
     _counter("reput_segments_deleted_bytes_total", "Length of the files deleted by retention.", "part"),
     _gauge("reput_recovery_duration_seconds", "Time that recovery took at the last start."),
-    _gauge("reput_recovery_truncated_bytes", "Bytes of unfinished writes cut off at the last start."),
+    _gauge("reput_recovery_truncated_bytes", "Bytes of unfinished writes truncated at the last start."),
     # Limits and configuration
     _counter("reput_backpressure_seconds_total", "Time that clients were held back.", "cause"),
     _gauge("reput_memory_buffered_bytes", "Bytes held for connections.", "kind"),
-    _gauge("reput_held_pulls_bytes", "About how many bytes the pulls take that wait for messages."),
+    _gauge("reput_held_pulls_bytes", "Approximate bytes of the pulls that wait for messages."),
     _gauge("reput_held_pulls_limit_bytes", "Bytes from which on the greediest clients' pulls are refused."),
     _counter(
         "reput_log_events_dropped_total",
@@ -218,7 +218,7 @@ class Budget:
         self.dropped = 0
 
     def take(self, series: int) -> bool:
-        """Take so many of them if they are left; otherwise they are left out, and counted."""
+        """Take so many series if they are left; otherwise count them as dropped."""
         if series > self.left:
             self.dropped += series
             return False
@@ -232,13 +232,13 @@ def by_one(values: Mapping[str, Value]) -> Iterator[tuple[Labels, Value]]:
 
 
 def one(name: str, value: Value, labels: Labels = ()) -> Metric:
-    """Make the family `name` with one series."""
+    """Return the family `name` with one series."""
     (family,) = pieces(name, [(labels, value)])
     return family
 
 
 def pieces(name: str, values: Iterable[tuple[Labels, Value]]) -> Iterator[Metric]:
-    """Make the family `name`, at least one piece of it, from label values and numbers."""
+    """Yield the family `name` in one or more pieces, from label values and numbers."""
     spec = METRICS[name]
     rest = iter(values)
     size = _PIECE_SAMPLES // 16 if spec.type == "histogram" else _PIECE_SAMPLES

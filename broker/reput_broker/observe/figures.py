@@ -1,4 +1,4 @@
-"""Figures that tasks look up every so often, because a scrape must not touch files: the disk, the event loop's delay.
+"""Figures that tasks look up at intervals, because a scrape must not touch files: disk use, delay of the event loop.
 
 They carry the time at which they were looked up.
 """
@@ -33,22 +33,22 @@ _PART_OF_DIRECTORY = {
 
 @dataclass(slots=True)
 class DiskFigures:
-    """The last look at the disk; all 0 before the first."""
+    """The result of the last look-up; all 0 before the first."""
 
     size_bytes: dict[str, int] = field(default_factory=lambda: dict.fromkeys(STORAGE_PARTS, 0))
     free_bytes: int = 0
     used_ratio: float = 0.0
     log_free_bytes: int | None = None
-    """The same two of the least used disk on which log files are made; None where that is the data directory's."""
+    """Free bytes of the least used disk for log files; None if that is the disk of the data directory."""
     log_used_ratio: float = 0.0
     looked_up_at_s: float = 0.0
     oldest_store_timestamp_ms: int = -1
     """Store time of the oldest message; -1 if there is none."""
     level: DiskLevel = DiskLevel.OK
-    """What retention does about the disk's use; it looks by itself."""
+    """The effect of the disk's use, set by retention."""
 
     def take(self, other: DiskFigures) -> None:
-        """Become equal to another look; the level stays."""
+        """Copy another result; the level stays."""
         self.size_bytes = other.size_bytes
         self.free_bytes = other.free_bytes
         self.used_ratio = other.used_ratio
@@ -65,14 +65,14 @@ def look_up_disk(
     read_only_log_dirs: Sequence[Path] = (),
     clock: Callable[[], float] = time.time,
 ) -> DiskFigures:
-    """Return what the store takes and what is left. Blocks. Raises OSError if the directory is gone.
+    """Return how much the store uses and how much is free. Blocks. Raises OSError if the directory is missing.
 
     Args:
         data_dir: the store directory.
-        oldest_store_timestamp: the store time of the oldest message, in milliseconds; -1 without one.
-        log_dirs: where files of the log are made, unless that is `commitlog` below it.
-        read_only_log_dirs: where more of them lie.
-        clock: gives the time of the look, in seconds.
+        oldest_store_timestamp: returns the store time of the oldest message in milliseconds; -1 without one.
+        log_dirs: directories for log files, if not `commitlog` in the data directory.
+        read_only_log_dirs: directories with more log files.
+        clock: returns the time of the look-up in seconds.
     """
     figures = DiskFigures(looked_up_at_s=clock(), oldest_store_timestamp_ms=oldest_store_timestamp())
     figures.free_bytes, figures.used_ratio = free_and_used(data_dir)
@@ -94,7 +94,7 @@ def look_up_disk(
 async def refresh_disk_figures(
     figures: DiskFigures, config: BrokerConfig, oldest_store_timestamp: Callable[[], int]
 ) -> None:
-    """Keep `figures` up to date until cancelled. `oldest_store_timestamp` is asked in a worker thread."""
+    """Update `figures` until cancelled. `oldest_store_timestamp` is called in a worker thread."""
     store = config.store
     directories = (store.commit_log_dirs, store.read_only_commit_log_dirs)
     while True:
@@ -110,7 +110,7 @@ async def refresh_disk_figures(
 
 
 def free_and_used(path: Path) -> tuple[int, float]:
-    """Return the free bytes, and the used part, of the disk that holds a path. Raises OSError if the path is gone."""
+    """Return the free bytes and the used part of the disk of a path. Raises OSError if the path is missing."""
     file_system = os.statvfs(path)
     used_blocks = file_system.f_blocks - file_system.f_bfree
     usable_blocks = used_blocks + file_system.f_bavail
@@ -120,18 +120,18 @@ def free_and_used(path: Path) -> tuple[int, float]:
 
 def _taken_bytes(path: str) -> int:
     try:
-        # Blocks, not length: queue files are sparse. A block here is 512 bytes, whatever the file system's is.
+        # Blocks, not the length: queue files are sparse. A block here is 512 bytes, whatever the file system uses.
         return os.stat(path, follow_symlinks=False).st_blocks * 512
     except OSError:  # deleted since the directory was read
         return 0
 
 
 _INTERVAL_S = 0.25
-"""Four wake-ups a second cost a thousandth of a core and still see every stall that lasts."""
+"""Four wake-ups a second cost a thousandth of a core, and show every stall that lasts."""
 
 
 async def measure_loop_delay(histogram: Histogram, interval_s: float = _INTERVAL_S) -> None:
-    """Count how late a periodic task woke, until cancelled."""
+    """Count how late a periodic task wakes, until cancelled."""
     while True:
         due = trio.current_time() + interval_s
         await trio.sleep_until(due)

@@ -1,7 +1,7 @@
-"""Whether the broker is ready, and why not: the one answer behind /readyz, `reput_ready` and `reput_state`.
+"""Whether the broker is ready, and why not: the source of /readyz, `reput_ready` and `reput_state`.
 
-Liveness is something else: /livez answers as long as the event loop runs. A broker that is killed because it
-is not ready yet would recover for ever.
+Liveness is different: /livez answers while the event loop runs. A broker that is killed because it is not ready yet
+would never finish recovery.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ log = structlog.get_logger(__name__)
 
 
 class BrokerState(StrEnum):
-    """What the broker is doing. Exactly one holds at a time."""
+    """The state of the broker."""
 
     RECOVERING = "recovering"
     RUNNING = "running"
@@ -30,7 +30,7 @@ class BrokerState(StrEnum):
 
 @dataclass(slots=True)
 class Check:
-    """One thing that should be so: whether it is, since when (unix time), and what there is to say about it."""
+    """One condition: whether it holds, since when (unix time), and details."""
 
     ok: bool
     since_s: float
@@ -52,7 +52,7 @@ class Health:
 
     @property
     def state(self) -> BrokerState:
-        """What the broker is doing."""
+        """The state of the broker."""
         return self._state
 
     @state.setter
@@ -63,20 +63,20 @@ class Health:
 
     @property
     def ready(self) -> bool:
-        """Whether clients should come: recovered, not draining, and every gating check holds.
+        """Whether clients may use the broker: recovered, not draining, and every gating check holds.
 
-        A store that takes no more puts still serves pulls, so `readonly` is ready.
+        A read-only store still serves pulls, so `readonly` is ready.
         """
         return all(check.ok for check in self.checks.values() if check.gates)
 
     def set(self, name: str, ok: bool, detail: str = "", *, gates: bool = False) -> None:
-        """Say whether the check `name` holds; `since` is kept while that does not change."""
+        """Set whether the check `name` holds; `since` changes only if that changes."""
         before = self.checks.get(name)
         since = before.since_s if before is not None and before.ok == ok else self._clock()
         self.checks[name] = Check(ok, since, detail, gates)
 
     def failing(self) -> list[str]:
-        """Return the names of the checks because of which the broker is not ready."""
+        """Return the names of the checks that keep the broker from being ready."""
         return [name for name, check in self.checks.items() if check.gates and not check.ok]
 
     def report(self) -> dict[str, Any]:
@@ -109,15 +109,15 @@ class Health:
 
 
 _NEWS = frozenset({"recovering", "index_complete"})
-"""Events of the store that are no cause for concern; the others are logged as warnings, or as errors."""
+"""Events of the store that are normal; the others are warnings or errors."""
 _FAILURES = frozenset({"store_directory_lost"})
-"""Events that need an operator at once."""
+"""Events that need an operator immediately."""
 
 
 class StoreHealth:
-    """Keeps the checks `directories`, `commit_log_dirs`, `log_files`, `index` and `tables`.
+    """Sets the checks `writable`, `disk_space`, `directories`, `commit_log_dirs`, `log_files`, `index` and `tables`.
 
-    One owner: the event loop.
+    One owner: the event loop; only `report` is called from any thread.
     """
 
     def __init__(self, health: Health) -> None:
@@ -126,7 +126,7 @@ class StoreHealth:
         self._unsaved: dict[str, str] = {}
 
     def turn_read_only(self, reason: str) -> None:
-        """Show that nothing can be stored any more."""
+        """Show that the store accepts no more messages."""
         self._health.state = BrokerState.READONLY
         self._health.set("writable", False, reason)
 
@@ -135,7 +135,7 @@ class StoreHealth:
         self._health.set("disk_space", refusal is None, refusal or "")
 
     def report(self, token: trio.lowlevel.TrioToken, event: str, facts: Any) -> None:
-        """Log an event of the store, in whatever thread it happens, and have the loop of `token` show it."""
+        """Log an event of the store, from any thread, and set its check in the event loop of `token`."""
         (log.info if event in _NEWS else log.error if event in _FAILURES else log.warning)(event, **facts)
         with suppress(trio.RunFinishedError):
             if event == "store_read_only":
@@ -144,7 +144,7 @@ class StoreHealth:
                 token.run_sync_soon(self.note, event, facts)
 
     def note(self, event: str, facts: Mapping[str, object]) -> None:
-        """Change the check that an event of the store is about, if it is about one."""
+        """Set the check of an event of the store, if it has one."""
         if event in ("log_file_not_made", "log_file_made_again"):
             self._health.set("log_files", event == "log_file_made_again", str(facts.get("reason", "")))
         elif event == "store_directory_lost":
@@ -159,7 +159,7 @@ class StoreHealth:
             self._health.set("commit_log_dirs", not self._failing, "; ".join(self._failing.values()))
 
     def note_table(self, table: str, error: Exception | None) -> None:
-        """Change the check `tables` after a table was saved, or could not be."""
+        """Set the check `tables` after a table was saved or could not be."""
         if error is None and table not in self._unsaved:
             return
         if error is None:

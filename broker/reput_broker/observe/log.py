@@ -1,12 +1,12 @@
-"""Logging: one event a line on stderr, for people on a terminal and as JSON everywhere else.
+"""Logging: one event a line on stderr, as text on a terminal and as JSON otherwise.
 
     {"ts":"2026-01-02T03:04:05.678Z","level":"info","event":"broker_ready","duration_s":0.2}
 
-Every module says `log = structlog.get_logger(__name__)` and `log.warning("connection_closed", reason=...)`. The
-event is a fixed phrase and its facts are keys with the unit in the name. The same warning is written at most
-once in ten seconds; the next one says how many were left out (`suppressed`).
+Every module uses `log = structlog.get_logger(__name__)` and `log.warning("connection_closed", reason=...)`. The event
+is a fixed phrase; its facts are keys, with the unit in the name. The same warning is written at most once in ten
+seconds; the next one has the number of those left out (`suppressed`).
 
-Logging neither raises nor waits: `log_writer` writes the lines, and what cannot be written is counted.
+Logging neither raises nor waits: `log_writer` writes the lines, and counts those that cannot be written.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _writer: LogWriter | None = None
 class RateLimitWarnings:
     """Drop a warning that was written less than `interval_s` ago, and count what was dropped.
 
-    Warnings are the same if their event is: the facts (which client, which topic) are what would make a flood.
+    Warnings are the same if their event is the same: the facts (client, topic) differ in a flood of warnings.
     """
 
     def __init__(
@@ -49,7 +49,7 @@ class RateLimitWarnings:
         self._suppressed: dict[str, int] = {}
 
     def __call__(self, _logger: WrappedLogger, method: str, event: EventDict) -> EventDict:
-        """Return the event, or raise DropEvent (structlog's protocol of a processor)."""
+        """Return the event, or raise DropEvent; a structlog processor."""
         if method != "warning":
             return event
         kind, now = str(event["event"]), self._clock()
@@ -72,9 +72,9 @@ def configure_logging(
     level: Literal["debug", "info", "warning", "error"] = "info",
     stream: TextIO | None = None,
 ) -> None:
-    """Send the log to `stream` (stderr). `set_level` changes the level while the broker runs."""
+    """Write the log to `stream` (stderr). `set_level` changes the level later."""
     global _writer
-    # Python has None for a stderr that was closed before it started.
+    # stderr is None if it was closed before Python started.
     out: TextIO | None = sys.stderr if stream is None else stream
     is_terminal = out is not None and out.isatty()
     text = format == "text" or (format == "auto" and is_terminal)
@@ -95,24 +95,24 @@ def configure_logging(
 
 
 def set_level(level: Literal["debug", "info", "warning", "error"]) -> None:
-    """Change the least level that is written, from now on."""
+    """Change the least level that is written."""
     structlog.configure(wrapper_class=_bound_logger(level))
 
 
 def write_line(line: str) -> None:
-    """Write a line for people among those of the log, with the same promise: it neither raises nor waits."""
+    """Write a line of plain text between those of the log; neither raises nor waits."""
     if _writer is not None:
         _writer.write(line)
 
 
 def flush_log() -> None:
-    """Wait until every line is written, at most two seconds. Called by itself when the program ends."""
+    """Wait until every line is written, at most two seconds. Registered to run when the program ends."""
     if _writer is not None:
         _writer.flush(_FLUSH_S)
 
 
 def close_log() -> None:
-    """Write what waits, at most two seconds long, and end the thread that does it."""
+    """Write what is queued, for at most two seconds, and end the thread that writes."""
     if _writer is not None:
         _writer.close(_FLUSH_S)
 
@@ -133,7 +133,7 @@ os.register_at_fork(after_in_child=_after_fork)
 
 def _report_dropped(events: int) -> None:
     structlog.get_logger(__name__).error(
-        "log_events_dropped", events=events, hint="what reads the log was too slow, or had failed"
+        "log_events_dropped", events=events, hint="the reader of the log was too slow, or had failed"
     )
 
 
@@ -141,7 +141,7 @@ def _bound_logger(level: str) -> type[FilteringBoundLogger]:
     filtering: Any = structlog.make_filtering_bound_logger(_LEVELS[level])
 
     class Guarded(filtering):  # type: ignore[misc]
-        """A logger that drops an event rather than raise for one of its facts."""
+        """A logger that drops an event instead of raising an error because of a fact."""
 
         def _proxy_to_logger(self, method_name: str, event: str | None = None, **facts: Any) -> None:
             try:
@@ -169,7 +169,7 @@ def _order_keys(_logger: WrappedLogger, _method: str, event: EventDict) -> Event
 
 
 def _printable_texts(_logger: WrappedLogger, _method: str, event: EventDict) -> EventDict:
-    """Escape what a client's names could do to the terminal; values that are no texts are shown by their repr."""
+    """Escape control characters, which may come from clients; values that are not texts are shown by their repr."""
     return {key: printable(value) if isinstance(value, str) else value for key, value in event.items()}
 
 
@@ -189,6 +189,6 @@ def _json_processors() -> list[Processor]:
 
 def _text_processors(*, colors: bool) -> list[Processor]:
     options: dict[str, Any] = {"colors": colors, "pad_event_to": 0, "sort_keys": False}
-    # A plain traceback: the rich one prints local variables, and those hold message bodies.
+    # A plain traceback: the rich one prints local variables, which may hold message bodies.
     options["exception_formatter"] = _printable_traceback
     return [_printable_texts, structlog.dev.ConsoleRenderer(timestamp_key="ts", **options)]

@@ -1,7 +1,7 @@
-"""Writing the log's lines: a thread does it, so that the code that logs never waits for the reader and never fails.
+"""Writing log lines in a thread, so that code that logs does not wait for the reader and does not fail.
 
-A pipe that is not read, a full disk and a closed terminal cost log lines and nothing else. Lines that were not written
-are counted, and reported with one line when writing works again.
+A pipe that is not read, a full disk and a closed terminal cost log lines only. Lines that were not written are counted,
+and reported with one line when writing works again.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ _HELD_CHARACTERS_MAX: Final = 1 << 20
 
 
 class LogWriter:
-    """Lines on their way to a stream.
+    """Writes lines to a stream.
 
-    The descriptor below the stream is written to, not the stream itself: a stream keeps what it could not write, and
-    its lock would stop every thread that prints. The descriptor's flags, which other processes may share, stay.
+    It writes to the descriptor of the stream: the stream itself keeps what it could not write, and its lock would block
+    every thread that prints. The flags of the descriptor, which other processes may share, stay unchanged.
 
     Args:
-        stream: where lines go; None, as Python has it for a closed stderr: nowhere.
-        report: called in the thread with the number of lines that were not written, once lines are written again.
+        stream: where lines go; None, for a closed stderr, drops them.
+        report: called in the thread with the number of dropped lines, once lines are written again.
     """
 
     def __init__(self, stream: TextIO | None, report: Callable[[int], None]) -> None:
@@ -39,7 +39,7 @@ class LogWriter:
         self._forget()
 
     def write(self, line: str) -> None:
-        """Have a line written, soon; drop it if too many wait."""
+        """Queue a line; drop it if too many are queued."""
         line += "\n"
         with self._changed:
             if self._held + len(line) > _HELD_CHARACTERS_MAX or self._is_closed:
@@ -51,10 +51,10 @@ class LogWriter:
             if self._thread is None:
                 self._start()
 
-    msg = debug = info = warning = error = exception = critical = fatal = write  # as structlog calls it
+    msg = debug = info = warning = error = exception = critical = fatal = write  # names that structlog calls
 
     def drop(self) -> None:
-        """Count a line that could not even be put into words."""
+        """Count a line that could not be formatted."""
         with self._changed:
             self.dropped += 1
 
@@ -64,18 +64,18 @@ class LogWriter:
             self._changed.wait_for(lambda: not self._lines or self._thread is None, timeout_s)
 
     def close(self, timeout_s: float) -> None:
-        """Write what waits, at most `timeout_s` long, and end the thread."""
+        """Write what is queued, for at most `timeout_s`, and end the thread."""
         self.flush(timeout_s)
         with self._changed:
             self._is_closed = True
             self._changed.notify_all()
 
     def after_fork(self) -> None:
-        """Begin again in a child process: threads and what they had do not come along."""
+        """Start again in a child process, which has no threads."""
         self._forget()
 
     def _forget(self) -> None:
-        # Its lock is one that a thread may take twice: a signal or the garbage collector may log at any point.
+        # Its lock is re-entrant: a signal handler or the garbage collector may log at any point.
         self._changed = threading.Condition()
         self._lines: deque[str] = deque()
         self._held = 0
@@ -83,7 +83,7 @@ class LogWriter:
 
     def _start(self) -> None:
         thread = threading.Thread(target=self._run, name="reput-log", daemon=True)
-        with suppress(RuntimeError, MemoryError):  # no thread can be had now; the next line tries again
+        with suppress(RuntimeError, MemoryError):  # no thread is available; the next line retries
             thread.start()
             self._thread = thread
 
@@ -93,7 +93,7 @@ class LogWriter:
                 self._changed.wait_for(lambda: self._lines or self._is_closed)
                 if not self._lines:
                     return
-                line = self._lines[0]  # until it is written, so that `flush` waits for it
+                line = self._lines[0]  # stays until it is written, so that `flush` waits for it
             is_written = self._try_write(line)
             unsaid = 0
             with self._changed:
@@ -112,7 +112,7 @@ class LogWriter:
     def _try_write(self, line: str) -> bool:
         try:
             self._write(line)
-        except Exception:  # of whatever stream the program has
+        except Exception:  # streams may raise anything
             return False
         return True
 

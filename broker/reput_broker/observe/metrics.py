@@ -1,11 +1,11 @@
-"""Turn what the broker counted into series when somebody scrapes.
+"""Turning what the broker counted into series when it is scraped.
 
-`MetricsCollector` is an ordinary prometheus_client collector over plain integers; nothing here is called while
-messages flow. It walks in small pieces (`families`), so that the page's writer can let the event loop do
-other work between two of them: twenty thousand series take a tenth of a second to write.
+`MetricsCollector` is an ordinary prometheus_client collector over plain integers; nothing here runs between scrapes. It
+walks in small pieces (`families`), so that other tasks run in between: twenty thousand series take a tenth of a
+second to write.
 
-Series of topics, groups and queues are counted against `metrics.max_series`. Topics and groups come first;
-what does not fit, queues mostly, is left out and counted in `reput_metrics_dropped_series`.
+Series of topics, groups and queues are counted against `metrics.max_series`. Topics and groups come first; what does
+not fit, mostly queues, is left out and counted in `reput_metrics_dropped_series`.
 """
 
 from __future__ import annotations
@@ -62,13 +62,13 @@ def _clock_ms() -> int:
 
 @dataclass(slots=True)
 class MetricsSources:
-    """Where the numbers come from. The store and the tables join once they are loaded."""
+    """Where the numbers come from. The store and the tables are set once they are loaded."""
 
     config: BrokerConfig
     counters: Counters
     health: Health
     clock_ms: Callable[[], int] = _clock_ms
-    """The clock that store times are of."""
+    """The clock of store times."""
     disk: DiskFigures = field(default_factory=DiskFigures)
     topics: TopicConfigManager | None = None
     offsets: ConsumerOffsetManager | None = None
@@ -98,7 +98,7 @@ class MetricsCollector(Collector):
         )
 
     def collect(self) -> Iterable[Metric]:
-        """Return every family once, whole (prometheus_client's own interface)."""
+        """Return every family once, whole (prometheus_client's interface)."""
         merged: dict[str, Metric] = {}
         for family in self.families():
             known = merged.setdefault(family.name, family)
@@ -107,9 +107,9 @@ class MetricsCollector(Collector):
         return merged.values()
 
     def families(self) -> Iterator[Metric]:
-        """Walk over the families; a long one comes in several pieces of the same name, one after another.
+        """Walk over the families; a long one comes in several consecutive pieces of the same name.
 
-        The walk may be interrupted between two pieces: what changes meanwhile shows or does not.
+        Other tasks may run between two pieces; their changes may or may not be included.
         """
         budget = Budget(self.sources.config.metrics.max_series)
         yield from self._process.collect()
@@ -174,7 +174,7 @@ class MetricsCollector(Collector):
         yield from pieces("reput_replies_total", by_one(counters.replies))
 
     def _topics_shown(self, budget: Budget) -> dict[str, TopicTraffic]:
-        """Return every topic's traffic, topics without any included, as far as the budget goes."""
+        """Return the traffic of every topic, including topics without any, within the budget."""
         counters, table = self.sources.counters, self.sources.topics
         shown = dict(counters.topics)
         if table is not None:
@@ -233,7 +233,7 @@ class MetricsCollector(Collector):
             for group, topic, queues in (() if offsets is None else offsets.items())
             for queue_id in queues
         ]
-        # A group's progress is worth more than the two ends of its queues.
+        # The offsets of groups have priority over the bounds of queues.
         shown_commits = [place for place in committed if budget.take(2)]
         queues = [] if store is None else [queue for queue in sorted(store.queues()) if budget.take(2)]
         if store is None:
@@ -302,7 +302,7 @@ class MetricsCollector(Collector):
 
 
 def op_name(code: int) -> str:
-    """Return a request code's `op`: its name in lower case, `pull_wait` for parked pulls, `unknown`."""
+    """Return a request code's `op`: its name in lower case, `pull_wait` for held pulls, `unknown`."""
     if code == PULL_WAIT_CODE:
         return "pull_wait"
     return "unknown" if code == UNKNOWN_CODE else RequestCode(code).name.lower()

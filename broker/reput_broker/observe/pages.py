@@ -1,9 +1,9 @@
 """The pages of the HTTP port: /metrics, /livez, /readyz and /status, for GET and HEAD only.
 
-The port opens before the store recovers and answers until the end, since a broker that recovers or drains is alive.
-It changes nothing: there is no request that has an effect.
+The port opens before the store recovers and answers until the end, since a broker that recovers or drains is alive. No
+request changes anything.
 
-Starlette is imported when the port opens, so that an embedded broker without one does not pay for it.
+Starlette is imported when the port opens, so that an embedded broker without HTTP does not load it.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ def make_app(collector: MetricsCollector, status: Callable[[], Mapping[str, Any]
     """Build the pages.
 
     Args:
-        collector: what /metrics shows; its sources also know health and configuration.
-        status: further members of /status, looked up at each request.
+        collector: for /metrics; its sources also have health and configuration.
+        status: returns more members of /status, at each request.
     """
     from starlette.applications import Starlette
     from starlette.responses import JSONResponse, PlainTextResponse, Response
@@ -106,7 +106,7 @@ _PAGES_MAX = 2
 
 
 class _OnePiece(Collector):
-    """What an encoder takes for a registry: one family, or a piece of one."""
+    """A registry with one family, or a piece of one, for an encoder."""
 
     def __init__(self, family: Metric) -> None:
         self._family = family
@@ -123,7 +123,7 @@ class _Page:
 
 
 class MetricsPages:
-    """The pages that clients are receiving: of each format at most two, however many clients there are.
+    """The pages that are being sent: at most two of each format, however many clients there are.
 
     A request gets a new page unless two are being sent; then it shares the newer of them.
     """
@@ -135,7 +135,7 @@ class MetricsPages:
 
     @asynccontextmanager
     async def page_for(self, accept: str) -> AsyncIterator[tuple[bytes, str]]:
-        """Lend a page in the format that `accept` asks for, and its content type, while it is sent."""
+        """Yield a page in the format of `accept`, and its content type, while it is sent."""
         content_type = _encoder_for(accept)[1]
         async with self._rendering:
             sent = [page for page in self._pages if page.content_type == content_type]
@@ -162,7 +162,7 @@ async def render_page(collector: MetricsCollector, accept: str) -> tuple[bytes, 
     for family in collector.families():
         text: bytes = encode(_OnePiece(family)).removesuffix(_EOF)
         if family.name == name:
-            # A further piece of the family before: its head has been written.
+            # Another piece of the previous family, whose head is written already.
             text = b"".join(line for line in text.splitlines(keepends=True) if not line.startswith(b"# "))
         name = family.name
         page.append(text)
@@ -173,7 +173,7 @@ async def render_page(collector: MetricsCollector, accept: str) -> tuple[bytes, 
 
 
 def _encoder_for(accept: str) -> tuple[Callable[[Collector], bytes], str]:
-    """Choose between the two formats. The library has many, by version and escaping, and fails with some versions."""
+    """Choose one of the two formats. The library has more, by version and escaping, and fails for some versions."""
     for accepted in accept.split(","):
         media_type, *parameters = (part.strip() for part in accepted.split(";"))
         versions = [value for value in parameters if value.startswith("version=")]

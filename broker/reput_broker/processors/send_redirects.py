@@ -15,8 +15,7 @@ from reput_broker.config.sections import TransactionsConfig
 from reput_broker.delay.delay_hook import DelayHook
 from reput_broker.delay.delayed_record import number_of
 from reput_broker.groups.queue_locks import QueueLocks
-from reput_broker.observe.counters import RetryCounts
-from reput_broker.observe.delay_stats import UNKNOWN_TOPIC
+from reput_broker.observe.counters import UNKNOWN_TOPIC, RetryCounts
 from reput_broker.processors.group_access import GroupAccess
 from reput_broker.processors.send_records import Redirected
 from reput_broker.processors.topic_access import TopicAccess

@@ -14,8 +14,7 @@ from reput_broker.groups.client_table import ClientChannel
 from reput_broker.groups.consumer_groups import ConsumerGroups
 from reput_broker.groups.lag import LagFigures
 from reput_broker.groups.progress import GroupProgress
-from reput_broker.observe.counters import Counters
-from reput_broker.observe.delay_stats import DelayStats
+from reput_broker.observe.counters import Counters, DelayStats
 from reput_broker.observe.delivery_metrics import DelaySources, GroupSources
 from reput_broker.observe.families import METRICS
 from reput_broker.observe.health import BrokerState, Health

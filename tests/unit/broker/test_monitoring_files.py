@@ -14,8 +14,7 @@ from reput_broker.config.model import BrokerConfig
 from reput_broker.groups.consumer_groups import ConsumerGroups
 from reput_broker.groups.lag import LagFigures
 from reput_broker.groups.progress import GroupProgress
-from reput_broker.observe.counters import Counters
-from reput_broker.observe.delay_stats import DelayStats
+from reput_broker.observe.counters import Counters, DelayStats
 from reput_broker.observe.delivery_metrics import DelaySources, GroupSources
 from reput_broker.observe.health import Health
 from reput_broker.observe.metrics import MetricsCollector, MetricsSources
