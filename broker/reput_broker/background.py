@@ -1,4 +1,4 @@
-"""A broker in a thread of its own, for programs and tests that run no trio."""
+"""A broker in a thread of its own, for programs and tests that do not run trio."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ _STARTS_WITHIN_S = 60.0
 
 
 class BackgroundBroker:
-    """The real broker, in this process, beside whatever else it does; a context manager.
+    """The real broker in this process; a context manager.
 
-    It may be stopped and started again: it keeps its port, so that clients find it, and its directory. Not for other
-    threads than the one that made it.
+    It can be stopped and started again: it keeps its port, so that clients find it, and its directory. Only the thread
+    that created it may use it.
 
     Args:
-        config: as of `Broker`; `port` 0 lets the system choose one, and `http_port` None opens none.
+        config: see `Broker`; `port` 0 picks a free one, and `http_port` None opens none.
     """
 
     def __init__(self, config: BrokerConfig) -> None:
@@ -38,7 +38,7 @@ class BackgroundBroker:
 
     @property
     def address(self) -> str:
-        """What clients dial: `ip:port`. It stays the same when the broker is started again.
+        """The address for clients: `ip:port`. It stays the same when the broker is started again.
 
         Raises:
             RuntimeError: it has never been started.
@@ -49,7 +49,7 @@ class BackgroundBroker:
 
     @property
     def http_address(self) -> str | None:
-        """Where metrics and health are, `ip:port`; None if there is no HTTP listener."""
+        """The address of metrics and health, `ip:port`; None if there is no HTTP listener."""
         return self._http_address
 
     @property
@@ -59,15 +59,15 @@ class BackgroundBroker:
 
     @property
     def is_running(self) -> bool:
-        """Whether it has been started and neither stopped nor failed."""
+        """Whether it was started and has neither stopped nor failed."""
         return self._thread is not None and self._thread.is_alive()
 
     def start(self) -> None:
         """Start the broker and wait until it is ready.
 
         Raises:
-            RuntimeError: it runs already.
-            ReputError, OSError: it cannot start, for the reason that the error names; it may be tried again.
+            RuntimeError: it is already running, or not ready within a minute.
+            ReputError, OSError: it cannot start; it may be started again.
         """
         if self.is_running:
             raise RuntimeError("the broker runs already; stop it first")
@@ -84,17 +84,17 @@ class BackgroundBroker:
             raise RuntimeError(f"the broker was not ready within {_STARTS_WITHIN_S:g} s; see its log")
 
     def stop(self) -> None:
-        """Stop the broker in order and wait for it. Everything stored is on the disk then. Stopped already: nothing.
+        """Stop the broker and wait for it. Everything stored is then on disk. Idempotent.
 
         Raises:
-            Exception: what ended it before, if it did not end because of this.
+            Exception: the error that ended the broker before.
         """
         thread, self._thread = self._thread, None
         if thread is None:
             return
         token, broker = self._token, self._broker
         if token is not None and broker is not None and thread.is_alive():
-            with suppress(trio.RunFinishedError):  # it may end in this moment
+            with suppress(trio.RunFinishedError):  # it may end at this moment
                 token.run_sync_soon(broker.stop)
         thread.join()
         self._token = self._broker = None
@@ -129,7 +129,7 @@ class BackgroundBroker:
 
 
 def _alone(error: BaseException) -> BaseException:
-    """Return the one error that groups are wrapped around, or the group if there are several."""
+    """Return the only error in nested groups, or the group if there are several."""
     while isinstance(error, BaseExceptionGroup) and len(error.exceptions) == 1:
         error = error.exceptions[0]
     return error

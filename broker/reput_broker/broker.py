@@ -1,8 +1,9 @@
-"""A broker in this process: in which order it starts, and in which order it stops. `compose` has what it consists of.
+"""A broker in this process: the order in which it starts and stops. `compose` has its parts.
 
-Start: sockets bound, HTTP open (alive, not ready), store locked and recovered, tables read, services, listeners, ready.
-Stop: not ready, no new connections, held pulls answered, running requests finished, connections closed, everything
-flushed, tables saved, store closed.
+Start: bind the sockets, open HTTP (alive, not ready), lock and recover the store, read the tables, start services and
+listeners, ready.
+Stop: not ready, close the listeners, answer held pulls, finish running requests, close connections, flush everything,
+save the tables, close the store.
 """
 
 from __future__ import annotations
@@ -44,12 +45,12 @@ _BUSY_LOOK_S = 0.02
 
 
 class Broker:
-    """A broker in this process: an async context manager that is ready inside its block and drained after it.
+    """A broker in this process: an async context manager, ready inside its block and drained after it.
 
     Args:
-        config: what it does; the object is kept, and options marked live are read from it while it runs.
+        config: the object is kept, and live options are read from it while the broker runs.
         embedded: inside a program or a test. HTTP and the name port are then off unless the configuration names them.
-        surroundings: the time and the disk that it goes by; a test may give it others than the machine's.
+        surroundings: clocks and disks; tests may replace the real ones.
 
     Runs under trio. In a program that has not configured structlog, its warnings go to stderr.
 
@@ -80,16 +81,16 @@ class Broker:
         self._storage: Storage | None = None
         self._parts: BrokerParts | None = None
 
-    # What a user of the broker sees
+    # For users of the broker
 
     @property
     def address(self) -> str:
-        """What clients dial: `ip:port`, with the real port where the configuration says 0."""
+        """The address for clients: `ip:port`, with the real port if the configuration has 0."""
         return f"{self._address[0]}:{self._address[1]}"
 
     @property
     def http_address(self) -> str | None:
-        """Where metrics and health are, `ip:port`; None if there is no HTTP listener."""
+        """The address of metrics and health, `ip:port`; None if there is no HTTP listener."""
         return None if self._http_address is None else f"{self._http_address[0]}:{self._http_address[1]}"
 
     @property
@@ -103,11 +104,11 @@ class Broker:
         return self._storage
 
     def stop(self) -> None:
-        """Ask the broker to stop; whoever waits in `stopped` goes on."""
+        """Ask the broker to stop; `stopped` returns."""
         self._stop_wanted.set()
 
     async def stopped(self) -> None:
-        """Wait until somebody has called `stop`."""
+        """Wait until `stop` was called."""
         await self._stop_wanted.wait()
 
     async def __aenter__(self) -> Broker:
@@ -185,7 +186,7 @@ class Broker:
                 await self._close()
 
     async def _complete_batches(self, sink: SinkParts) -> None:
-        """Complete what a sink had begun to publish, before anybody is served, unless the broker is to stop first."""
+        """Complete the batches of sinks that were being published, before serving. `stop` ends this early."""
         async with trio.open_nursery() as nursery:
 
             async def give_up() -> None:
@@ -278,7 +279,8 @@ class Broker:
         if not self.config.allow_insecure:
             return
         log.warning(
-            "listening_without_authentication", hint="anyone who can connect may read and write everything"
+            "listening_without_authentication",
+            hint="any client that can connect may read and write everything",
         )
 
     async def _drain(self, parts: BrokerParts) -> None:

@@ -1,12 +1,12 @@
-"""Hold pulls that found nothing until there is something (RocketMQ: PullRequestHoldService).
+"""Holding pulls that found nothing until there is something (RocketMQ: PullRequestHoldService).
 
-A held pull leaves when a message arrives that its filter lets through, when its time is up, when an administrator's
-change concerns it, when the broker stops, or when its connection is gone. It is then run once more, and answered
-whatever comes out: a few at once, the others in turns with everything else that the broker does.
+A held pull is released when a message arrives that matches its filter, when its time is up, when an administrator
+changes something that concerns it, when the broker stops, or when its connection ends. It then runs once more and is
+answered with the result: a few pulls immediately, the others in batches between which other tasks run.
 
-How many pulls are held is bounded by the memory that they take, for each client and for all. One beyond that is refused
-as BUSY, after which clients wait for a second or more before they pull again; a wrong "nothing found" would have
-RocketMQ's clients pull again at once. A client that holds less than its share of all is never refused.
+The memory of held pulls is limited, for each client and in total. A pull beyond the limit is refused as BUSY, after
+which clients wait for a second or more; after a wrong "nothing found" RocketMQ's clients would pull again immediately.
+A client that holds less than its share is never refused because of the total.
 """
 
 from __future__ import annotations
@@ -32,21 +32,21 @@ QueueKey = tuple[str, int]
 K = TypeVar("K")
 
 HELD_BYTES: Final = 2048
-"""About what a held pull takes besides its filter's text: its request, without what the answer does not need, the call
-that answers it, and its entries here."""
+"""Approximate memory of a held pull besides the text of its filter: the request without what the answer does not
+need, the call that answers it, and its entries here."""
 _TEXT_BYTES: Final = 16
-"""About what a compiled filter takes for each character of its text."""
+"""Approximate memory of a compiled filter per character of its text."""
 _TICKS_A_S: Final = 16
-"""Pulls whose time is up within the same part of a second leave together."""
+"""Pulls whose time is up within the same fraction of a second are released together."""
 _ANSWERED_A_TURN: Final = 8
-"""After so many pulls others have their turn: an answer may be some MiB."""
+"""Pulls after which other tasks run: an answer may be some MiB."""
 _PASSED_A_TURN: Final = 256
-"""Or after so many that have left already."""
+"""Likewise, pulls that were already released."""
 _LOOKED_AT_MAX: Final = 256
-"""Different filters of a queue, and messages for an expression, that are evaluated for messages that arrive. Beyond
-that the held pulls are run again and evaluate them."""
+"""Different filters of a queue, and messages per expression, that are evaluated for arriving messages. Beyond that
+the held pulls run again and evaluate them."""
 _EVALUATED_MAX: Final = 8192
-"""Parts of expressions that are evaluated for the messages of a queue that arrive together: about a millisecond."""
+"""Parts of expressions evaluated for messages of a queue that arrive together: about a millisecond."""
 
 
 @dataclass(slots=True, eq=False)
@@ -61,11 +61,11 @@ class HeldPull:
     tick: int
     """When its time is up."""
     resume: Callable[[], None]
-    """Run the pull again and answer."""
+    """Runs the pull again and answers."""
     abandon: Callable[[], None]
-    """Its client is gone."""
+    """Called if its client is gone."""
     size: int
-    """About how many bytes it takes."""
+    """Approximate bytes."""
     has_left: bool = False
 
 
@@ -78,7 +78,7 @@ class _Alike:
 
 
 class _HeldOf:
-    """What one client holds."""
+    """The held pulls of one client."""
 
     __slots__ = ("pulls", "size")
 
@@ -91,8 +91,8 @@ class PullRequestHoldService:
     """The held pulls. It is the store's MessageArrivingListener.
 
     Attributes:
-        is_stopping: the broker is about to stop, and no pull should be held any more.
-        held_bytes: about how much memory the held pulls take.
+        is_stopping: whether the broker is about to stop, so that no pull should be held.
+        held_bytes: approximate memory of the held pulls.
         count: how many pulls are held.
     """
 
@@ -121,9 +121,9 @@ class PullRequestHoldService:
         resume: Callable[[], None],
         abandon: Callable[[], None],
     ) -> None:
-        """Hold a pull for at most `wait_s` seconds, and never longer than `long_polling.max_wait`.
+        """Hold a pull for at most `wait_s` seconds, limited by `long_polling.max_wait`.
 
-        In the end either `resume` is called, or, if its client has gone, `abandon`.
+        In the end `resume` is called or, if the client has gone, `abandon`.
 
         Raises:
             Refusal: too many are held; neither will be called.
@@ -173,7 +173,7 @@ class PullRequestHoldService:
                 )
 
     def arriving(self, rows: QueueRows, batch: DispatchBatch) -> None:
-        """Note new messages; pulls that they are for run again at the next `answer_ready`."""
+        """Note new messages; matching pulls run again at the next `answer_ready`."""
         queue = (rows.topic, rows.queue_id)
         waiting = self._waiting.pop(queue, None)
         if waiting is None:
@@ -196,7 +196,7 @@ class PullRequestHoldService:
             self._waiting[queue] = kept
 
     def answer_ready(self) -> None:
-        """Run pulls again that messages have arrived for: some now, `run` the others."""
+        """Run released pulls again: some now, the rest in `run`."""
         answered = 0
         for _ in range(_PASSED_A_TURN):
             if not self._ready:
@@ -216,19 +216,19 @@ class PullRequestHoldService:
             self._more_ready.set()
 
     def drop_client(self, client: Client) -> None:
-        """Forget the pulls of a client that is gone."""
+        """Drop the pulls of a closed connection."""
         of_client = self._by_client.get(client)
         if of_client is not None:
             self._release(list(of_client.pulls))
 
     def release_all(self) -> None:
-        """Run every held pull again: the broker is about to stop."""
+        """Run every held pull again, because the broker is about to stop."""
         self.is_stopping = True
         clients = list(self._by_client.values())
         self._release(held for of_client in clients for held in list(of_client.pulls))
 
     def release_topic(self, topic: str) -> None:
-        """Run the held pulls of a topic again: it has been deleted."""
+        """Run the held pulls of a deleted topic again."""
         self._release(self._of_topic(topic, list(self._waiting)))
 
     def _of_topic(self, topic: str, queues: list[QueueKey]) -> Iterator[HeldPull | None]:
@@ -238,19 +238,19 @@ class PullRequestHoldService:
             yield None
 
     def release_group(self, group: str, queues: Iterable[QueueKey] | None = None) -> None:
-        """Run the held pulls of a group in some queues, or in all, again: it may not go on as it did."""
+        """Run the held pulls of a group in some queues, or in all, again: a check or an offset may have changed."""
         pulls = list(self._by_group.get(group, ()))
         wanted = None if queues is None else set(queues)
         self._release(held if wanted is None or held.queue in wanted else None for held in pulls)
 
     async def run(self) -> None:
-        """Let pulls go whose time is up, and those that have to leave in turns, until cancelled."""
+        """Release pulls whose time is up, and answer released ones, until cancelled."""
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._answer_rest)
             await self._expire()
 
     async def _expire(self) -> None:
-        """Let pulls go whose time is up. Parks while none is held."""
+        """Release pulls whose time is up. Waits for an event while none is held."""
         while True:
             self._earlier_tick = trio.Event()
             if not self._ticks:
@@ -269,7 +269,7 @@ class PullRequestHoldService:
             await trio.lowlevel.checkpoint()
 
     def _release(self, pulls: Iterable[HeldPull | None]) -> None:
-        """Have pulls leave, each at its turn. What is given must not change meanwhile."""
+        """Release pulls one after the other. The iterable must not change meanwhile."""
         self._ready.append(iter(pulls))
         self.answer_ready()
 
@@ -292,7 +292,7 @@ class PullRequestHoldService:
             held.resume()
 
     def _wait_no_longer(self, held: HeldPull) -> None:
-        """Take a pull out of those that wait. It is among them no more if messages for it have arrived."""
+        """Remove a pull from the waiting ones. It is no longer there if messages for it have arrived."""
         filters = self._waiting.get(held.queue, {})
         alike = filters.get(held.message_filter)
         if alike is None or held not in alike.pulls:
@@ -316,7 +316,7 @@ def _discard(table: dict[K, dict[HeldPull, None]], key: K, held: HeldPull) -> No
 
 
 class _Arrived:
-    """Messages that have come to a queue, and for which filters they may be. Looks at a bounded number of both."""
+    """Messages that arrived in a queue. Matches them with filters, a bounded number of both."""
 
     def __init__(self, rows: QueueRows, batch: DispatchBatch) -> None:
         self._rows = rows
@@ -325,7 +325,7 @@ class _Arrived:
         self._evaluated = 0
 
     def may_have_one_for(self, message_filter: MessageFilter | None) -> bool:
-        """Tell whether a filter lets any of the messages through, or may."""
+        """Tell whether a filter matches any of the messages, or may match."""
         if message_filter is None:
             return True
         if isinstance(message_filter, SqlFilter):
@@ -338,7 +338,7 @@ class _Arrived:
         rows = self._rows
         self._evaluated += len(rows.sizes) * sql_filter.parts
         if len(rows.sizes) > _LOOKED_AT_MAX or self._evaluated > _EVALUATED_MAX:
-            return True  # the pull itself looks, in bounds
+            return True  # the pull itself evaluates them, within its limits
         return any(
             properties is None or sql_filter.matches(properties)
             for properties in self._batch.properties(rows)

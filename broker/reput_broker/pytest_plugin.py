@@ -1,10 +1,10 @@
-"""Fixtures for tests of programs that use a broker. pytest finds them where Reput is installed.
+"""Fixtures for tests of programs that use a broker. pytest finds them if Reput is installed.
 
     def test_orders_are_sent(reput_broker):
         with Producer(reput_broker.address) as producer:
             producer.send(Message("orders", b"42"))
 
-This module is loaded by every pytest run of its environment, so it loads nothing before a test asks for it.
+Every pytest run of the environment loads this module, so it imports the broker only when a test needs it.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _SMALL_STORE = {
     "index_slots": 5_000,
     "index_entries": 20_000,
     "flush": "async",
-    # However full the developer's disk is.
+    # Also if the developer's disk is full.
     "disk_clean_forcibly_ratio": 1.0,
     "disk_warning_ratio": 1.0,
 }
@@ -32,8 +32,8 @@ _SMALL_STORE = {
 def reput_broker_config() -> dict[str, Any]:
     """Options of the test's brokers, as in the configuration file; override it to set some.
 
-    Sections are dictionaries: `{"store": {"flush": "sync"}}`. Without, the store has small files and does not wait for
-    the disk.
+    Sections are dictionaries: `{"store": {"flush": "sync"}}`. By default the store has small files and does not wait
+    for the disk.
     """
     return {}
 
@@ -42,10 +42,10 @@ def reput_broker_config() -> dict[str, Any]:
 def new_reput_broker(
     tmp_path_factory: pytest.TempPathFactory, reput_broker_config: dict[str, Any]
 ) -> Iterator[Callable[..., BackgroundBroker]]:
-    """A function that starts one more broker, on a free port and in a temporary directory, and returns it.
+    """A function that starts another broker, on a free port and in a temporary directory, and returns it.
 
-    Its arguments are options, on top of `reput_broker_config`; `data_dir=` gives it the directory of another one that
-    has been stopped. At the end of the test all are stopped.
+    Its arguments are options that override `reput_broker_config`; `data_dir=` sets the directory, for example that of a
+    stopped broker. At the end of the test all are stopped.
     """
     from reput_broker.background import BackgroundBroker
     from reput_broker.config.model import BrokerConfig
@@ -69,9 +69,9 @@ def new_reput_broker(
 
 @pytest.fixture
 def reput_broker(new_reput_broker: Callable[..., BackgroundBroker]) -> BackgroundBroker:
-    """A real broker, on a free port and in a temporary directory, for one test. `address` is what clients dial.
+    """A real broker, on a free port and in a temporary directory, for one test. `address` is for clients.
 
-    It runs in a thread: tests may use the blocking client, or the async one under trio or asyncio. `stop()` and
-    `start()` show what happens without it; it keeps port and messages.
+    It runs in a thread: tests may use the synchronous client, or the async one under trio or asyncio. It keeps its port
+    and messages over `stop()` and `start()`.
     """
     return new_reput_broker()

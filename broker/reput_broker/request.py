@@ -1,14 +1,13 @@
-"""What a processor sees of the wire: a request, its client, and the four ways to answer.
+"""A request as its processor sees it: the request, its client, and four ways to answer.
 
 A processor is `handle(request)` and returns
 
 - a `Response`: it is written together with the other answers of the same read;
-- a `Put`: it is appended to the log together with those next to it in the same read, and answered after that;
+- a `Put`: it is appended to the log together with adjacent puts of the same read, and answered afterwards;
 - None: it is answered later through `Request.reply` (after a sync, when a message arrives), or not at all (oneway);
-- a coroutine that leads to one of these: the connection runs it to its end before it looks at its next frame, which
-  keeps puts in order.
+- a coroutine that ends with one of these: the connection awaits it before its next frame, which keeps puts in order.
 
-It raises `Refusal` to say no. Nothing here makes a task per request.
+It raises `Refusal` to refuse. No task is created per request.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ _NO_BODY: Final = memoryview(b"")
 
 
 class Response(Struct, gc=False):
-    """An answer. `ext` and `body` are as the command defines them; `body` may be several buffers in a row."""
+    """An answer. The command defines `ext` and `body`."""
 
     code: int = 0
     ext: dict[str, Value] = {}
@@ -42,13 +41,13 @@ class Response(Struct, gc=False):
     remark: str | None = None
 
     def header(self, opaque: int, header_type: int) -> Header:
-        """Return the header that answers request `opaque`, in words for who speaks `header_type`."""
+        """Return the header of the answer to request `opaque`, for a client that uses `header_type`."""
         version = PROTOCOL_VERSION if header_type == _MSGPACK else ROCKETMQ_VERSION
         return Header(self.code, opaque, RESPONSE_FLAG, self.remark, self.ext, _PYTHON, version)
 
 
 class Refusal(ReputError):
-    """The broker says no: why, in words with a remedy, and under which response code."""
+    """The broker refuses a request: the reason with a remedy, and the response code."""
 
     def __init__(
         self,
@@ -65,24 +64,24 @@ class Refusal(ReputError):
         self.ext = dict(ext or {})
 
     def response(self) -> Response:
-        """Return the answer that carries this refusal."""
+        """Return the answer with this refusal."""
         return Response(self.response_code, self.ext, remark=refusal_remark(self.error, self.text))
 
 
 class ClientGone(ReputError):
-    """A client cannot be asked: its connection has ended, or ended before it answered."""
+    """The connection of a client has ended, before or after it received a request."""
 
 
 class ClientSilent(ReputError):
-    """A client did not answer in time. It may have done what it was asked to."""
+    """A client did not answer in time. It may have executed the request."""
 
 
 class ClientBusy(ReputError):
-    """A client owes so many answers already that it is asked nothing more. It was sent nothing."""
+    """Too many requests to a client are open. This one was not sent."""
 
 
 class ClientAnswer(Struct):
-    """What a client answered to a request of ours."""
+    """A client's answer to a request of the broker."""
 
     code: int
     remark: str | None
@@ -91,78 +90,79 @@ class ClientAnswer(Struct):
 
 
 class Client(Protocol):
-    """The connection that a request came on."""
+    """The connection of a request."""
 
     peer: str
-    """The far end, `ip:port`, as logs and administrators see it."""
+    """The remote end, `ip:port`, for logs and administrators."""
     header_type: int
-    """What the peer last wrote its headers in, and what it is written to in."""
+    """The header type of its last frame, in which it is answered."""
     born_host: bytes
-    """The peer as records hold it: 4 address bytes, 4 bytes of port."""
+    """The peer as records have it: 4 address bytes, 4 bytes of port."""
     dialled_address: str
     """The local end of the connection, `ip:port`: what the peer dialled."""
 
     @property
     def is_closed(self) -> bool:
-        """Whether nothing can be answered any more."""
+        """Whether no answer can be sent any more."""
 
     @property
     def share(self) -> int:
-        """Bytes of answers that the client may leave waiting now; an answer of unknown size keeps within it."""
+        """Bytes of answers that the client may leave unread now; an answer of variable size stays within it."""
 
     @property
     def is_crowded(self) -> bool:
-        """Whether more answers wait for the client than its share."""
+        """Whether more answers are unread than its share."""
 
     async def drained(self) -> None:
-        """Wait until the client has taken all its answers, or is gone."""
+        """Wait until the client has read all its answers, or is gone."""
 
     def answer(self, request: Request, response: Response) -> None:
-        """Queue an answer; it leaves with the next `flush`."""
+        """Queue an answer for the next `flush`."""
 
     def flush(self) -> None:
         """Write what is queued."""
 
     def spawn(self, work: Callable[..., Awaitable[Any]], *arguments: Any) -> None:
-        """Run something beside the connection's requests; it ends with the connection."""
+        """Run a task next to the connection's requests; it ends with the connection."""
 
     def note_role(self, role: str) -> None:
-        """Note what the peer turned out to be: producer, consumer or admin."""
+        """Note the role of the peer: producer, consumer or admin."""
 
     def send_request(self, code: int, ext: Mapping[str, Value], body: bytes = b"") -> bool:
-        """Send a oneway request now; False if it was not sent, because the peer is gone or takes nothing."""
+        """Send a oneway request now; False if the peer is gone, or has not read earlier answers."""
 
     async def call(
         self, code: int, ext: Mapping[str, Value], body: bytes = b"", *, timeout_s: float
     ) -> ClientAnswer:
         """Send a request and wait for its answer, whatever its code.
 
-        Never call this from a coroutine that a handler returned: a peer that asks for itself is not read meanwhile.
+        Do not call this in a coroutine that a handler returned: a peer that makes a request about itself is not read
+        meanwhile.
 
         Raises:
             ClientGone, ClientSilent, ClientBusy: there is no answer.
         """
 
     def close(self, reason: str) -> None:
-        """End the connection at once."""
+        """End the connection immediately."""
 
 
 class Request(Struct, eq=False):
-    """One request as its processor gets it."""
+    """One request."""
 
     client: Client
     header_type: int
     header: Header
     body: memoryview
     received_at: float
-    """When the read that brought it returned, in seconds of the monotonic clock."""
+    """When the read with this request returned, in seconds of the monotonic clock."""
     traffic: RequestTraffic
-    """Where it is counted."""
+    """Its counters."""
     is_answered: bool = False
     is_held: bool = False
-    """Whether what it takes is counted by long polling."""
+    """Whether long polling counts its memory."""
     cost: int = 0
-    """About how many bytes it takes while it waits for its answer, without its body."""
+    """Approximate memory while it waits for its answer, without its body."""
 
     @property
     def ext(self) -> Mapping[str, Value]:
@@ -171,46 +171,46 @@ class Request(Struct, eq=False):
 
     @property
     def is_oneway(self) -> bool:
-        """Whether nobody waits for an answer."""
+        """Whether its client does not wait for an answer."""
         return bool(self.header.flag & ONEWAY_FLAG)
 
     @property
     def is_native(self) -> bool:
-        """Whether it came under our own header type, from the bundled client."""
+        """Whether it has Reput's own header type, from the bundled client."""
         return self.header_type == HeaderType.MSGPACK
 
     def note_held(self) -> None:
-        """Drop what the answer does not need; long polling holds the request and counts what it takes."""
+        """Drop what the answer does not need; long polling holds the request and counts its memory."""
         self.is_held = True
         self.header.ext, self.header.remark, self.body = _NO_EXT, None, _NO_BODY
 
     def wants_no_answer(self) -> None:
-        """Treat it as the oneway request that its sender means it to be, whatever its header says."""
+        """Treat it as oneway, whatever its header says."""
         self.header.flag |= ONEWAY_FLAG
 
     def reply(self, response: Response) -> None:
-        """Answer now, from wherever the answer became known."""
+        """Answer now, outside the handler."""
         self.client.answer(self, response)
         self.client.flush()
 
 
 class Put(Struct, eq=False):
-    """What a request has appended to the log, and how it is answered after that."""
+    """An append to the log, and how its request is answered afterwards."""
 
     request: Request
     size: int
-    """Bytes that are appended at most."""
+    """The maximal number of bytes appended."""
     work: Block | Callable[[], PutResult]
-    """What is appended, or something that decides that under the put lock, appends it and does not wait."""
+    """The block to append; or a function that runs under the put lock, decides, appends and does not wait."""
     answer: Callable[[PutResult], Response]
-    """Makes the answer if it was stored."""
+    """Returns the answer if it was stored."""
     topic: str
-    """Under which topic it is counted."""
+    """The topic under which it is counted."""
     ack: AckLevel
     kind: str = "normal"
-    """As what kind of message it is counted."""
+    """The kind of message as which it is counted."""
     outcome: PutResult | Response | Exception | None = None
-    """What became of it: at first the result of the append, then the answer; None if that waits for the disk."""
+    """First the result of the append, then the answer; None while that waits for the disk."""
 
 
 Outcome: TypeAlias = "Response | Put | None"

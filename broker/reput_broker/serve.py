@@ -1,7 +1,7 @@
-"""Run a broker until a signal ends it: the body of `reput serve`.
+"""Running a broker until a signal ends it, for `reput serve`.
 
-SIGTERM or SIGINT drains and ends with 0, a second one ends at once with 1. SIGHUP reads the
-configuration again, or ends a broker that has none to read: its terminal is gone.
+SIGTERM or SIGINT drains and exits with 0, a second one exits immediately with 1. SIGHUP reads the configuration again;
+without a configuration to read it ends the broker, because its terminal is closed.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def run_broker(
     reload: Callable[[], BrokerConfig] | None = None,
     on_ready: Callable[[Broker], None] | None = None,
 ) -> int:
-    """Run a broker in the foreground and return the exit code: 0 stopped in order, 1 failed, 7 damage found.
+    """Run a broker in the foreground and return the exit code: 0 stopped normally, 1 failed, 7 damage found.
 
     Args:
         reload: reads the configuration's sources again, for SIGHUP. Without it SIGHUP ends the broker.
@@ -63,9 +63,9 @@ def run_broker(
 
 
 def _fill_standard_descriptors() -> None:
-    """Open /dev/null where stdin, stdout or stderr is closed: files of the store would get their numbers.
+    """Open /dev/null for closed stdin, stdout and stderr.
 
-    What a library prints would then be written into the store.
+    Otherwise files of the store would get their numbers, and what a library prints would be written into the store.
     """
     for descriptor in range(3):
         try:
@@ -88,7 +88,7 @@ def _say_why(error: Exception) -> int:
 
 
 class _ToLog(logging.Handler):
-    """Libraries and warnings log here."""
+    """Passes the messages of libraries and warnings to the log."""
 
     def emit(self, record: logging.LogRecord) -> None:
         try:
@@ -99,7 +99,7 @@ class _ToLog(logging.Handler):
 
 
 def _log_what_python_prints() -> None:
-    """Send to the log what Python itself would print to stderr, where a print may fail, or wait for a reader."""
+    """Send to the log what Python prints to stderr otherwise, where a print may fail or block."""
     logging.basicConfig(handlers=[_ToLog()], level=logging.WARNING)
     logging.captureWarnings(capture=True)
 
@@ -119,12 +119,12 @@ async def _serve(
 ) -> None:
     heard = [signal.SIGTERM, signal.SIGINT]
     if reload is not None or signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
-        heard.append(signal.SIGHUP)  # `nohup` has it ignored: then a closed terminal ends nothing
+        heard.append(signal.SIGHUP)  # under `nohup` it is ignored, and a closed terminal ends nothing
     with trio.open_signal_receiver(*heard) as signals:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(_obey, signals, broker, reload)
             async with broker:
-                # What exists now stays; collecting it again and again would cost a tenth of the broker's time.
+                # Objects that exist now stay; collecting them repeatedly would cost a tenth of the broker's time.
                 gc.collect()
                 gc.freeze()
                 gc.set_threshold(_GC_THRESHOLD)
@@ -140,7 +140,7 @@ async def _obey(signals: object, broker: Broker, reload: Callable[[], BrokerConf
         if number == signal.SIGHUP and reload is not None:
             _reload(broker, reload)
         elif stopping and number == signal.SIGHUP:
-            continue  # the shell and the kernel both send one when a terminal is closed
+            continue  # the shell and the kernel each send one when a terminal is closed
         elif stopping:
             log.error("stopped_at_once", hint="a second signal came; the next start recovers the store")
             flush_log()
@@ -152,12 +152,16 @@ async def _obey(signals: object, broker: Broker, reload: Callable[[], BrokerConf
 
 
 def _reload(broker: Broker, load: Callable[[], BrokerConfig]) -> None:
-    with suppress(ConfigError):  # logged and counted by the reloader; nothing was changed
+    with suppress(ConfigError):  # logged and counted by the reloader; nothing changed
         ConfigReloader(broker.config, load, broker.sources).reload()
 
 
 class ConfigReloader:
-    """Reloads one broker's configuration and reports the result to the log and the metrics."""
+    """Reloads the configuration of a broker and reports the result to the log and the metrics.
+
+    Args:
+        load: reads the same sources again (see `config.loading.load_config`).
+    """
 
     def __init__(
         self,
@@ -166,17 +170,16 @@ class ConfigReloader:
         sources: MetricsSources,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        """Keep `load`, which reads the same sources again (see `config.loading.load_config`)."""
         self._config = config
         self._load = load
         self._sources = sources
         self._clock = clock
 
     def reload(self) -> list[ConfigChange]:
-        """Read the sources again and apply what is live; return every difference.
+        """Read the sources again and apply live options; return every difference.
 
         Raises:
-            ConfigError: the sources have mistakes; nothing changed. Logged and counted already.
+            ConfigError: the sources have mistakes; nothing changed. Already logged and counted.
         """
         level_before = self._config.log.level
         try:
@@ -209,7 +212,7 @@ def _leaves(error: BaseException) -> list[BaseException]:
 
 
 def write_address(path: Path, broker: Broker) -> None:
-    """Write the broker's address to a file that appears whole, for programs that wait for it."""
+    """Write the broker's address to a file, atomically, for programs that wait for it."""
     fresh = path.with_name(f"{path.name}.new")
     fresh.write_text(f"{broker.address}\n")
     fresh.replace(path)

@@ -1,4 +1,4 @@
-"""What a broker asks the machine for, in one value, so that a test can give it another time and another disk."""
+"""The clocks and disks that a broker uses, in one value, so that tests can replace them."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ def _local_hour() -> int:
 
 @dataclass(frozen=True, slots=True)
 class Surroundings:
-    """Clocks and disks, real ones unless others are given. Called from the event loop and from worker threads."""
+    """Clocks and disks. Called from the event loop and from worker threads."""
 
     clock_ms: Callable[[], int] = _clock_ms
     """Milliseconds since the epoch: store times, ages of files, versions of tables."""
     monotonic_ms: Callable[[], int] = _monotonic_ms
     """Milliseconds for the intervals of retention."""
     local_hour: Callable[[], int] = _local_hour
-    """Hour of the day, 0 to 23, as `store.delete_when` means it."""
+    """Hour of the day, 0 to 23, for `store.delete_when`."""
     disk_usage: DiskUsage = disk_used_ratio
-    """The used part of the disk that holds a directory."""
+    """The used part of the disk of a directory."""

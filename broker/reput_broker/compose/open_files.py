@@ -1,4 +1,4 @@
-"""How many files this process may have open, and their shares: connections, queue, log and index files, HTTP."""
+"""The limit of open files of this process, and its shares: connections, queue, log and index files, HTTP."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from reput_broker.server.http_server import CONNECTIONS_MAX
 log = structlog.get_logger(__name__)
 
 _QUEUE_FILES = 512
-_MAPPED_FILES = 512  # of the log and of the index, half and half; each takes two descriptors
+_MAPPED_FILES = 512  # half of them of the log, half of the index; each uses two descriptors
 _OTHERS = 512
-_OTHERS_MIN = 64  # what is open without any client: files being written, tables, listeners, the loop's own
+_OTHERS_MIN = 64  # open without any client: files being written, tables, listeners, those of the event loop
 
 
 class OpenFiles(NamedTuple):
-    """The shares of what may be open. Together they stay below the limit, so that one never starves another."""
+    """The shares of open files. Together they are below the limit, so that none starves another."""
 
     limit: int
     connections: int
@@ -29,7 +29,7 @@ class OpenFiles(NamedTuple):
 
 
 def raise_limit() -> int:
-    """Use as many open files as the system lets this process have; return how many that are."""
+    """Raise the limit of open files to the maximum of this process; return it."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != hard:
         try:
@@ -51,7 +51,7 @@ def shares_of(limit: int) -> OpenFiles:
 
 
 def warn_if_few(files: OpenFiles, connections: int) -> None:
-    """Say at the start how many open files are needed, if there are not enough for so many connections."""
+    """Log how many open files are needed, if there are not enough for so many connections."""
     if files.connections < connections:
         log.warning(
             "open_files_few",
@@ -63,7 +63,7 @@ def warn_if_few(files: OpenFiles, connections: int) -> None:
 
 
 def _needed_for(connections: int) -> int:
-    """Return the least limit that leaves room for so many connections."""
+    """Return the least limit with room for so many connections."""
     limit = connections + _OTHERS_MIN
     while shares_of(limit).connections < connections:
         limit += connections - shares_of(limit).connections

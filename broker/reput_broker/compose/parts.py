@@ -1,4 +1,4 @@
-"""The services, request processors and listeners that a broker builds once its storage is open."""
+"""The services, request processors and listeners of a broker, built over its open storage."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ from reput_broker.surroundings import Surroundings
 
 
 class Part(Protocol):
-    """A part of the broker that does something without being asked."""
+    """A part of the broker with background tasks."""
 
     def tasks(self) -> tuple[Callable[[], Awaitable[None]], ...]:
         """Return the tasks that run as long as the broker does."""
@@ -164,12 +164,12 @@ class BrokerParts:
         )
 
     def _client_gone(self, client: Client) -> None:
-        """Forget a connection that has ended."""
+        """Forget a closed connection."""
         self._storage.hold.drop_client(client)
         self.groups.client_gone(client)
 
     def _handlers(self) -> dict[int, Handler]:
-        """Return what handles each request code."""
+        """Return the handlers by request code."""
         filter_check = FilterCheck(self._config.filters)
         processors: tuple[Processor, ...] = (
             *self._message_processors(filter_check),
@@ -183,7 +183,7 @@ class BrokerParts:
         return {code: handle for processor in processors for code, handle in processor.handlers().items()}
 
     def _message_processors(self, filter_check: FilterCheck) -> tuple[Processor, ...]:
-        """Return what puts, pulls and finds messages."""
+        """Return the processors that put, pull and find messages."""
         config, counters, storage, puts, groups = (
             self._config,
             self._counters,
@@ -235,7 +235,7 @@ class BrokerParts:
         )
 
     def _group_processors(self) -> tuple[Processor, ...]:
-        """Return what shows and changes consumer groups and their offsets."""
+        """Return the processors of consumer groups and their offsets."""
         config, storage, groups, access = self._config, self._storage, self.groups, self._group_access
         store, tables, clock_ms = storage.store, storage.tables, storage.clock_ms
         setting = OffsetSetting(
@@ -271,7 +271,7 @@ class BrokerParts:
         )
 
     def _broker_processors(self) -> tuple[Processor, ...]:
-        """Return what shows and changes topics, queues and the broker as a whole."""
+        """Return the processors of topics, queues and the broker as a whole."""
         config, storage, store = self._config, self._storage, self._storage.store
         topics = storage.tables.topics
         return (

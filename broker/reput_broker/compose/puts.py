@@ -1,4 +1,4 @@
-"""What happens between an append and its acknowledgement, put together: lock, appender, flush, commit and dispatch."""
+"""The services between an append and its acknowledgement: lock, appender, flush, commit and dispatch."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class PutParts:
     """The services of the log of one broker.
 
     Args:
-        hold: pulls that wait for messages, which are answered after each dispatch.
+        hold: pulls that wait for messages, answered after each dispatch.
         on_failure: called with the reason when nothing can be stored any more.
     """
 
@@ -55,14 +55,14 @@ class PutParts:
             store, self.lock, self.flush, self.reput, counters, self.commit, readers_see_unflushed=not is_sync
         )
         self.default_ack = AckLevel.FLUSHED if is_sync else AckLevel.PAGE_CACHE
-        """What requests that name no level wait for."""
+        """The ack level of requests that name none."""
         self.wrote = self.commit.wrote if self.commit else self.flush.wrote if is_sync else self.reput.wake
-        """Called after the broker has put something on its own account."""
-        # Under SYNC_FLUSH readers see what is flushed, and the flush has it dispatched; with a pool, the commit has.
+        """Called after the broker has appended messages of its own."""
+        # Under SYNC_FLUSH the flush dispatches, because readers see only what is flushed; with a pool, the commit does.
         self.put_by = _nothing if is_sync or self.commit else self.reput.put_by
 
     def tasks(self) -> tuple[Callable[[], Awaitable[None]], ...]:
-        """Return the tasks that run as long as the broker does."""
+        """Return the background tasks."""
         return (
             *(() if self.commit is None else (self.commit.run,)),
             self.reput.run,
@@ -77,11 +77,11 @@ class PutParts:
         )
 
     def _after_commit(self) -> None:
-        """Something has been committed: it may be read, unless that waits for its sync, which is asked for."""
+        """After a commit: dispatch it, unless readers wait for its sync; request the sync."""
         if self._serves_unflushed:
             self.reput.catch_up()
         self.flush.committed()
 
 
 def _nothing(_: object) -> None:
-    """Nothing is to be done."""
+    """Do nothing."""

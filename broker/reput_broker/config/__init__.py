@@ -1,1 +1,5 @@
-"""The broker's configuration: its options, where they are read from, and how they are shown."""
+"""The configuration. `model` has `BrokerConfig`, whose sections are in `sections` and value types in `units`.
+
+`loading` reads a TOML file, the `environment` and flags, and applies a reload. `description` lists options as people
+read them; `errors` reports every mistake at once.
+"""

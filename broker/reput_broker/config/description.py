@@ -1,4 +1,4 @@
-"""Options by their dotted key (`store.flush`), and as people read them: value, origin, unit, live or not, meaning."""
+"""Options by their dotted key (`store.flush`), as people read them: value, origin, unit, live or not, meaning."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def is_live(field: FieldInfo) -> bool:
 
 
 def written(field: FieldInfo, value: Any) -> str:
-    """Write a value as it stands in a TOML file, durations and sizes with their unit."""
+    """Return a value as in a TOML file, durations and sizes with their unit."""
     if value is None:
         return '""'
     if is_duration(field):
@@ -70,13 +70,13 @@ def written(field: FieldInfo, value: Any) -> str:
 
 
 def digest(config: BrokerConfig) -> str:
-    """Return 12 hex digits that are equal for equal configurations, wherever their values came from."""
+    """Return 12 hex digits that are the same for equal configurations, whatever the origin of their values."""
     text = "\n".join(f"{row.key}={row.value}" for row in describe(config))
     return hashlib.sha256(text.encode()).hexdigest()[:12]
 
 
 def option_fields(model: type[BaseModel], prefix: str = "") -> dict[str, FieldInfo]:
-    """Return every option of `model` and of its sections, by dotted key, in the order of declaration."""
+    """Return every option of `model` and its sections, by dotted key, in the order of declaration."""
     fields: dict[str, FieldInfo] = {}
     for name, field in model.model_fields.items():
         if isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel):
@@ -87,7 +87,7 @@ def option_fields(model: type[BaseModel], prefix: str = "") -> dict[str, FieldIn
 
 
 def flatten(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Return nested values by dotted key; a section that is empty or no mapping stays as it is."""
+    """Return nested values by dotted key; an empty section, or a value that is not a mapping, stays as it is."""
     flat: dict[str, Any] = {}
     for name, value in values.items():
         if isinstance(value, Mapping) and value:
@@ -98,7 +98,7 @@ def flatten(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 
 
 def nest(flat: Mapping[str, Any]) -> dict[str, Any]:
-    """Undo `flatten`. Of two keys of which one is a section's own name, the section's members win."""
+    """Undo `flatten`. If a key is also the name of a section, the members of the section win."""
     nested: dict[str, Any] = {}
     for key, value in sorted(flat.items(), key=lambda item: item[0].count(".")):
         *sections, name = key.split(".")

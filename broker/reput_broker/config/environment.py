@@ -1,4 +1,4 @@
-"""Which environment variables with the project's prefix there are, besides those of the options."""
+"""Environment variables with the prefix of the project, besides those of the options."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ FILE_SUFFIX: Final = "_FILE"
 """The variable of an option with this suffix names a file that holds the value."""
 
 OTHER_VARIABLES: Final = {
-    "REPUT_SERVER": "the broker that the commands talk to",
+    "REPUT_SERVER": "the broker that the commands connect to",
     "REPUT_OFFSETS_DIR": "where a client that broadcasts keeps its offsets",
     "REPUT_BUILD_COMMIT": "the label `commit` of reput_build_info, set when an image is built",
 }
@@ -26,7 +26,7 @@ _SERVICE_ADDRESS = re.compile(r"(tcp|udp|sctp)://")
 def is_service_link(name: str, value: str) -> bool:
     """Tell whether Kubernetes has set a variable, as it does in every container for a service named `reput...`.
 
-    Of a service named `reput` the variable REPUT_PORT has the name of an option, and holds an address.
+    For a service named `reput`, the variable REPUT_PORT has the name of an option and holds an address.
     """
     return bool(_SERVICE_NAME.fullmatch(name)) or (
         name.endswith("PORT") and bool(_SERVICE_ADDRESS.match(value))
@@ -34,7 +34,7 @@ def is_service_link(name: str, value: str) -> bool:
 
 
 def own_variables(environ: Mapping[str, str]) -> dict[str, str]:
-    """Return the variables with the project's prefix, without those of Kubernetes."""
+    """Return the variables with the prefix of the project, without those of Kubernetes."""
     return {
         name: value
         for name, value in sorted(environ.items())
@@ -43,11 +43,11 @@ def own_variables(environ: Mapping[str, str]) -> dict[str, str]:
 
 
 def unknown_variables(environ: Mapping[str, str], of_options: Collection[str]) -> dict[str, str | None]:
-    """Return the variables with the project's prefix that nothing reads, each with the known one it resembles.
+    """Return the variables with the prefix that are not used, each with the known one it resembles.
 
     Args:
         environ: the environment.
-        of_options: the variables that options have.
+        of_options: the variables of options.
     """
     known = {name.removeprefix(PREFIX): name for name in (*of_options, *OTHER_VARIABLES)}
     unknown = {}

@@ -1,4 +1,4 @@
-"""What is wrong with a configuration: every mistake at once, each with its key, its origin and the remedy."""
+"""Mistakes in a configuration: all of them at once, each with its key, origin and remedy."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class ConfigProblem:
-    """One mistake: which key, where its value came from, and what is wrong with it."""
+    """One mistake: its key, the origin of the value, and what is wrong."""
 
     key: str
     origin: str
-    """A file's name, an environment variable's name, a flag, or `code`."""
+    """A file name, an environment variable, a flag, or `code`."""
     problem: str
     nearest: str | None = None
     """The valid key that an unknown key resembles most."""
@@ -57,7 +57,7 @@ def nearest_key(key: str, valid: Iterable[str]) -> str | None:
 def problems_of(
     error: ValidationError, origins: Mapping[str, str], valid: Iterable[str]
 ) -> list[ConfigProblem]:
-    """Translate what pydantic found into problems; a key without an entry in `origins` came from code."""
+    """Translate pydantic's errors into problems; a key without an entry in `origins` came from code."""
     keys = list(valid)
     names = keys + sorted({key.rpartition(".")[0] for key in keys if "." in key})
     problems = []
@@ -76,7 +76,7 @@ def problems_of(
 
 
 def _origin_of(key: str, origins: Mapping[str, str]) -> str:
-    # A section given as something else than a table has no entry of its own, but its members may have.
+    # A section that is not a table has no entry of its own, but its members may have.
     below = (origin for name, origin in origins.items() if name.startswith(key + "."))
     return origins.get(key) or next(below, "code")
 

@@ -1,10 +1,9 @@
-"""Read the configuration, at start and again for a reload: built-in default < TOML file < environment < flag.
+"""Reading the configuration, at the start and for a reload: built-in default < TOML file < environment < flag.
 
     REPUT_STORE__FLUSH_INTERVAL=200ms         store.flush_interval
     REPUT_ADVERTISE_FILE=/run/secrets/addr    advertise, read from that file
 
-Every value is remembered with where it came from, so that a mistake can be reported as "limits.conections
-(from broker.toml)".
+Every value has an origin, so that a mistake is reported as "limits.conections (from broker.toml)".
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ _PLAIN_NUMBER = re.compile(r"[0-9]+(\.[0-9]+)?")
 
 @dataclass(slots=True)
 class _Gathered:
-    """Values by dotted key as the sources are laid over each other, and what is wrong with them so far."""
+    """Values by dotted key, later sources over earlier ones, and the mistakes so far."""
 
     values: dict[str, Any] = field(default_factory=dict)
     origins: dict[str, str] = field(default_factory=dict)
@@ -54,9 +53,9 @@ def load_config(
     """Return the configuration that the sources give together.
 
     Args:
-        path: a TOML file, or None for none.
+        path: a TOML file, or None.
         environ: the environment; None reads nothing from it.
-        overrides: values of flags by dotted key (`{"store.flush": "async"}`); None values were not given.
+        overrides: values of flags by dotted key (`{"store.flush": "async"}`); None for flags that were not given.
 
     Raises:
         ConfigError: it lists every mistake of every source, each with key, origin, problem and nearest key.
@@ -83,7 +82,7 @@ def load_config(
 
 
 class ConfigChange(NamedTuple):
-    """One option that the sources now give another value; values as in a configuration file."""
+    """An option with a new value in the sources; values as in a configuration file."""
 
     key: str
     before: str
@@ -103,7 +102,7 @@ def apply_live(config: BrokerConfig, new: BrokerConfig) -> list[ConfigChange]:
         changes.append(ConfigChange(key, written(option, before), written(option, after), live))
         if live:
             section, _, name = key.rpartition(".")
-            # The models are frozen for all other code; both values have passed the same checks.
+            # The models are frozen for all other code; both values passed the same checks.
             vars(option_value(config, section) if section else config)[name] = after
     config.note_origins(
         {
@@ -182,7 +181,7 @@ def _read_value(path: Path) -> str:
 
 
 def _from_text(option: FieldInfo, text: str) -> object:
-    """Read a number or a truth value from `text`; a text that is none is left for the validation to name."""
+    """Read a number or a truth value from `text`; validation reports an invalid one."""
     if is_size(option) or is_duration(option):
         return text
     if option.annotation in (int, int | str):

@@ -1,12 +1,12 @@
 """`BrokerConfig`: the whole configuration, and the checks that concern several options.
 
-The options at the top level are declared here, the others in `sections.py`; `conf/broker.toml` and the error messages
-follow these two. `load_config` in `loading.py` reads a file, the environment and flags; code builds it directly:
+The top-level options are declared here, the others in `sections.py`; `conf/broker.toml` and the error messages follow
+both. `load_config` in `loading.py` reads a file, the environment and flags; code builds a configuration directly:
 
     BrokerConfig(data_dir=path, port=0, store={"flush": "async", "commit_log_file_size": "16MiB"})
 
-A configuration does not change, with one exception: a reload sets options marked live on the object that every part
-of the broker holds. A part that follows a live option therefore reads it when it is needed, and keeps no copy of it.
+A configuration is constant, with one exception: a reload sets live options on the object that every part of the broker
+holds. Code that uses a live option reads it each time and keeps no copy.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ DEFAULT_NAME_PORT = 9876
 DEFAULT_HTTP_PORT = 10913
 
 FRAME_OVERHEAD_BYTES = 65_536
-"""Room for what travels with a body: 32 KiB of properties, the topic, the fields of record and header."""
+"""Room for the rest of a frame: 32 KiB of properties, the topic, the fields of record and header."""
 _EVERY_ADDRESS = ("0.0.0.0", "::", "[::]")
 
 
@@ -65,22 +65,22 @@ def _empty_to_none(value: object) -> object:
 
 
 class BrokerConfig(Section):
-    """The whole configuration; constructing it raises ConfigError with every mistake at once."""
+    """The whole configuration; the constructor raises ConfigError with all mistakes at once."""
 
     data_dir: DataPath = option(Path("reput-data"), "the store directory; one broker at a time uses it")
     allow_insecure: bool = option(
         False,
-        "permit listening beyond loopback without authentication; anyone who can connect may do anything",
+        "permit listening beyond loopback without authentication; any client that can connect may do anything",
     )
     host: str = option("127.0.0.1", "address that the broker's ports listen on")
     port: Port = option(DEFAULT_PORT, "port for clients; 0 picks a free one")
     name_port: PortChoice = option(
-        "auto", "the same under the name server's port; auto: 9876 beside port 10911, otherwise off"
+        "auto", "the same under the name server's port; auto: 9876 with port 10911, otherwise off"
     )
     http_host: str = option("127.0.0.1", "address that metrics, health and status are served on")
     http_port: PortChoice = option(
         "auto",
-        "port of metrics, health and status; auto: 10913 beside port 10911, otherwise a free one "
+        "port of metrics, health and status; auto: 10913 with port 10911, otherwise a free one "
         "(embedded: off)",
     )
     http_allowed_hosts: HostNames = option(
@@ -88,14 +88,14 @@ class BrokerConfig(Section):
         "further names that browsers may give in Host; addresses, names without a dot and advertise always pass",
     )
     advertise: Annotated[str | None, BeforeValidator(_empty_to_none)] = option(
-        None, 'host:port that routes name; "" names the address that the asking client dialled'
+        None, 'host:port that routes name; "" names the address that the client dialled'
     )
     cluster: str = option("DefaultCluster", "name of the cluster in routes")
     broker_name: str = option("broker-a", "name of this broker in routes")
     shutdown_grace: Duration = option(
         20.0, "time that running requests get at shutdown", live=True, ge=0.0, le=3600.0
     )
-    # Each configuration has sections of its own, for a reload sets their live options.
+    # Each configuration has its own sections, because a reload sets their live options.
     store: StoreConfig = Field(default_factory=StoreConfig)
     topics: TopicsConfig = Field(default_factory=TopicsConfig)
     limits: LimitsConfig = Field(default_factory=LimitsConfig)
@@ -157,7 +157,7 @@ class BrokerConfig(Section):
     @field_validator("cluster", "broker_name")
     @classmethod
     def _legal_name(cls, value: str) -> str:
-        # Both become topics of their own (RocketMQ: TopicConfigManager), so topic rules hold for them.
+        # Both are also names of topics (RocketMQ: TopicConfigManager), so topic rules apply.
         try:
             return check_topic(value)
         except InvalidName as error:
@@ -165,7 +165,7 @@ class BrokerConfig(Section):
 
     @property
     def origins(self) -> Mapping[str, str]:
-        """Where each option that is not at its default was set: a file, a variable, a flag, `code`."""
+        """The origin of each option that is not at its default: a file, a variable, a flag, `code`."""
         return self._origins
 
     @property
@@ -174,7 +174,7 @@ class BrokerConfig(Section):
         return self._path
 
     def note_origins(self, origins: Mapping[str, str], path: Path | None) -> None:
-        """Remember where the values came from; called once, by whoever gathered them."""
+        """Set the origins of the values."""
         self._origins.clear()
         self._origins.update(origins)
         self._path = path
@@ -195,7 +195,7 @@ class BrokerConfig(Section):
 
 
 def is_loopback(host: str) -> bool:
-    """Tell whether `host` can only be reached from this machine; a name other than localhost cannot be told."""
+    """Tell whether `host` is a loopback address or `localhost`; other names count as reachable."""
     if host == "localhost":
         return True
     try:
@@ -205,7 +205,7 @@ def is_loopback(host: str) -> bool:
 
 
 class _Place(NamedTuple):
-    """Where a listener is to be opened: by which option, at which address."""
+    """The address of a listener, and the option that sets it."""
 
     option: str
     host: str
@@ -213,13 +213,13 @@ class _Place(NamedTuple):
     is_auto: bool
 
     def collides_with(self, other: _Place) -> bool:
-        """Whether both cannot be open at once; port 0 is another one each time."""
+        """Tell whether both cannot be open at once; port 0 is a different port each time."""
         same_host = self.host == other.host or self.host in _EVERY_ADDRESS or other.host in _EVERY_ADDRESS
         return bool(self.port) and self.port == other.port and same_host
 
 
 def contradictions(config: BrokerConfig) -> list[ConfigProblem]:
-    """Return what cannot work together in a configuration whose options are right one by one."""
+    """Return the combinations of valid options that cannot work together."""
     return [*_shared_ports(config), *_messages_beyond_frames(config)]
 
 
@@ -248,13 +248,13 @@ def _places(config: BrokerConfig) -> list[_Place]:
 
 
 def _messages_beyond_frames(config: BrokerConfig) -> list[ConfigProblem]:
-    """A frame above the limit ends its connection, and the sender never learns why; so the limits must agree."""
+    """Check that the limits agree: a frame above its limit ends the connection before the sender learns why."""
     frame_size, body_size = config.limits.frame_size, config.store.message_size_max
     least = body_size + FRAME_OVERHEAD_BYTES
     if frame_size >= least:
         return []
     text = (
-        f"{format_size(frame_size)} are too little for a message of store.message_size_max "
+        f"{format_size(frame_size)} are too few for a message of store.message_size_max "
         f"({format_size(body_size)}) with its header and properties; raise it to {format_size(least)} or more, "
         "or lower store.message_size_max"
     )

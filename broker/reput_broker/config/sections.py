@@ -1,6 +1,6 @@
-"""The sections of the configuration, `[store]` to `[replies]`: name, default, range and unit of every option in them.
+"""The sections of the configuration, `[store]` to `[replies]`: name, default, range and unit of every option.
 
-Options that can change while the broker runs are marked live; the others take effect at the next start.
+Options marked live can change while the broker runs; the others take effect at the next start.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from reput_broker.config.units import Directories, Duration, HoursOfDay, Size
 from reput_broker.store.options import physical_memory_bytes
 
 LOCK_TIMEOUT_MIN_S: Final = 40.0
-"""Members renew their locks every 20 s and consume for 30 s after the last confirmation, RocketMQ's and our own alike
-(REBALANCE_LOCK_INTERVAL, REBALANCE_LOCK_MAX_LIVE_TIME). No other member may have the queue by then; the rest is
-margin."""
+"""Members renew their locks every 20 s and consume for 30 s after the last confirmation, in RocketMQ's clients
+(REBALANCE_LOCK_INTERVAL, REBALANCE_LOCK_MAX_LIVE_TIME) and the bundled one. No other member may lock the queue before;
+the rest is margin."""
 
 _MIB = 1 << 20
 _HOUR = 3600.0
@@ -24,13 +24,13 @@ _DAY = 86_400.0
 
 
 class Section(BaseModel):
-    """A table of options: unknown ones and values of other types are refused, and nothing changes it but a reload."""
+    """A table of options: unknown ones and values of other types are refused, and only a reload changes it."""
 
     model_config = ConfigDict(strict=True, extra="forbid", frozen=True, validate_default=False)
 
 
 def option(default: Any, description: str, *, live: bool = False, **limits: Any) -> Any:
-    """Declare an option; `live` says that a reload changes it while the broker runs."""
+    """Declare an option; `live` marks one that a reload changes while the broker runs."""
     return Field(default, description=description, json_schema_extra={"live": live}, **limits)
 
 
@@ -39,33 +39,33 @@ class StoreConfig(Section):
 
     flush: Literal["sync", "async"] = option(
         "sync",
-        "sync: consumers see only what is on disk, and a put waits for that unless it asks for less; "
-        "async: the log is synced by the clock, see flush_interval",
+        "sync: consumers see only what is on disk, and a put waits for that unless it requests less; "
+        "async: the log is synced at intervals, see flush_interval",
     )
     flush_interval: Duration = option(
         0.5,
-        "with flush = async, time between two looks whether the log should be synced",
+        "with flush = async, interval at which the log is checked for a sync",
         live=True,
         ge=0.001,
         le=600.0,
     )
     flush_least_pages: int = option(
         0,
-        "with flush = async, unsynced pages of 4 KiB that make such a look sync the log; 0: any byte does",
+        "with flush = async, unsynced pages of 4 KiB from which a check syncs the log; 0: any byte",
         live=True,
         ge=0,
         le=1 << 18,
     )
     flush_thorough_interval: Duration = option(
         10.0,
-        "with flush = async, time after which the log is synced however little there is",
+        "with flush = async, interval at which the log is synced however little there is",
         live=True,
         ge=0.001,
         le=600.0,
     )
     sync_timeout: Duration = option(
         5.0,
-        "how long a put may wait for its sync before the answer says that it was not reached",
+        "how long a put waits for its sync; after that, the answer reports that it was not reached",
         live=True,
         ge=0.01,
         le=600.0,
@@ -77,20 +77,21 @@ class StoreConfig(Section):
         le=1 << 31,
     )
     commit_log_dirs: Directories = option(
-        (), 'where files of the log lie, if not in data_dir/commitlog; a list, or "/disk1/log,/disk2/log"'
+        (),
+        'directories for files of the log, instead of data_dir/commitlog; a list, or "/disk1/log,/disk2/log"',
     )
     read_only_commit_log_dirs: Directories = option(
-        (), "where files of the log lie and no new ones are made", validate_default=True
+        (), "directories with files of the log in which no new ones are created", validate_default=True
     )
     warm_mapped_file: bool = option(
-        False, "fetch the pages of a file of the log, and lock them into memory, before the file is used"
+        False, "load the pages of a file of the log, and lock them into memory, before the file is used"
     )
     transient_store_pool_size: int = option(
         5, "with transient_store_pool, how many buffers of commit_log_file_size there are", ge=1, le=1024
     )
     transient_store_pool: bool = option(
         False,
-        "append to buffers in memory, which are committed to the files of the log beside everything else",
+        "append to buffers in memory, which a background task commits to the files of the log",
     )
     fast_fail_if_no_buffer: bool = option(
         False,
@@ -98,21 +99,21 @@ class StoreConfig(Section):
     )
     commit_interval: Duration = option(
         0.2,
-        "with transient_store_pool, time between two looks whether the log should be committed",
+        "with transient_store_pool, interval at which the log is checked for a commit",
         live=True,
         ge=0.001,
         le=600.0,
     )
     commit_least_pages: int = option(
         4,
-        "with transient_store_pool, uncommitted pages of 4 KiB that make such a look commit; 0: any byte does",
+        "with transient_store_pool, uncommitted pages of 4 KiB from which a check commits; 0: any byte",
         live=True,
         ge=0,
         le=1 << 18,
     )
     commit_thorough_interval: Duration = option(
         0.2,
-        "with transient_store_pool, time after which the log is committed however little there is",
+        "with transient_store_pool, interval at which the log is committed however little there is",
         live=True,
         ge=0.001,
         le=600.0,
@@ -120,7 +121,7 @@ class StoreConfig(Section):
     consume_queue_entries: int = option(
         300_000, "entries of 20 bytes in one file of a queue; fixed once a store exists", ge=1, le=100_000_000
     )
-    index: bool = option(True, "keep an index of message keys and unique ids, by which messages are found")
+    index: bool = option(True, "keep an index of message keys and unique ids, for queries")
     index_slots: int = option(
         5_000_000, "hash slots in one file of the key index; fixed once a store exists", ge=1, le=500_000_000
     )
@@ -134,7 +135,7 @@ class StoreConfig(Section):
     )
     consume_queue_ext: bool = option(
         False,
-        "keep extended entries beside the queues (consumequeue_ext), as RocketMQ's enableConsumeQueueExt does; "
+        "keep extended entries of the queues (consumequeue_ext), as RocketMQ's enableConsumeQueueExt does; "
         "cannot be turned off again for a store that has some",
     )
     consume_queue_ext_file_size: Size = option(
@@ -144,25 +145,25 @@ class StoreConfig(Section):
         le=(1 << 31) - 1,
     )
     consume_queue_flush_interval: Duration = option(
-        1.0, "time between two looks which queues should be synced", live=True, ge=0.01, le=600.0
+        1.0, "interval at which queues are checked for a sync", live=True, ge=0.01, le=600.0
     )
     consume_queue_flush_least_pages: int = option(
         0,
-        "unsynced pages of 4 KiB that make such a look sync a queue; 0: any entry does",
+        "unsynced pages of 4 KiB from which a check syncs a queue; 0: any entry",
         live=True,
         ge=0,
         le=1 << 18,
     )
     consume_queue_flush_thorough_interval: Duration = option(
         60.0,
-        "time after which every queue is synced however little there is, and the checkpoint written",
+        "interval at which every queue is synced however little there is, and the checkpoint written",
         live=True,
         ge=0.01,
         le=3600.0,
     )
     checkpoint_interval: Duration = option(
         1.0,
-        "time between two writes of the checkpoint that recovery starts from",
+        "interval at which the checkpoint is written, from which recovery starts",
         live=True,
         ge=0.01,
         le=600.0,
@@ -171,14 +172,14 @@ class StoreConfig(Section):
         72 * _HOUR, "how long a file of the log is kept after its last change", live=True, ge=1.0
     )
     delete_when: HoursOfDay = option(
-        "04", 'local hours in which files past their time are deleted, such as "04" or "04;16"', live=True
+        "04", 'local hours in which expired files are deleted, such as "04" or "04;16"', live=True
     )
     disk_max_used_ratio: float = option(
-        0.75, "above this use of the disk files past their time are deleted at any hour", live=True, ge=0.1, le=1.0
+        0.75, "above this use of the disk expired files are deleted at any hour", live=True, ge=0.1, le=1.0
     )  # fmt: skip
     disk_clean_forcibly_ratio: float = option(
         0.85,
-        "above this use of the disk the oldest files are deleted whatever their age; 1.0 is never",
+        "above this use of the disk the oldest files are deleted at any age; 1.0 is never",
         live=True,
         ge=0.1,
         le=1.0,
@@ -193,25 +194,25 @@ class StoreConfig(Section):
         validate_default=True,
     )
     clean_file_forcibly: bool = option(
-        True, "whether files may be deleted before their time because the disk is too full", live=True
+        True, "whether files may be deleted early because the disk is too full", live=True
     )
     delete_files_batch: int = option(
-        10, "most files of the log that are deleted in one round", live=True, ge=1, le=10_000
+        10, "maximal number of files of the log deleted in one round", live=True, ge=1, le=10_000
     )
     delete_files_interval: Duration = option(
         0.1, "pause after a deleted file of the log, or after a queue that lost files", live=True, ge=0.0, le=60.0
     )  # fmt: skip
     clean_interval: Duration = option(
-        10.0, "time between two looks for files to delete and at the use of the disk", live=True, ge=0.1, le=3600.0
+        10.0, "interval at which expired files and the use of the disk are checked", live=True, ge=0.1, le=3600.0
     )  # fmt: skip
     clean_delay: Duration = option(
-        60.0, "time from the start to the first of these looks", ge=0.0, le=86400.0
+        60.0, "time from the start to the first of these checks", ge=0.0, le=86400.0
     )
     destroy_forcibly_interval: Duration = option(
-        120.0, "how long readers of a file that is to be deleted are waited for", live=True, ge=0.0, le=86400.0
+        120.0, "how long deletion of a file waits for its readers", live=True, ge=0.0, le=86400.0
     )  # fmt: skip
     redelete_hanged_interval: Duration = option(
-        120.0, "time between two attempts to delete a file that somebody was reading", live=True, ge=0.1, le=86400.0
+        120.0, "time between two attempts to delete a file that was being read", live=True, ge=0.1, le=86400.0
     )  # fmt: skip
 
     @field_validator("read_only_commit_log_dirs")
@@ -219,7 +220,7 @@ class StoreConfig(Section):
     def _leaves_a_directory(cls, value: tuple[Path, ...], info: ValidationInfo) -> tuple[Path, ...]:
         named = info.data.get("commit_log_dirs")
         if named and not set(named) - set(value):
-            raise ValueError("it names all of store.commit_log_dirs, and new files must go somewhere")
+            raise ValueError("it names all of store.commit_log_dirs, and none is left for new files")
         return value
 
     @field_validator("transient_store_pool")
@@ -250,17 +251,17 @@ class StoreConfig(Section):
 
 
 class TopicsConfig(Section):
-    """How topics come into being."""
+    """How topics are created."""
 
     auto_create: bool = option(True, "create a topic when a message is first sent to it", live=True)
     auto_create_max: int = option(
-        10_000, "topics from which on none is created that way", live=True, ge=0, le=1_000_000
+        10_000, "number of topics at which no more are created that way", live=True, ge=0, le=1_000_000
     )
     default_queues: int = option(4, "queues of a topic created that way", live=True, ge=1, le=1024)
 
 
 class LimitsConfig(Section):
-    """What one client, and all of them together, may ask for."""
+    """Limits of one client, and of all of them together."""
 
     frame_size: Size = option(
         16 * _MIB, "the largest frame, its length field included", ge=65536, le=256 * _MIB
@@ -284,26 +285,28 @@ class LimitsConfig(Section):
         ge=_MIB,
     )
     idle_timeout: Duration = option(
-        120.0, "a connection silent for so long is closed", live=True, ge=1.0, le=86400.0
+        120.0, "time after which a silent connection is closed", live=True, ge=1.0, le=86400.0
     )
     slow_sender_timeout: Duration = option(
         30.0,
-        "a connection that sends an unfinished frame slower than 16 KiB a second for so long is closed",
+        "time after which a connection that sends a frame slower than 16 KiB a second is closed",
         live=True,
         ge=0.1,
         le=3600.0,
     )
     slow_reader_timeout: Duration = option(
         30.0,
-        "a connection that takes its answers slower than 16 KiB a second for so long is closed",
+        "time after which a connection that reads its answers slower than 16 KiB a second is closed",
         live=True,
         ge=0.1,
         le=3600.0,
     )
     pull_bytes: Size = option(
-        4 * _MIB, "bytes of messages in one pull's answer", live=True, ge=1024, le=15 * _MIB
+        4 * _MIB, "maximal bytes of messages in the answer to a pull", live=True, ge=1024, le=15 * _MIB
     )
-    pull_messages: int = option(4096, "messages in one pull's answer", live=True, ge=1, le=1_000_000)
+    pull_messages: int = option(
+        4096, "maximal messages in the answer to a pull", live=True, ge=1, le=1_000_000
+    )
 
     @field_validator("header_size", "pull_bytes")
     @classmethod
@@ -334,20 +337,20 @@ class MetricsConfig(Section):
         le=1_000_000,
     )
     refresh_interval: Duration = option(
-        15.0, "time between two looks at the disk (sizes, free space)", live=True, ge=1.0, le=3600.0
+        15.0, "interval at which sizes and free space of the disk are looked up", live=True, ge=1.0, le=3600.0
     )
 
 
 class OffsetsConfig(Section):
-    """Consumer groups' progress."""
+    """Offsets of consumer groups."""
 
     flush_interval: Duration = option(
-        5.0, "time between two writes of consumerOffset.json; commits in between are in its journal", live=True,
+        5.0, "interval at which consumerOffset.json is written; its journal has the commits in between", live=True,
         ge=0.1, le=3600.0,
     )  # fmt: skip
     journal_size_max: Size = option(
         8 * _MIB,
-        "a journal grown to this size has the file written early",
+        "size of the journal at which the file is written early",
         live=True,
         ge=4096,
         le=1024 * _MIB,
@@ -358,11 +361,11 @@ class LongPollingConfig(Section):
     """Pulls that wait for messages."""
 
     max_wait: Duration = option(
-        25.0, "the longest time a pull is parked, whatever it asks for", live=True, ge=0.1, le=600.0
+        25.0, "the longest time for which a pull is held, whatever it requests", live=True, ge=0.1, le=600.0
     )
     client_memory_max: Size = option(
         8 * _MIB,
-        "memory for the held pulls of one client: some 2 KiB for each, and its filter",
+        "memory for the held pulls of one client: about 2 KiB for each, and its filter",
         live=True,
         ge=65536,
         le=1 << 36,
@@ -373,11 +376,11 @@ class LongPollingConfig(Section):
 
 
 class DedupConfig(Section):
-    """Puts that may come twice, from producers that ask for deduplication."""
+    """Deduplication of puts, for producers that request it."""
 
     window: Duration = option(
         600.0,
-        "how long after a message was stored one with the same unique id is known as the same",
+        "how long after a message was stored another one with its unique id counts as a duplicate",
         live=True,
         ge=1.0,
         le=30 * 86400.0,
@@ -385,34 +388,34 @@ class DedupConfig(Section):
 
 
 class GroupsConfig(Section):
-    """Consumer groups: who is a member, who holds which queue."""
+    """Consumer groups: their members and the locks of queues."""
 
     auto_create: bool = option(
-        True, "create a group when a client first says that it is a member, or pulls for it", live=True
+        True, "create a group at the first heartbeat of a member, or the first pull for it", live=True
     )
     auto_create_max: int = option(
-        10_000, "groups from which on none is created that way", live=True, ge=0, le=1_000_000
+        10_000, "number of groups at which no more are created that way", live=True, ge=0, le=1_000_000
     )
     groups_max: int = option(
-        10_000, "most groups in all, whichever request creates them", live=True, ge=1, le=1_000_000
+        10_000, "maximal number of groups, whichever request creates them", live=True, ge=1, le=1_000_000
     )
     heartbeat_timeout: Duration = option(
         120.0,
-        "a member that has sent no heartbeat for so long is none any more",
+        "time after which a member without a heartbeat is removed",
         live=True,
         ge=1.0,
         le=86400.0,
     )
     notify_interval: Duration = option(
         0.1,
-        "shortest time between two notifications of one group's members that the group has changed",
+        "shortest time between two notifications of a group's members that the group has changed",
         live=True,
         ge=0.0,
         le=10.0,
     )
     client_memory_max: Size = option(
         512 << 10,
-        "memory for the groups and subscriptions of one client: some 512 bytes for each, and their texts",
+        "memory for the groups and subscriptions of one client: about 512 bytes for each, and their texts",
         live=True,
         ge=8192,
         le=1 << 30,
@@ -422,40 +425,42 @@ class GroupsConfig(Section):
     )
     lock_timeout: Duration = option(
         60.0,
-        "a queue's lock that its member has not renewed for so long is free",
+        "time after which a queue's lock that its member has not renewed is released",
         live=True,
         ge=LOCK_TIMEOUT_MIN_S,
         le=86400.0,
     )
     locks_max: int = option(
-        100_000, "locks of queues that all groups together hold", live=True, ge=1, le=10_000_000
+        100_000, "maximal number of locks of queues, of all groups together", live=True, ge=1, le=10_000_000
     )
     free_locks_on_unregister: bool = option(
-        True, "free the locks of a member that says that it leaves, instead of letting them expire", live=True
+        True, "release the locks of a member that unregisters, instead of letting them expire", live=True
     )
     refuse_subscription_conflicts: bool = option(
-        False, "keep members out of a group whose other members subscribe to something else", live=True
+        False,
+        "refuse members whose subscription differs from that of other members of their group",
+        live=True,
     )
     reset_tells_members: bool = option(
         True,
-        "when a group's offsets are reset, also tell its members by request, before they pull again",
+        "when a group's offsets are reset, also notify its members, before they pull again",
         live=True,
     )
     lag_refresh_interval: Duration = option(
-        15.0, "time between two looks at how old the messages are that groups have not consumed", live=True,
+        15.0, "interval at which the age of unconsumed messages is looked up", live=True,
         ge=1.0, le=3600.0,
     )  # fmt: skip
 
 
 class FiltersConfig(Section):
-    """Which messages a consumer asks for."""
+    """Message filters of consumers."""
 
     sql: bool = option(
-        True, "serve SQL92 expressions over the properties of messages, not only tags", live=True
+        True, "support SQL92 expressions over the properties of messages, not only tags", live=True
     )
     sql_characters_max: int = option(
         4 << 20,
-        "characters of all different SQL92 expressions in use at once; some 15 bytes of memory for each",
+        "characters of all different SQL92 expressions in use at once; about 15 bytes of memory for each",
         live=True,
         ge=8192,
         le=1 << 30,
@@ -467,21 +472,21 @@ class SinkConfig(Section):
 
     staging_timeout: Duration = option(
         86_400.0,
-        "how long what is staged is kept for a query that does nothing",
+        "how long staged records of an inactive query are kept",
         live=True,
         ge=1.0,
         le=365 * 86_400.0,
     )
     staging_size_max: Size = option(
         16 << 30,
-        "how many bytes may be staged at a time, of all queries",
+        "maximal number of staged bytes, of all queries together",
         live=True,
         ge=1 << 20,
         le=1 << 50,
     )
     batch_ids_kept: Duration = option(
         90 * 86_400.0,
-        "how long the last batch of a query that commits nothing more is remembered",
+        "how long the last batch of a query is remembered after its last commit",
         live=True,
         ge=3600.0,
         le=3650 * 86_400.0,
@@ -489,13 +494,13 @@ class SinkConfig(Section):
 
 
 class DelayConfig(Section):
-    """Messages for later."""
+    """Delayed messages."""
 
     timer_wheel: bool = option(
-        True, "take messages with a deliver time of their own, not only with a delay level", live=True
+        True, "accept messages with a deliver time, not only with a delay level", live=True
     )
     timer_max_delay: Duration = option(
-        3 * _DAY, "how far ahead such a time may lie", live=True, ge=1.0, le=366 * _DAY
+        3 * _DAY, "how far ahead such a time may be", live=True, ge=1.0, le=366 * _DAY
     )
     timer_log_file_size: Size = option(
         100 * _MIB,
@@ -505,7 +510,7 @@ class DelayConfig(Section):
     )
     flush_interval: Duration = option(
         1.0,
-        "time between two looks whether the schedule's progress should be saved",
+        "interval at which the schedule's progress is checked for a save",
         live=True,
         ge=0.01,
         le=600.0,
@@ -513,35 +518,35 @@ class DelayConfig(Section):
 
 
 class TransactionsConfig(Section):
-    """Half messages: how long their producers have, and how often the broker asks."""
+    """Half messages: when and how often the broker checks them with their producers."""
 
-    reject: bool = option(False, "refuse half messages; those that are stored are still decided", live=True)
+    reject: bool = option(False, "refuse new half messages; stored ones can still be ended", live=True)
     timeout: Duration = option(
         6.0,
-        "age from which on a half message that is not decided is asked about, unless it names another one",
+        "age from which an undecided half message is checked, unless it names another age",
         live=True,
         ge=0.001,
         le=86400.0,
     )
     check_interval: Duration = option(
-        30.0, "time between two rounds of asking", live=True, ge=0.01, le=86400.0
+        30.0, "time between two rounds of checks", live=True, ge=0.01, le=86400.0
     )
     check_max: int = option(
-        15, "how often one half message is asked about before it is put aside", live=True, ge=1, le=1_000_000
+        15, "how often a half message is checked before it is discarded", live=True, ge=1, le=1_000_000
     )
     op_interval: Duration = option(
         3.0,
-        "longest time that a decision waits to be written down with others",
+        "longest time that a decision waits to be written together with others",
         live=True,
         ge=0.001,
         le=600.0,
     )
     op_message_size: Size = option(
-        4096, "bytes of decisions that are written down at once", live=True, ge=16, le=1 << 20
+        4096, "bytes of decisions that are written together", live=True, ge=16, le=1 << 20
     )
 
 
 class RepliesConfig(Section):
-    """Replies, which the broker hands to whoever sent the request."""
+    """Replies, which the broker delivers to the client that sent the request."""
 
     store: bool = option(True, "keep a copy of every reply in the cluster's reply topic", live=True)

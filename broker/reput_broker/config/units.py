@@ -1,4 +1,4 @@
-"""The kinds of values that options have, as pydantic types: durations, sizes, paths, ports, hosts, hours of the day.
+"""The value types of options, as pydantic types: durations, sizes, paths, ports, hosts, hours of the day.
 
 A configuration file must give durations and sizes with their unit.
 """
@@ -36,10 +36,10 @@ def _to_size(value: object) -> int:
 
 
 def hours_of_day(text: str) -> frozenset[int]:
-    """Return the hours that `text` names: numbers from 0 to 23, separated by semicolons (RocketMQ: deleteWhen).
+    """Return the hours in `text`: numbers from 0 to 23, separated by semicolons (RocketMQ: deleteWhen).
 
     Raises:
-        ValueError: it names none, or something else.
+        ValueError: it has none, or something else.
     """
     parts = [part.strip() for part in text.split(";")]
     if not all(part.isascii() and part.isdigit() and int(part) < 24 for part in parts):
@@ -101,11 +101,11 @@ Duration = Annotated[float, BeforeValidator(_to_duration), _Unit.SECONDS]
 """A field in seconds, written as `"500ms"`; code may also give a `datetime.timedelta`."""
 
 Size = Annotated[int, BeforeValidator(_to_size), _Unit.BYTES]
-"""A field in bytes, written as `"4MiB"`; code may also give an int of bytes, a file may not."""
+"""A field in bytes, written as `"4MiB"`; code may also give an int."""
 
 
 Directories = Annotated[tuple[Path, ...], BeforeValidator(_to_directories)]
-"""Directories, written as a list or, as RocketMQ does, with commas between them; each once."""
+"""Directories, written as a list or, as in RocketMQ, with commas between them; duplicates are dropped."""
 
 HoursOfDay = Annotated[str, BeforeValidator(_to_hours)]
 """Hours of the day, written as `"04;16"`; `hours_of_day` reads them."""

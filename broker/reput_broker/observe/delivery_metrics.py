@@ -38,7 +38,7 @@ _SERIES_OF_TOPIC = 3
 
 @dataclass(slots=True)
 class GroupSources:
-    """Where the numbers come from."""
+    """Where the numbers of groups come from."""
 
     settings: SubscriptionGroupManager
     online: ConsumerGroups
@@ -178,17 +178,17 @@ _SERIES_OF_DELAYS = 3
 
 @dataclass(slots=True)
 class DelaySources:
-    """Where the numbers come from."""
+    """Where the numbers of delayed messages come from."""
 
     stats: DelayStats
     due_s: Callable[[], float]
-    """How late the most overdue message is."""
+    """Returns how late the most overdue message is, in seconds."""
 
 
 def delay_families(
     sources: DelaySources | None, topics: TopicConfigManager | None, budget: Budget
 ) -> Iterator[Metric]:
-    """Walk over the families, as far as the budget goes; of a deleted topic only while messages for it wait."""
+    """Yield the families of delayed messages within the budget; of a deleted topic only while messages wait for it."""
     stats = DelayStats() if sources is None else sources.stats
     known = [
         topic

@@ -1,8 +1,8 @@
-"""Drive the deletion of expired files (RocketMQ: CleanCommitLogService and CleanConsumeQueueService together).
+"""Deleting expired files (RocketMQ: CleanCommitLogService and CleanConsumeQueueService together).
 
-One round every `store.clean_interval`: look at the hour and the disk, delete files of the log one by one, then what
-follows the log. Every step blocks (removing a file of 1 GiB can take a second) and so runs in a worker thread, one at a
-time; what a step leads to, refusing puts for instance, is done here, on the event loop that owns the store.
+One round every `store.clean_interval`: check the hour and the disk, delete files of the log one by one, then files of
+queues and index. Every step blocks (removing a file of 1 GiB can take a second), so it runs in a worker thread, one at
+a time. Effects of a step, such as refusing puts, are applied on the event loop that owns the store.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ Result = TypeVar("Result")
 
 
 def rules_of(config: StoreConfig) -> RetentionRules:
-    """Return the rules as they are configured at this moment."""
+    """Return the rules of the current configuration."""
     return RetentionRules(
         file_reserved_ms=round(config.file_reserved_time * 1000),
         delete_when=hours_of_day(config.delete_when),
@@ -46,11 +46,12 @@ def rules_of(config: StoreConfig) -> RetentionRules:
 
 
 class CleanFilesService:
-    """Deletes what has expired, and has puts refused while the disk is too full.
+    """Deletes expired files, and refuses puts while the disk is too full.
 
     Args:
-        waiting_from: records from this log offset on may be messages that wait for their time; asked in a thread.
-        on_disk: told about the reason for which puts are refused now, None while they are not.
+        on_disk: called with the reason for which puts are refused now, None while they are not.
+        before_delete: awaited before files of the log are deleted; an error keeps them.
+        waiting_from: returns a log offset before which no message waits for delivery; called in a thread.
     """
 
     def __init__(
@@ -73,7 +74,7 @@ class CleanFilesService:
         self._before_delete = before_delete
         self._limiter = trio.CapacityLimiter(1)
         self._wanted = trio.Event()
-        self._told: tuple[DiskLevel, str] | None = None
+        self._warned: tuple[DiskLevel, str] | None = None
         self._log, self._queues = self._make_cleaners(surroundings, waiting_from)
 
     def _make_cleaners(
@@ -88,7 +89,7 @@ class CleanFilesService:
         )
 
     def delete_now(self) -> None:
-        """Delete files past their time now and in the next rounds, whatever the hour."""
+        """Delete expired files now and in the next rounds, at any hour."""
         self._log.delete_manually()
         self._wanted.set()
 
@@ -105,7 +106,7 @@ class CleanFilesService:
         self._wanted = trio.Event()
 
     async def clean(self) -> None:
-        """Do one round. What fails is logged and tried again in the next one."""
+        """Run one round. Failures are logged and retried in the next one."""
         try:
             await self._clean_log()
             await self._clean_what_follows()
@@ -113,7 +114,7 @@ class CleanFilesService:
             self._store.stop_writing(str(error))
             log.error("cleaning_failed", detail=str(error), hint="check the disk, then restart the broker")
         except (ReputError, OSError) as error:
-            log.error("cleaning_failed", detail=str(error), hint="files stay; it is tried again")
+            log.error("cleaning_failed", detail=str(error), hint="the files stay; the next round retries")
 
     async def _clean_log(self) -> None:
         deleted: list[DeletedFile] = []
@@ -178,21 +179,21 @@ class CleanFilesService:
             log.info("files_deleted", **facts, min_offset=self._store.min_physical_offset)
 
     def _warn(self, *, relieved: bool) -> None:
-        """Say that the disk is too full and nothing could be deleted: once, until that or its cause changes."""
+        """Log that the disk is too full and nothing could be deleted: once, until that or its cause changes."""
         disk = self._log.disk
-        trouble = None if relieved else (disk.level, self._why_nothing_went())
-        if trouble is not None and trouble != self._told:
+        trouble = None if relieved else (disk.level, self._why_nothing_was_deleted())
+        if trouble is not None and trouble != self._warned:
             log.warning(
                 "disk_not_relieved", disk_level=disk.level, used_ratio=disk.used_ratio, hint=trouble[1]
             )
-        self._told = trouble
+        self._warned = trouble
 
-    def _why_nothing_went(self) -> str:
+    def _why_nothing_was_deleted(self) -> str:
         hanged = self._log.hanged
         if hanged is not None:
-            return f"{hanged.path.name} is still being read; it goes when its readers have let go of it"
+            return f"{hanged.path.name} is still being read; it is deleted when its readers have released it"
         if self._log.is_unwritable:
-            return "the oldest file of the log lies in a directory that cannot be written; delete it by hand"
+            return "the oldest file of the log is in a directory that cannot be written; delete it by hand"
         if self._log.is_held_back:
             return (
                 "the oldest file of the log is the last one or has not been dispatched yet; free disk space"

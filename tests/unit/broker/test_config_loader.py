@@ -81,7 +81,7 @@ def test_what_is_no_list_of_directories(file: Path, text: str) -> None:
 
 def test_new_files_of_the_log_must_go_somewhere(file: Path) -> None:
     file.write_text('[store]\ncommit_log_dirs = "/a,/b"\nread_only_commit_log_dirs = "/b,/a"\n')
-    assert "new files must go somewhere" in problems(file)["store.read_only_commit_log_dirs"].problem
+    assert "none is left for new files" in problems(file)["store.read_only_commit_log_dirs"].problem
 
 
 def test_a_pool_must_fit_into_the_memory(file: Path) -> None:
