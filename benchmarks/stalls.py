@@ -40,7 +40,8 @@ OLD_QUEUES = 4
 FILE_MIB = 64
 SMALL_FILE_MIB = 4
 MANY_TOPICS, QUEUES_A_TOPIC = 100, 100
-BLOCK, BATCH_BLOCKS = 256, 100
+BLOCK, BATCH_BLOCKS = 256, 20
+PAUSE_S = 0.02
 _PART = 1_000
 _GOAL = 3.0
 _DELAY = "reput_event_loop_delay_seconds"
@@ -79,14 +80,14 @@ class Round:
     """A round of a case."""
 
     alone: Times
-    beside: Times
+    together: Times
     done: str
     """The work of the other client meanwhile, as text."""
 
     @property
     def ratio(self) -> float:
         """The ratio of the two p99."""
-        return self.beside.p99 / self.alone.p99
+        return self.together.p99 / self.alone.p99
 
 
 def main() -> None:
@@ -151,7 +152,7 @@ def _rows(title: str, rounds: list[Round]) -> list[tuple[str, ...]]:
     last = (f"{statistics.median(ratios):.2f}", told, rounds[-1].done)
     return [
         (title, "alone", *_times([one.alone for one in rounds]), "", "", ""),
-        ("", "beside", *_times([one.beside for one in rounds]), *last),
+        ("", "together", *_times([one.together for one in rounds]), *last),
     ]
 
 
@@ -183,11 +184,11 @@ def _round(case: Case, directory: Path, mib: int, rate: int, seconds: float) -> 
                 page_cache.evict(server.pid, root)
             held = page_cache.resident_share(root)
             with _other(case.disturb, server.address) as other:
-                beside = _paced(server, rate, seconds)
+                together = _paced(server, rate, seconds)
                 done = _stopped(other)
         if case.memory != "warm":
             done += f"; in memory {held:.0%}, then {page_cache.resident_share(root):.0%}"
-    return Round(alone, beside, done)
+    return Round(alone, together, done)
 
 
 def _stopped(other: Connection) -> str:
@@ -317,12 +318,13 @@ def flush(address: str, pipe: Connection) -> None:
 def cross_files(address: str, pipe: Connection) -> None:
     """Write enough to create one log file after the other."""
     # With pauses, because the new files are to be measured and not the copying.
-    count = _send_until_told(address, pipe, ack="page_cache", kib=256, pause_s=0.02)
+    count = _send_until_told(address, pipe, ack="page_cache", kib=256, pause_s=PAUSE_S)
     pipe.send(f"{count * 256 >> 10} MiB written, {count * 256 // 1024 // SMALL_FILE_MIB} files made")
 
 
 def publish_batches(address: str, pipe: Connection) -> None:
     """Stage and publish batches, as the Spark sink does."""
+    # With pauses, because the publishing is to be measured and not the processor time of staging.
     block = [Message(OTHER, bytes(300), tag="t", keys=["k"]) for _ in range(BLOCK)]
     query_id, batches = f"bench:{uuid.uuid4()}", 0
     with BatchWriter(address, timeout_s=60.0) as writer:
@@ -332,6 +334,7 @@ def publish_batches(address: str, pipe: Connection) -> None:
             for number in range(BATCH_BLOCKS):
                 ids = [f"{query_id}-{batches}-{number}-{index}" for index in range(BLOCK)]
                 writer.stage(OTHER, 0, BLOCK, encode_put_block(block, OTHER, 0, 1, ids))
+                time.sleep(PAUSE_S)
             writer.commit(query_id, batches, [writer.end()], 60.0)
             batches += 1
     pipe.send(f"{batches} batches of {BATCH_BLOCKS * BLOCK:,} messages")

@@ -25,7 +25,6 @@ from reput_cli.bench_clients import (
 from reput_cli.failures import CommandFailed
 from reput_cli.options import DURATION, SIZE, Settings, shared_options
 from reput_cli.output import Printer
-from reput_client.blocking import Admin
 from reput_protocol.exit_codes import ExitCode
 from reput_protocol.printable import counted
 
@@ -155,7 +154,7 @@ def _plan(settings: Settings, clients: int, *, topic: str, msgs: int, size: int,
         Payloads(size)
     except ValueError as error:
         raise CommandFailed(str(error), code=ExitCode.USAGE) from error
-    with Admin(settings.server, timeout_s=settings.timeout_s) as admin:
+    with settings.admin() as admin:
         if topic not in admin.list_topics():
             admin.create_topic(topic, queues=4)
         queues = admin.topic_config(topic).read_queue_nums

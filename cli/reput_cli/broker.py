@@ -8,7 +8,6 @@ import click
 
 from reput_cli.options import Settings, shared_options
 from reput_cli.output import Printer
-from reput_client.blocking import Admin
 from reput_protocol.exit_codes import ExitCode
 
 _INTEGER = re.compile(r"-?[0-9]{1,19}")
@@ -24,7 +23,7 @@ def command() -> None:
 @shared_options
 def status(settings: Settings) -> int:
     """Print the broker's runtime figures. In JSON they are numbers, booleans and strings."""
-    with Admin(settings.server, timeout_s=settings.timeout_s) as admin:
+    with settings.admin() as admin:
         figures = admin.broker_status()
     printer = Printer(settings)
     printer.fields(

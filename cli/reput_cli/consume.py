@@ -18,7 +18,8 @@ from reput_cli import rendering
 from reput_cli.options import Settings, shared_options
 from reput_cli.output import say, write_message
 from reput_cli.positions import Position, RangeType
-from reput_client import Consumer, PullConsumer, blocking
+from reput_client import Consumer, PullConsumer
+from reput_client.blocking import Admin
 from reput_client.errors import ConnectFailed, ConnectionLost, DamagedMessage, RequestTimeout
 from reput_client.received import ReceivedMessage
 from reput_protocol.commands.topic import TopicConfig
@@ -106,7 +107,7 @@ def command(
         )
     render = _renderer(settings, text)
     start, end = span
-    with blocking.Admin(settings.server, timeout_s=settings.timeout_s) as admin:
+    with settings.admin() as admin:
         try:
             config = admin.topic_config(topic)
         except TopicNotFound:
@@ -130,7 +131,7 @@ def command(
     return ExitCode.DAMAGE if follower.has_met_damage else ExitCode.DONE
 
 
-def _wait_for_topic(settings: Settings, admin: blocking.Admin, topic: str) -> TopicConfig:
+def _wait_for_topic(settings: Settings, admin: Admin, topic: str) -> TopicConfig:
     """Return the settings of a topic once it exists."""
     if not settings.quiet:
         say(f"topic {topic!r} does not exist yet; waiting for it (--no-wait fails instead)")

@@ -10,7 +10,6 @@ import click
 from reput_cli.failures import CommandFailed
 from reput_cli.options import Settings, shared_options
 from reput_cli.output import Printer
-from reput_client.blocking import Admin
 from reput_protocol.commands.delay import CancelOutcome, DelayedMessage
 from reput_protocol.errors import NotFound
 from reput_protocol.exit_codes import ExitCode
@@ -37,7 +36,7 @@ def command() -> None:
 @shared_options
 def list_delayed(settings: Settings, topic: str | None, key: str | None, count: int) -> int:
     """List the delayed messages that are not delivered yet, the next one first."""
-    with Admin(settings.server, timeout_s=settings.timeout_s) as admin:
+    with settings.admin() as admin:
         messages = admin.list_delayed(topic=topic, key=key, max_messages=count)
     _print(Printer(settings), messages)
     return ExitCode.DONE
@@ -51,7 +50,7 @@ def list_delayed(settings: Settings, topic: str | None, key: str | None, count: 
 def cancel(settings: Settings, topic: str, key: str, dry_run: bool) -> int:
     """Cancel delayed messages and print the outcome for each. Exits with 1 if one had already been delivered."""
     printer = Printer(settings)
-    with Admin(settings.server, timeout_s=settings.timeout_s) as admin:
+    with settings.admin() as admin:
         if dry_run:
             _print(printer, admin.list_delayed(topic=topic, key=key))
             return ExitCode.DONE

@@ -37,7 +37,7 @@ command.add_command(clone)
 @shared_options
 def list_groups(settings: Settings, show_all: bool) -> int:
     """List the groups with their number of members and their lag."""
-    with _admin(settings) as admin:
+    with settings.admin() as admin:
         groups = [one for one in admin.list_groups() if show_all or not is_system_group(one.group)]
     printer = Printer(settings)
     age = "lag_age" if printer.is_table else "lag_age_s"
@@ -67,7 +67,7 @@ def describe(settings: Settings, group: str, topic: str | None) -> int:
 
     Messages in flight, members and commit times are known only since the broker's start.
     """
-    with _admin(settings) as admin:
+    with settings.admin() as admin:
         found = admin.describe_group(group, topic)
     printer = Printer(settings)
     printer.note(_headline(found))
@@ -107,7 +107,7 @@ def describe(settings: Settings, group: str, topic: str | None) -> int:
 @shared_options
 def members(settings: Settings, group: str) -> int:
     """List the members of GROUP that are online, with their number of queues."""
-    with _admin(settings) as admin:
+    with settings.admin() as admin:
         found = admin.describe_group(group)
     printer = Printer(settings)
     printer.note(_headline(found))
@@ -142,7 +142,7 @@ def members(settings: Settings, group: str) -> int:
 @shared_options
 def create(settings: Settings, group: str, retry_max: int | None) -> int:
     """Create GROUP; an existing group is not changed. Needed only where the broker does not create groups itself."""
-    with _admin(settings) as admin:
+    with settings.admin() as admin:
         try:
             admin.group_config(group)
         except GroupNotFound:
@@ -170,7 +170,7 @@ def alter(
     """Change the settings of GROUP. They apply at once, also to members that are online."""
     if retry_max is None and consume is None and broadcast is None:
         raise CommandFailed("nothing to change", remedy="--disable, or --retry-max N", code=ExitCode.USAGE)
-    with _admin(settings) as admin:
+    with settings.admin() as admin:
         config = admin.group_config(group)
         changed = replace(
             config,
@@ -208,7 +208,7 @@ def delete(settings: Settings, group: str, keep_offsets: bool, dry_run: bool, fo
     Its dead letters stay, in the topic %DLQ%GROUP.
     """
     printer = Printer(settings)
-    with _admin(settings) as admin:
+    with settings.admin() as admin:
         found = admin.describe_group(group)
         waiting = _messages_in(admin, retry_topic(group))
         printer.note(
@@ -274,7 +274,3 @@ def _ago(timestamp_ms: int) -> str | None:
 
 def _known(value: int) -> int | None:
     return None if value < 0 else value
-
-
-def _admin(settings: Settings) -> Admin:
-    return Admin(settings.server, timeout_s=settings.timeout_s)

@@ -84,7 +84,7 @@ def reset(
             code=ExitCode.USAGE,
         )
     where = {"shift": shift} if position is None else _where(position)
-    with _admin(settings) as admin:
+    with settings.admin() as admin:
         plan = admin.plan_reset(group, topic, queue_id=queue_id, **where)
         return _apply(settings, admin, group, plan, "reset", dry_run=dry_run, force=force)
 
@@ -111,7 +111,7 @@ def skip(
 
     They stay in the topic for other groups. Asks for the group's name unless --yes is given.
     """
-    with _admin(settings) as admin:
+    with settings.admin() as admin:
         if count is None:
             plan = admin.plan_reset(group, topic, when=_LATEST_MS, queue_id=queue_id)
         else:
@@ -127,7 +127,7 @@ def skip(
 @shared_options
 def clone(settings: Settings, source: str, target: str, topic: str | None, dry_run: bool, force: bool) -> int:
     """Copy the offsets of group SOURCE to group TARGET. Asks for the target's name unless --yes is given."""
-    with _admin(settings) as admin:
+    with settings.admin() as admin:
         plan = admin.clone_offsets(source, target, topic, dry_run=True)
         if not _confirmed(settings, admin, target, plan, "clone", dry_run=dry_run, force=force):
             return ExitCode.DONE
@@ -215,7 +215,3 @@ def _description(admin: Admin, group: str) -> GroupDescription | None:
         return admin.describe_group(group)
     except GroupNotFound:
         return None  # the target of a clone, which the clone creates
-
-
-def _admin(settings: Settings) -> Admin:
-    return Admin(settings.server, timeout_s=settings.timeout_s)

@@ -9,7 +9,6 @@ from reput_cli.failures import CommandFailed
 from reput_cli.options import Settings, shared_options
 from reput_cli.output import Printer, write_message
 from reput_cli.positions import TIME
-from reput_client.blocking import Admin
 from reput_protocol.errors import NotFound
 from reput_protocol.exit_codes import ExitCode
 
@@ -24,7 +23,7 @@ def command() -> None:
 @shared_options
 def get(settings: Settings, message_id: str) -> int:
     """Print the message with this offset message id: 32 or 56 hexadecimal digits, as `reput produce` prints it."""
-    with Admin(settings.server, timeout_s=settings.timeout_s) as admin:
+    with settings.admin() as admin:
         try:
             message = admin.view_message(message_id)
         except NotFound as error:
@@ -63,7 +62,7 @@ def find(
     """Print the messages of TOPIC with this key or message_id, newest first."""
     topic, key = _topic_and_key(names, topic, key)
     begin, end = between or (None, None)
-    with Admin(settings.server, timeout_s=settings.timeout_s) as admin:
+    with settings.admin() as admin:
         found = admin.find_messages(topic, key, max_messages=count, begin=begin, end=end)
     render = rendering.renderer(settings)
     for message in found.messages:

@@ -6,11 +6,14 @@ import functools
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
 from reput_protocol.units import parse_duration, parse_size
+
+if TYPE_CHECKING:
+    from reput_client.blocking import Admin
 
 DEFAULT_SERVER = "127.0.0.1:10911"
 _Command = TypeVar("_Command", bound=Callable[..., Any])
@@ -76,6 +79,12 @@ class Settings:
     quiet: bool
     verbosity: int
     yes: bool
+
+    def admin(self) -> Admin:
+        """Return an admin client of the broker, which connects on `with`."""
+        from reput_client.blocking import Admin
+
+        return Admin(self.server, timeout_s=self.timeout_s)
 
 
 def shared_options(command: _Command) -> _Command:

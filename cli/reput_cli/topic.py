@@ -27,7 +27,7 @@ def command() -> None:
 @shared_options
 def list_topics(settings: Settings, show_all: bool) -> int:
     """List the topics with their numbers of queues."""
-    with _admin(settings) as admin:
+    with settings.admin() as admin:
         own_names = admin.cluster_info().own_names
         names = sorted(
             name for name in admin.list_topics() if show_all or not is_system_topic(name, own_names)
@@ -48,7 +48,7 @@ def list_topics(settings: Settings, show_all: bool) -> int:
 @shared_options
 def describe(settings: Settings, topic: str) -> int:
     """Show the first and the next offset of each queue of TOPIC."""
-    with _admin(settings) as admin:
+    with settings.admin() as admin:
         queues = admin.topic_config(topic).read_queue_nums
         rows = []
         for queue_id in range(queues):
@@ -65,7 +65,7 @@ def describe(settings: Settings, topic: str) -> int:
 @shared_options
 def create(settings: Settings, topic: str, queues: int, permission: str) -> int:
     """Create TOPIC; does nothing if it exists with these settings."""
-    with _admin(settings) as admin:
+    with settings.admin() as admin:
         _refuse_system(admin, topic)
         try:
             existing = admin.topic_config(topic)
@@ -92,7 +92,7 @@ def alter(settings: Settings, topic: str, queues: int | None, permission: str | 
     """Change the number of queues or the permission of TOPIC; its messages stay."""
     if queues is None and permission is None:
         raise CommandFailed("nothing to change", remedy="--queues N or --permission rw", code=ExitCode.USAGE)
-    with _admin(settings) as admin:
+    with settings.admin() as admin:
         _refuse_system(admin, topic)
         config = admin.topic_config(topic)
         perm = config.perm if permission is None else _PERMISSIONS[permission]
@@ -117,7 +117,7 @@ def alter(settings: Settings, topic: str, queues: int | None, permission: str | 
 def delete(settings: Settings, topic: str, dry_run: bool) -> int:
     """Delete TOPIC with its queues and its groups' offsets. Asks for the name unless --yes is given."""
     printer = Printer(settings)
-    with _admin(settings) as admin:
+    with settings.admin() as admin:
         _refuse_system(admin, topic)
         queues = admin.topic_config(topic).read_queue_nums
         messages = sum(admin.max_offset(topic, q) - admin.min_offset(topic, q) for q in range(queues))
@@ -136,7 +136,7 @@ def delete(settings: Settings, topic: str, dry_run: bool) -> int:
 @shared_options
 def route(settings: Settings, topic: str) -> int:
     """Show the brokers that serve TOPIC, and their addresses."""
-    with _admin(settings) as admin:
+    with settings.admin() as admin:
         found = admin.route(topic)
     addresses = {broker.broker_name: broker.broker_addrs for broker in found.broker_datas}
     rows = [
@@ -161,7 +161,3 @@ def _refuse_system(admin: Admin, topic: str) -> None:
             reason="the broker creates it with the settings that it needs",
             remedy="use a topic of another name: reput topic list",
         )
-
-
-def _admin(settings: Settings) -> Admin:
-    return Admin(settings.server, timeout_s=settings.timeout_s)

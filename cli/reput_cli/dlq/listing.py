@@ -74,7 +74,7 @@ def list_dead_letters(settings: Settings, group: str | None, expression: str | N
     """
     printer, chosen = Printer(settings), chosen_by(expression)
     with (
-        Admin(settings.server, timeout_s=settings.timeout_s) as admin,
+        settings.admin() as admin,
         PullConsumer(settings.server, group=READER_GROUP, timeout_s=settings.timeout_s) as consumer,
     ):
         groups = [group] if group is not None else _groups(admin)
@@ -136,7 +136,7 @@ def peek(
     """Show dead letters of GROUP, oldest first: the message, its origin topic, the reason and the attempts."""
     render, chosen = _renderer(settings, text), chosen_by(expression)
     with (
-        Admin(settings.server, timeout_s=settings.timeout_s) as admin,
+        settings.admin() as admin,
         PullConsumer(settings.server, group=READER_GROUP, timeout_s=settings.timeout_s) as consumer,
     ):
         topic, start, end = bounds_of(admin, group)

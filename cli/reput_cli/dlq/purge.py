@@ -8,7 +8,7 @@ from reput_cli.dlq.letters import bounds_of, replayed_until
 from reput_cli.failures import CommandFailed
 from reput_cli.options import Settings, shared_options
 from reput_cli.output import Printer
-from reput_client.blocking import Admin, PullConsumer
+from reput_client.blocking import PullConsumer
 from reput_protocol.exit_codes import ExitCode
 from reput_protocol.printable import counted
 
@@ -25,7 +25,7 @@ def purge(settings: Settings, group: str, dry_run: bool) -> int:
     dead letters have been added since they were counted.
     """
     printer = Printer(settings)
-    with Admin(settings.server, timeout_s=settings.timeout_s) as admin:
+    with settings.admin() as admin:
         topic, start, end = bounds_of(admin, group)
         left = end - max(start, min(end, _replayed(settings, topic)))
         printer.note(f"topic {topic}: {counted(end - start, 'dead letter')}, {left} not replayed yet")

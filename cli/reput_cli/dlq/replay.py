@@ -128,7 +128,7 @@ def replay(
     work = _Replay(settings, group, rate, expression, count, target, dry_run)
     progress_group = replayed_until(expression, target)
     with (
-        Admin(settings.server, timeout_s=settings.timeout_s) as admin,
+        settings.admin() as admin,
         PullConsumer(settings.server, group=progress_group, timeout_s=settings.timeout_s) as consumer,
         Producer(settings.server, group="reput-cli", timeout_s=max(10.0, settings.timeout_s)) as producer,
     ):

@@ -46,7 +46,7 @@ class Broker:
 
 
 def run(monkeypatch: pytest.MonkeyPatch, broker: Any, *arguments: str) -> Result:
-    monkeypatch.setattr(MODULE, "Admin", broker)
+    monkeypatch.setattr("reput_client.blocking.Admin", broker)
     monkeypatch.setattr(MODULE, "PullConsumer", broker)
     return CliRunner().invoke(purge, ["billing", *arguments], input="billing\n")
 

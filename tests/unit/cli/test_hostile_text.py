@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from importlib import import_module
 from typing import Any
 
 import pytest
@@ -47,7 +46,7 @@ def is_safe(text: str) -> bool:
 
 @pytest.mark.parametrize("form", FORMS)
 def test_members_of_a_group(monkeypatch: pytest.MonkeyPatch, form: str) -> None:
-    monkeypatch.setattr(import_module("reput_cli.group"), "Admin", FakeAdmin)
+    monkeypatch.setattr("reput_client.blocking.Admin", FakeAdmin)
     result = CliRunner().invoke(group_command, ["members", "g", "-O", form], catch_exceptions=False)
     assert "\\u202e" in result.stderr
     assert is_safe(result.stderr)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from importlib import import_module
 from types import SimpleNamespace
 
 import pytest
@@ -44,8 +43,7 @@ class FakeAdmin:
 
 @pytest.fixture(autouse=True)
 def fake(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("group", "topic", "broker"):
-        monkeypatch.setattr(import_module(f"reput_cli.{name}"), "Admin", FakeAdmin)
+    monkeypatch.setattr("reput_client.blocking.Admin", FakeAdmin)
 
 
 @pytest.mark.parametrize(("option", "count"), [(None, 1), ("--all", 3), ("-a", 3)])
