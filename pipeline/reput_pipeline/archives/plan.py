@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
 from reput_pipeline.archives.manifests import Batch
-from reput_pipeline.source.errors import BrokerGone, DataLost, RemadeTopic
+from reput_pipeline.errors import BrokerGone, DataLost, RemadeTopic
 from reput_pipeline.source.live_cluster import LiveCluster
 from reput_pipeline.source.offline_store import OfflineStore
 from reput_pipeline.source.options import SourceOptions

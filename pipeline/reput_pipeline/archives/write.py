@@ -20,7 +20,7 @@ from reput_broker.store.file_io import sync_directory
 from reput_pipeline.archives.columns import file_schema, read_schema, split
 from reput_pipeline.archives.manifests import ArchiveFile
 from reput_pipeline.archives.names import file_path
-from reput_pipeline.source.errors import TooManyPartitions
+from reput_pipeline.errors import TooManyPartitions
 from reput_pipeline.source.live_plan import LivePartition, live_partition
 from reput_pipeline.source.narrowing import NOTHING_NARROWED
 from reput_pipeline.source.offline_plan import QueuePartition

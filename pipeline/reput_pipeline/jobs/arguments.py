@@ -10,7 +10,7 @@ import click
 
 from reput_pipeline.jobs.command_line import pairs_of
 from reput_pipeline.jobs.outcomes import ArgumentError
-from reput_pipeline.source.known_options import SOURCE_OPTIONS, check_names
+from reput_pipeline.option_reader import SOURCE_OPTIONS, check_names
 from reput_pipeline.source.options import SourceOptions, parse_source_options
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])

@@ -10,8 +10,8 @@ from typing import Any, Final
 import click
 
 from reput_client.errors import ConnectFailed, ConnectionLost, RequestTimeout
-from reput_pipeline.source.errors import DamagedStore, NoSuchTopic, NotAnArchive, NotAStore
-from reput_pipeline.source.known_options import OptionError
+from reput_pipeline.errors import DamagedStore, NoSuchTopic, NotAnArchive, NotAStore
+from reput_pipeline.option_reader import OptionError
 from reput_pipeline.spark.java import JavaMissing
 from reput_protocol.errors import NotFound, PermissionDenied, TopicNotFound
 from reput_protocol.exit_codes import ExitCode

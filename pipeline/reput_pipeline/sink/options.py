@@ -8,7 +8,7 @@ from typing import Final
 from urllib.parse import quote
 
 from reput_client.transport.address import parse_addresses
-from reput_pipeline.source.known_options import (
+from reput_pipeline.option_reader import (
     SINK_OPTIONS,
     SOURCE_OPTIONS,
     OptionError,

@@ -6,7 +6,7 @@ import difflib
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from reput_pipeline.source.errors import SinkError
+from reput_pipeline.errors import SinkError
 from reput_pipeline.source.schema import KAFKA_COLUMNS, KAFKA_HEADERS, NATIVE_COLUMNS
 
 if TYPE_CHECKING:

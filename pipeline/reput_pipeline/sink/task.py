@@ -16,11 +16,11 @@ from reput_client.blocking import Message, Producer
 from reput_client.blocking.bulk import BatchWriter
 from reput_client.produce.batch_writer import StagingScope
 from reput_client.produce.unique_ids import new_generator
+from reput_pipeline.errors import SinkError
 from reput_pipeline.sink.options import SinkOptions
 from reput_pipeline.sink.record_blocks import Columns, encode_records
 from reput_pipeline.sink.rows import ANY_QUEUE, Messages, RowReader
 from reput_pipeline.sink.schema import SinkColumns
-from reput_pipeline.source.errors import SinkError
 from reput_protocol.commands.stage import StagedPart
 
 _NO_QUEUES: Final = (0,)

@@ -10,11 +10,11 @@ import pyarrow as pa
 
 from reput_client.blocking.bulk import BulkReader
 from reput_client.consume.fetch_records import FetchedBlock
+from reput_pipeline.errors import DamagedStore, DataLost
+from reput_pipeline.notes import Losses, note
 from reput_pipeline.source.arrow_batches import LOG_BATCH_ROWS, BatchMaker
-from reput_pipeline.source.errors import DamagedStore, DataLost
 from reput_pipeline.source.live_cluster import connect, repeated
 from reput_pipeline.source.live_plan import LivePartition
-from reput_pipeline.source.notes import Losses, note
 from reput_pipeline.source.options import SourceOptions
 from reput_pipeline.source.places import Generations, QueueKey
 from reput_pipeline.source.ranges import QueueRange

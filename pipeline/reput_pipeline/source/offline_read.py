@@ -20,10 +20,10 @@ from reput_broker.store.queue.unit import MAX_ADDRESS, PRE_BLANK_SIZE, UNIT, UNI
 from reput_broker.tools.layout import Stream, StreamFile, read_stream
 from reput_broker.tools.log_reader import Damage, LogBatch, read_log
 from reput_broker.tools.unit_files import OpenFiles, UnitFiles
+from reput_pipeline.errors import DamagedStore, DataLost
+from reput_pipeline.notes import Losses, note
 from reput_pipeline.source.arrow_batches import BATCH_BYTES, BATCH_ROWS, LOG_BATCH_ROWS, BatchMaker
-from reput_pipeline.source.errors import DamagedStore, DataLost
 from reput_pipeline.source.narrowing import Narrowing
-from reput_pipeline.source.notes import Losses, note
 from reput_pipeline.source.offline_plan import (
     PlacesPartition,
     QueuePartition,

@@ -15,7 +15,7 @@ from urllib.parse import unquote, urlsplit
 from reput_broker.store.queue.unit import PRE_BLANK_SIZE, UNIT
 from reput_broker.tools.layout import QueueDirectory, StoreLayout, Stream
 from reput_broker.tools.unit_files import OpenFiles, UnitFiles
-from reput_pipeline.source.errors import DamagedStore, NotAStore
+from reput_pipeline.errors import DamagedStore, NotAStore
 from reput_pipeline.source.options import SourceOptions
 from reput_pipeline.source.places import Generations, QueueKey, TopicKey
 from reput_pipeline.source.ranges import Bounds

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from reput_client.transport.address import parse_addresses
-from reput_pipeline.source.known_options import (
+from reput_pipeline.option_reader import (
     SINK_OPTIONS,
     SOURCE_OPTIONS,
     OptionError,

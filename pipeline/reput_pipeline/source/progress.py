@@ -12,7 +12,7 @@ from typing import Any
 from pyspark.sql.streaming.listener import StreamingQueryListener
 
 from reput_client.blocking.bulk import BulkReader
-from reput_pipeline.source.notes import note
+from reput_pipeline.notes import note
 from reput_pipeline.source.stream_offsets import OffsetsUnreadable, decode_offsets
 from reput_protocol.errors import ReputError
 

@@ -6,8 +6,8 @@ import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Protocol
 
-from reput_pipeline.source.errors import DataLost, NoSuchTopic
-from reput_pipeline.source.known_options import OptionError
+from reput_pipeline.errors import DataLost, NoSuchTopic
+from reput_pipeline.option_reader import OptionError
 from reput_pipeline.source.narrowing import Narrowing
 from reput_pipeline.source.options import SourceOptions
 from reput_pipeline.source.places import EARLIEST, GROUP, LATEST, Generations, Place, QueueKey

@@ -21,9 +21,9 @@ from pyspark.sql.streaming.datasource import (
     SupportsTriggerAvailableNow,
 )
 
-from reput_pipeline.source.errors import DataLost
+from reput_pipeline.errors import DataLost
+from reput_pipeline.notes import note
 from reput_pipeline.source.narrowing import NOTHING_NARROWED
-from reput_pipeline.source.notes import note
 from reput_pipeline.source.options import parse_source_options
 from reput_pipeline.source.places import QueueKey, is_remade
 from reput_pipeline.source.ranges import Bounds, QueueRange, limited

@@ -9,13 +9,13 @@ import pytest
 from click.testing import CliRunner
 
 from reput_cli.root import root
+from reput_pipeline.errors import DamagedStore, NotAStore
 from reput_pipeline.jobs import JOBS
 from reput_pipeline.jobs.command_line import run_job
 from reput_pipeline.jobs.html_page import Page, merged
 from reput_pipeline.jobs.outcomes import STATUS, ArgumentError, failure_of
 from reput_pipeline.jobs.run import table_lines
-from reput_pipeline.source.errors import DamagedStore, NotAStore
-from reput_pipeline.source.known_options import OptionError
+from reput_pipeline.option_reader import OptionError
 from reput_protocol.exit_codes import ExitCode
 
 
@@ -47,7 +47,7 @@ def test_the_command_line_has_all_jobs_and_guesses() -> None:
 REMOTE = """An exception was thrown from the Python worker. Please see the stack trace below.
 Traceback (most recent call last):
   File "tasks.py", line 30, in read_task
-reput_pipeline.source.errors.DamagedStore: /s/commitlog/0 at byte 17: BODYCRC is 1
+reput_pipeline.errors.DamagedStore: /s/commitlog/0 at byte 17: BODYCRC is 1
 """
 
 

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from reput_pipeline.source.errors import DamagedStore, DataLost, NoSuchTopic, NotAStore
-from reput_pipeline.source.known_options import OptionError
+from reput_pipeline.errors import DamagedStore, DataLost, NoSuchTopic, NotAStore
+from reput_pipeline.option_reader import OptionError
 from reput_pipeline.source.narrowing import NOTHING_NARROWED, Narrowing
 from reput_pipeline.source.offline_plan import (
     PlacesPartition,

@@ -12,7 +12,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows, Read
 
 from pipeline_schemas import spark_schema_of
 from reput_client.errors import ConnectFailed
-from reput_pipeline.source.errors import DataLost
+from reput_pipeline.errors import DataLost
 from reput_pipeline.source.options import SourceOptions, parse_source_options
 from reput_pipeline.source.places import QueueKey, TopicKey
 from reput_pipeline.source.ranges import Bounds

@@ -1,4 +1,4 @@
-"""The names of all options of source and sink, and the rules for other options.
+"""Options of source and sink: their names, the rules for other names, and reading their values.
 
 Spark also passes options that are not meant for a source or sink: the name and checkpoint of a stream, and for a table
 of the catalogue its properties and a second copy of each option under the prefix `option.`.
