@@ -1,16 +1,16 @@
-# The stage `build` has a C compiler and makes a wheel; the last stage holds nothing but one virtual environment with
-# the pinned requirements and that wheel. The broker is PID 1, runs as 10001:10001, handles SIGTERM itself and starts
-# no children; it needs no capability and writes only to /var/lib/reput, so a read-only root file system is fine.
+# The stage `build` has a C compiler and makes a wheel; the last stage has only a virtual environment with the pinned
+# requirements and that wheel. The broker is PID 1, runs as 10001:10001, handles SIGTERM itself and starts no children.
+# It needs no capability and writes only to /var/lib/reput, so the root file system can be read-only.
 #
-# `--target spark` makes another image, with the extra `spark` and a Java runtime: the jobs of `reput pipeline`. It
-# holds no broker's configuration; archives lie in /archive, and Spark needs a /tmp whose files may be executed.
+# `--target spark` makes another image for the jobs of `reput pipeline`, with the extra `spark` and a Java runtime. It
+# has no broker configuration; archives are in /archive, and Spark needs a /tmp whose files may be executed.
 
 FROM python:3.11-slim-bookworm AS requirements
 ENV PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_NO_CACHE_DIR=1
 WORKDIR /src
 RUN python3 -m venv /opt/build && python3 -m venv --without-pip /opt/reput
 
-# The requirements change seldom, the source often: each has its own layer.
+# Requirements and source have separate layers, because the source changes more often.
 COPY requirements-build.lock requirements-runtime.lock ./
 RUN /opt/build/bin/pip install --require-hashes --requirement requirements-build.lock \
     && /opt/build/bin/pip --python /opt/reput/bin/python install \
@@ -31,7 +31,7 @@ RUN REPUT_KERNEL=compiled /opt/build/bin/pip wheel --no-deps --no-build-isolatio
     && /opt/build/bin/pip --python /opt/reput/bin/python install --no-deps --no-index /wheels/*.whl
 
 FROM requirements AS build-spark
-# PySpark comes as source only; there is nothing to compile in it.
+# PySpark is published as source only; it has nothing to compile.
 COPY requirements-spark.lock ./
 RUN /opt/build/bin/pip --python /opt/reput/bin/python install --require-hashes \
         --only-binary :all: --no-binary pyspark --requirement requirements-spark.lock
@@ -70,7 +70,7 @@ ENV JAVA_HOME=/opt/reput/java \
     SPARK_CONF_DIR=/etc/reput/spark
 WORKDIR /archive
 VOLUME /archive
-# As Ctrl-C: a job that follows ends in order, with 0.
+# As Ctrl-C: a job with --follow stops in order, with exit code 0.
 STOPSIGNAL SIGINT
 CMD ["pipeline", "--help"]
 
