@@ -46,14 +46,12 @@ class TopicExport:
 
     A message is exported only if its record is valid, checksums included, and is the one that its
     queue entry means.
+
+    Raises (on construction):
+        NotThere: the topic has no queues.
     """
 
     def __init__(self, layout: StoreLayout, topic: str, part: ExportRange) -> None:
-        """Select the topic.
-
-        Raises:
-            NotThere: it has no queues.
-        """
         self._layout = layout
         self._part = part
         self._files = OpenFiles()

@@ -96,7 +96,6 @@ def _candidates(data: bytes, place: int) -> Iterator[tuple[int, bytes, str]]:
 
 
 def _sum_of_parts(data: bytes) -> int | None:
-    """Size of a record according to its inner lengths."""
     _, magic, *_, sys_flag, _ = FRONT.unpack_from(data)
     body = HEAD_BYTES + (12 if sys_flag & BORN_HOST_IPV6 else 0) + (12 if sys_flag & STORE_HOST_IPV6 else 0)
     if body > len(data):

@@ -26,7 +26,6 @@ class StreamFile(NamedTuple):
 
     path: Path
     start: int
-    """Offset of its first byte in the stream."""
     size: int
     """Actual size: less than the stream's `file_size` if it is truncated."""
 
@@ -105,13 +104,9 @@ class Geometry:
 
 
 class StoreLayout:
-    """The streams of one directory.
-
-    Queues and index are found also if a killed rebuild left them under another name
-    (`directory_swap.standing_for`).
+    """The streams of one directory, even if a killed rebuild left queues or index under another name.
 
     Args:
-        root: the store directory.
         commit_log_dirs: directories of the log, if not `commitlog`; RocketMQ may spread it over
             several.
         geometry: known sizes.

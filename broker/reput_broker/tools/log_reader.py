@@ -230,14 +230,12 @@ class _FileReading:
             yield Damage(self._file, size, size, reason, self._is_last)
 
     def _batch(self, data: bytes, position: int) -> tuple[LogBatch | None, int]:
-        """Return the records at the start of `data` and their size."""
         table, end, *_ = scan_records(data, 0, len(data), self._file.start + position)
         if not table:
             return None, 0
         return LogBatch(self._file, position, data, table), end
 
     def _judge(self, data: bytes, position: int) -> tuple[RecordScan, str]:
-        """Return what is at the start of `data`, and what is wrong with it."""
         scan, extent = locate(data, 0, len(data), check_crc=False)
         if extent is not None:
             claimed = FRONT.unpack_from(data)[6]

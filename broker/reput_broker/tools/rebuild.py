@@ -1,11 +1,9 @@
 """Rebuild what is derived from the log in new directories, and then replace the old ones.
 
 Each new directory is complete and on disk before it replaces the old one in one step
-(`directory_swap.py`); then the checkpoint is updated, so that the next start has nothing to do.
-
-A kill leaves the old or the new directories, and possibly `rebuild-N.tmp` directories, which are
-ignored and removed by the next rebuild. If queues or index are new and the checkpoint has not been
-updated, a start compares the queues with the whole log, and rebuilds the index.
+(`directory_swap.py`). A kill leaves the old or the new directories, and possibly `rebuild-N.tmp`
+directories, which are ignored and removed by the next rebuild. If the checkpoint has not been
+updated after a replacement, a start compares the queues with the whole log, and rebuilds the index.
 """
 
 from __future__ import annotations
@@ -227,7 +225,6 @@ class Derived(Protocol):
         """Update the checkpoint for the new directory.
 
         Args:
-            checkpoint: as it was before.
             end_offset: where the log ends.
             stopped: whether the last broker stopped in order; if not, the next start recovers.
         """
@@ -257,7 +254,6 @@ def rebuild(
     Args:
         layout: the directory, locked by the caller as its owner, with a valid log.
         end_offset: where the log ends.
-        kinds: what to rebuild.
         delay_levels_ms: the delay levels of the broker that wrote the log.
         progress: receives how many bytes of the log are done.
         fill: distributes the log; by default `hand_out`.
@@ -317,7 +313,6 @@ def rebuild(
 
 
 def _remove(root: Path, temporaries: Sequence[Path]) -> None:
-    """Remove the temporary directories once the names are on disk."""
     sync_directory(root)
     for temporary in temporaries:
         shutil.rmtree(temporary, ignore_errors=True)

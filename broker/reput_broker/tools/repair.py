@@ -1,15 +1,14 @@
 """Repair a store that a start refuses, and keep every byte that is removed.
 
-Only the log is irreplaceable. A damaged record is fixed if its right value is known (`field_fix.py`). At
-the first other one the log has to end: what follows may be valid, but a log with a hole would
-assign its queue offsets and log offsets to other messages. So everything after it is removed from
-the store, and kept in `repair-N/`. Everything else is derived from the log, and rebuilt.
+Only the log is irreplaceable. A damaged record is fixed if its right value is known
+(`field_fix.py`). At the first other one the log has to end: with a hole it would assign queue
+offsets and log offsets to other messages. Everything after it is removed from the store, and kept
+in `repair-N/`. Everything else is derived from the log, and rebuilt.
 
 Order: everything that will change is copied to `repair-N/` and synced. Then the checkpoint is
-written, which says that the log had been flushed up to the end and no further, and `abort` is
-created: from here on a start would truncate the log at the same place. Unreadable files are moved,
-the log is truncated, and the queues are rebuilt. After a kill at any moment the same repair can be
-started again.
+written with the new end of the log, and `abort` is created: from here on a start would truncate the
+log at the same place. Unreadable files are moved, the log is truncated, and the queues are rebuilt.
+After a kill at any moment the same repair can be started again.
 """
 
 from __future__ import annotations
@@ -41,9 +40,9 @@ _WORDS = "repair.json"
 class SideDirectory:
     """The first free `repair-N`: durably keeps everything that a repair changes or removes.
 
-    Nothing in it is overwritten. Files from the store directory keep their path; files from other
-    directories of the log go to `outside/K-NAME`, with a number for each directory. If a name is
-    taken, a number is added. `repair.json` lists the origin of each file.
+    Nothing in it is overwritten; if a name is taken, a number is added. Files from the store
+    directory keep their path; files from other directories of the log go to `outside/K-NAME`, with
+    a number for each directory. `repair.json` lists the origin of each file.
     """
 
     def __init__(self, root: Path) -> None:
@@ -181,7 +180,6 @@ def apply_repair(
 
 
 def _layout_now(verification: Verification, geometry: Geometry) -> StoreLayout:
-    """Read the layout of the directory again."""
     directories = verification.layout.log.directories
     return StoreLayout(verification.root, directories, geometry)
 

@@ -261,7 +261,6 @@ def _offset_of(fix: FieldFix, log: Stream) -> int:
 
 
 def _truncation_at(log: Stream, path: Path, position: int, offset: int, reason: str) -> Truncation:
-    """Count what is after a place of the log."""
     lost = records = 0
     topics: dict[str, int] = {}
     for file in log.files:

@@ -28,7 +28,6 @@ class Fault(NamedTuple):
     `checkpoint`, `topics`, `offsets`, `journal`."""
     file: Path
     position: int
-    """Byte position in the file."""
     reason: str
 
     def __str__(self) -> str:

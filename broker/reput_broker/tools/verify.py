@@ -32,7 +32,6 @@ class Verification:
     """One verification of one directory, which the caller has locked.
 
     Args:
-        root: the store directory.
         commit_log_dirs: directories of the log, if not `commitlog`.
         geometry: known sizes; the others are read from the files.
         delay_levels_ms: the delay levels of the broker that wrote it; None: unknown, RocketMQ's are

@@ -74,7 +74,6 @@ def verify_index_file(raw: RawIndex, report: Report) -> None:
 
 
 def _verify_slots(raw: RawIndex, slots: bytearray, fault: _Fault) -> None:
-    """Each slot must refer to its newest entry."""
     pairs = zip(_SLOT.iter_unpack(raw.slots), _SLOT.iter_unpack(slots), strict=True)
     wrong = ((slot, *found, *right) for slot, (found, right) in enumerate(pairs) if found != right)
     for slot, found, right in islice(wrong, _FAULTS_MAX):
@@ -101,11 +100,9 @@ class IndexSequence:
     """The index files with readable entries, oldest first; others are reported.
 
     Args:
-        layout: the directory.
         whole_until_ms: after a disorderly stop, the store time up to which files are on disk: later
             ones are rebuilt by the next start (RocketMQ: IndexService.load), and are not examined.
             None otherwise.
-        report: receives faults.
     """
 
     def __init__(self, layout: StoreLayout, whole_until_ms: int | None, report: Report) -> None:
@@ -138,7 +135,6 @@ class IndexSequence:
         return kept
 
     def _usable(self, files: list[RawIndex], slots: int) -> list[RawIndex]:
-        """Determine the number of slots, unless it is known, and omit files that do not match it."""
         slots = slots or common_slots(files)
         usable: list[RawIndex] = []
         for raw in files:
@@ -212,11 +208,9 @@ class IndexCheck:
         """Open the files.
 
         Args:
-            layout: the directory.
             deleted: topics whose records need no entries.
             damages: the damaged bytes of the log, as they are found; entries of records there are
                 not reported again.
-            report: receives faults.
             whole_until_ms: see `IndexSequence`.
         """
         self._layout = layout

@@ -36,10 +36,7 @@ class LogCheck:
     """The log while it is walked, and its findings.
 
     Args:
-        layout: the directory.
-        mark: the checkpoint's mark, if it is valid.
         stopped: whether the last broker stopped in order.
-        report: receives faults.
     """
 
     def __init__(self, layout: StoreLayout, mark: FlushMark | None, stopped: bool, report: Report) -> None:
@@ -79,7 +76,6 @@ class LogCheck:
         """Check every record, its queue unit and its index entries; call `conclude` after the last file.
 
         Args:
-            queues, index: compared with every batch of records.
             levels_ms: the delay levels, which determine when a delayed message is due.
             progress: receives how many bytes of the log are done.
             from_index, to_index: which files of the log, all by default.
@@ -187,7 +183,6 @@ class LogCheck:
         return bad
 
     def _record_damage(self, batch: LogBatch, row: int, reason: str, *, is_framed: bool) -> None:
-        """Note a record with valid lengths at its place but wrong content."""
         position = batch.position + batch.table[WIDTH * row + POSITION]
         size = batch.table[WIDTH * row + SIZE]
         damage = Damage(batch.file, position, position + size, reason, False, is_framed)

@@ -1,11 +1,10 @@
 """Verify a directory in parts that can run in parallel, with the result of one walk through all of it.
 
 A walk through one file of the log depends on the state of each queue and of the index after the
-previous file. That state is guessed from the queues and the index, which contain the log offsets of
-their messages. When the parts are combined, each guess is compared with the actual state. If a
-guess was wrong, or if a part found something that may depend on earlier files, that part is walked
-again from the actual state. So the result always equals that of `Verification.run`; if everything
-is valid, every byte of the log is read once.
+previous file. That state is guessed from the log offsets in the queues and the index. When the
+parts are combined, a part is walked again from the actual state if its guess was wrong, or if it
+found something that may depend on earlier files. If everything is valid, every byte of the log is
+read once.
 """
 
 from __future__ import annotations
@@ -100,7 +99,6 @@ def parts_of(verification: Verification, directory: Directory) -> list[Part]:
 
 
 def _states(units: UnitFiles, log_min: int, starts: Sequence[int]) -> list[QueueState | None]:
-    """Return the state of a walk in a queue at each of the offsets, according to the units."""
     first = _search(units, units.first, log_min, is_live=True)
     states: list[QueueState | None] = []
     number = first
@@ -185,7 +183,6 @@ def put_together(
 
 
 def _can_be_taken(verification: Verification, part: Part, found: PartFindings) -> bool:
-    """Whether a walk from the actual state would find the same."""
     if found.is_odd:
         return False
     if not part.number:

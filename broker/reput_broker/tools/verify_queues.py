@@ -312,7 +312,6 @@ class QueuesCheck:
     """All queues of a store.
 
     Args:
-        layout: the directory.
         deleted: topics whose records do not count.
         known_topics: contents of `topics.json`; None if it is missing or unreadable.
         skip_topics: topics whose queues have another form.
@@ -429,7 +428,6 @@ class QueuesCheck:
         """Report the findings.
 
         Args:
-            report: receives them.
             damages: the damaged bytes of the log; units that point there are not reported again.
             log_end: end of the log's valid records.
             certain_until: log offset before which every record must have its unit; None after an

@@ -105,11 +105,9 @@ def verify_offsets(
     """Check `consumerOffset.json` and its journal, also against the ends of the queues.
 
     Args:
-        config_dir: directory of the files.
         queues: end of every queue by topic and queue id. Offsets of other queues are not checked,
             because their topic may have been deleted.
         stopped: whether the last broker stopped in order.
-        report: receives faults.
     """
     path = config_dir / "consumerOffset.json"
     if _decodes(path, "offsets", report) is None:
