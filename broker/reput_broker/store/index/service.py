@@ -17,7 +17,8 @@ from typing import Final
 
 from reput_broker.store.dispatch import DispatchBatch
 from reput_broker.store.errors import ForeignFile
-from reput_broker.store.file_io import is_all_zero, make_directories, sync_directory
+from reput_broker.store.file_io import make_directories, sync_directory
+from reput_broker.store.file_names import holds_only_zeros
 from reput_broker.store.index.file import IndexFile, IndexHeader, index_file_size
 from reput_broker.store.log.open_mappings import OpenMappings
 from reput_protocol.kernel.records import crc32
@@ -153,13 +154,7 @@ class IndexService:
 
     def _is_unfinished(self, path: Path) -> bool:
         size = path.stat().st_size
-        if size >= index_file_size(self._slots, self._entries):
-            return False
-        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-        try:
-            return is_all_zero(fd, 0, size)
-        finally:
-            os.close(fd)
+        return size < index_file_size(self._slots, self._entries) and holds_only_zeros(path, size)
 
     def keep_whole(
         self, full_until_ms: int, log_end: int, before_removal: Callable[[], None] = lambda: None
@@ -169,8 +164,8 @@ class IndexService:
         Kept are the full files that end before `full_until_ms`, and the first one that ends then,
         since others may have been filled in the same millisecond. A file with records that the log
         does not hold is deleted too. If the clock was set back, names and times prove nothing: all
-        files whose names are not in the order of their records are deleted, and all from the first
-        file on whose times do not ascend.
+        files are deleted if their names are not in the order of their records, and all from the
+        first one on whose times do not ascend.
 
         `full_until_ms` becomes the end of the last kept file, so that a rebuilt file is not
         mistaken for a complete one. `before_removal` may make that durable: an interrupted removal

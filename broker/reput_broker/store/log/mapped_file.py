@@ -30,7 +30,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from reput_broker.store.errors import FileFull, FlushFailed, ForeignFile, StoreClosed
+from reput_broker.store.errors import NOT_PERMITTED, FileFull, FlushFailed, ForeignFile, StoreClosed
 from reput_broker.store.file_io import (
     create_file,
     end_of_data,
@@ -564,7 +564,7 @@ def _open(path: Path, size: int, may_be_read_only: bool) -> tuple[int, bool]:
     try:
         fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
     except OSError as error:
-        if not may_be_read_only or error.errno not in (errno.EROFS, errno.EACCES, errno.EPERM):
+        if not may_be_read_only or error.errno not in NOT_PERMITTED:
             raise
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         is_writable = False

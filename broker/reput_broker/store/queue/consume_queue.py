@@ -10,8 +10,9 @@ from array import array
 from collections.abc import Sequence
 from pathlib import Path
 from struct import Struct
-from typing import NamedTuple, TypeAlias
+from typing import NamedTuple
 
+from reput_broker.store.dispatch import Column
 from reput_broker.store.errors import FileMissing, StoreDamaged
 from reput_broker.store.file_names import file_name
 from reput_broker.store.options import EventHandler, ignore_event
@@ -26,9 +27,6 @@ from reput_broker.store.queue.unit import (
     unpack_unit,
 )
 from reput_protocol.kernel.units import queue_units
-
-Column: TypeAlias = "array[int]"
-"""64-bit integers of one field, one per message."""
 
 
 class QueueRest(NamedTuple):
