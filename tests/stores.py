@@ -226,7 +226,7 @@ def make_sparse(path: Path) -> None:
     os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
 
 
-def is_set_aside(path: Path) -> bool:
+def is_reserved(path: Path) -> bool:
     """Whether the disk has set all of a file aside."""
     status = path.stat()
     return status.st_blocks * 512 >= status.st_size

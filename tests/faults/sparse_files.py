@@ -18,7 +18,7 @@ from faults.outcome import Outcome, scratch
 from faults.workload import abandon
 from reput_broker.store.errors import StoreError
 from reput_broker.store.results import PutStatus
-from stores import is_set_aside, make_sparse, small_options
+from stores import is_reserved, make_sparse, small_options
 
 LEFT_BYTES = 256 << 10
 MISSING_BYTES_MIN = 1 << 20
@@ -58,7 +58,7 @@ class _Round:
         driver = self._driver
         driver.open()
         self._load()
-        self._check_set_aside("made anew")
+        self._check_reserved("made anew")
         for is_full in (False, True):
             if driver.found:
                 break
@@ -75,7 +75,7 @@ class _Round:
                 self._disk.free()
             self._resume()
             self._load()
-            self._check_set_aside("gone on with")
+            self._check_reserved("gone on with")
         if driver.found:
             abandon(driver.store)
         else:
@@ -109,9 +109,9 @@ class _Round:
         assert last is not None
         return last.size - last.path.stat().st_blocks * 512
 
-    def _check_set_aside(self, what: str) -> None:
+    def _check_reserved(self, what: str) -> None:
         for path in self._last_files():
-            if not is_set_aside(path):
+            if not is_reserved(path):
                 self._driver.found.append(Violation("set aside", f"{path.name}, {what}, has holes"))
 
     def _stop(self) -> None:

@@ -1,4 +1,4 @@
-"""A file that a start finds with holes in it is set aside on the disk before anything is appended to it.
+"""A file with holes that a start finds gets its disk space before anything is appended to it.
 
 Written through its mapping, a hole would kill the process of SIGBUS once the disk is full;
 `tests/faults/sparse_files.py` tries that on a disk that really is.
@@ -24,7 +24,7 @@ from stores import (
     FakeClock,
     bodies,
     dispatch_all,
-    is_set_aside,
+    is_reserved,
     killed,
     make_sparse,
     opened,
@@ -49,7 +49,7 @@ def stored(tmp_path: Path, *, is_killed: bool = False, **changes: object) -> Sto
     for path in last_files(image):
         make_sparse(path)
         os.utime(path, ns=(OLD_NS, OLD_NS))
-        assert not is_set_aside(path)
+        assert not is_reserved(path)
     return image
 
 
@@ -88,7 +88,7 @@ def test_a_start_sets_the_last_file_aside_and_changes_nothing_else_in_it(
     before = {path: path.read_bytes() for path in last_files(options)[:1]}
     store = opened(options)
     for path in last_files(options):
-        assert is_set_aside(path)
+        assert is_reserved(path)
     for path, data in before.items():
         assert path.read_bytes() == data
         assert path.stat().st_mtime_ns == OLD_NS, (
@@ -110,7 +110,7 @@ def test_a_log_that_was_cut_by_hand_is_set_aside(tmp_path: Path) -> None:
     (options.data_dir / "checkpoint").unlink()
     (options.data_dir / "abort").write_text("1")
     store = opened(options)
-    assert is_set_aside(path)
+    assert is_reserved(path)
     assert store.close()
 
 
@@ -130,7 +130,7 @@ def test_holes_are_filled_by_writing_where_the_system_cannot_do_it(
         monkeypatch.setattr(os, "posix_fallocate", refuse)
     store = opened(options)
     for path, data in zip(last_files(options), before, strict=True):
-        assert is_set_aside(path)
+        assert is_reserved(path)
         assert path.read_bytes() == data
     assert store.close()
 
@@ -274,7 +274,7 @@ def test_an_index_file_without_room_stops_dispatch_until_there_is_some(
     clock.now_ms += 1000
     dispatch_all(store)
     assert store.is_writable
-    assert is_set_aside(last_files(options)[-1])
+    assert is_reserved(last_files(options)[-1])
     assert len(bodies(store)) == 12
     for key in ("k3", "k10", "k11"):
         assert len(store.query_message("T", key, 9).records) == 1
