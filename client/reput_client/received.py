@@ -73,7 +73,7 @@ def inflate(data: Buffer) -> bytes:
     if decompressor.unconsumed_tail:
         raise ValueError(f"body is larger than {INFLATED_BYTES_MAX} bytes when decompressed")
     if not decompressor.eof:
-        raise ValueError("compressed body is cut short")
+        raise ValueError("compressed body is truncated")
     return body
 
 

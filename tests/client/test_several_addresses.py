@@ -214,6 +214,6 @@ def test_the_error_names_every_address(face: Face) -> None:
                 async with face.Producer(f"127.0.0.1:1,{silent}"):
                     pass
             assert "127.0.0.1:1: Connection refused" in str(caught.value)
-            assert f"{silent}: it takes connections, but did not answer" in str(caught.value)
+            assert f"{silent}: it accepts connections, but did not answer" in str(caught.value)
 
         face.run(scenario)

@@ -170,7 +170,7 @@ def require_columns() -> None:
 def _what_follows(records: bytes | memoryview, end: int) -> str:
     if record_starts(records, end, len(records)):
         return "its record is damaged, or is another message"
-    return "what follows is no record"
+    return "what follows is not a record"
 
 
 def no_columns(topic: str, queue_id: int) -> MessageColumns:

@@ -58,7 +58,7 @@ class Accumulator:
         self._block_bytes = block_bytes
         self._held_max = held_max
         self.held = 0
-        """Bytes of all unfinished blocks; whoever finishes a block subtracts it."""
+        """Bytes of all unfinished blocks; the code that finishes a block subtracts it."""
         self.open: dict[MessageQueue, PostedBlock] = {}
         """In the order in which they are due."""
         self._current: dict[str, PostedBlock] = {}

@@ -202,7 +202,7 @@ class Posts:
     async def _make_room(self, size: int, deadline: float) -> None:
         started_at = self._session.runtime.now()
         if not await self._wait(lambda: self._is_ready_for(size), deadline):
-            what = f"room for {size} bytes beside the {self._accumulator.held} that wait for an answer"
+            what = f"room for {size} bytes besides the {self._accumulator.held} that wait for an answer"
             raise RequestTimeout(what, deadline - started_at)
         self._check_open()
 

@@ -36,7 +36,7 @@ from reput_protocol.record.put_block import BLOCK_BYTES_MAX, encode_block
 log = logging.getLogger("reput_client")
 
 SEND_TIMEOUT_S: Final = 10.0
-"""Longer than the 5 s a broker waits for its disk by default, so that a slow disk is told and not guessed."""
+"""Longer than the 5 s a broker waits for its disk by default, so that the broker can report a slow disk."""
 """Longer than the 5 s for which a broker waits for its disk by default, so that it can report a slow disk."""
 MANY_BATCH: Final = 1024
 """Messages in a block of `send_many`, if they are small; otherwise `batch_bytes` limits the block."""

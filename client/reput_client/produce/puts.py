@@ -355,5 +355,5 @@ def single_receipt(topic: str, result: PutMessageResult, unique_id: str | None) 
 def too_large(size: int) -> InvalidMessage:
     """Return the error for a message of `size` bytes in all."""
     return InvalidMessage(
-        f"a message of {size} bytes in all, but at most {BLOCK_BYTES_MAX} travel at once; make the body smaller"
+        f"a message of {size} bytes in all, but at most {BLOCK_BYTES_MAX} fit into a block; make the body smaller"
     )

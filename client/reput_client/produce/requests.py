@@ -76,8 +76,8 @@ class Requests:
         session = self._session
         if self._putter.deduplicate and message.unique_id is not None:
             raise InvalidMessage(
-                "a request that is known already would be handled by nobody; send it without unique_id, or with a "
-                "producer without deduplicate"
+                "the broker would drop a request that it has already, and no consumer would handle it; send it without "
+                "unique_id, or with a producer without deduplicate"
             )
         # The broker with the request must have this client's connection when the reply comes.
         await self._presence.be_known_to(await session.broker_address(queue, deadline), deadline)
@@ -198,7 +198,7 @@ def reply_to(
     if cluster is None or not found.get(names.REPLY_TO_CLIENT):
         missing = names.CLUSTER if cluster is None else names.REPLY_TO_CLIENT
         raise InvalidMessage(
-            f"{request!r} is no request: it has no property {missing}; look at wants_reply before you reply"
+            f"{request!r} is not a request: it has no property {missing}; check wants_reply before replying"
         )
     added: dict[str, str] = {name: found[name] for name in _FROM_REQUEST if name in found}
     added[names.MSG_TYPE] = names.MSG_TYPE_REPLY

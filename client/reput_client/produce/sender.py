@@ -144,8 +144,8 @@ class Sender:
         try:
             block.seal(wall_clock_ms(), self._ids)
         except Exception as error:  # messages were validated when they were added
-            log.exception("a block of %d messages cannot be made", len(block.bodies))
-            block.finish(None, ReputError(f"the block cannot be made: {error!r}"))
+            log.exception("a block of %d messages cannot be encoded", len(block.bodies))
+            block.finish(None, ReputError(f"the block cannot be encoded: {error!r}"))
             self._finished([block])
             return
         link.add(block, self._session.runtime.now())

@@ -85,7 +85,7 @@ class TransactionEnds:
             raise
         except ReputError as error:
             self._session.check_open()
-            log.warning("transaction %s: %s not taken: %s", half.unique_id, state.name, error)
+            log.warning("transaction %s: %s not accepted: %s", half.unique_id, state.name, error)
             return False
         return True
 
@@ -125,7 +125,9 @@ class TransactionChecks:
         if self._stopping or message.get_property(PRODUCER_GROUP) != self._group or unique_id in self._known:
             return
         if len(self._waiting) >= _WAITING_MAX:
-            log.warning("%d questions about transactions wait already; %s is left", _WAITING_MAX, unique_id)
+            log.warning(
+                "%d transaction checks wait already; the one of %s is dropped", _WAITING_MAX, unique_id
+            )
             return
         half = HalfPlace(
             request.connection.address,

@@ -45,7 +45,7 @@ class Waiter:
 class Call:
     """One request and, once `done`, its answer (`header`, `body`) or the transport's `error`.
 
-    `sent` tells whether the whole frame was handed to the system; only then may the broker have acted on it.
+    `sent` tells whether the whole frame was written; only then may the broker have acted on it.
     """
 
     __slots__ = ("body", "done", "error", "header", "opaque", "sent", "waiter")
@@ -126,7 +126,7 @@ class NoticedCall(Call):
             self.on_sent()
 
     def on_sent(self) -> None:
-        """Handle that the whole frame was handed to the system."""
+        """Note that the whole frame was written."""
         raise NotImplementedError
 
 

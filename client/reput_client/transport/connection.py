@@ -285,7 +285,7 @@ class Connection:
             if not call.done:
                 self.abandon(call)
         if not call.done:
-            silence = f"it takes connections, but did not answer within {timeout_s:.2g} s"
+            silence = f"it accepts connections, but did not answer within {timeout_s:.2g} s"
             raise ConnectionLost(str(self._places[0]), silence)
         ext = call.answer.ext
         name = ext.get("brokerName")
@@ -573,7 +573,7 @@ class Connection:
     def _refusal_of(self, data: bytes, error: ProtocolError) -> ReputError:
         if data.startswith(b"HTTP/"):
             return NotABroker(str(self._places[0]), _HTTP_PORT)
-        return ConnectionLost(str(self._places[0]), f"the broker sent nonsense: {error}")
+        return ConnectionLost(str(self._places[0]), f"the broker violated the protocol: {error}")
 
     # -- ending ----------------------------------------------------------------------------------------------
 

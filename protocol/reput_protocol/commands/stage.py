@@ -87,7 +87,7 @@ def staged_head(data: Buffer, position: int, index: int = 0) -> StagedBlock | No
     try:
         topic = str(memoryview(data)[position + HEAD_BYTES : start], "utf-8")
     except UnicodeDecodeError:
-        raise RecordMalformed(index, position, "the topic of a staged block is no UTF-8") from None
+        raise RecordMalformed(index, position, "the topic of a staged block is not UTF-8") from None
     return StagedBlock(topic, queue_id, count, crc, start, size)
 
 
@@ -102,7 +102,7 @@ def staged_blocks(data: Buffer) -> Iterator[StagedBlock]:
     while position < len(data):
         found = staged_head(data, position, index)
         if found is None or found.end > len(data):
-            raise RecordMalformed(index, position, "the staged block is cut off")
+            raise RecordMalformed(index, position, "the staged block is truncated")
         if crc32(view[found.start : found.end]) != found.crc:
             raise RecordMalformed(
                 index, position, f"the block's checksum is not {found.crc:#010x}, as its head says"

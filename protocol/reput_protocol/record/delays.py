@@ -38,7 +38,9 @@ def parse_delay_levels(text: str) -> tuple[int, ...]:
     for word in text.split():
         count, unit = word[:-1], word[-1]
         if unit not in _UNITS_MS or not (count.isascii() and count.isdecimal() and 0 < int(count) < 1 << 31):
-            raise ValueError(f"{word!r} is no delay: write a number and s, m, h or d, such as 1s 5s 10m 2h")
+            raise ValueError(
+                f"{word!r} is not a delay: write a number and s, m, h or d, such as 1s 5s 10m 2h"
+            )
         delays.append(int(count) * _UNITS_MS[unit])
     if not delays:
         raise ValueError(
@@ -121,5 +123,5 @@ def _checked_moment_ms(moment: object) -> int:
             f"deliver_at {moment!r} is beyond what a clock can show; pass a nearer one"
         ) from None
     if since_epoch < timedelta(0):
-        raise InvalidMessage(f"deliver_at {moment!r} lies before 1970; pass the moment of the delivery")
+        raise InvalidMessage(f"deliver_at {moment!r} is before 1970; pass the moment of the delivery")
     return -(-(since_epoch // _MICROSECOND) // 1000)

@@ -214,7 +214,7 @@ def test_delay_levels_of_the_broker_are_named(tmp_path: Path) -> None:
         assert "--delay-levels" in str(failed.reason)
     assert hashes(tmp_path) == before
     refused = reput_store("verify", tmp_path, "--delay-levels", "1s 5 10s").exception
-    assert "'5' is no delay" in str(refused)
+    assert "'5' is not a delay" in str(refused)
     levels = "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h"
     assert reput_store("repair", tmp_path, "--yes", "--delay-levels", levels).return_value == ExitCode.DONE
     assert reput_store("verify", tmp_path).return_value == ExitCode.DONE

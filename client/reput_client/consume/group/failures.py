@@ -130,7 +130,7 @@ class GiveBack(OnFailure):
         if after_s < 0 or (attempts_max is not None and attempts_max < 1):
             raise ValueError("after_s must be 0 or more, attempts_max 1 or more")
         if not DEAD_LETTER <= delay_level <= len(DELAY_LEVELS_MS):
-            raise ValueError(f"delay_level {delay_level} is none of -1 to {len(DELAY_LEVELS_MS)}")
+            raise ValueError(f"delay_level {delay_level} is not from -1 to {len(DELAY_LEVELS_MS)}")
         self._delay_level = delay_level
         self._attempts_max = attempts_max
         self._after_s = after_s

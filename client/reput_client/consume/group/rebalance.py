@@ -117,7 +117,7 @@ class Rebalancer:
                     failure = failure if topic in self.awaited else error
                     self._due_at = now + _RETRY_S
             except ReputError as error:
-                log.warning("queues of %s not shared out, trying again: %s", topic, error)
+                log.warning("queues of %s not allocated, trying again: %s", topic, error)
                 assignment.unknown.add(topic)
                 self._due_at = self._session.runtime.now() + _RETRY_S
                 if isinstance(error, BrokerError):
@@ -148,7 +148,7 @@ class Rebalancer:
         me = self._membership.client_id
         mine = set(allocate(strategy, me, route.readable, members))
         if me not in members:
-            log.warning("the broker does not count us, %s, among the members of the group", me)
+            log.warning("the broker's list of members does not include this one, %s", me)
             self._membership.soon()
             self._due_at = self._session.runtime.now() + _RETRY_S
         assignment.from_living |= self._from_living(route, mine, members, strategy)

@@ -84,7 +84,7 @@ class Serving(Protocol):
         """Add the result of a pull."""
 
     def take(self) -> Taken | None:
-        """Return the next message that may be handed out now, or None."""
+        """Return the next message that may be delivered now, or None."""
 
     def begin_iteration(self, taken: Taken) -> None:
         """Start an iteration: a message counts as handled when the next is requested, from the one just taken on."""

@@ -231,7 +231,7 @@ def _operation(evaluate: Evaluate, operands: Sequence[Node], kind: Kind = Kind.B
 
 def _check_bounds(node: Node) -> None:
     if node.depth > DEPTH_MAX:
-        _refuse(f"parts lie more than {DEPTH_MAX} deep within each other", node)
+        _refuse(f"parts are nested more than {DEPTH_MAX} deep", node)
     if node.size > PARTS_MAX:
         _refuse(f"the expression has more than {PARTS_MAX} parts; IN takes many texts as one", node)
 
