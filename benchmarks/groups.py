@@ -155,7 +155,7 @@ class Start:
         self._since = time.process_time()
 
 
-def _look(message: Any) -> None:
+def _check(message: Any) -> None:
     if len(message.body) != SIZE or message.tag != TAG:
         raise SystemExit("not what was sent")
 
@@ -177,7 +177,7 @@ def pull_blocking(job: Job, ready: Start) -> None:
                     read_ahead=True,
                 )
                 for message in result.messages:
-                    _look(message)
+                    _check(message)
                 left -= len(result.messages)
                 offsets[queue_id] = result.next_begin_offset
         ready.wait()
@@ -202,7 +202,7 @@ def pull_trio(job: Job, ready: Start) -> None:
                         read_ahead=True,
                     )
                     for message in result.messages:
-                        _look(message)
+                        _check(message)
                     left -= len(result.messages)
                     offsets[queue_id] = result.next_begin_offset
             ready.wait()
@@ -221,7 +221,7 @@ def member_blocking(job: Job, ready: Start) -> None:
 
             def handle(message: Any) -> None:
                 nonlocal left
-                _look(message)
+                _check(message)
                 left -= 1
                 if left == 0:
                     consumer.stop()
@@ -229,7 +229,7 @@ def member_blocking(job: Job, ready: Start) -> None:
             consumer.run(handle, concurrency=job.concurrency)
         else:
             for message in consumer:
-                _look(message)
+                _check(message)
                 left -= 1
                 if left == 0:
                     break
@@ -254,7 +254,7 @@ def member_trio(job: Job, ready: Start) -> None:
 
                 async def handle(message: Any) -> None:
                     nonlocal left
-                    _look(message)
+                    _check(message)
                     left -= 1
                     if left == 0:
                         consumer.stop()
@@ -262,7 +262,7 @@ def member_trio(job: Job, ready: Start) -> None:
                 await consumer.run(handle, concurrency=job.concurrency)
             else:
                 async for message in consumer:
-                    _look(message)
+                    _check(message)
                     left -= 1
                     if left == 0:
                         break
@@ -321,7 +321,7 @@ def _put_and_pull(address: str, sends: int, ack: str) -> list[float]:
             started_at = time.perf_counter()
             receipt = producer.send(reput_client.Message(TOPIC, body, tag=TAG), ack=ack)
             result = consumer.pull(TOPIC, receipt.queue_id, receipt.queue_offset, wait_s=1.0)
-            _look(result.messages[0])
+            _check(result.messages[0])
             found.append(time.perf_counter() - started_at)
             time.sleep(0.001)
     return found[200:]
@@ -351,7 +351,7 @@ def _note_arrivals(address: str, count: int, out: Connection) -> None:
         async with reput_client.Consumer(address, group="waits", topic=TOPIC, start="latest") as consumer:
             out.send(None)
             async for message in consumer:
-                _look(message)
+                _check(message)
                 out.send(time.perf_counter())
                 nonlocal count
                 count -= 1

@@ -85,7 +85,7 @@ class Turns:
                     raise LostRows(f"{name}: {seen:,} rows of {rows:,}")
                 if number:
                     spent[name].append(Spent(wall, used))
-                self._memory.look()
+                self._memory.update()
         return spent
 
 

@@ -39,7 +39,7 @@ class WorkerMemory:
         self.workers = 0
         """The highest number of workers at a time."""
 
-    def look(self) -> None:
+    def update(self) -> None:
         """Measure the current workers."""
         found = []
         for pid in descendants(os.getpid()):

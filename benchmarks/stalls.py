@@ -311,14 +311,14 @@ def read_from_the_beginning(address: str, pipe: Connection) -> None:
 
 def flush(address: str, pipe: Connection) -> None:
     """Send messages with `ack="flushed"`, one after the other."""
-    count = _send_until_told(address, pipe, ack="flushed", kib=64)
+    count = _send_until_stopped(address, pipe, ack="flushed", kib=64)
     pipe.send(f"{count:,} sends of 64 KiB, each flushed")
 
 
 def cross_files(address: str, pipe: Connection) -> None:
     """Write enough to create one log file after the other."""
     # With pauses, because the new files are to be measured and not the copying.
-    count = _send_until_told(address, pipe, ack="page_cache", kib=256, pause_s=PAUSE_S)
+    count = _send_until_stopped(address, pipe, ack="page_cache", kib=256, pause_s=PAUSE_S)
     pipe.send(f"{count * 256 >> 10} MiB written, {count * 256 // 1024 // SMALL_FILE_MIB} files made")
 
 
@@ -340,7 +340,7 @@ def publish_batches(address: str, pipe: Connection) -> None:
     pipe.send(f"{batches} batches of {BATCH_BLOCKS * BLOCK:,} messages")
 
 
-def _send_until_told(address: str, pipe: Connection, *, ack: str, kib: int, pause_s: float = 0.0) -> int:
+def _send_until_stopped(address: str, pipe: Connection, *, ack: str, kib: int, pause_s: float = 0.0) -> int:
     """Send messages of one size, one after the other, until stopped; return their number."""
     payloads = Payloads(kib * 1024)
     count = 0

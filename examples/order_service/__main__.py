@@ -88,13 +88,13 @@ async def _open_for_business(
 
 async def _settled(database: Database, coming: list[Order]) -> bool:
     with trio.move_on_after(_WAIT_S):
-        while not _is_as_it_should(database, coming):  # noqa: ASYNC110 - the database calls nobody
+        while not _have_ended(database, coming):  # noqa: ASYNC110 - the database has no callbacks
             await trio.sleep(0.1)
         await trio.sleep(_QUIET_S)
-    return _is_as_it_should(database, coming)
+    return _have_ended(database, coming)
 
 
-def _is_as_it_should(database: Database, coming: list[Order]) -> bool:
+def _have_ended(database: Database, coming: list[Order]) -> bool:
     rows = database.rows()
     return all(_ending(rows.get(order.id)) == ENDINGS[order.story] for order in coming)
 

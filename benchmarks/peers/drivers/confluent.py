@@ -108,7 +108,7 @@ class ConfluentKafka(Driver):
         self._finish()
 
     async def windowed(self, bodies: Bodies, in_flight: int) -> list[int]:
-        """produce with a callback each, at most so many unacknowledged."""
+        """produce with a callback each, with at most `in_flight` unacknowledged."""
         latencies: list[int] = []
         waiting = 0
 

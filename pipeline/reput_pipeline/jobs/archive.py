@@ -220,7 +220,7 @@ class _Archiving:
         try:
             found = self._clean_up() or self._batch(most, file_messages)
         except Exception as error:  # an error of a task arrives as one of Py4J or PySpark
-            if not waits or not _says_away(error):
+            if not waits or not _is_broker_away(error):
                 raise
             if not self.is_away:
                 self._run.note(f"waits for the broker: {failure_of(error).text}")
@@ -287,7 +287,7 @@ class _Archiving:
         )
 
 
-def _says_away(error: Exception) -> bool:
+def _is_broker_away(error: Exception) -> bool:
     """Return whether an error, of this process or of a task, means that a broker is away or starting."""
     if isinstance(error, BrokerError):
         return error.retryable

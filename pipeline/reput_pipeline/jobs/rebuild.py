@@ -25,7 +25,7 @@ from reput_broker.tools.rebuild import (
     refuse_other_delays,
     refuse_other_queues,
 )
-from reput_broker.tools.rebuild import rebuild as make_anew
+from reput_broker.tools.rebuild import rebuild as rebuild_files
 from reput_broker.tools.rebuild_parts import QueuesInParts, write_units
 from reput_broker.tools.report import no_progress
 from reput_broker.tools.verify import Verification
@@ -70,7 +70,7 @@ def command(run: JobRun, directory: Directory, queues: bool, index: bool) -> Out
             if "queues" in wanted:
                 refuse_other_delays(verification)
             lock.acquire()
-            words = make_anew(
+            words = rebuild_files(
                 verification.layout,
                 verification.log.kept_end,
                 [_KINDS[name] for name in wanted],
@@ -121,15 +121,15 @@ def _fill(
     here = [derived for derived in made if not isinstance(derived, QueuesInParts)]
     errors: list[BaseException] = []
 
-    def make_here() -> None:
+    def rebuild_index() -> None:
         try:
             hand_out(layout, end, here, deleted, levels, no_progress)
         except BaseException as error:
             errors.append(error)
 
-    beside = threading.Thread(target=make_here, name="reput-index")
+    index_thread = threading.Thread(target=rebuild_index, name="reput-index")
     if here:
-        beside.start()
+        index_thread.start()
     try:
         for derived in made:
             if isinstance(derived, QueuesInParts):
@@ -141,7 +141,7 @@ def _fill(
                     )
     finally:
         if here:
-            beside.join()
+            index_thread.join()
     if errors:
         raise errors[0]
 

@@ -87,17 +87,17 @@ def sink_columns(schema: StructType, topic: str | None) -> SinkColumns:
     if topic is None and "topic" not in types:
         raise SinkError("there is neither the option topic nor a column 'topic'; say where the messages go")
 
-    def if_there(name: str) -> str | None:
+    def if_present(name: str) -> str | None:
         return name if name in types else None
 
     return SinkColumns(
         body=body,
         topic=None if topic is not None else "topic",
         keys=found["keys"],
-        tags=if_there("tags"),
+        tags=if_present("tags"),
         queue_id=found["queueId"],
         properties=found["properties"],
-        deliver_at=if_there("deliverAt"),
-        flag=if_there("flag"),
-        born=if_there("bornTimestamp"),
+        deliver_at=if_present("deliverAt"),
+        flag=if_present("flag"),
+        born=if_present("bornTimestamp"),
     )

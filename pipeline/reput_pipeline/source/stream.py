@@ -202,7 +202,7 @@ class ReputStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if isinstance(sys.exception(), EOFError):
             # The driver has ended the query and closed the socket, and PySpark's loop fails to report to it. That is
             # not an error: without this, every other stop() of a query would print a traceback.
-            sys.excepthook = _unless_nobody_listens
+            sys.excepthook = _unless_disconnected
 
     def _lost(self, queue: QueueKey, reason: str) -> None:
         if self._options.fail_on_data_loss:
@@ -220,7 +220,7 @@ class ReputStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return read_task(partition, self._options, arrow_schema(self._schema), NOTHING_NARROWED)
 
 
-def _unless_nobody_listens(
+def _unless_disconnected(
     kind: type[BaseException], error: BaseException, trace: TracebackType | None
 ) -> None:
     """Report the error that ends this process, unless the other end of its socket is closed."""
