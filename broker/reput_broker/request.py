@@ -195,7 +195,7 @@ class Request(Struct, eq=False):
 
 
 class Put(Struct, eq=False):
-    """An append to the log, and how its request is answered afterwards."""
+    """What a request asks to append to the log, how it is answered, and its outcome once it is appended."""
 
     request: Request
     size: int

@@ -69,13 +69,13 @@ class OffsetStore(ABC):
 
         `failure` tells these apart. An offset read from the store is kept in memory.
         """
+        self.failure = None
         if kind is not ReadOffsetType.READ_FROM_STORE:
             offset = self._table.get(queue)
             if offset is not None:
                 return offset
             if kind is ReadOffsetType.READ_FROM_MEMORY:
                 return OFFSET_NOT_FOUND
-        self.failure = None
         try:
             stored = await self._read_stored(queue)
         except (ReputError, OSError) as error:
