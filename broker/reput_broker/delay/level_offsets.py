@@ -3,8 +3,8 @@
 `offsetTable` is RocketMQ's: for each level the next queue offset in its queue of
 `SCHEDULE_TOPIC_XXXX`. The member `reput` is ours: `replayFrom`, the log offset from which on the
 log holds every copy of messages at or beyond those offsets, and `cancelOffset`, the first relevant
-record of our topic of cancelled messages. RocketMQ does not write it back; then only its table is
-used, as RocketMQ does.
+record of our topic of cancelled messages. A RocketMQ broker drops the
+member when it writes the file; a start then uses `offsetTable` alone.
 """
 
 from __future__ import annotations

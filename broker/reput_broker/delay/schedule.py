@@ -1,8 +1,8 @@
 """The delayed messages of one broker: parts, recovery and saved progress.
 
 The saved progress means: messages up to these offsets are finished, and copies of later messages
-that are already finished are in the log from `replay_from` on. It is saved only after the log has
-been flushed up to where it ended when that held. A start reads the log from `replay_from` and so
+that are already finished are in the log from `replay_from` on. It is saved only after the log is
+flushed up to the end it had when the progress was taken. A start reads the log from `replay_from` and so
 knows every delivered message: none is delivered twice, none is left out.
 """
 

@@ -72,7 +72,7 @@ class GroupAccess:
         if not self._settings.may_read(group, topic):
             raise Refusal(
                 ErrorCode.NO_PERMISSION,
-                f"group {group!r} is forbidden to read topic {topic!r} by an administrator",
+                f"group {group!r} is forbidden to read topic {topic!r}; ask an administrator to allow it",
             )
 
     def subscribed(self, group: str, topic: str) -> SubscriptionData | None:
@@ -84,7 +84,7 @@ class GroupAccess:
 
         Raises:
             Refusal: the group is not online, may not broadcast, or does not subscribe to the topic; or its subscription
-                is older than the pull. A heartbeat repairs all but the second.
+                is older than the pull. A heartbeat fixes each of these but the ban on broadcasting.
         """
         group = config.group_name
         online = self._groups.get(group)

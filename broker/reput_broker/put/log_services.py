@@ -78,7 +78,7 @@ class ReputMessageService:
         """Dispatch what was acknowledged, before a request reads it.
 
         With `can_wait`, as for pulls that can be held, only a small backlog is dispatched: under
-        load, a pull after every few messages would undo their dispatch in batches.
+        load, frequent pulls would otherwise force many small steps instead of few large ones.
         """
         store = self._store
         if store.dispatch_idle or (can_wait and store.dispatch_behind_bytes > _AT_ONCE_BYTES):
@@ -116,7 +116,9 @@ class ReputMessageService:
                 dispatched = store.reput_step()
             except ReputError as error:
                 log.error(
-                    "dispatch_stopped", detail=str(error), hint="free disk space, or restart after repair"
+                    "dispatch_stopped",
+                    detail=str(error),
+                    hint="restore the missing file, or stop the broker and run `reput store verify`",
                 )
                 await trio.sleep(_STUCK_INTERVAL_S)
                 continue

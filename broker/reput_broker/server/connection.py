@@ -355,7 +355,11 @@ class Connection:
         self._memory.change(self, "write", change)
         limit = self._limits.connection_buffer + self._limits.frame_size
         if change > 0 and self.outbox.unsent_bytes > limit:
-            self.give_way(f"{self.outbox.unsent_bytes} bytes of answers wait for it; at most {limit} may")
+            self.turn_away(
+                "memory",
+                f"{self.outbox.unsent_bytes} bytes of answers wait for it; at most {limit} may",
+                "have the client read its answers, or raise limits.connection_buffer",
+            )
 
     @property
     def _is_held_back(self) -> bool:
@@ -543,7 +547,11 @@ class Connection:
         """Close the connection if the peer is silent, does not read its answers, or sends a frame too slowly."""
         limits, outbox, reader, progress = self._limits, self.outbox, self._reader, self._progress
         if outbox.is_draining and now - outbox.progress_at > limits.slow_reader_timeout:
-            self.turn_away("slow_reader", f"it does not read its answers; {outbox.unsent_bytes} bytes wait")
+            self.turn_away(
+                "slow_reader",
+                f"it does not read its answers; {outbox.unsent_bytes} bytes wait",
+                "see limits.slow_reader_timeout",
+            )
         elif (
             reader.mid_frame and not progress.is_paused and progress.slow_s(now) > limits.slow_sender_timeout
         ):
@@ -551,6 +559,7 @@ class Connection:
             self.turn_away(
                 "slow_sender",
                 f"it has sent slower than 16 KiB a second for {limits.slow_sender_timeout:g} s: {sizes}",
+                "see limits.slow_sender_timeout",
             )
         elif self.is_busy:
             self.silent_since = now  # the client waits for the broker
@@ -565,13 +574,12 @@ class Connection:
 
     def give_way(self, detail: str) -> None:
         """See `Holder`."""
-        self.turn_away("memory", detail)
+        self.turn_away("memory", detail, "raise limits.buffer_total")
 
-    def turn_away(self, reason: str, detail: str) -> None:
-        """Close the connection and name the reason, in the log and to the peer."""
+    def turn_away(self, reason: str, detail: str, hint: str) -> None:
+        """Close the connection and name the reason, in the log and to the peer; `hint` is for the log."""
         if self.is_closed:
             return
-        hint = "raise limits.buffer_total" if reason == "memory" else f"see limits.{reason}_timeout"
         log.warning("connection_refused", peer=self.peer, reason=reason, detail=detail, hint=hint)
         if not self.outbox.is_draining:  # otherwise the peer is receiving another answer
             code = ErrorCode.BUSY if reason == "memory" else ErrorCode.TIMEOUT

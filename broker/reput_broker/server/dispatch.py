@@ -14,7 +14,7 @@ import trio
 
 from reput_broker.config.sections import LimitsConfig
 from reput_broker.request import Handler, Outcome, Put, Refusal, Request, Response, Result
-from reput_broker.store.errors import DiskFull
+from reput_broker.store.errors import DiskFull, StoreError
 from reput_broker.store.file_io import is_no_space
 from reput_broker.tables.offset_journal import JournalWriteFailed
 from reput_protocol.codes import PullSysFlag, RequestCode
@@ -25,7 +25,6 @@ from reput_protocol.errors import (
     FilterSyntaxError,
     HeaderFieldError,
     InvalidName,
-    ReputError,
 )
 
 log = structlog.get_logger(__name__)
@@ -205,7 +204,7 @@ def _as_refusal(error: Exception) -> Refusal | None:
         return Refusal(ErrorCode.DISK_FULL if error.disk_full else ErrorCode.READ_ONLY, str(error))
     if isinstance(error, DiskFull):
         return Refusal(ErrorCode.DISK_FULL, str(error))
-    if isinstance(error, ReputError) and type(error).__module__.endswith("store.errors"):
+    if isinstance(error, StoreError):
         return Refusal(ErrorCode.READ_ONLY, str(error))
     return None
 

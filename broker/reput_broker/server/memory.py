@@ -8,9 +8,9 @@ are freed. Held pulls have a limit of their own (`long_polling.py`). Four rules 
    held, the smaller the share.
 2. A connection whose answers exceed its share is not read until the client has read them. A pull or fetch is answered
    with at most a share (but at least one message).
-3. Connections whose unfinished frames exceed their share receive one at a time. A connection takes its turn once more
-   has arrived, and keeps it only while data arrives fast. If more than half of `limits.buffer_total` is held then,
-   connections are closed that hold much and have made no progress for a second.
+3. Connections whose unfinished frames exceed their share receive one at a time. A connection takes its turn when
+   further bytes have arrived, and keeps it only while data arrives fast. If more than half of `limits.buffer_total`
+   is held then, connections are closed that hold much and have made no progress for a second.
 4. If more than `limits.buffer_total` is held nevertheless, connections are closed, first those that hold the most for
    the longest time without progress. A connection with more than `limits.connection_buffer` and one frame of unread
    answers is closed as well.

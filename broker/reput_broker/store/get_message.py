@@ -4,8 +4,8 @@ The rules examine the entries in order and stop at the first one that no longer 
 queue's entries are read; the records are fetched later, as extents. Only a filter on properties
 reads records.
 
-An entry whose tags code is an address is one whose extended entry could not be read: it matches
-every filter, because the receiver compares the tag itself.
+If an extended entry cannot be read, the tags code stays its address; such an entry matches every
+filter, and the client compares the tag.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Puts of several tasks share frames: those that are unwritten at the same time leave together.
 
 Frames queue at a connection while others are written or other tasks run. When frames are written, puts of one message
-each to the same queue at the same ack level are joined into one block; no put waits for others. Each put keeps its own
+each to the same queue at the same ack level are joined into one block; no timer delays a put. Each put keeps its own
 call and is answered as if it had been sent alone.
 
 The broker stores a block whole or not at all. If it rejects a message of a block, the messages are sent again, one per

@@ -53,8 +53,8 @@ class KeyBacklog:
             return
         keys = batch.rows.keys()
         if batch.start_offset < self.end_offset:
-            wanted = sum(offset < self.end_offset for offset in keys[1::KEY_FIELDS])
-            del keys[: KEY_FIELDS * wanted]
+            known = sum(offset < self.end_offset for offset in keys[1::KEY_FIELDS])
+            del keys[: KEY_FIELDS * known]
         self.keys += keys
         self.end_offset = batch.end_offset
 

@@ -26,7 +26,8 @@ class QueueGap(StoreError):
     ) -> None:
         super().__init__(
             f"queue {queue_id} of topic {topic} ends at queue offset {max_queue_offset}, but the next record of the "
-            f"log (at offset {physical_offset}) is its message {queue_offset}"
+            f"log (at offset {physical_offset}) is its message {queue_offset}; stop the broker, then run "
+            "`reput store verify` and `reput store rebuild`"
         )
         self.topic = topic
         self.queue_id = queue_id

@@ -81,8 +81,8 @@ class FlowLimits:
     ) -> Room | None:
         """Return how much to pull of one of `queues` queues that has `messages`, `size_b` and `span`, or None.
 
-        `pull_messages` and `pull_bytes` (lower and upper bound) apply to any pull. A pull is not worth less than the
-        lower bound, nor a few messages while others are waiting to be handled.
+        `pull_messages` and `pull_bytes` (lower and upper bound) apply to any pull. No pull asks for less than the
+        lower bound, and none is made for a few messages while others wait to be handled.
         """
         if span >= self.queue_span_max or size_b >= self.queue_bytes_max:
             return None

@@ -87,7 +87,7 @@ class Serving(Protocol):
         """Return the next message that may be delivered now, or None."""
 
     def begin_iteration(self, taken: Taken) -> None:
-        """Start an iteration: a message counts as handled when the next is requested, from the one just taken on."""
+        """Start an iteration with `taken`: each message counts as handled when the next is requested."""
 
     def again(self, taken: Taken, at: float) -> None:
         """Redeliver a message in flight, not before `at`."""
