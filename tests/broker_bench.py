@@ -84,7 +84,7 @@ class BenchClient(FakeClient):
         header = Header(code, opaque, flag, None, dict(ext), LanguageCode.PYTHON, version)
         counters = self._bench.broker.counters.request(self.header_type, code)
         request = Request(self, self.header_type, header, memoryview(body), time.monotonic(), counters)
-        dispatcher = self._bench.broker._parts.server._dispatcher
+        dispatcher = self._bench.broker._parts.server._shared.dispatcher
         result = dispatcher.begin(request)
         if isinstance(result, Put):
             waiting = dispatcher.append((result,))

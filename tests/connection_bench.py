@@ -19,7 +19,7 @@ from reput_broker.request import (
     Request,
     Response,
 )
-from reput_broker.server.connection import Connection
+from reput_broker.server.connection import Addresses, Connection, Shared
 from reput_broker.server.dispatch import Dispatcher
 from reput_broker.server.memory import HeldBytes
 from reput_broker.store.results import PutResult, PutStatus
@@ -143,21 +143,21 @@ class Bench:
         self.traffic.connection_opened()
         self.connection = Connection(
             peer,
-            peer="10.0.0.1:5",
-            born_host=bytes(8),
-            dialled_address="10.0.0.2:10911",
-            dispatcher=Dispatcher(
-                handlers,
-                self._append,
-                lambda _: self.after_puts.append(len(self.peer.got)),
-                limits=self.limits,
+            Addresses("10.0.0.1:5", bytes(8), "10.0.0.2:10911"),
+            Shared(
+                Dispatcher(
+                    handlers,
+                    self._append,
+                    lambda _: self.after_puts.append(len(self.peer.got)),
+                    limits=self.limits,
+                ),
+                self.limits,
+                self.counters,
+                self.memory,
             ),
-            limits=self.limits,
-            counters=self.counters,
-            traffic=self.traffic,
-            memory=self.memory,
-            nursery=nursery,
-            on_close=self.ended.append,
+            self.traffic,
+            nursery,
+            self.ended.append,
         )
 
     def _later(self, request: Request) -> None:

@@ -63,9 +63,7 @@ class BrokerParts:
 
     Args:
         storage: open.
-        sources: the broker's configuration, counters and health; the figures of the parts are added.
-        store_health: notified when nothing can be stored any more, or when the disk is full.
-        surroundings: clocks and disks of retention.
+        sources: the figures of the parts are added to them.
         connections_max: the open files that are left for connections.
     """
 

@@ -20,7 +20,7 @@ class PutParts:
     """The services of the log of one broker.
 
     Args:
-        hold: pulls that wait for messages, answered after each dispatch.
+        hold: answers waiting pulls after each dispatch.
         on_failure: called with the reason when nothing can be stored any more.
     """
 

@@ -167,8 +167,6 @@ def store_options(
     """Return the options of the store.
 
     Args:
-        config: the broker's configuration.
-        files: how many files the store may keep open.
         address: where clients reach the broker.
         on_event: called with the store's events and their facts, from any thread.
     """

@@ -33,7 +33,7 @@ class ConfigProblem:
 
 
 class ConfigError(ReputError, ValueError):
-    """The configuration cannot be used. `problems` lists all mistakes; nothing was started or changed."""
+    """The configuration cannot be used. `problems` has every mistake; nothing was started or changed."""
 
     def __init__(self, problems: Iterable[ConfigProblem]) -> None:
         self.problems: Sequence[ConfigProblem] = tuple(problems)

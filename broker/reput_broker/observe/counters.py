@@ -66,10 +66,7 @@ _KNOWN_CODES = frozenset(int(code) for code in RequestCode)
 
 
 class Histogram:
-    """Counts per bucket, found by bisection; bucket i counts values in (bounds[i-1], bounds[i]].
-
-    `buckets` has one entry more than `bounds`: the values above the last bound.
-    """
+    """Counts per bucket; bucket i counts values in (bounds[i-1], bounds[i]], the last bucket those above."""
 
     __slots__ = ("bounds", "buckets", "total")
 
@@ -310,14 +307,14 @@ class RetryCounts:
         self.retries: Counter[tuple[str, str]] = Counter()
         """Messages sent back, by group and original topic."""
         self.dead_letters: Counter[tuple[str, str]] = Counter()
-        """Messages that became dead letters, by group and original topic."""
+        """Dead letters, likewise."""
         self.transactions: Counter[tuple[str, str]] = Counter()
         """Transactions ended, by topic and one of TRANSACTION_RESULTS."""
         self.checks: Counter[tuple[str, str]] = Counter()
         """Transaction checks, by topic and one of CHECK_RESULTS."""
 
     def forget_topic(self, topic: str) -> None:
-        """Drop the counts of a deleted topic."""
+        """Drop the counts of a topic."""
         for table in (self.retries, self.dead_letters):
             for key in [key for key in table if key[1] == topic]:
                 del table[key]
@@ -326,7 +323,7 @@ class RetryCounts:
                 del table[key]
 
     def forget_group(self, group: str) -> None:
-        """Drop the counts of a deleted group."""
+        """Drop the counts of a group."""
         for table in (self.retries, self.dead_letters):
             for key in [key for key in table if key[0] == group]:
                 del table[key]

@@ -31,10 +31,7 @@ class ClientProcessor:
     """Maintains the register of clients.
 
     Args:
-        membership: the register.
-        access: finds and creates the groups that clients name.
-        topics: where their retry topics are created.
-        on_topic: called when one was created, which is not saved yet.
+        on_topic: called when a retry topic was created, which is not saved yet.
     """
 
     def __init__(

@@ -16,7 +16,7 @@ class ColdReads:
     """Cold reads for one kind of request.
 
     Args:
-        at_once: reads that run concurrently; others wait.
+        at_once: reads that run concurrently.
         remedy: what a client does after a failed read.
     """
 

@@ -32,11 +32,8 @@ class DelayProcessor:
     """Answers requests about the schedule.
 
     Args:
-        waiting: walks over the delayed messages.
-        cancelling: cancels them.
-        flush: acknowledges a cancellation once it is on disk.
         host: the address of the store, for message ids.
-        offsets_json: the current content of `config/delayOffset.json`.
+        offsets_json: returns the current content of `config/delayOffset.json`.
     """
 
     def __init__(

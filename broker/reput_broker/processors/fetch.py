@@ -37,14 +37,7 @@ _QUEUES_A_TURN = 64
 
 
 class FetchProcessor:
-    """Serves ranges of records.
-
-    Args:
-        store: holds them.
-        topics: which queues exist.
-        access: checks topics.
-        broker_name: for the answer with bounds.
-    """
+    """Serves ranges of records."""
 
     def __init__(
         self,

@@ -18,8 +18,6 @@ class GroupAccess:
     """Checks the groups of requests that consume.
 
     Args:
-        settings: what each group may do.
-        groups: the members that are online.
         on_created: called when a group was created, which is not saved yet.
     """
 

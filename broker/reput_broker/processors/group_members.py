@@ -51,16 +51,7 @@ _PRODUCERS_A_TURN = 256
 
 
 class GroupMembersProcessor:
-    """Reports who is connected, and passes requests on to members.
-
-    Args:
-        membership: the register of clients.
-        settings, topics: flags for a message that a member is told to consume.
-        offsets: which groups have offsets in a topic.
-        store: holds such messages.
-        broker_name: as routes name this broker.
-        clock_ms: wall clock.
-    """
+    """Reports who is connected, and passes requests on to members."""
 
     def __init__(
         self,

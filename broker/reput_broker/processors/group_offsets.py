@@ -35,17 +35,7 @@ _QUEUES_A_TURN = 64
 
 
 class GroupOffsetsProcessor:
-    """Shows and sets the progress of groups.
-
-    Args:
-        store: has the bounds of queues.
-        tables: topics and offsets.
-        state: subscriptions, messages in flight, store times.
-        access, groups: check topics and groups.
-        setting: sets offsets.
-        broker_name: as routes name this broker.
-        clock_ms: wall clock.
-    """
+    """Shows and sets the progress of groups."""
 
     def __init__(
         self,

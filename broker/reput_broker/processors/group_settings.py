@@ -36,11 +36,7 @@ class GroupSettingsProcessor:
     """Creates, changes, shows and deletes groups.
 
     Args:
-        settings, saver: the table, and what saves it.
-        access: finds groups.
-        offsets: of groups; deleted with a group if the request says so.
-        hold: releases the held pulls of a group that may no longer consume.
-        forget: drops everything else that is kept of a group.
+        forget: drops what is kept of a group besides settings and offsets.
     """
 
     def __init__(

@@ -51,15 +51,7 @@ _COLD_READS_AT_ONCE = 4
 
 
 class PullProcessor:
-    """Serves messages to consumers.
-
-    Args:
-        store: holds the messages.
-        access, groups: check topics and groups.
-        state: records offsets that come with a pull, and progress; has the offsets that an administrator has set.
-        hold: holds pulls that wait for messages.
-        filter_check: creates filters from expressions.
-    """
+    """Serves messages to consumers."""
 
     def __init__(
         self,
@@ -103,7 +95,7 @@ class PullProcessor:
         return self._pull(request, header)
 
     def _wanted(self, header: PullMessageHeader) -> tuple[str | None, str | None]:
-        """Return the type and text of the filter of a pull, or of the subscription of its group."""
+        """Return the type and text of the filter, of the pull or of the subscription of its group."""
         if header.sys_flag & _SUBSCRIPTION:
             return header.expression_type, header.subscription
         found = self._groups.subscribed(header.consumer_group, header.topic)
@@ -293,7 +285,7 @@ class PullProcessor:
         request.reply(await self._cold_reads.read(request.client, read, held))
 
     async def _look_cold(self, request: Request, header: PullMessageHeader, get: FilteredGet) -> None:
-        """Answer with records outside the page cache that a filter must examine."""
+        """Likewise, if a filter must examine the records."""
 
         def look() -> Response:
             with get:

@@ -90,8 +90,6 @@ class PutOnce:
         """Run `put` through `append`, or return the outcome that the messages had the first time.
 
         Args:
-            request: carries the block.
-            header: of the put; its `dedup` is set.
             put: appends the block; does not wait.
             append: runs its argument under the put lock, and answers.
 
@@ -192,10 +190,7 @@ class PutBackOnce:
 
         Args:
             key: names the message; None if its client does not name it.
-            group: sends it back.
-            record: what `put` appends.
-            put: appends it; does not wait.
-            append: runs its argument under the put lock, and answers.
+            put, append: as of `PutOnce.append`.
             look: whether it may have been stored so long ago that only the index has it.
 
         Raises:

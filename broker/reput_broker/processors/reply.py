@@ -99,9 +99,7 @@ class ReplyProcessor:
         return None
 
     def _begin(self, request: Request, header: SendMessageHeader) -> None:
-        """Validate the reply, then push it in a task of its own: the connection's requests do not wait for the
-        requester.
-        """
+        """Validate the reply and push it in a task, so that the connection's requests do not wait for the requester."""
         config = self._access.writable(header.topic, max(0, header.queue_id))
         assert config is not None, "looked up before"
         reply = self._checked(request, header)

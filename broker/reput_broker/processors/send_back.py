@@ -102,9 +102,9 @@ class SendBackProcessor:
         )
         look = bool(header.is_repeated)
         if not returned.is_dead_letter:
-            parked = self._delay_hook.redirect(returned.record, returned.properties)
-            assert parked is not None, "it has a delay level"
-            return self._store_it(request, key, returned, parked, look)
+            delayed = self._delay_hook.redirect(returned.record, returned.properties)
+            assert delayed is not None, "it has a delay level"
+            return self._store_it(request, key, returned, delayed, look)
         if self._access.known(dlq_topic(header.group)) is None:
             return self._with_dead_letter_topic(request, key, returned, look)
         return self._store_it(request, key, returned, returned.record, look)

@@ -112,10 +112,6 @@ def records_of(
     """Return the records of a send; a single message goes through `redirect`.
 
     Args:
-        header, body: the request.
-        born_host: the sender.
-        cluster: the value of `CLUSTER`.
-        redirect: decides what is stored of a single message.
         limits: of messages in a block; None if blocks cannot be used (`store.record_crc`).
 
     Raises:

@@ -96,8 +96,8 @@ class SendRedirects:
         if _is_half(record, properties):
             return self._half(record, properties)
         topic = record.topic
-        parked = self._delay_hook.redirect(record, properties)
-        return Redirected(record, topic) if parked is None else Redirected(parked, topic, "delayed")
+        delayed = self._delay_hook.redirect(record, properties)
+        return Redirected(record, topic) if delayed is None else Redirected(delayed, topic, "delayed")
 
     def _half(self, record: Record, properties: dict[str, str]) -> Redirected:
         if self._options.reject:

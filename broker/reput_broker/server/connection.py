@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from typing import Any
+from typing import Any, NamedTuple
 
 import structlog
 import trio
@@ -51,14 +51,28 @@ _HEADER_FACTOR = 8  # memory of a decoded header per encoded byte, approximately
 _NO_BODY = memoryview(b"")
 
 
+class Addresses(NamedTuple):
+    """The ends of a connection; see `Client`."""
+
+    peer: str
+    born_host: bytes
+    dialled_address: str
+
+
+class Shared(NamedTuple):
+    """What the connections of a server share."""
+
+    dispatcher: Dispatcher
+    limits: LimitsConfig
+    counters: Counters
+    memory: HeldBytes
+
+
 class Connection:
     """A connected client.
 
     Args:
         transport: the peer.
-        peer: `ip:port` of the peer, for logs.
-        born_host, dialled_address: see `Client`.
-        dispatcher: handles the requests.
         traffic: counters of the listener that accepted the connection.
         nursery: where the tasks of the connection run.
         on_close: called once with the connection when it has ended.
@@ -67,29 +81,18 @@ class Connection:
     def __init__(
         self,
         transport: Transport,
-        *,
-        peer: str,
-        born_host: bytes,
-        dialled_address: str,
-        dispatcher: Dispatcher,
-        limits: LimitsConfig,
-        counters: Counters,
+        addresses: Addresses,
+        shared: Shared,
         traffic: ListenerTraffic,
-        memory: HeldBytes,
         nursery: trio.Nursery,
         on_close: Callable[[Connection], None],
     ) -> None:
-        self.peer = peer
-        self.born_host = born_host
-        self.dialled_address = dialled_address
+        self.peer, self.born_host, self.dialled_address = addresses
         self.header_type = HeaderType.JSON.value
         self.silent_since = trio.current_time()
         self._transport = transport
-        self._dispatcher = dispatcher
-        self._limits = limits
-        self._counters = counters
+        self._dispatcher, self._limits, self._counters, self._memory = shared
         self._traffic = traffic
-        self._memory = memory
         self._nursery = nursery
         self._on_close = on_close
         self._role = "unknown"
@@ -104,11 +107,11 @@ class Connection:
         self._turn_began_at = 0.0
         self._received_in_turn = 0
         self._scope = trio.CancelScope()
-        self._reader = FrameReader(limits.frame_size, limits.header_size)
+        self._reader = FrameReader(self._limits.frame_size, self._limits.header_size)
         self._has_put = False
         self.outbox = Outbox(
             transport,
-            limit=lambda: memory.share,
+            limit=lambda: self._memory.share,
             note_buffered=self._note_written,
             note_sent=self._count_sent,
             start_drain=lambda: nursery.start_soon(self._drain),
@@ -118,7 +121,7 @@ class Connection:
 
     @property
     def is_closed(self) -> bool:
-        """Whether no answer can be sent any more."""
+        """See `Client`."""
         return self._close_reason is not None
 
     @property
@@ -141,7 +144,7 @@ class Connection:
         await self.outbox.drained()
 
     def answer(self, request: Request, response: Response) -> None:
-        """Queue an answer for the next `flush`. The answer to a oneway request is only counted."""
+        """See `Client`. The answer to a oneway request is only counted."""
         if request.is_answered:
             return
         request.is_answered = True
@@ -193,24 +196,24 @@ class Connection:
         self._traffic.bytes_out += size
 
     def flush(self) -> None:
-        """Write what is queued. If the peer has gone, close the connection."""
+        """See `Client`. If the peer has gone, the connection is closed."""
         try:
             self.outbox.flush()
         except OSError:
             self.close("peer")
 
     def spawn(self, work: Callable[..., Awaitable[Any]], *arguments: Any) -> None:
-        """Run a task next to the requests. It handles its own errors."""
+        """See `Client`. The task handles its own errors."""
         self._nursery.start_soon(work, *arguments)
 
     def note_role(self, role: str) -> None:
-        """Note the role of the peer; the first one counts."""
+        """See `Client`. The first role counts."""
         if self._role == "unknown" and not self.is_closed:
             self._traffic.role_known(role)
             self._role = role
 
     def send_request(self, code: int, ext: Mapping[str, Value], body: bytes = b"") -> bool:
-        """Send a oneway request now; False if the peer is gone, or has not read earlier answers."""
+        """See `Client`."""
         if self._close_reason is not None or self.outbox.is_crowded:
             return False
         header = self._server_calls.header(code, ext, self.header_type, oneway=True)
@@ -219,7 +222,7 @@ class Connection:
     async def call(
         self, code: int, ext: Mapping[str, Value], body: bytes = b"", *, timeout_s: float
     ) -> ClientAnswer:
-        """Send a request and wait for its answer; see `Client.call`."""
+        """See `Client`."""
         if self._close_reason is not None:
             raise ClientGone("the client's connection has ended")
         calls = self._server_calls
@@ -258,7 +261,7 @@ class Connection:
             self._on_close(self)
 
     def close(self, reason: str) -> None:
-        """End the connection immediately. The first reason counts."""
+        """See `Client`. The first reason counts."""
         if self._close_reason is not None:
             return
         self._close_reason = reason

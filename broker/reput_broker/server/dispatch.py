@@ -58,12 +58,10 @@ class Dispatcher:
     """The table of processors.
 
     Args:
-        handlers: the processors by request code.
         append: appends puts, now or when its result is awaited, and sets the outcome of each.
         after_puts: called with the connection once the puts of a read are stored and their answers written.
         before_look: called before a request that may read what was put; the argument says whether it is a pull that
             waits if it finds nothing.
-        limits: how large a body may be that is parsed as a whole; live.
     """
 
     def __init__(
@@ -125,7 +123,7 @@ class Dispatcher:
                 request.client.answer(request, self._refused(request, outcome))
 
     def _handle(self, request: Request, handler: Handler) -> Result:
-        self._before_look(request.header.code in _PULLS and _may_be_parked(request))
+        self._before_look(request.header.code in _PULLS and _asks_to_wait(request))
         return handler(request)
 
     async def _handle_in_turn(self, request: Request, handler: Handler) -> Outcome:
@@ -161,7 +159,7 @@ class Dispatcher:
         return Refusal(
             ErrorCode.TOO_LARGE,
             f"the body of request {request.header.code} has {len(request.body)} bytes, and at most "
-            f"{self._limits.body_size} are taken (limits.body_size); send several smaller requests",
+            f"{self._limits.body_size} are accepted (limits.body_size); send several smaller requests",
         ).response()
 
     def _refused(self, request: Request, error: Exception) -> Response:
@@ -213,7 +211,7 @@ class _PullFlags(CommandHeader):
     sys_flag: I32 = 0
 
 
-def _may_be_parked(request: Request) -> bool:
+def _asks_to_wait(request: Request) -> bool:
     """Tell whether a pull asks to wait. An invalid header is left to the pull's processor."""
     try:
         return bool(_PullFlags.from_ext(request.ext).sys_flag & PullSysFlag.SUSPEND)

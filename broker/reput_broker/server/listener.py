@@ -17,7 +17,7 @@ from reput_broker.config.model import BrokerConfig
 from reput_broker.observe.counters import Counters
 from reput_broker.request import Client
 from reput_broker.server.acceptor import Acceptor
-from reput_broker.server.connection import Connection
+from reput_broker.server.connection import Addresses, Connection, Shared
 from reput_broker.server.dispatch import Dispatcher
 from reput_broker.server.memory import HeldBytes
 from reput_broker.server.transport import SocketTransport
@@ -92,10 +92,9 @@ class Server:
     ) -> None:
         self._config = config
         self._connections_max = connections_max
-        self._dispatcher = dispatcher
         self._counters = counters
         self._on_gone = on_gone
-        self._memory = HeldBytes(counters, config.limits)
+        self._shared = Shared(dispatcher, config.limits, counters, HeldBytes(counters, config.limits))
         self._connections: set[Connection] = set()
         self._accepting = trio.CancelScope()
 
@@ -163,16 +162,15 @@ class Server:
         local_host, local_port = address_of(accepted)
         connection = Connection(
             SocketTransport(accepted),
-            peer=f"{peer_host}:{peer_port}",
-            born_host=born_host_bytes(peer_host, peer_port),
-            dialled_address=f"{local_host}:{local_port}",
-            dispatcher=self._dispatcher,
-            limits=self._config.limits,
-            counters=self._counters,
-            traffic=traffic,
-            memory=self._memory,
-            nursery=nursery,
-            on_close=self._ended,
+            Addresses(
+                f"{peer_host}:{peer_port}",
+                born_host_bytes(peer_host, peer_port),
+                f"{local_host}:{local_port}",
+            ),
+            self._shared,
+            traffic,
+            nursery,
+            self._ended,
         )
         self._connections.add(connection)
         nursery.start_soon(connection.run)

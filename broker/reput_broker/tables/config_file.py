@@ -134,7 +134,6 @@ class ConfigFileSave:
     """One write of a table to its file; see `table_saver.SaveJob`.
 
     Args:
-        file: replaced.
         members: returns the members as of the creation of the job. Called in a worker thread: it reads only copies and
             values that never change.
         on_abandon: called if the old file stays valid.
@@ -148,19 +147,19 @@ class ConfigFileSave:
         self._on_abandon = on_abandon
 
     def write(self) -> None:
-        """Write the temporary file. Blocks. Raises OSError."""
+        """See `SaveJob`."""
         self._file.write_temporary(encode(self._members()))
 
     def adopt(self) -> None:
-        """Replace the file with it. Raises OSError."""
+        """See `SaveJob`."""
         self._file.adopt_temporary()
 
     def sync(self) -> None:
-        """Make the new name durable. Blocks. Raises OSError."""
+        """See `SaveJob`."""
         self._file.sync_directory()
 
     def abandon(self) -> None:
-        """Mark the table as unsaved: the old file stays valid."""
+        """See `SaveJob`."""
         self._on_abandon()
 
 

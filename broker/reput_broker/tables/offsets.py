@@ -188,7 +188,7 @@ class ConsumerOffsetManager:
         return self.journal_size_b >= self.journal_size_max and self._job is None
 
     def begin_save(self) -> OffsetSave | None:
-        """Return a job that saves the current content; None if the JSON file has it already."""
+        """See `SavedTable`."""
         assert self._job is None, "a save is running already"
         if not self._unsaved or self._journal is None:
             return None
@@ -253,7 +253,7 @@ class ConsumerOffsetManager:
         self._unknown_members = {name: value for name, value in members.items() if name not in known}
 
     def _snapshot(self) -> Callable[[], dict[str, Any]]:
-        """Return a function that builds the JSON file's members as of now, in any thread."""
+        """Return a function that builds the file's members as of now, in any thread."""
         table = {place: queues.copy() for place, queues in self._table.items()}
         version = self._version
 
@@ -358,7 +358,7 @@ class OffsetSave:
         self._count += count
 
     def write(self) -> None:
-        """Steps 1 and 2. Blocks: for a worker thread. Raises OSError."""
+        """Steps 1 and 2; see `SaveJob`."""
         members = self._members()
         data = encode(members)
         self._table.file.write_temporary(data)
@@ -382,7 +382,7 @@ class OffsetSave:
         journal.rename(self._table.journal_path)
 
     def sync(self) -> None:
-        """Make the names durable. Blocks: for a worker thread. Raises OSError."""
+        """See `SaveJob`."""
         self._table.file.sync_directory()
 
     def abandon(self) -> None:

@@ -196,16 +196,15 @@ class SubscriptionGroupManager:
     # Saving
 
     def begin_save(self) -> ConfigFileSave | None:
-        """Return a job that saves the current content; None if the file has it already."""
+        """See `SavedTable`."""
         if not self._unsaved:
             return None
         self._unsaved = False
         return ConfigFileSave(self.file, self._snapshot(), self._changed_again)
 
     def _snapshot(self) -> Callable[[], dict[str, Any]]:
-        """Return a function that builds the file's members as of now, in RocketMQ's order.
-
-        It may run in another thread while the table changes: a group's settings are replaced, never changed.
+        """Return a function that builds the file's members as of now, in any thread: settings are replaced, never
+        changed.
         """
         entries: dict[str, Any] = {**self._unreadable, **self._groups}
         unknown_of, forbidden, version = dict(self._unknown_of), self.forbidden(), self._version

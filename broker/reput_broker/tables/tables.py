@@ -26,8 +26,6 @@ class Tables:
 
     Args:
         directory: holds the files.
-        config: names of the broker, and the options of topics, groups and offsets.
-        clock_ms: wall clock.
         on_saved: called with a table's name after each save, and with the error if it failed.
     """
 

@@ -181,7 +181,7 @@ class TopicConfigManager:
         return self._topics[topic]
 
     def create_internal(self, topic: str, queues: int = 1) -> TopicConfig:
-        """Return a retry or dead-letter topic, created with so many queues if necessary; see `create_on_send`."""
+        """Return a retry or dead-letter topic, created if necessary; see `create_on_send`."""
         assert topic.startswith((RETRY_PREFIX, DLQ_PREFIX)), topic
         existing = self._topics.get(topic)
         if existing is not None:
@@ -191,7 +191,7 @@ class TopicConfigManager:
         return self._topics[topic]
 
     def create_system(self, topic: str, queues: int) -> TopicConfig:
-        """Return a topic of the system that is created when it is needed; see `create_on_send`."""
+        """Return a topic of the system, created if necessary; see `create_on_send`."""
         assert is_system_topic(topic), topic
         existing = self._topics.get(topic)
         if existing is not None:
@@ -240,16 +240,15 @@ class TopicConfigManager:
     # Saving
 
     def begin_save(self) -> ConfigFileSave | None:
-        """Return a job that saves the current content; None if the file has it already."""
+        """See `SavedTable`."""
         if not self._unsaved:
             return None
         self._unsaved = False
         return ConfigFileSave(self.file, self._snapshot(), self._changed_again)
 
     def _snapshot(self) -> Callable[[], dict[str, Any]]:
-        """Return a function that builds the file's members as of now, in RocketMQ's order.
-
-        It may run in another thread while the table changes: a topic's settings are replaced, never changed.
+        """Return a function that builds the file's members as of now, in any thread: settings are replaced, never
+        changed.
         """
         topics, unknown_of, version = self.all(), dict(self._unknown_of), self._version
 
