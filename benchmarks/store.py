@@ -60,7 +60,7 @@ def dispatching(root: Path, rounds: int, scale: float) -> Row:
             put(store, *block)
         logged = store.max_physical_offset
         taken, dispatched = _timed(partial(dispatch, store))
-        settled, _ = _timed(store.settle_index)
+        settled, _ = _timed(store.complete_index)
         assert dispatched == messages
         store.close()
         content = b"".join(path.read_bytes() for path in sorted(options.commit_log_dir.iterdir()))[:logged]
@@ -144,7 +144,7 @@ def querying(root: Path, rounds: int, scale: float) -> Row:
     messages = int(5_000_000 * scale)
     options = options_for(root / "store", file_size=1 << 30)
     store = fill(options, messages, 100)
-    store.settle_index()
+    store.complete_index()
     chosen = random.Random(1)
     descriptors = [os.open(path, os.O_RDONLY) for path in sorted(options.commit_log_dir.iterdir())]
     last_page = min(store.max_physical_offset, options.commit_log_file_size) // _PAGE - 1

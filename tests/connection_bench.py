@@ -20,7 +20,7 @@ from reput_broker.request import (
     Response,
 )
 from reput_broker.server.connection import Addresses, Connection, Shared
-from reput_broker.server.dispatch import Dispatcher
+from reput_broker.server.dispatch import RequestDispatcher
 from reput_broker.server.memory import HeldBytes
 from reput_broker.store.results import PutResult, PutStatus
 from reput_protocol.codes import AckLevel, RequestCode
@@ -145,7 +145,7 @@ class Bench:
             peer,
             Addresses("10.0.0.1:5", bytes(8), "10.0.0.2:10911"),
             Shared(
-                Dispatcher(
+                RequestDispatcher(
                     handlers,
                     self._append,
                     lambda _: self.after_puts.append(len(self.peer.got)),

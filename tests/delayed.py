@@ -183,7 +183,7 @@ class DelayBench:
         from reput_broker.delay.waiting_messages import WalkCursor
 
         bodies, cursor = [], WalkCursor()
-        await self.processor._waiting.settle()
+        await self.processor._waiting.until_walked()
         while (some := await self.processor._waiting.next(cursor, count)) is not None:
             for parked in some:
                 if not parked.rolled or parked.record.body not in bodies:  # it may be parked anew meanwhile

@@ -83,7 +83,7 @@ def dispatch_all(store: MessageStore) -> int:
     count = 0
     while step := store.reput_step():
         count += step
-    store.settle_index()
+    store.complete_index()
     return count
 
 

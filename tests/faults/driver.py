@@ -124,7 +124,7 @@ class Driver:
         """Some of the keys find what was stored with them."""
         while self.store.index_step():
             pass
-        self.store.settle_index()
+        self.store.complete_index()
         for key in self.rng.sample(sorted(self.keys), min(len(self.keys), KEYS_CHECKED)):
             (topic, _), count = self.keys[key]
             found = self.store.query_message(topic, key, count + 1)

@@ -152,7 +152,7 @@ def check_kept(kept: Kept, image: Path) -> list[Violation]:
     try:
         while store.index_step():
             pass
-        store.settle_index()
+        store.complete_index()
         found = []
         for queue, stored in kept.stored.items():
             end, begin = store.max_offset_in_queue(*queue), kept.begins[queue]

@@ -92,7 +92,7 @@ def test_the_queues_come_out_as_rocketmq_builds_them(tmp_path: Path) -> None:
     mini_store(tmp_path)
     store = open_mini(tmp_path)
     assert digests(tmp_path, CONSUME_QUEUES) == CONSUME_QUEUES
-    store.settle_index()
+    store.complete_index()
     assert index_digests(tmp_path) == INDEX
     counts = [len(store.query_message("T", key, 64).records) for key in ("k1", "k2", "U3", "k9")]
     assert counts == [2, 1, 1, 0]
@@ -127,7 +127,7 @@ def test_our_appends_give_the_same_files(tmp_path: Path) -> None:
     store.flush_commit_log()
     while store.reput_step():
         pass
-    store.settle_index()
+    store.complete_index()
     assert digests(tmp_path, SHA256) == SHA256
     assert index_digests(tmp_path) == INDEX
     assert store.close()

@@ -38,7 +38,7 @@ from reput_broker.processors.topic_access import TopicAccess
 from reput_broker.put.clean_service import CleanFilesService
 from reput_broker.request import Client, Handler
 from reput_broker.retry.deduplication import Deduplication
-from reput_broker.server.dispatch import Dispatcher
+from reput_broker.server.dispatch import RequestDispatcher
 from reput_broker.server.listener import Server
 from reput_broker.sink.parts import SinkParts
 from reput_broker.surroundings import Surroundings
@@ -123,11 +123,11 @@ class BrokerParts:
             waiting_from=storage.schedule.waiting_from,
         )
         self._add_figures(sources)
-        dispatcher = Dispatcher(
+        dispatcher = RequestDispatcher(
             self._handlers(),
             self.puts.appender.append,
             self.puts.put_by,
-            lambda can_wait: self.puts.reput.settle(can_wait=can_wait),
+            lambda can_wait: self.puts.reput.dispatch_acknowledged(can_wait=can_wait),
             config.limits,
         )
         self.server = Server(

@@ -101,7 +101,7 @@ class Canceller:
         moved: set[int] = set()
         while True:
             self._puts.wrote()
-            await self._waiting.settle()
+            await self._waiting.until_walked()
             found = await self._find(topic, key)
             has_moved = False
             for delayed in found.waiting:
@@ -135,7 +135,7 @@ class Canceller:
     async def _find(self, topic: str, key: str) -> _Found:
         is_settled = True
         try:
-            self._store.settle_index()
+            self._store.complete_index()
         except DiskFull:
             is_settled = False
         records: list[bytes] = []

@@ -83,7 +83,7 @@ class WaitingMessages:
         self._reader = reader
         self._clock_ms = clock_ms
 
-    async def settle(self) -> None:
+    async def until_walked(self) -> None:
         """Wait until a walk meets everything put so far.
 
         Raises:

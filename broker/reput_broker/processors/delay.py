@@ -79,7 +79,7 @@ class DelayProcessor:
         wanted = min(max(1, header.max_num), _LISTED_MAX)
         messages: list[DelayedMessage] = []
         looked_at = 0
-        await self._waiting.settle()
+        await self._waiting.until_walked()
         while len(messages) < wanted and looked_at < _LOOKED_AT_MAX:
             count = min(_AT_ONCE, wanted - len(messages))
             some = await self._waiting.next(cursor, count)

@@ -112,7 +112,7 @@ class PutOnce:
         sizes: Sequence[int],
     ) -> Outcome:
         with self._deduplication.look():
-            self._deduplication.settle()
+            self._deduplication.complete_index()
             known = await trio.to_thread.run_sync(
                 self._deduplication.find_all, header.topic, unique_ids, limiter=self._limiter
             )
@@ -151,7 +151,7 @@ class PutOnce:
 
     async def _look_and_append_alone(self, alone: Alone, put: Work, append: Append) -> Outcome:
         with self._deduplication.look():
-            self._deduplication.settle()
+            self._deduplication.complete_index()
             known = await trio.to_thread.run_sync(
                 self._deduplication.find_alone, alone.topic, alone.unique_id, limiter=self._limiter
             )
@@ -204,7 +204,7 @@ class PutBackOnce:
         self, key: SendBackKey, record: Record, unique_id: str, put: Work, append: Append
     ) -> Outcome:
         known = None
-        if self._sent_back.settle():
+        if self._sent_back.complete_index():
             known = await trio.to_thread.run_sync(self._sent_back.find, key, unique_id, limiter=self._limiter)
         result = append(partial(self._put_once, key, key.group, record, put, known))
         return await self._appender.finish(result)

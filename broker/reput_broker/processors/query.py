@@ -51,7 +51,7 @@ class QueryProcessor:
             raise Refusal(ErrorCode.INVALID_ARGUMENT, "the key is empty; name a unique id or a key")
         is_settled = False
         with suppress(DiskFull):  # dispatch meets it too, and reports it
-            self._store.settle_index()
+            self._store.complete_index()
             is_settled = self._store.dispatch_idle
         request.client.spawn(self._find, request, header, is_settled)
 

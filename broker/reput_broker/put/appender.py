@@ -66,7 +66,7 @@ class Appender:
         if not self._lock.is_free(self._store, sum([put.size for put in puts])):
             return self._append_in_turn(puts)
         self._lock.now(lambda: self._write(puts))
-        self._settle(puts)
+        self._set_outcomes(puts)
         return None
 
     async def _append_in_turn(self, puts: Sequence[Put]) -> None:
@@ -77,7 +77,7 @@ class Appender:
                 put.outcome = self._no_file(error)
             except StoreClosed:
                 put.outcome = PutResult(PutStatus.SERVICE_NOT_AVAILABLE)
-            self._settle((put,))  # now, since the wait for the next one may be cancelled
+            self._set_outcomes((put,))  # now, since the wait for the next one may be cancelled
 
     async def finish(self, result: Result) -> Response | None:
         """Return a processor's answer, appending its put if there is one; None if the answer is sent
@@ -96,7 +96,7 @@ class Appender:
         self._wake_reput()
         if isinstance(result.outcome, Exception):
             raise result.outcome
-        assert not isinstance(result.outcome, PutResult), "`_settle` has replaced it"
+        assert not isinstance(result.outcome, PutResult), "`_set_outcomes` has replaced it"
         return result.outcome
 
     def _write(self, puts: Sequence[Put]) -> None:
@@ -124,7 +124,7 @@ class Appender:
         for put, result in zip(puts, results, strict=True):
             put.outcome = result
 
-    def _settle(self, puts: Sequence[Put]) -> None:
+    def _set_outcomes(self, puts: Sequence[Put]) -> None:
         in_page_cache, now = 0, time.monotonic()
         for put in puts:
             result = put.outcome

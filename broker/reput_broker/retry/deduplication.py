@@ -80,7 +80,7 @@ class Deduplication:
         finally:
             del self._searches[token]
 
-    def settle(self) -> None:
+    def complete_index(self) -> None:
         """Bring what has been dispatched into the index; call it in the event loop before `find_all`.
 
         Raises:
@@ -94,7 +94,7 @@ class Deduplication:
             )
         self._dispatch()
         try:
-            self._store.settle_index()
+            self._store.complete_index()
         except DiskFull as error:
             raise Refusal(ErrorCode.DISK_FULL, f"{error}; what is stored cannot be looked up") from error
 

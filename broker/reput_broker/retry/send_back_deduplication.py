@@ -171,7 +171,7 @@ class SendBackDeduplication:
 
     # -- what the index knows ------------------------------------------------------------------------------
 
-    def settle(self) -> bool:
+    def complete_index(self) -> bool:
         """Bring what has been dispatched into the index, before `find`; False if there is no index.
 
         Raises:
@@ -181,7 +181,7 @@ class SendBackDeduplication:
             return False
         self._dispatch()
         try:
-            self._store.settle_index()
+            self._store.complete_index()
         except DiskFull as error:
             raise Refusal(ErrorCode.DISK_FULL, f"{error}; what was sent back cannot be looked up") from error
         return True

@@ -18,7 +18,7 @@ from reput_broker.config.sections import LimitsConfig
 from reput_broker.observe.counters import Counters, ListenerTraffic
 from reput_broker.request import ClientAnswer, ClientGone, Outcome, Put, Refusal, Request, Response
 from reput_broker.server.calls import ServerCalls
-from reput_broker.server.dispatch import PUTS, Dispatcher
+from reput_broker.server.dispatch import PUTS, RequestDispatcher
 from reput_broker.server.frame_progress import FrameProgress
 from reput_broker.server.memory import HeldBytes
 from reput_broker.server.outbox import Outbox
@@ -62,7 +62,7 @@ class Addresses(NamedTuple):
 class Shared(NamedTuple):
     """What the connections of a server share."""
 
-    dispatcher: Dispatcher
+    dispatcher: RequestDispatcher
     limits: LimitsConfig
     counters: Counters
     memory: HeldBytes

@@ -54,7 +54,7 @@ _OF_A_PEER = (ConnectionError, TimeoutError)
 _PULLS = frozenset({RequestCode.PULL_MESSAGE, RequestCode.LITE_PULL_MESSAGE})
 
 
-class Dispatcher:
+class RequestDispatcher:
     """The table of processors.
 
     Args:

@@ -18,7 +18,7 @@ from reput_broker.observe.counters import Counters
 from reput_broker.request import Client
 from reput_broker.server.acceptor import Acceptor
 from reput_broker.server.connection import Addresses, Connection, Shared
-from reput_broker.server.dispatch import Dispatcher
+from reput_broker.server.dispatch import RequestDispatcher
 from reput_broker.server.memory import HeldBytes
 from reput_broker.server.transport import SocketTransport
 from reput_protocol.errors import ReputError
@@ -84,7 +84,7 @@ class Server:
     def __init__(
         self,
         config: BrokerConfig,
-        dispatcher: Dispatcher,
+        dispatcher: RequestDispatcher,
         counters: Counters,
         *,
         connections_max: int,

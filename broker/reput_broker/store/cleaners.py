@@ -13,7 +13,7 @@ from reput_broker.store.index.service import IndexService
 from reput_broker.store.log.clean import CleanCommitLog
 from reput_broker.store.log.commit_log import CommitLog
 from reput_broker.store.options import StoreOptions
-from reput_broker.store.queue.clean import CleanConsumeQueue, Follower
+from reput_broker.store.queue.clean import CleanConsumeQueue, DerivedFiles
 from reput_broker.store.queue.table import ConsumeQueueTable
 from reput_broker.store.queue.unit import UNIT_BYTES
 from reput_broker.store.retention import DiskUsage, DiskWatch, RetentionRules
@@ -71,7 +71,7 @@ class StoreCleaners:
         followers = []
         if self._index is not None:
             index_file_bytes = index_file_size(options.index_slots, options.index_entries)
-            followers.append(Follower("index", self._index, index_file_bytes))
+            followers.append(DerivedFiles("index", self._index, index_file_bytes))
         queue_cleaner = CleanConsumeQueue(
             self._queues,
             min_physical_offset=lambda: self._log.min_offset,

@@ -105,7 +105,7 @@ def rows_by_queue(rows: DispatchRows, deleted: DeletedTopics | None) -> list[Que
 _queue_rows: Final = partial(tuple.__new__, QueueRows)  # skips the Python-level constructor of a named tuple
 
 
-class Dispatcher(Protocol):
+class CommitLogDispatcher(Protocol):
     """Keeps something that is derived from the log up to date.
 
     A batch may be offered again, in full or in part, after a crash or after another dispatcher

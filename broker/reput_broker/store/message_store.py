@@ -27,7 +27,7 @@ from reput_broker.store.checked_path import checked_path
 from reput_broker.store.checkpoint import FlushMark, StoreCheckpoint
 from reput_broker.store.cleaners import StoreCleaners
 from reput_broker.store.deleted_topics import DeletedTopics
-from reput_broker.store.dispatch import Dispatcher, MessageArrivingListener
+from reput_broker.store.dispatch import CommitLogDispatcher, MessageArrivingListener
 from reput_broker.store.errors import (
     NOT_PERMITTED,
     DirectoryLost,
@@ -52,7 +52,7 @@ from reput_broker.store.options import StoreOptions
 from reput_broker.store.queue.builder import ConsumeQueueBuilder
 from reput_broker.store.queue.offsets import QueueOffsets
 from reput_broker.store.queue.table import ConsumeQueueTable, queues_digest
-from reput_broker.store.reput import Reput, ReputSteps
+from reput_broker.store.reput import LogFollower, ReputSteps
 from reput_broker.store.results import RecoveryReport
 from reput_broker.store.running_flags import RunningFlags
 from reput_broker.store.stats import StoreStats
@@ -92,7 +92,7 @@ class MessageStore:
         *,
         clock_ms: Callable[[], int],
         listener: MessageArrivingListener | None = None,
-        dispatchers: Sequence[Dispatcher] = (),
+        dispatchers: Sequence[CommitLogDispatcher] = (),
     ) -> None:
         self.options = self._hold_paths(options)
         self.stats = StoreStats()
@@ -160,10 +160,10 @@ class MessageStore:
             self._deleted,
             self._checkpoint,
             flags,
-            dispatched_offset=lambda: self._reput.dispatched_offset,
+            dispatched_offset=lambda: self._reput_steps.dispatched_offset,
             options=options,
         )
-        self._follower = Reput(
+        self._follower = LogFollower(
             log,
             [builder, self._key_index, *self._dispatchers],
             self._deleted,
@@ -179,10 +179,12 @@ class MessageStore:
         self._key_lookup = KeyLookup(
             self._index, log, self._deleted, flags, has_gap=lambda: self._key_index.has_gap
         )
-        self._reput = reput = ReputSteps(
+        self._reput_steps = reput_steps = ReputSteps(
             self._follower, builder, log, flags, stats, clock_ms=self._clock_ms, on_event=options.on_event
         )
-        self._flush = StoreFlush(log, queues, self._checkpoint, reput, flags, stats, self.check_directories)
+        self._flush = StoreFlush(
+            log, queues, self._checkpoint, reput_steps, flags, stats, self.check_directories
+        )
         self._cleaners = StoreCleaners(
             options, log, queues, self._index, self._checkpoint, clock_ms=self._clock_ms
         )
@@ -231,10 +233,10 @@ class MessageStore:
     find_by_unique_key = _shown("_key_lookup", KeyLookup.find_by_unique_key)
 
     # Steps that services drive (reput.py, index/store_index.py, flush.py)
-    reput_step = _shown("_reput", ReputSteps.reput_step)
-    replay = _shown("_follower", Reput.replay)
+    reput_step = _shown("_reput_steps", ReputSteps.reput_step)
+    replay = _shown("_follower", LogFollower.replay)
     index_step = _shown("_key_index", StoreIndex.index_step)
-    settle_index = _shown("_key_index", StoreIndex.settle_index)
+    complete_index = _shown("_key_index", StoreIndex.complete_index)
     flush_index = _shown("_key_index", StoreIndex.flush_index)
     is_able_to_commit = _shown("_log", CommitLog.is_able_to_commit)
     commit_log = _shown("_flush", StoreFlush.commit_log)
@@ -271,7 +273,9 @@ class MessageStore:
             if error.errno not in NOT_PERMITTED:
                 raise
             raise StoreNotWritable(error.filename or self.options.data_dir, error.errno) from error
-        self._reput.begin(report.end_offset, self._checkpoint.logics_msg_timestamp_ms, self._queues.entries())
+        self._reput_steps.begin(
+            report.end_offset, self._checkpoint.logics_msg_timestamp_ms, self._queues.entries()
+        )
         self._reader.warm_from = report.checked_from
         self._flags.note_open()
         self._writer.check_last_file()
@@ -321,7 +325,7 @@ class MessageStore:
         try:
             self.check_directories()
             self.flush_commit_log()
-            if not self._reput.finish():
+            if not self._reput_steps.finish():
                 return False
             self.flush_consume_queues()
             end = self._log.max_offset
@@ -409,17 +413,17 @@ class MessageStore:
     @property
     def dispatched_offset(self) -> int:
         """Every record before this log offset has been dispatched."""
-        return self._reput.dispatched_offset
+        return self._reput_steps.dispatched_offset
 
     @property
     def dispatch_behind_bytes(self) -> int:
         """Bytes of the log that can be dispatched and have not been."""
-        return self._reput.dispatch_behind_bytes
+        return self._reput_steps.dispatch_behind_bytes
 
     @property
     def dispatch_idle(self) -> bool:
         """Whether a reput step would do nothing now; also true if dispatch has stopped for good."""
-        return self._reput.dispatch_idle
+        return self._reput_steps.dispatch_idle
 
     @property
     def has_files_to_unlock(self) -> bool:
@@ -483,7 +487,7 @@ class MessageStore:
         for key in [key for key in self._log.next_queue_offsets if key[0] == topic]:
             del self._log.next_queue_offsets[key]
         deleted = self._queues.delete_topic(topic)
-        self._reput.set_entries(self._queues.entries())
+        self._reput_steps.set_entries(self._queues.entries())
         return deleted
 
     def is_deleted(self, topic: str, physical_offset: int) -> bool:

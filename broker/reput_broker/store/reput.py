@@ -15,8 +15,8 @@ from typing import NamedTuple, NoReturn
 
 from reput_broker.store.deleted_topics import DeletedTopics
 from reput_broker.store.dispatch import (
+    CommitLogDispatcher,
     DispatchBatch,
-    Dispatcher,
     MessageArrivingListener,
     rows_by_queue,
 )
@@ -33,13 +33,13 @@ from reput_protocol.record.scan import ScanStatus
 STEP_BYTES_MAX = 1 << 20
 
 
-class Reput:
+class LogFollower:
     """Follows the log. `position` is the log offset up to which everything has been dispatched."""
 
     def __init__(
         self,
         log: CommitLog,
-        dispatchers: Sequence[Dispatcher],
+        dispatchers: Sequence[CommitLogDispatcher],
         deleted: DeletedTopics,
         stats: StoreStats,
         *,
@@ -96,7 +96,7 @@ class Reput:
                 return count
         return 0
 
-    def replay(self, from_offset: int, dispatcher: Dispatcher) -> int:
+    def replay(self, from_offset: int, dispatcher: CommitLogDispatcher) -> int:
         """Give a dispatcher every record from a log offset on that was dispatched; return how many.
 
         Blocks. Records that have left the log are omitted. Together with the batches that are
@@ -106,7 +106,7 @@ class Reput:
             StoreDamaged: a record cannot be read; the dispatcher has received those before it.
         """
         end = self.position
-        reader = Reput(
+        reader = LogFollower(
             self._log,
             [dispatcher],
             self._deleted,
@@ -174,11 +174,11 @@ class Dispatched(NamedTuple):
 
 
 class ReputSteps:
-    """Drives a `Reput`: decides whether and when a failed step is retried."""
+    """Drives a `LogFollower`: decides whether and when a failed step is retried."""
 
     def __init__(
         self,
-        reput: Reput,
+        follower: LogFollower,
         builder: ConsumeQueueBuilder,
         log: CommitLog,
         flags: RunningFlags,
@@ -189,7 +189,7 @@ class ReputSteps:
     ) -> None:
         self.dispatched = Dispatched(0, 0, 0)
         """What the queues hold now; may be read in any thread."""
-        self._reput = reput
+        self._follower = follower
         self._builder = builder
         self._log = log
         self._flags = flags
@@ -200,7 +200,7 @@ class ReputSteps:
 
     def begin(self, position: int, store_timestamp_ms: int, entries: int) -> None:
         """Continue from where recovery has left the queues."""
-        self._reput.position = position
+        self._follower.position = position
         self._builder.entries = entries
         self.dispatched = Dispatched(position, store_timestamp_ms, entries)
 
@@ -222,9 +222,9 @@ class ReputSteps:
         failed_ms = self._failed_ms
         if failed_ms is not None and 0 <= self._clock_ms() - failed_ms < DISPATCH_RETRY_MS:
             return 0
-        reput = self._reput
+        follower = self._follower
         try:
-            count = reput.step(max_bytes)
+            count = follower.step(max_bytes)
         except DiskFull as error:
             self._failed_ms = self._clock_ms()
             flags.dispatch_wants_space = True
@@ -242,7 +242,9 @@ class ReputSteps:
             self._failed_ms = self._clock_ms()
             return 0
         if count:
-            self.dispatched = Dispatched(reput.position, reput.store_timestamp_ms, self._builder.entries)
+            self.dispatched = Dispatched(
+                follower.position, follower.store_timestamp_ms, self._builder.entries
+            )
         if failed_ms is not None:
             self._failed_ms = None
             flags.dispatch_wants_space = False
@@ -264,19 +266,19 @@ class ReputSteps:
     @property
     def is_behind(self) -> bool:
         """Whether the log holds records that can be dispatched and have not been."""
-        return self._reput.position < self._log.readable_end()
+        return self._follower.position < self._log.readable_end()
 
     @property
     def dispatched_offset(self) -> int:
         """Every record before this log offset has been dispatched."""
-        return self._reput.position
+        return self._follower.position
 
     @property
     def dispatch_behind_bytes(self) -> int:
         """Bytes of the log that can be dispatched and have not been."""
-        return self._reput.behind_bytes
+        return self._follower.behind_bytes
 
     @property
     def dispatch_idle(self) -> bool:
         """Whether a step would do nothing now; also true if dispatch has stopped for good."""
-        return self._reput.position >= self._log.readable_end() or self._stats.dispatch_damage > 0
+        return self._follower.position >= self._log.readable_end() or self._stats.dispatch_damage > 0

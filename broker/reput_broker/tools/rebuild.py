@@ -74,7 +74,7 @@ class IndexRebuild:
 
     def finish(self) -> str:
         """Insert the remaining keys, and sync everything."""
-        self._index.settle()
+        self._index.complete()
         self._index.flush_full_files()
         self._index.flush()
         self._digest, self._position = self._index.digest, self._index.position

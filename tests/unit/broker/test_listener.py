@@ -16,7 +16,7 @@ import trio.testing
 from reput_broker.config.model import BrokerConfig
 from reput_broker.observe.counters import Counters
 from reput_broker.request import Client, Request, Response
-from reput_broker.server.dispatch import Dispatcher
+from reput_broker.server.dispatch import RequestDispatcher
 from reput_broker.server.listener import ListenFailed, Server, bind
 from reput_protocol.codes import RequestCode
 from reput_protocol.wire.frames import encode_frame
@@ -46,7 +46,7 @@ class Bench:
         }
         self.server = Server(
             self.config,
-            Dispatcher(handlers),
+            RequestDispatcher(handlers),
             self.counters,
             connections_max=connections_max,
             on_gone=self.gone.append,

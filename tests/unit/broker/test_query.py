@@ -29,7 +29,7 @@ class FakeStore:
         self.is_full = is_full
         self.records = records
 
-    def settle_index(self) -> None:
+    def complete_index(self) -> None:
         if self.is_full:
             raise DiskFull(Path("index/20260101000000000"), 420_000_040)
 

@@ -89,18 +89,18 @@ def test_what_one_putter_put_is_dispatched_before_it_goes_on() -> None:
 def test_who_looks_sees_what_was_acknowledged_before() -> None:
     store = FakeStore()
     reput, steps = service(store)
-    reput.settle()
+    reput.dispatch_acknowledged()
     assert store.steps == 0, "there is nothing to dispatch"
     store.behind = 5
-    reput.settle()
+    reput.dispatch_acknowledged()
     assert steps == [0]
     store.behind = 20
-    reput.settle(can_wait=True)
+    reput.dispatch_acknowledged(can_wait=True)
     assert store.behind == 20, "it will be told"
-    reput.settle()
+    reput.dispatch_acknowledged()
     assert store.behind == 0
     store.behind = 1000
-    reput.settle()
+    reput.dispatch_acknowledged()
     assert store.behind == 1000 - 4 * store.step_max, "so much is not worth keeping the others waiting"
 
 

@@ -37,7 +37,7 @@ def put_keys(
 
 
 def found(store: MessageStore, key: str, topic: str = "T", **where: int) -> list[bytes]:
-    store.settle_index()
+    store.complete_index()
     result = store.query_message(topic, key, where.pop("count", 64), **where)
     assert result.is_complete
     return [decode_record(record).body for record in result.records]
@@ -324,7 +324,7 @@ def test_a_full_disk_loses_no_key(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert store.disk_full_reason is not None
     assert store.dispatch_behind_bytes > 0
     with pytest.raises(DiskFull):
-        store.settle_index()
+        store.complete_index()
     full = False
     clock.now_ms += 1000
     dispatch_all(store)
@@ -533,7 +533,7 @@ def test_a_file_that_a_worker_is_just_making_is_the_next_one(
     while not index.should_prepare_next_file():
         put_keys(store, b"x", "k", *[f"{len(index.files)}.{n}" for n in range(5)])
         dispatch_all(store)
-        store.settle_index()
+        store.complete_index()
     making, go_on = threading.Event(), threading.Event()
     real = IndexFile.__init__
 
@@ -550,7 +550,7 @@ def test_a_file_that_a_worker_is_just_making_is_the_next_one(
         put_keys(store, b"%d" % n, f"late{n}", *[f"m{n}.{m}" for m in range(9)])
     threading.Timer(0.05, go_on.set).start()  # dispatch has to wait for the worker until then
     dispatch_all(store)
-    store.settle_index()
+    store.complete_index()
     worker.join()
     offsets = [file.header.begin_physical_offset for file in index.files]
     assert offsets == sorted(offsets)

@@ -50,7 +50,7 @@ def forget_mark(options: StoreOptions) -> None:
 
 def found(store: MessageStore) -> list[int]:
     """How many messages each key finds."""
-    store.settle_index()
+    store.complete_index()
     return [len(store.query_message("T", f"k{number}", 9).records) for number in range(MESSAGES)]
 
 

@@ -93,7 +93,7 @@ def test_a_stop_while_it_cannot_be_written_is_orderly_and_the_next_start_makes_i
         assert store.close()
     assert not (tmp_path / "store" / "abort").exists()
     again = opened(small_options(tmp_path / "store"))
-    again.settle_index()
+    again.complete_index()
     assert found(again, "a") == (1, True)
     assert again.close()
 

@@ -66,7 +66,7 @@ def check_whole(store: MessageStore) -> None:
     assert bodies(store, "rare") == [b"seldom"]
     for queue_id in (0, 1):
         assert bodies(store, "T", queue_id)[-1] == b"%03d" % (COUNT - 2 + queue_id) + bytes(SIZE)
-    store.settle_index()
+    store.complete_index()
     assert len(store.query_message("rare", "seldom", 10).records) == 1
 
 

@@ -19,8 +19,8 @@ from reput_broker.store.errors import FileMissing, FlushFailed
 from reput_broker.store.message_store import MessageStore
 from reput_broker.store.opening import start as opening
 from reput_broker.store.queue import clean as clean_consume_queue
-from reput_broker.store.queue.clean import Follower
-from reput_broker.store.reput import Reput
+from reput_broker.store.queue.clean import DerivedFiles
+from reput_broker.store.reput import LogFollower
 from reput_broker.store.results import Extent, GetStatus, PutStatus
 from reput_broker.store.retention import (
     MANUAL_ROUNDS,
@@ -330,7 +330,9 @@ def test_who_follows_the_log_from_an_expired_offset_goes_on_with_the_first_recor
     for position in (0, first):
         starts, no_marks = Starts(), DeletedTopics(store.options.data_dir / "none")
         end = log.readable_end
-        reader = Reput(log, [starts], no_marks, StoreStats(), limit=end, position=position, levels_ms=())
+        reader = LogFollower(
+            log, [starts], no_marks, StoreStats(), limit=end, position=position, levels_ms=()
+        )
         while reader.step(1):
             pass
         assert reader.position == end()
@@ -620,7 +622,7 @@ def test_what_else_follows_the_log_has_its_turn_after_the_queues(
     machine.hour = 4
     machine.now_ms += RESERVED_MS
     cleaning = Cleaning(store, machine)
-    cleaning.queues._followers = (Follower("index", index, 1000),)
+    cleaning.queues._followers = (DerivedFiles("index", index, 1000),)
     cleaning.clean_log()
     index.failing = True
     with pytest.raises(OSError, match="not now"):
@@ -862,12 +864,12 @@ def test_the_index_follows_the_log(store: MessageStore, machine: FakeMachine, tm
     assert len(list(store.options.index_dir.iterdir())) == len(index.files)
     for live in (store, opened(killed(store, tmp_path / "image"))):
         start = live.min_physical_offset
-        live.settle_index()
+        live.complete_index()
         found = [number for number in range(120) if live.query_message("T", f"ID{number}", 1).records]
         assert found == list(range(found[0], 120)), "every key whose message is still there"
         assert start < live.max_physical_offset
     assert store.close()
     report = store.open()
     assert report.kind == "clean"
-    store.settle_index()
+    store.complete_index()
     assert store.query_message("T", "ID119", 1).records

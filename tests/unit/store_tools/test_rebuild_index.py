@@ -44,7 +44,7 @@ def started(root: Path) -> tuple[MessageStore, RecoveryReport, list[str]]:
 
 def numbers_of(store: MessageStore, key: str) -> list[int]:
     """Queue offsets of the messages that have a key, newest first."""
-    store.settle_index()
+    store.complete_index()
     result = store.query_message("T", key, 64)
     assert result.is_complete
     return [decode_record(record).queue_offset for record in result.records]

@@ -28,7 +28,7 @@ def check(image: Path, *, again: bool) -> None:
     store = opened(small_options(image))
     while store.index_step():
         pass
-    store.settle_index()
+    store.complete_index()
     for queue_id in range(QUEUES):
         wanted = [b"body-%04d" % number for number in range(queue_id, MESSAGES, QUEUES)]
         assert bodies(store, "T", queue_id) == wanted

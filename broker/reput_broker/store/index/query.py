@@ -82,7 +82,7 @@ class KeyLookup:
     ) -> QueryResult:
         """Find messages by unique id or key, newest first (RocketMQ: DefaultMessageStore.queryMessage).
 
-        May read the disk: call it in a worker thread. Call `settle_index` first, in the thread that
+        May read the disk: call it in a worker thread. Call `complete_index` first, in the thread that
         dispatches, to find messages that were dispatched a moment ago.
 
         Args:

@@ -279,7 +279,7 @@ class IndexService:
     def dispatch(self, batch: DispatchBatch) -> None:
         """Take a batch that follows the previous ones; while the index is behind, do nothing.
 
-        Keys are inserted once enough of them are collected; call `settle` before a look-up.
+        Keys are inserted once enough of them are collected; call `complete` before a look-up.
 
         Raises:
             DiskFull: a new file is needed and there is no room; the same batch may be offered
@@ -295,10 +295,10 @@ class IndexService:
             DiskFull: as `dispatch`.
         """
         if self._backlog.is_due:
-            self.settle()
+            self.complete()
         self._backlog.add(batch)
 
-    def settle(self) -> None:
+    def complete(self) -> None:
         """Insert all collected keys. In the thread that dispatches.
 
         Raises:

@@ -13,7 +13,7 @@ from reput_broker.store.file_io import is_out_of_descriptors
 from reput_broker.store.index.service import IndexService
 from reput_broker.store.log.commit_log import CommitLog
 from reput_broker.store.options import StoreOptions
-from reput_broker.store.reput import STEP_BYTES_MAX, Reput
+from reput_broker.store.reput import STEP_BYTES_MAX, LogFollower
 from reput_broker.store.running_flags import RunningFlags
 from reput_broker.store.stats import StoreStats
 
@@ -47,7 +47,7 @@ class StoreIndex:
         self._flags = flags
         self._dispatched_offset = dispatched_offset
         self._options = options
-        self._reader: Reput | None = None
+        self._reader: LogFollower | None = None
         self.has_gap = False
         """Whether the index lacks records that cannot be read from the log."""
         self._is_failing = False
@@ -70,7 +70,7 @@ class StoreIndex:
 
     def _read_from(self, offset: int, index: IndexService) -> None:
         index.is_behind = True
-        self._reader = Reput(
+        self._reader = LogFollower(
             self._log,
             [_IndexAlone(index)],
             self._deleted,
@@ -131,7 +131,7 @@ class StoreIndex:
         try:
             count = reader.step(max_bytes)
             if not count and self._is_failing:
-                index.settle()
+                index.complete()
         except (FlushFailed, OSError) as error:
             self._note_failure(error, index)
             raise
@@ -153,7 +153,7 @@ class StoreIndex:
         """Bytes of the log whose entries are in the queues but whose keys are not in the index yet."""
         return 0 if self._reader is None else self._reader.behind_bytes
 
-    def settle_index(self) -> None:
+    def complete_index(self) -> None:
         """Make everything that was dispatched findable by key. In the thread that dispatches.
 
         If the index cannot be written, it falls behind as in `dispatch`, and queries report that.
@@ -165,7 +165,7 @@ class StoreIndex:
         if index is None or self._is_failing:
             return
         try:
-            index.settle()
+            index.complete()
         except (FlushFailed, OSError) as error:
             if self._reader is None:
                 self._read_from(self._dispatched_offset(), index)
@@ -201,7 +201,7 @@ class StoreIndex:
         if index is None:
             return mark
         try:
-            index.settle()
+            index.complete()
         except (FlushFailed, OSError) as error:  # the next start rebuilds it
             self._note_failure(error, index)
             return mark

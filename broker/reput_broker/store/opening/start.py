@@ -45,7 +45,7 @@ from reput_broker.store.opening.judgement import (
 from reput_broker.store.opening.recovery import LogEnd
 from reput_broker.store.options import StoreOptions
 from reput_broker.store.queue.builder import RecoveringQueueBuilder
-from reput_broker.store.reput import Reput
+from reput_broker.store.reput import LogFollower
 from reput_broker.store.results import RecoveryReport
 from reput_broker.store.stats import StoreStats
 
@@ -159,7 +159,7 @@ def _begin(parts: StoreParts) -> RecoveryReport:
     parts.lock.acquire()
     parts.abort.create()
     parts.log.files.drop_unfinished()
-    parts.queues.settle()
+    parts.queues.apply_recovery()
     if parts.key_index is not None:
         parts.key_index.drop_all()
     parts.checkpoint.mark = FlushMark(0, 0)
@@ -184,8 +184,8 @@ def _recover(parts: StoreParts, judgement: Judgement) -> RecoveryReport:
         log.files.flush()
 
     if index is not None:
-        _settle_index(index, checkpoint, end, abnormal=judgement.abnormal)
-    queues.settle()
+        _complete_index(index, checkpoint, end, abnormal=judgement.abnormal)
+    queues.apply_recovery()
     for topic in topics_to_delete(parts):
         queues.delete_topic(topic)
     entries = queues.entries()
@@ -215,7 +215,7 @@ def _recover(parts: StoreParts, judgement: Judgement) -> RecoveryReport:
     )
 
 
-def _settle_index(index: IndexService, checkpoint: StoreCheckpoint, end: LogEnd, *, abnormal: bool) -> None:
+def _complete_index(index: IndexService, checkpoint: StoreCheckpoint, end: LogEnd, *, abnormal: bool) -> None:
     """Keep the index files that can be trusted; missing records are indexed once the store is open."""
     mark, full_until_ms = checkpoint.mark, checkpoint.index_msg_timestamp_ms
 
@@ -292,7 +292,7 @@ def _dispatch(parts: StoreParts, from_offset: int, end_offset: int) -> None:
         from_beginning=from_offset == parts.log.min_offset,
         on_event=parts.options.on_event,
     )
-    reput = Reput(
+    reput = LogFollower(
         parts.log,
         [builder],
         parts.deleted,

@@ -109,7 +109,7 @@ class RecoveringQueueBuilder(ConsumeQueueBuilder):
                 and rows.first_queue_offset < queue.max_queue_offset
                 and rows.physical_offsets[0] >= queue.max_physical_offset
             ):
-                self._settle_conflict(queue, rows)
+                self._resolve_conflict(queue, rows)
         super().dispatch(batch)
 
     def _fill_gap(self, queue: ConsumeQueue, rows: QueueRows) -> None:
@@ -117,7 +117,7 @@ class RecoveringQueueBuilder(ConsumeQueueBuilder):
             super()._fill_gap(queue, rows)
         queue.destroy()
 
-    def _settle_conflict(self, queue: ConsumeQueue, rows: QueueRows) -> None:
+    def _resolve_conflict(self, queue: ConsumeQueue, rows: QueueRows) -> None:
         """Handle later records that claim queue offsets already in use.
 
         If they start at 0, the topic was deleted, by a broker that leaves no mark, and created

@@ -29,7 +29,7 @@ class ExpiringFiles(Protocol):
         """Delete the oldest files that only refer to records before a log offset; return how many. May block."""
 
 
-class Follower(NamedTuple):
+class DerivedFiles(NamedTuple):
     """Files that are cleaned after the queues."""
 
     part: str
@@ -66,7 +66,7 @@ class CleanConsumeQueue:
         kept_offset: Callable[[], int],
         durable_offset: Callable[[], int],
         queue_file_size: int,
-        followers: Sequence[Follower] = (),
+        followers: Sequence[DerivedFiles] = (),
     ) -> None:
         self._queues = queues
         self._min_physical_offset = min_physical_offset
@@ -76,7 +76,7 @@ class CleanConsumeQueue:
         self._followers = tuple(followers)
         self._cleaned = (0, 0)
         self._begin = (0, 0)
-        self._waiting: list[ConsumeQueue | Follower] = []
+        self._waiting: list[ConsumeQueue | DerivedFiles] = []
 
     def look(self) -> bool:
         """Whether the log begins later than in the last round; True begins a round, or continues one."""
@@ -99,7 +99,7 @@ class CleanConsumeQueue:
                 self._cleaned = self._begin
                 return None
             following = self._waiting.pop()
-            if isinstance(following, Follower):
+            if isinstance(following, DerivedFiles):
                 part, files, file_size = following
                 count = files.delete_expired(kept_offset)
             else:

@@ -324,7 +324,7 @@ class ConsumeQueue:
     # -- truncating and deleting -----------------------------------------------------------------------
 
     def recover(self, *, min_physical_offset: int = 0) -> None:
-        """Find the end of the valid units. Changes nothing; `settle` and `settle_ext` must follow.
+        """Find the end of the valid units. Changes nothing; `apply_recovery` and `apply_ext_recovery` must follow.
 
         If `ext_is_lost`, the queue must be truncated at `min_physical_offset` and rebuilt.
 
@@ -339,14 +339,14 @@ class ConsumeQueue:
         self._time_cache.clear()
         self._ext.look(min_physical_offset)
 
-    def settle(self) -> None:
+    def apply_recovery(self) -> None:
         """Truncate what follows the end that `recover` found, and delete files that do not count."""
         strays = self._files.drop_strays() + self._ext.drop_strays()
         if strays:
             facts = {"topic": self.topic, "queue_id": self.queue_id, "files": strays}
             self._on_event("consume_queue_files_dropped", facts)
         end = self._files.end
-        rewritten = self._files.settle()
+        rewritten = self._files.apply_recovery()
         if rewritten:
             self._report_cut(end + rewritten, end)
 
@@ -376,11 +376,11 @@ class ConsumeQueue:
         self.min_logic_offset = min(self.min_logic_offset, self._files.end)
         self._time_cache.clear()
         self._ext.look(min_physical_offset)
-        self._ext.settle()
+        self._ext.apply_recovery()
 
-    def settle_ext(self) -> None:
+    def apply_ext_recovery(self) -> None:
         """Truncate extended entries after the last one that the queue refers to, unless that one is lost."""
-        self._ext.settle()
+        self._ext.apply_recovery()
 
     def _report_cut(self, old_end: int, new_end: int) -> None:
         self._on_event(

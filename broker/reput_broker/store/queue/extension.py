@@ -262,7 +262,7 @@ class QueueExtEntries:
     def look(self, min_physical_offset: int) -> None:
         """Determine which entries belong to the present units, and whether any of those is lost.
 
-        Changes nothing; `settle` must follow. Entries of messages before `min_physical_offset` may
+        Changes nothing; `apply_recovery` must follow. Entries of messages before `min_physical_offset` may
         be gone.
         """
         self._end, self.is_lost = self._end_at(self._units.end, min_physical_offset)
@@ -293,7 +293,7 @@ class QueueExtEntries:
         """Durably delete the files that `load` found after a gap; return how many there were."""
         return 0 if self._ext is None else self._ext.drop_strays()
 
-    def settle(self) -> None:
+    def apply_recovery(self) -> None:
         """Truncate after the last entry that belongs to a unit, unless that one is lost."""
         ext = self._ext
         if ext is None or self.is_lost:

@@ -134,7 +134,7 @@ class SparseFileQueue:
     another meanwhile.
 
     After `load` the end can be moved back (`set_end`) without changes on disk, so that a start can
-    judge the result. `settle` then changes the disk accordingly; nothing may be written before.
+    judge the result. `apply_recovery` then changes the disk accordingly; nothing may be written before.
     """
 
     __slots__ = (
@@ -166,7 +166,7 @@ class SparseFileQueue:
         """List the files; each counts as completely written and flushed until recovery sets its end.
 
         Changes nothing. A power failure may remove unsynced names and keep later ones. With
-        `after_crash` the stream ends at such a gap, and `drop_strays` removes the rest. `settle`
+        `after_crash` the stream ends at such a gap, and `drop_strays` removes the rest. `apply_recovery`
         removes a last file that was never written.
 
         Raises:
@@ -243,7 +243,7 @@ class SparseFileQueue:
             FlushFailed: an older file had to be synced first and could not; nothing was written.
         """
         file_size = self.file_size
-        assert not self._surplus, "the disk is settled first"
+        assert not self._surplus, "recovery is applied first"
         assert position == self.end if not self.is_empty else position % file_size == 0
         inside = position - self.last_start
         if not self.is_empty and inside + len(data) <= file_size and inside < file_size:
@@ -386,7 +386,7 @@ class SparseFileQueue:
     # -- truncating and deleting -----------------------------------------------------------------------
 
     def set_end(self, end: int) -> None:
-        """Set the end of the stream without changing the disk; call `settle` before anything else.
+        """Set the end of the stream without changing the disk; call `apply_recovery` before anything else.
 
         At or before the position where the first file begins, nothing of the stream is left.
         """
@@ -406,7 +406,7 @@ class SparseFileQueue:
                 self.end = end
                 self.flushed = min(self.flushed, end)
 
-    def settle(self) -> int:
+    def apply_recovery(self) -> int:
         """Delete the files after the stream's end and zero the rest of the last one.
 
         Returns:
@@ -430,10 +430,10 @@ class SparseFileQueue:
         A file that would be left without a byte is deleted too. For recovery; not during `write`.
 
         Returns:
-            As `settle`.
+            As `apply_recovery`.
         """
         self.set_end(end)
-        return self.settle()
+        return self.apply_recovery()
 
     def drop_first(self) -> bool:
         """Delete the oldest file; False if it is the only one or there is none. Blocks.

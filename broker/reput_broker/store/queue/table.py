@@ -39,7 +39,7 @@ class ConsumeQueueTable:
     def load(self, *, after_crash: bool = False) -> None:
         """Find every queue on disk: a directory is a topic, a numeric directory in it a queue.
 
-        Changes nothing. After a crash, files after a gap do not count; `settle` removes them.
+        Changes nothing. After a crash, files after a gap do not count; `apply_recovery` removes them.
 
         Raises:
             ForeignFile, StoreDamaged: a queue's files do not fit the configured size or have a gap.
@@ -103,21 +103,21 @@ class ConsumeQueueTable:
         for queue in self.queues():
             queue.recover(min_physical_offset=min_physical_offset)
 
-    def settle(self) -> None:
+    def apply_recovery(self) -> None:
         """Truncate what follows the end of every queue, and the extended entries that belong to none."""
         for queue in self.queues():
-            queue.settle()
-        self.settle_ext()
+            queue.apply_recovery()
+        self.apply_ext_recovery()
 
     @property
     def ext_is_lost(self) -> bool:
         """Whether a queue must be rebuilt because extended entries of it are gone."""
         return any(queue.ext_is_lost for queue in self._queues.values())
 
-    def settle_ext(self) -> None:
+    def apply_ext_recovery(self) -> None:
         """Truncate every queue's extended entries after its last one, and delete those that no queue has."""
         for queue in self.queues():
-            queue.settle_ext()
+            queue.apply_ext_recovery()
         orphans, self._orphans = self._orphans, []
         for ext in orphans:
             ext.drop_strays()

@@ -49,7 +49,7 @@ class Sender:
         content = content_of(record.body, record.properties)
         known = None
         if check:
-            self.deduplication.settle()
+            self.deduplication.complete_index()
             known = self.deduplication.find_alone(topic, unique_id)
         before = self.deduplication.alone_before(topic, unique_id, content, known)
         if before is not None:
@@ -61,7 +61,7 @@ class Sender:
 
     def block(self, *unique_ids: str, topic: str = "orders") -> StoredBefore | None:
         """Ask for the outcome of a block of such messages without a delay, as the broker does before it stores it."""
-        self.deduplication.settle()
+        self.deduplication.complete_index()
         known = self.deduplication.find_all(topic, unique_ids)
         return self.deduplication.stored_before(topic, unique_ids, [100] * len(unique_ids), known)
 

@@ -48,7 +48,7 @@ class Broker:
         assert ids == list(unique_ids)
         known: list[Place | None] = []
         if check if look_up is None else look_up:
-            self.deduplication.settle()
+            self.deduplication.complete_index()
             known = self.deduplication.find_all("T", ids)
         before = self.deduplication.stored_before("T", ids, sizes, known)
         if before is not None:
@@ -156,7 +156,7 @@ def test_memory_holds_only_what_is_not_dispatched(broker: Broker) -> None:
 
 def test_what_is_put_and_dispatched_during_a_look_is_not_missed(broker: Broker) -> None:
     with broker.deduplication.look():
-        broker.deduplication.settle()
+        broker.deduplication.complete_index()
         known = broker.deduplication.find_all("T", ["a"])
         assert known == [None]
         first = broker.put("a")  # by another connection
