@@ -299,7 +299,7 @@ def cut_before_judged(patch: pytest.MonkeyPatch) -> None:
 
     def recover(self: ConsumeQueueTable, *arguments: Any, **options: Any) -> None:
         real(self, *arguments, **options)
-        self.complete()
+        self.apply_recovery()
 
     patch.setattr(ConsumeQueueTable, "recover", recover)
 
