@@ -142,7 +142,7 @@ def spoilt() -> bytes:
 BAD_BODIES = [
     (b"", "there is no block"),
     (b"x" * 40, "begins with"),
-    (block_of(TOPIC, 0, [b"a"], "u")[:-1], "cut off"),
+    (block_of(TOPIC, 0, [b"a"], "u")[:-1], "truncated"),
     (spoilt(), "checksum"),
     (without_id(), "no unique id; give each record a property UNIQ_KEY"),
     (block_of(TOPIC, 9, [b"a"], "u"), "no queue 9"),
