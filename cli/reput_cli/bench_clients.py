@@ -1,7 +1,6 @@
-"""The client processes of a benchmark: their plan, the bodies they send, and their results.
+"""The client processes of a benchmark: their plan, bodies and results.
 
-Plain functions on plain data, so that they can be pickled for a process pool. The time to build a message is part of
-the measurement, as is reading every body and tag.
+Functions and data can be pickled for a process pool. Building messages and reading bodies and tags is measured too.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ _CHUNK_MESSAGES = 4_096
 
 @dataclass(frozen=True, slots=True)
 class BenchPlan:
-    """A benchmark; every client gets the same plan and a number of its own."""
+    """A benchmark; clients get the same plan and different numbers."""
 
     server: str
     topic: str
@@ -103,8 +102,8 @@ def _send(
 
 
 def run_consumer(plan: BenchPlan, client: int) -> ClientResult:
-    """Read the plan's queues from the first message on, until the number of messages is reached or they end."""
-    del client  # each client gets queues of its own in its plan
+    """Read the plan's queues from their first messages, up to the number of messages or their ends."""
+    del client  # its plan has its own queues
     check = Payloads(plan.size).check if plan.verify else None
     result = ClientResult()
     with PullConsumer(plan.server, group="reput-bench", timeout_s=plan.timeout_s) as consumer:
@@ -123,7 +122,7 @@ def run_consumer(plan: BenchPlan, client: int) -> ClientResult:
 
 
 def _pulls(consumer: PullConsumer, plan: BenchPlan) -> Iterator[Sequence[ReceivedMessage]]:
-    """Pull from the plan's queues alternately, from offset 0 to their ends."""
+    """Pull from the plan's queues alternately."""
     offsets = dict.fromkeys(plan.queues, 0)
     left = plan.messages
     while offsets and left > 0:
@@ -177,7 +176,7 @@ class Payloads:
     """Makes and checks bodies of one size.
 
     A body is its number, the time it was made in ns since 1970 (each 8 bytes, big endian), and bytes of a random pool
-    from position `number * 4099 % POOL_BYTES` on. A receiver with the same seed has the same pool and can check them.
+    from position `number * 4099 % POOL_BYTES` on, which a receiver can check: its pool has the same seed.
     """
 
     def __init__(self, size: int, seed: int = 1) -> None:
@@ -238,7 +237,7 @@ def percentile(ordered: Sequence[float], share: float) -> float:
 
 
 def summarize(name: str, results: Sequence[ClientResult], facts: dict[str, Any]) -> dict[str, Any]:
-    """Return one flat object with the figures of all clients, `facts` and the host."""
+    """Return the figures of all clients, `facts` and the host as one flat object."""
     messages = sum(result.messages for result in results)
     duration_s = max(result.duration_s for result in results)
     rates = sorted(result.rate for result in results)
@@ -263,7 +262,7 @@ def summarize(name: str, results: Sequence[ClientResult], facts: dict[str, Any])
 
 
 def host_facts() -> dict[str, Any]:
-    """Return what a reader needs to judge a figure: cores, memory, and the versions of Python, Reput and Linux."""
+    """Return cores, memory, and the versions of Python, Reput and Linux."""
     memory_bytes = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     return {
         "cores": len(os.sched_getaffinity(0)),

@@ -32,10 +32,10 @@ _WAIT_S = 10.0
 _PULL_MESSAGES = 256
 _RETRY_S = 0.5
 _TAKE_S = 0.25
-"""How long a group member waits for a message before it looks at the connection and the ends of its queues."""
+"""Seconds that a group member waits for a message before it checks the connection and the ends of its queues."""
 _COMMIT_INTERVAL_S = 1.0
 _NO_GROUP = "TOOLS_CONSUMER"
-"""The group of RocketMQ's tools: it always exists, and no consumer depends on its offsets."""
+"""The group of RocketMQ's tools, which always exists."""
 _Spans: TypeAlias = dict[int, tuple[int, int | None]]
 _Batch: TypeAlias = list[ReceivedMessage]
 _AWAY = (ConnectFailed, ConnectionLost, RequestTimeout)
@@ -148,7 +148,7 @@ def _renderer(settings: Settings, text: str | None) -> Callable[[ReceivedMessage
 
 
 async def _run_until_interrupted(run: Callable[[_Spans], Awaitable[None]], spans: _Spans) -> bool:
-    """Run, and return whether Ctrl-C ended it. A group member commits what it has printed in both cases."""
+    """Run, and return whether Ctrl-C ended it; a group member then still commits what it has printed."""
     interrupted = False
     async with anyio.create_task_group() as tasks:
 
@@ -176,12 +176,12 @@ class _Follower:
     render: Callable[[ReceivedMessage], str]
     remaining: int | None
     patient: bool
-    """Whether the range has no end: a broker that is away is then waited for."""
+    """Whether to wait for a broker that is away."""
     has_met_damage: bool = False
     _away: bool = False
 
     async def run(self, spans: dict[int, tuple[int, int | None]]) -> None:
-        """Read each queue from its start to its end, or forever if the end is None."""
+        """Read each queue from its start to its end; without an end, forever."""
         send, receive = anyio.create_memory_object_stream[_Batch](1)
         async with (
             PullConsumer(
@@ -244,7 +244,6 @@ class _Follower:
                     return
 
     async def _wait_for_the_broker(self, error: ReputError) -> None:
-        """Sleep before the next attempt; the first one prints a note."""
         if not self._away and not self.settings.quiet:
             say(f"{error}; waiting until it is back")
         self._away = True
@@ -275,12 +274,12 @@ class GroupFollower:
     render: Callable[[ReceivedMessage], str]
     remaining: int | None
     patient: bool
-    """Whether the range has no end: a broker that is away is then waited for."""
+    """Whether to wait for a broker that is away."""
     has_met_damage: bool = False
 
     async def run(self, spans: Mapping[int, tuple[int, int | None]]) -> None:
-        """Read the assigned queues, each from the group's offset, else from its start, to its end."""
-        # The command itself prints what its user needs: the client's log would repeat it.
+        """Read the assigned queues from the group's offsets, else from their starts, to their ends."""
+        # The client's log would repeat what this command prints.
         logging.getLogger("reput_client").addHandler(logging.NullHandler())
 
         def start(queue: MessageQueue) -> int:
@@ -310,7 +309,7 @@ class GroupFollower:
         queue = message.queue
         end = ends.get(queue.queue_id) if queue.topic == self.topic else None
         if end is not None and message.queue_offset >= end:
-            return  # not done: no offset from here on is committed, and the next consumer gets it
+            return  # not done, so that its offset is not committed
         if not print_message(message, self.render):
             self.has_met_damage = True
         consumer.done(message)
@@ -318,7 +317,6 @@ class GroupFollower:
             self.remaining -= 1
 
     def _is_over(self, consumer: Consumer, ends: Mapping[int, int]) -> bool:
-        """Return whether every queue assigned to this member has reached its end."""
         if self.patient or not consumer.connected:
             return False
         positions = {
@@ -329,7 +327,7 @@ class GroupFollower:
         return all(position >= ends.get(queue_id, 0) for queue_id, position in positions.items())
 
     async def _wait_for_the_broker(self, consumer: Consumer) -> None:
-        """Wait until the consumer is connected again, and print the messages that it still holds."""
+        """Wait for the connection; meanwhile print the messages that the consumer still holds."""
         lost = ConnectionLost(self.settings.server, "the broker closed it")
         if not self.patient:
             raise lost

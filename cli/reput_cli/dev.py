@@ -23,8 +23,7 @@ if TYPE_CHECKING:
 def command(port: int, http_port: int | None) -> int:
     """Run a broker with small files in a temporary directory, which is deleted at exit.
 
-    It ends on Ctrl-C, or when its terminal is closed. It deletes or refuses no message because the disk is filling
-    up, until the disk is full.
+    It ends on Ctrl-C, or when its terminal is closed. Until the disk is full, it keeps and accepts all messages.
     """
     from reput_broker.config.loading import load_config
     from reput_broker.serve import run_broker

@@ -1,7 +1,4 @@
-"""Turn an exception into an exit code and at most three lines: what failed, why, and what to do.
-
-`-vv` adds the traceback.
-"""
+"""Turn an exception into an exit code and at most three lines: what failed, why, and what to do (-vv: a traceback)."""
 
 from __future__ import annotations
 
@@ -19,7 +16,7 @@ from reput_protocol.printable import printable, printable_lines
 
 
 class CommandFailed(Exception):
-    """A failure with its text for the user: what failed, the reason, the remedy, and the exit code."""
+    """A failure as the user sees it, with its exit code."""
 
     def __init__(
         self,
@@ -36,7 +33,7 @@ class CommandFailed(Exception):
 def report_failure(error: BaseException) -> int:
     """Print `error` on stderr and return its exit code."""
     if isinstance(error, BaseExceptionGroup):
-        # Of concurrent tasks that failed together, the first error is reported.
+        # Of tasks that failed together, report the first.
         leaves = _leaves(error)
         pipes = [leaf for leaf in leaves if isinstance(leaf, BrokenPipeError)]
         return report_failure((pipes or leaves)[0])
@@ -72,13 +69,13 @@ def _leaves(error: BaseException) -> list[BaseException]:
 
 
 def _close_stdout() -> None:
-    """Close stdout now, so that the interpreter does not report the broken pipe at exit."""
+    """Close stdout, so that the interpreter does not report the broken pipe at exit."""
     with contextlib.suppress(OSError):
         sys.stdout.close()
 
 
 def _topic_remedy(text: str) -> str:
-    """Return the remedy for a missing topic. A system topic is not suggested for creation: the broker makes it."""
+    """Return the remedy for a missing topic; system topics are created by the broker only."""
     name = re.search(r"topic '([^']+)'", text)
     if name is None:
         return "reput topic list"
@@ -88,7 +85,7 @@ def _topic_remedy(text: str) -> str:
 
 
 def worded(error: BaseException) -> CommandFailed:
-    """Return any error as a `CommandFailed`; the table has the exit code and remedy of each class."""
+    """Return any error as a `CommandFailed`."""
     if isinstance(error, CommandFailed):
         return error
     from reput_client import errors as client_errors

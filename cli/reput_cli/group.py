@@ -93,7 +93,7 @@ def describe(settings: Settings, group: str, topic: str | None) -> int:
         named = [(name, *rest[:-1], member, rest[-1]) for name, member, *rest in rows]
         printer.rows(["topic", *columns[:-1], "member", last], named)
         return ExitCode.DONE
-    # One table for each topic and member: with both names as columns, no table would fit a terminal.
+    # With topic and member as columns, the table would not fit a terminal.
     rows.sort(key=lambda row: (row[0], row[1] or "", row[2]))
     for (name, member), of_member in groupby(rows, key=itemgetter(0, 1)):
         holder = "no member" if member is None else f"member {member}"
@@ -141,7 +141,7 @@ def members(settings: Settings, group: str) -> int:
 )
 @shared_options
 def create(settings: Settings, group: str, retry_max: int | None) -> int:
-    """Create GROUP; an existing group is not changed. Needed only where the broker does not create groups itself."""
+    """Create GROUP unless it exists. Needed only if the broker does not create groups itself."""
     with settings.admin() as admin:
         try:
             admin.group_config(group)
@@ -236,7 +236,6 @@ def delete(settings: Settings, group: str, keep_offsets: bool, dry_run: bool, fo
 
 
 def _messages_in(admin: Admin, topic: str) -> int | None:
-    """Return the number of messages in a topic, None if it does not exist."""
     try:
         stats = admin.topic_stats(topic)
     except TopicNotFound:

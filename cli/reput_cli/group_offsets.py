@@ -171,7 +171,7 @@ def _confirmed(
     dry_run: bool,
     force: bool,
 ) -> bool:
-    """Show the plan and return whether to apply it. Raises while members are online, unless `force` is set."""
+    """Show the plan and return whether to apply it; refused while members are online, unless `force` is set."""
     printer = Printer(settings)
     found = _description(admin, group)
     before = (

@@ -1,4 +1,4 @@
-"""Start the command line. Ctrl-C ends it without a traceback, even while its modules are being imported."""
+"""Start the command line; Ctrl-C ends it without a traceback, also during imports."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def main() -> NoReturn:
 
 
 def _run() -> int:
-    # Imported here because `main` catches an interrupt here.
+    # Imported here so that `main` catches an interrupt.
     from reput_cli.failures import report_failure
     from reput_cli.root import root
 

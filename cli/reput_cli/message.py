@@ -79,7 +79,6 @@ def find(
 
 
 def _topic_and_key(names: tuple[str, ...], topic: str | None, key: str | None) -> tuple[str, str]:
-    """Return topic and key, each from its option or from the arguments."""
     left = list(names)
     if topic is None and left:
         topic = left.pop(0)

@@ -1,7 +1,7 @@
 """Print rows and objects as tables, tab-separated text or JSON.
 
-Unless --output says otherwise, a terminal gets tables and a pipe gets tab-separated text with one header line. JSON
-keys are stable and carry units. Data goes to stdout, notes to stderr. Unprintable characters are escaped in both.
+By default a terminal gets tables and a pipe tab-separated text with a header line. JSON keys are stable and have units.
+Data goes to stdout, notes to stderr; unprintable characters are escaped in both.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from reput_cli.options import Settings
 from reput_protocol.printable import printable, printable_json, printable_lines
 
 _NEVER_FOLDED = 20
-"""Columns of at most this many characters are not folded: the longest number or age fits."""
+"""Columns up to this width are not folded; numbers and ages fit."""
 
 
 class Printer:
@@ -31,7 +31,7 @@ class Printer:
 
     @property
     def is_table(self) -> bool:
-        """Whether the output is for a person: durations are then printed as `3m12s` instead of as numbers."""
+        """Whether the output is a table, in which durations are `3m12s` instead of numbers."""
         return self.form == "table"
 
     def rows(self, columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
@@ -49,7 +49,7 @@ class Printer:
             self._table(columns, rows)
 
     def fields(self, values: Mapping[str, Any]) -> None:
-        """Print one object: as JSON, or as one line for each member."""
+        """Print one object as JSON, or one line per member."""
         if self.is_json:
             self.json_line(values)
         elif self.form == "plain":
@@ -61,7 +61,7 @@ class Printer:
                 write_line(f"{printable(key):<{width}}  {_plain(value)}")
 
     def json_line(self, value: Mapping[str, Any]) -> None:
-        """Print one compact JSON object on a line of its own."""
+        """Print one compact JSON object as a line."""
         write_line(printable_json(value))
 
     def note(self, text: str) -> None:
@@ -78,11 +78,11 @@ class Printer:
         table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1, 0, 0))
         for number, column in enumerate(columns):
             widest = max((len(row[number]) for row in cells), default=0)
-            # In a narrow terminal, long names are folded; numbers and headers stay whole.
+            # A narrow terminal folds long names, not numbers or headers.
             table.add_column(column.upper(), overflow="fold", no_wrap=widest <= _NEVER_FOLDED)
         for row in cells:
             table.add_row(*row)
-        # Cells are text: brackets in a name are not markup.
+        # Brackets in a name are not markup.
         Console(no_color=not self._settings.color, highlight=False, markup=False, emoji=False).print(table)
 
 
@@ -92,7 +92,7 @@ def write_line(text: str) -> None:
 
 
 def write_message(text: str) -> None:
-    """Write a rendered message to stdout and flush it. It is not escaped again: the user's format may hold colours."""
+    """Write a rendered message to stdout and flush it; not escaped, since the user's format may hold colours."""
     sys.stdout.write(text + "\n")
     sys.stdout.flush()
 
@@ -103,7 +103,7 @@ def say(text: str) -> None:
 
 
 def duration_text(seconds: float) -> str:
-    """Return a duration as text for people: `0s`, `12.3s`, `3m12s`, `5h03m`, `2d04h`."""
+    """Return a duration as text: `0s`, `12.3s`, `3m12s`, `5h03m`, `2d04h`."""
     if seconds < 60:
         return f"{seconds:.1f}s" if seconds else "0s"
     minutes, rest = divmod(int(seconds), 60)

@@ -1,4 +1,4 @@
-"""`reput pipeline NAME ...`: run a Spark job, as `python -m reput_pipeline.jobs.NAME` and spark-submit also do."""
+"""`reput pipeline NAME ...`: run a Spark job."""
 
 from __future__ import annotations
 

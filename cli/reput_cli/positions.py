@@ -15,7 +15,7 @@ _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 
 
 class QueueBounds(Protocol):
-    """Answers questions about the offsets of a queue; `Admin` is one."""
+    """The offsets of a queue; `Admin` implements it."""
 
     def min_offset(self, topic: str, queue_id: int) -> int:
         """Return the first offset that can be read."""
@@ -36,7 +36,7 @@ class Position:
     timestamp_ms: int | None = None
 
     def resolve(self, bounds: QueueBounds, topic: str, queue_id: int) -> int:
-        """Return the queue offset of this position in one queue; offsets outside the queue become its ends."""
+        """Return the offset in a queue, moved to its nearest end if outside."""
         low, high = bounds.min_offset(topic, queue_id), bounds.max_offset(topic, queue_id)
         if self.timestamp_ms is not None:
             return bounds.offset_by_time(topic, queue_id, self.timestamp_ms)

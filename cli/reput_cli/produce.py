@@ -1,4 +1,4 @@
-"""`reput produce`: send one message from the argument or a file, or each line of standard input as a message."""
+"""`reput produce`: send an argument, a file, or each line of standard input."""
 
 from __future__ import annotations
 
@@ -130,7 +130,7 @@ def _send_lines(parse: Callable[[bytes], Message], send: Callable[[list[Message]
 
 
 def _failed_at(line: int, stored: int, error: Exception) -> CommandFailed:
-    """Return a failure with its line number and the number of messages stored before it."""
+    """Return a failure with its line and the number of messages stored."""
     failure = worded(error)
     return CommandFailed(
         f"line {line}: {failure.what}",
@@ -202,7 +202,7 @@ def _check_fields(fields: Any) -> None:
 
 
 _FIELDS = {"body": str, "body_base64": str, "tag": str, "keys": list, "properties": dict}
-# `reput consume -O json` also prints these. They are ignored, so that its output can be sent again.
+# Ignored, so that output of `reput consume -O json` can be sent again.
 _FIELDS_OF_STORED = frozenset(
     (
         "topic",
@@ -217,14 +217,14 @@ _FIELDS_OF_STORED = frozenset(
 
 
 def _own_properties(properties: dict[str, str]) -> dict[str, str]:
-    """Return the user's properties; those that hold tag, keys and id of a stored message are left out."""
+    """Return the properties without those that hold tag, keys and id."""
     return {
         name: value for name, value in properties.items() if name not in ("TAGS", "KEYS", "UNIQ_KEY", "WAIT")
     }
 
 
 def _line_batches() -> Iterator[list[bytes]]:
-    """Yield the complete lines of each read of standard input, without newlines; at its end, the rest."""
+    """Yield the complete lines of each read of standard input, without newlines; then the rest."""
     rest = b""
     while chunk := os.read(sys.stdin.fileno(), _READ_BYTES):
         *lines, rest = (rest + chunk).split(b"\n")

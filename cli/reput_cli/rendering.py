@@ -59,7 +59,7 @@ def plain(message: ReceivedMessage) -> str:
 
 
 def renderer(settings: Settings) -> Callable[[ReceivedMessage], str]:
-    """Return the function for the --output format; the default is blocks on a terminal and JSON lines on a pipe."""
+    """Return the function for --output; by default blocks on a terminal and JSON lines on a pipe."""
     form = settings.output or ("table" if sys.stdout.isatty() else "json")
     return {"table": block, "plain": plain}.get(form, json_line)
 

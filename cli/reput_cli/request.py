@@ -37,7 +37,7 @@ def command(
 ) -> int:
     """Send a request to TOPIC and print the body of the reply; -O json prints the whole reply.
 
-    Without BODY, the request's body is read from standard input. --timeout limits the wait for the reply.
+    Without BODY, the body is read from standard input. --timeout limits the wait for the reply.
     """
     data = sys.stdin.buffer.read() if body is None else body.encode("utf-8", "surrogateescape")
     message = Message(topic, data, tag, keys, parse_properties(properties))

@@ -1,4 +1,4 @@
-"""The root command. It imports the module of a noun when that is used, so that `reput --help` loads nothing else."""
+"""The root command, which imports the module of a noun when it is used."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ _COMMANDS = {
 
 
 _READ_THE_ENVIRONMENT = ("serve", "dev", "health")
-"""Commands that skip the check of unknown variables: the broker reports all mistakes of its configuration at once,
-and `health` runs in a container whose broker has checked the same environment."""
+"""Commands that skip the check of unknown variables: the broker reports them with all other mistakes of its
+configuration, and has checked the environment in which `health` runs."""
 
 
 class _LazyGroup(click.Group):
@@ -54,7 +54,7 @@ class _LazyGroup(click.Group):
         return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """List the commands without importing them."""
+        """List the commands, without importing them."""
         with formatter.section("Commands"):
             formatter.write_dl([(name, text) for name, (_, text) in _COMMANDS.items()])
 
@@ -73,7 +73,7 @@ def root(context: click.Context) -> None:
 
 
 def _refuse_unknown_variables() -> None:
-    """Refuse REPUT_ variables that no option reads. Those of the broker's options may be set for any command."""
+    """Refuse REPUT_ variables that no option reads; those of the broker's options are accepted."""
     from reput_broker.config.environment import OTHER_VARIABLES, own_variables, unknown_variables
 
     if own_variables(os.environ).keys() <= OTHER_VARIABLES.keys():

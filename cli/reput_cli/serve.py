@@ -31,8 +31,7 @@ if TYPE_CHECKING:
 def command(config_path: Path | None, check: bool, address_file: str | None, **flags: Any) -> int:
     """Run the broker until SIGTERM or Ctrl-C; a second signal ends it at once.
 
-    An option is taken from the flags, else from the environment (REPUT_STORE__FLUSH=async), else from the file, else
-    it has its default.
+    Flags take precedence over the environment (REPUT_STORE__FLUSH=async), and that over the file.
     """
     from reput_broker.config.loading import load_config
 
@@ -51,7 +50,7 @@ def checked_config(load: Callable[[], BrokerConfig]) -> BrokerConfig:
     """Return the configuration.
 
     Raises:
-        CommandFailed: it is invalid; the text names every mistake in it.
+        CommandFailed: with every mistake in it.
     """
     from reput_broker.config.errors import ConfigError
 

@@ -1,7 +1,4 @@
-"""`reput dlq ...`: dead letters, the messages that a consumer group has given up on.
-
-`letters` reads and filters them; `listing` (list, peek), `purge` and `replay` are the commands.
-"""
+"""`reput dlq ...`: `letters` reads and filters dead letters; `listing` (list, peek), `purge`, `replay` are commands."""
 
 from __future__ import annotations
 

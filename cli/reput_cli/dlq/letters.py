@@ -42,12 +42,12 @@ class DeadLetter:
 
     @property
     def origin_topic(self) -> str | None:
-        """The topic that the message was first sent to; None if it was sent to the dead-letter topic directly."""
+        """The topic it was first sent to; None if it was sent to the dead-letter topic directly."""
         return self.properties.get(names.RETRY_TOPIC) or self.properties.get(names.DLQ_ORIGIN_TOPIC)
 
     @property
     def origin_message_id(self) -> str:
-        """The message's id there: the one its producer made, else the offset id of the first copy."""
+        """Its id there: the unique id, else the offset id of the first copy."""
         found = self.properties
         return (
             found.get(names.UNIQ_KEY) or found.get(names.ORIGIN_MESSAGE_ID) or self.message.offset_message_id
@@ -70,7 +70,7 @@ class DeadLetter:
 
     @property
     def fields(self) -> dict[str, object]:
-        """The JSON members that a dead letter has in addition to those of a message."""
+        """Its JSON members besides those of a message."""
         return {
             "origin_topic": self.origin_topic,
             "origin_message_id": self.origin_message_id,
@@ -81,10 +81,10 @@ class DeadLetter:
 
 
 def chosen_by(expression: str | None) -> Chosen:
-    """Return a function that tells whether a dead letter matches the expression; None matches all.
+    """Return a predicate of dead letters for an expression; None matches all.
 
     Raises:
-        FilterSyntaxError: the expression is invalid; the text points at the place.
+        FilterSyntaxError: the expression is invalid.
     """
     if expression is None:
         return lambda _: True
@@ -136,8 +136,8 @@ def read_letters(
 def replayed_until(expression: str | None, target: str | None) -> str:
     """Return the group whose committed offset is the progress of a replay.
 
-    Each filter and target topic has its own, so that an interrupted replay continues when the same command is given
-    again, and one with another filter starts at the beginning.
+    Each filter and target topic has its own: the same command continues an interrupted replay, another filter starts
+    at the beginning.
     """
     if expression is None and target is None:
         return REPLAY_GROUP

@@ -1,9 +1,8 @@
 """`reput dlq replay`: send dead letters back to the topics that they came from.
 
-Each is sent as a new message (`Producer.forward`) with the same body, tag, keys, flag and user properties, no attempts
-and a new unique id; DLQ_ORIGIN_MESSAGE_ID has the id of the original. After each batch is flushed by the broker, the
-progress is committed under a system group. A replay that was killed sends its last batch again next time; it never
-leaves a message out.
+Each becomes a new message (`Producer.forward`) with the same body, tag, keys, flag and user properties, no attempts and
+a new unique id; DLQ_ORIGIN_MESSAGE_ID has the old one. The progress is committed under a system group after the broker
+has flushed a batch: a killed replay sends its last batch again, and never omits a message.
 """
 
 from __future__ import annotations
@@ -43,26 +42,26 @@ from reput_protocol.printable import counted
 
 _BATCH = 32
 _BATCH_S = 0.25
-"""With --rate, a batch is what may be sent in this time, so that progress is committed several times a second."""
+"""With --rate, seconds of sending per batch, so that progress is committed several times a second."""
 
 
 @dataclass(slots=True)
 class Outcome:
-    """The result of a replay, as numbers of dead letters."""
+    """Numbers of dead letters."""
 
     sent: Counter[str] = field(default_factory=Counter)
     """By topic."""
     passed_over: int = 0
     """Not matched by the filter."""
     without_origin: int = 0
-    """Not sent, because they have no origin topic."""
+    """Not sent: no origin topic."""
     interrupted: bool = False
 
 
 _RATE = re.compile(r"(\d+(?:\.\d+)?)/(s|m|h)")
 _SECONDS = {"s": 1.0, "m": 60.0, "h": 3600.0}
 _SLEEP_S = 0.1
-"""Longest sleep between two looks at whether Ctrl-C was pressed."""
+"""Longest sleep between two checks for Ctrl-C."""
 
 
 class RateType(click.ParamType[float]):
@@ -222,7 +221,7 @@ class _Replay:
         return True
 
     def _check_exists(self, admin: Admin, topic: str) -> None:
-        """Refuse a topic that no longer exists: automatic creation would give it the default number of queues."""
+        """Refuse a missing topic: automatic creation would give it the default number of queues."""
         if topic in self._existing:
             return
         try:

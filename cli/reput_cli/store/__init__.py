@@ -1,6 +1,6 @@
 """`reput store ...`: work on a store directory, Reput's or RocketMQ's, without a broker.
 
-A file for each command; `directory` has the argument, lock and progress bar that they share.
+A file for each command; `directory` is shared.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Shared by the `reput store` commands: the DIR argument, the size options, the lock and the progress bar."""
+"""Shared by the `reput store` commands: DIR, options, lock and progress bar."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _Command = TypeVar("_Command", bound=Callable[..., Any])
 
 @dataclass(frozen=True, slots=True)
 class StoreDirectory:
-    """The paths of a store and the sizes that the user gave; 0 means to derive the size from the files."""
+    """The paths of a store and the sizes given; 0: derived from the files."""
 
     root: Path
     commit_log_dirs: tuple[Path, ...]
@@ -65,7 +65,7 @@ delay_levels_option = click.option(
 
 
 def directory_options(command: _Command) -> _Command:
-    """Add DIR and the output options to a command, which receives them as `directory` and `settings`."""
+    """Add DIR and the output options, which the command receives as `directory` and `settings`."""
 
     @click.argument("root", metavar="DIR", type=click.Path(path_type=Path))
     @click.option(
@@ -153,7 +153,6 @@ def layout_of(directory: StoreDirectory) -> StoreLayout:
 
 
 def _geometry_of(directory: StoreDirectory) -> Geometry:
-
     from reput_broker.tools.layout import Geometry
 
     return Geometry(
@@ -172,7 +171,7 @@ def examined(
     delay_levels_ms: tuple[int, ...] | None,
     faults_kept: int | None = None,
 ) -> Verification:
-    """Verify a directory, whose lock the caller holds; `what` is the text of the progress bar."""
+    """Verify a directory whose lock the caller holds; `what` is the text of the progress bar."""
     from reput_broker.tools.report import FAULTS_KEPT
     from reput_broker.tools.verify import Verification
 
@@ -191,7 +190,7 @@ def examined(
 
 @contextmanager
 def locked(directory: StoreDirectory, *, to_write: bool = False) -> Iterator[DirectoryLock]:
-    """Hold the directory's lock: shared, or reserved. The caller must `acquire` a reserved one before any change."""
+    """Hold the directory's lock: shared, or reserved, which the caller must `acquire` before any change."""
     from reput_broker.store.errors import LogDirectoryLocked, StoreLocked
     from reput_broker.store.opening.abort_marker import AbortMarker
     from reput_broker.store.opening.lock import DirectoryLock
@@ -224,7 +223,7 @@ def locked(directory: StoreDirectory, *, to_write: bool = False) -> Iterator[Dir
 
 @contextmanager
 def progress(settings: Settings, what: str) -> Iterator[Callable[[int, int], None]]:
-    """Show a progress bar while the block runs, if stderr is a terminal; yields a function of bytes done and total."""
+    """Show a progress bar on a terminal; yields a function of bytes done and total."""
     if settings.quiet or not sys.stderr.isatty():
         yield lambda _done, _total: None
         return

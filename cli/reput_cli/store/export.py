@@ -148,7 +148,7 @@ def _write_lines(file: TextIO, records: Iterator[Record]) -> int:
 
 @contextmanager
 def _opened(target: Path) -> Iterator[TextIO]:
-    """Open a file for writing; it gets its name when it is complete. `-` is stdout."""
+    """Open a file, which gets its name when it is complete; `-` is stdout."""
     if str(target) == "-":
         yield sys.stdout
         sys.stdout.flush()

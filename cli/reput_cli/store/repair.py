@@ -33,10 +33,10 @@ def repair(
 ) -> int:
     """Show what a repair of DIR would correct and truncate; with --yes, do it.
 
-    A damaged field of a record is corrected if its value is known from the other fields. At the first record that
-    cannot be corrected the log is truncated: all later messages are lost to the store, since a log has no holes.
-    Everything that is truncated or changed is first copied to DIR/repair-N and synced. The queues are then rebuilt
-    from the log. Exits with 7 if the store needs repair and --yes was not given.
+    A damaged field of a record is corrected if the other fields determine its value. The log is truncated at the
+    first record that cannot be corrected: all later messages are removed. Everything that is changed or truncated
+    is first copied to DIR/repair-N and synced. Then the queues are rebuilt from the log. Exits with 7 if the store
+    needs repair and --yes was not given.
     """
     printer = Printer(settings)
     with locked(directory, to_write=yes) as lock:
