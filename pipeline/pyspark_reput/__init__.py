@@ -1,6 +1,6 @@
-"""Makes the format `reput` known to Spark, which imports every package whose name begins with `pyspark_`.
+"""Makes the format `reput` known to Spark, which imports every package `pyspark_*` when it first looks up a format.
 
-Spark does so when it first looks up any format, so this package must stay cheap to import.
+So the import must stay cheap.
 """
 
 from reput_pipeline.data_source import ReputDataSource as DefaultSource

@@ -1,4 +1,4 @@
-"""The format `reput`. Spark creates a `ReputDataSource` in its planner process, for each query and for every batch."""
+"""The format `reput`. Spark creates a `ReputDataSource` in its planner process for every query and batch."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ _PLACES: Final = frozenset(("nameserver", "path"))
 
 
 def with_options_kept(schema: StructType, options: Mapping[str, str]) -> StructType:
-    """Return the schema; that of a catalogue table keeps the table's options in its first column's metadata.
+    """Return the schema; a catalogue table's keeps the table's options in the metadata of its first column.
 
-    Spark passes a table's options to the source only while it creates the table; later queries get the schema. If
-    CREATE TABLE declares columns, Spark does not ask the source for a schema, and the options are lost.
+    Spark passes a table's options only while it creates the table; later queries get the schema. If CREATE TABLE
+    declares columns, Spark asks for no schema, and the options are lost.
     """
     if is_table(options):
         kept = options_for(SINK_OPTIONS, options, "sink", SOURCE_OPTIONS)
@@ -40,7 +40,7 @@ def with_options_kept(schema: StructType, options: Mapping[str, str]) -> StructT
 
 
 def options_in_force(options: Mapping[str, str], schema: StructType) -> dict[str, str]:
-    """Return the options of a query: those given and, if they name neither broker nor path, those of the table."""
+    """Return a query's options, with the table's if they name neither broker nor path."""
     given = {name.lower(): value for name, value in options.items()}
     kept = schema.fields[0].metadata.get(_METADATA) if schema.fields else None
     if kept is None or given.keys() & _PLACES:
@@ -53,9 +53,9 @@ _PUSHDOWN_MODULE = "pyspark.sql.worker.data_source_pushdown_filters"
 
 
 class ReputDataSource(DataSource):
-    """Messages of a broker (`nameServer`) or of a store directory (`path`); docs/pipeline.md has the options.
+    """Messages of a broker (`nameServer`) or store directory (`path`); docs/pipeline.md has the options.
 
-    It holds nothing but options, since Spark pickles it to other processes.
+    Spark pickles it, so it holds only options.
     """
 
     @classmethod
@@ -64,7 +64,7 @@ class ReputDataSource(DataSource):
         return "reput"
 
     def schema(self) -> StructType:
-        """Return the columns that the options select."""
+        """Return the selected columns."""
         from reput_pipeline.data_source import with_options_kept
         from reput_pipeline.source.options import parse_source_options
         from reput_pipeline.source.schema import spark_schema
@@ -75,11 +75,10 @@ class ReputDataSource(DataSource):
     def reader(self, schema: StructType) -> DataSourceReader:
         """Return a batch reader.
 
-        It accepts filters only if Spark plans with filter pushdown: with the setting off, Spark refuses a reader that
-        has `pushFilters`.
+        Spark refuses a reader with `pushFilters` unless it plans with filter pushdown.
         """
         from reput_pipeline.data_source import options_in_force
-        from reput_pipeline.source.batch import FilteringReader, PlainReader
+        from reput_pipeline.source.readers import FilteringReader, PlainReader
 
         planning = _PUSHDOWN_MODULE in sys.modules
         return (FilteringReader if planning else PlainReader)(options_in_force(self.options, schema), schema)
@@ -87,7 +86,7 @@ class ReputDataSource(DataSource):
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 (Spark's name)
         """Return a stream reader."""
         from reput_pipeline.data_source import options_in_force
-        from reput_pipeline.source.stream import ReputStreamReader
+        from reput_pipeline.source.readers import ReputStreamReader
 
         return ReputStreamReader(options_in_force(self.options, schema), schema)
 
@@ -107,5 +106,5 @@ class ReputDataSource(DataSource):
 
 
 def register(spark: SparkSession) -> None:
-    """Register the format with a session, for programs in which Spark does not find the package `pyspark_reput`."""
+    """Register the format, for programs in which Spark does not find `pyspark_reput`."""
     spark.dataSource.register(ReputDataSource)

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class SourceError(ReputError):
-    """A query cannot be answered; base class of the errors of reading."""
+    """A query cannot be answered."""
 
 
 class NotAStore(SourceError):
@@ -46,7 +46,7 @@ class DataLost(SourceError):
 
 
 class RemadeTopic(SourceError):
-    """A topic was deleted and created again since it was archived: the same offsets are now other messages."""
+    """A topic was deleted and created again since it was archived; its offsets are other messages now."""
 
     def __init__(self, queue: QueueKey, archived: int) -> None:
         super().__init__(
@@ -72,11 +72,11 @@ class DamagedStore(SourceError):
 
 
 class NotAnArchive(SourceError):
-    """A directory is not an archive, not one of the required kind, or incomplete."""
+    """A directory is not an archive of the required kind, or incomplete."""
 
 
 class BrokerGone(SourceError):
-    """A batch was planned with messages of a broker that the cluster no longer lists."""
+    """The cluster no longer lists a broker of a planned batch."""
 
     def __init__(self, part: QueueRange, brokers: Sequence[str]) -> None:
         super().__init__(
@@ -86,8 +86,8 @@ class BrokerGone(SourceError):
 
 
 class TooManyPartitions(SourceError):
-    """The values of the partition columns would put one range into too many files."""
+    """The partition columns would divide one range into too many files."""
 
 
 class SinkError(ReputError):
-    """A DataFrame cannot be written as it is. What was already staged is dropped."""
+    """A DataFrame cannot be written as it is; what is staged is dropped."""

@@ -1,4 +1,4 @@
-"""Log messages of the pipeline. They go to stderr, which Spark keeps in the logs of driver and executors."""
+"""Log messages of the pipeline, on stderr, which Spark keeps in the logs of driver and executors."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def note(text: str) -> None:
 
 
 class Losses:
-    """Lost messages by queue, for a query that continues without them (`failOnDataLoss=false`)."""
+    """Lost messages by queue (`failOnDataLoss=false`)."""
 
     def __init__(self) -> None:
         self._first: dict[object, str] = {}
@@ -28,7 +28,7 @@ class Losses:
             self._first[queue] = reason
 
     def report(self) -> None:
-        """Log one line for each queue, and start again."""
+        """Log a line for each queue and forget them."""
         for queue, reason in self._first.items():
             more = self._more.get(queue, 0)
             note(f"queue {queue}: {reason}{f', and {more} more' if more else ''}")

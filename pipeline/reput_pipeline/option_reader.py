@@ -1,7 +1,7 @@
-"""Options of source and sink: their names, the rules for other names, and reading their values.
+"""Options of source and sink: names, rules for other names, and values.
 
-Spark also passes options that are not meant for a source or sink: the name and checkpoint of a stream, and for a table
-of the catalogue its properties and a second copy of each option under the prefix `option.`.
+Spark also passes the name and checkpoint of a stream, and for a table of the catalogue its properties and a second copy
+of each option under the prefix `option.`.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ SOURCE_OPTIONS: Final = (
     "fetchOffset.numRetries",
     "fetchOffset.retryIntervalMs",
 )
-"""The options of the source in their documented spelling; Spark ignores case."""
+"""Documented spelling; Spark ignores case."""
 
 SINK_OPTIONS: Final = (
     "nameServer",
@@ -51,7 +51,7 @@ SINK_OPTIONS: Final = (
     "sendTimeoutMs",
     "commitTimeoutMs",
 )
-"""The options of the sink in their documented spelling."""
+"""Documented spelling."""
 
 _SPARKS_OWN: Final = frozenset(
     (
@@ -62,7 +62,7 @@ _SPARKS_OWN: Final = frozenset(
         "asyncprogresstrackingcheckpointintervalms",
     )
 )
-"""Options that Spark passes to every source and sink. `path` is also an option of the source."""
+"""Options that Spark passes to every source and sink; `path` is also the source's."""
 _OF_ALL_TABLES: Final = "provider"
 """A property that every table of Spark's catalogue has."""
 _TABLE_PREFIX: Final = "option."
@@ -74,7 +74,7 @@ _NEAR: Final = 0.6
 
 
 class OptionError(ValueError):
-    """An option is unknown, has an invalid value, or contradicts another. Nothing was read or written."""
+    """An option is unknown, invalid, or contradicts another; nothing was read or written."""
 
     def __init__(self, option: str, reason: str) -> None:
         super().__init__(f"option {option}: {reason}")
@@ -83,10 +83,10 @@ class OptionError(ValueError):
 
 
 def check_names(given: Iterable[str], known: Iterable[str]) -> dict[str, str]:
-    """Return the given option names of the source, as documented spelling to given spelling.
+    """Return the source's options that were given, documented to given spelling.
 
     Raises:
-        OptionError: a name is unknown; the text has the nearest known one.
+        OptionError: a name is unknown; names the nearest.
     """
     by_lower = {name.lower(): name for name in known}
     found: dict[str, str] = {}
@@ -103,26 +103,26 @@ def check_names(given: Iterable[str], known: Iterable[str]) -> dict[str, str]:
 
 
 def is_table(options: Mapping[str, str]) -> bool:
-    """Return whether these are the options of a table of Spark's catalogue."""
+    """Return whether the options are those of a table of Spark's catalogue."""
     return any(name.lower() == _OF_ALL_TABLES or name.lower().startswith(_TABLE_PREFIX) for name in options)
 
 
 def options_for(
     known: Iterable[str], options: Mapping[str, str], role: str, others: Iterable[str] = ()
 ) -> dict[str, str]:
-    """Return the values of the known options by their documented spelling.
+    """Return the known options' values by documented spelling.
 
-    Spark's own options and the properties of a table are ignored. Other unknown names are ignored with a warning, as
-    Spark's Kafka source and sink do.
+    Spark's own options and a table's properties are ignored, other unknown names with a warning, as in Spark's Kafka
+    source and sink.
 
     Args:
         known: the options of this side.
-        options: as passed by Spark, names in any case.
+        options: as passed by Spark.
         role: `source` or `sink`, for messages.
-        others: the options of the other side; a table may have both.
+        others: those of the other side; a table may have both.
 
     Raises:
-        OptionError: a name is similar to a known one, or is an option of the other side.
+        OptionError: a name resembles a known one, or is the other side's.
     """
     by_lower = {name.lower(): name for name in known}
     theirs = {name.lower() for name in others}
@@ -154,7 +154,7 @@ def options_for(
 
 
 class OptionReader:
-    """Parses the values of options, which are texts."""
+    """Parses the values of options."""
 
     def __init__(self, values: Mapping[str, str]) -> None:
         """Take the values that `options_for` returned."""
@@ -175,7 +175,7 @@ class OptionReader:
         return value
 
     def choice(self, name: str, choices: tuple[str, ...], default: str) -> str:
-        """Return one of `choices`, without regard to case, or the default."""
+        """Return one of `choices`, ignoring case, or the default."""
         value = self.text(name)
         if value is None:
             return default
@@ -211,10 +211,10 @@ class OptionReader:
         return OptionError(name, f"is missing; {remedy}{'' if self._values else _NO_OPTIONS}")
 
     def exactly_one(self, *names: str) -> str:
-        """Return the one of the names that was given.
+        """Return which of the names was given.
 
         Raises:
-            OptionError: none was given, or more than one.
+            OptionError: none or more than one was given.
         """
         given = [name for name in names if name in self._values]
         if not given:

@@ -12,7 +12,7 @@ from reput_pipeline.archives.names import NULL_VALUE
 from reput_pipeline.source.schema import NATIVE_COLUMNS
 
 PARTITION_COLUMNS: Final = {"queueId": "int", "tags": "string", "date": "string", "hour": "string"}
-"""Columns by which an archive can be partitioned, in addition to the topic; `date` and `hour` are UTC."""
+"""Columns that can partition an archive besides the topic; `date` and `hour` are UTC."""
 _FORMATS: Final = {"date": "%Y-%m-%d", "hour": "%H"}
 ARROW_TYPES: Final = {
     "string": pa.string(),
@@ -26,7 +26,7 @@ ARROW_TYPES: Final = {
 
 
 def read_schema() -> pa.Schema:
-    """Return the Arrow schema in which messages are read for an archive: all native columns but the topic."""
+    """Return the Arrow schema of messages read for an archive: the native columns without the topic."""
     return pa.schema(
         [pa.field(name, ARROW_TYPES[kind]) for name, kind in NATIVE_COLUMNS.items() if name != "topic"]
     )
@@ -38,7 +38,7 @@ def file_schema(partition_by: Sequence[str]) -> pa.Schema:
 
 
 def spark_schema(partition_by: Sequence[str]) -> str:
-    """Return the DDL text for reading an archive: the native columns, and `date` and `hour` if it has them."""
+    """Return the DDL of an archive: the native columns, and `date` and `hour` if it has them."""
     extra = {name: PARTITION_COLUMNS[name] for name in partition_by if name not in NATIVE_COLUMNS}
     return ", ".join(f"`{name}` {kind}" for name, kind in {**NATIVE_COLUMNS, **extra}.items())
 
@@ -46,7 +46,7 @@ def spark_schema(partition_by: Sequence[str]) -> str:
 def split(
     batch: pa.RecordBatch, partition_by: Sequence[str]
 ) -> list[tuple[tuple[str | None, ...], pa.Table | pa.RecordBatch]]:
-    """Group the rows of a batch by the values of the partition columns, keep their order, and drop those columns."""
+    """Group the rows of a batch by its partition columns, in order and without these columns."""
     if not partition_by:
         return [((), batch)]
     keys = [_values(batch, name) for name in partition_by]
@@ -64,5 +64,5 @@ def _values(batch: pa.RecordBatch, name: str) -> pa.Array:
     if name in _FORMATS:
         return pc.strftime(batch.column("storeTimestamp"), format=_FORMATS[name])
     column = batch.column(name).cast(pa.string())
-    # Null, "" and the null marker have the same directory (`partition_name`), which has one file for a range.
+    # Null, "" and the null marker share a directory (`partition_name`), with one file for a range.
     return pc.if_else(pc.is_in(column, pa.array(["", NULL_VALUE])), None, column)

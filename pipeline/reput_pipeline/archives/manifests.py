@@ -1,11 +1,11 @@
-"""The metadata of an archive: a description, and for each batch a plan before it and a manifest after it.
+"""The metadata of an archive: its description, and for each batch a plan before and a manifest after it.
 
     _reput/archive.json            the kind of archive, and its partitioning
     _reput/00000000000000000007.plan.json   the ranges of batch 7, synced before its first file is written
     _reput/00000000000000000007.json        its files and the ends of all queues, written after the files are synced
 
-A batch with a plan but without a manifest was interrupted; the next run executes the same plan first, and writes files
-of the same names. Spark and other readers of Parquet ignore names that start with `_` or a dot.
+A batch without a manifest was interrupted; the next run first executes its plan again, with the same file names.
+Readers of Parquet ignore names that start with `_` or a dot.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _DIGITS: Final = 20
 
 @dataclass(frozen=True)
 class ArchiveKind:
-    """The description of an archive. `source` names where its messages come from; another source is refused."""
+    """The description of an archive; messages of another `source` are refused."""
 
     kind: str
     source: str
@@ -41,7 +41,7 @@ class ArchiveKind:
 
 @dataclass(frozen=True)
 class ArchiveFile:
-    """A file. `path` is relative to the archive; times are store times in ms."""
+    """A file; `path` is relative to the archive, times are store times in ms."""
 
     path: str
     topic: str
@@ -53,12 +53,12 @@ class ArchiveFile:
 
 @dataclass(frozen=True)
 class Batch:
-    """A batch: its number, and the ranges of each of its tasks."""
+    """A batch: its number and the ranges of each task."""
 
     number: int
     tasks: tuple[tuple[QueueRange, ...], ...]
     generations: Generations
-    """Of the topics when it was planned, as far as they are known."""
+    """Of the topics when it was planned, if known."""
 
     @property
     def ranges(self) -> list[QueueRange]:
@@ -72,14 +72,12 @@ class Batch:
 
 
 class ArchiveDirectory:
-    """An archive's directory. To write, enter it as a context manager, which locks it against other jobs."""
+    """An archive's directory; as a context manager it is locked against other jobs, for writing."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
         self.directory = root / _DIRECTORY
         self._lock: int | None = None
-
-    # -- what it is ------------------------------------------------------------------------------------------------
 
     def kind(self) -> ArchiveKind | None:
         """Return the description; None if there is none.
@@ -133,8 +131,6 @@ class ArchiveDirectory:
             sync_directory(directory)
         write_whole(self.directory / "archive.json", {"version": VERSION, **asdict(kind)})
 
-    # -- the lock --------------------------------------------------------------------------------------------------
-
     def __enter__(self) -> ArchiveDirectory:
         self.directory.mkdir(parents=True, exist_ok=True)
         self._lock = os.open(self.directory / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
@@ -150,10 +146,8 @@ class ArchiveDirectory:
             os.close(self._lock)
             self._lock = None
 
-    # -- batches ---------------------------------------------------------------------------------------------------
-
     def manifests(self) -> Iterator[dict[str, Any]]:
-        """Yield the manifests in the order of their batches."""
+        """Yield the manifests in order."""
         for path in sorted(self.directory.glob("[0-9]" * _DIGITS + ".json")):
             yield json.loads(path.read_bytes())
 
@@ -163,20 +157,20 @@ class ArchiveDirectory:
         return json.loads(paths[-1].read_bytes()) if paths else None
 
     def files(self) -> list[ArchiveFile]:
-        """Return all files of all batches that are complete."""
+        """Return the files of all complete batches."""
         return [ArchiveFile(**entry) for manifest in self.manifests() for entry in manifest["files"]]
 
     def ends(self) -> dict[QueueKey, int]:
-        """Return the archived end of every queue, including queues that had no messages."""
+        """Return the archived end of every queue, also of empty ones."""
         last = self.last()
         return {} if last is None else {_queue(entry): int(entry[3]) for entry in last["ends"]}
 
     def generations(self) -> Generations:
-        """Return the generations of the topics of these queues, as far as they are known."""
+        """Return the generations of the topics, as far as known."""
         return _generations(self.last() or {})
 
     def unfinished(self) -> Batch | None:
-        """Return the batch that was planned and not completed, if any."""
+        """Return the interrupted batch, if any."""
         number = self.next_number()
         try:
             plan = json.loads(self._plan(number).read_bytes())
@@ -194,7 +188,7 @@ class ArchiveDirectory:
         return 0 if last is None else int(last["batch"]) + 1
 
     def plan(self, tasks: Sequence[Sequence[QueueRange]], generations: Generations) -> Batch:
-        """Write the plan of the next batch, before any of its files."""
+        """Write the plan of the next batch; call it before any file is written."""
         topics = {(part.queue.topic, part.queue.broker) for task in tasks for part in task}
         known = {topic: generations[topic] for topic in topics if topic in generations}
         batch = Batch(self.next_number(), tuple(tuple(task) for task in tasks), known)
@@ -209,7 +203,7 @@ class ArchiveDirectory:
         return batch
 
     def complete(self, batch: Batch, files: Sequence[ArchiveFile], **more: object) -> None:
-        """Write the manifest of a batch, whose files the caller has synced, and remove its plan."""
+        """Write the manifest of a batch whose files are synced, and remove its plan."""
         paths = [file.path for file in files]
         assert len({*paths}) == len(paths), f"batch {batch.number} has written a file twice"
         ends = self.ends()
@@ -230,10 +224,7 @@ class ArchiveDirectory:
         self._plan(batch.number).unlink(missing_ok=True)
 
     def remove_strays(self) -> list[str]:
-        """Remove data files that no manifest names, which an interrupted batch has left.
-
-        Files whose names this program would not make are left alone.
-        """
+        """Remove data files that an interrupted batch has left: those that no manifest names."""
         known = {file.path for file in self.files()}
         removed = []
         for path in sorted(self.root.glob("topic=*/**/*.parquet*")):
@@ -258,7 +249,6 @@ def _rows(generations: Generations) -> list[list[str]]:
 
 
 def _generations(written: Mapping[str, Any]) -> Generations:
-    """Return the generations in a plan or manifest; old ones have none."""
     return {(str(topic), str(broker)): str(found) for topic, broker, found in written.get("generations", ())}
 
 

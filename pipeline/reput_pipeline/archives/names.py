@@ -1,7 +1,7 @@
 """Names of an archive's files: topic, partition values, queue and offsets, and nothing else.
 
-A batch that is written again has the same names, so no message is there twice. Directories are named as in Hive and
-Spark: `topic=orders/tags=paid/broker-a-0-00000000000000000000-00000000000000001000.parquet`.
+So a batch that is written again adds no message twice. Directories are named as in Hive and Spark:
+`topic=orders/tags=paid/broker-a-0-00000000000000000000-00000000000000001000.parquet`.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from reput_pipeline.source.ranges import QueueRange
 NULL_VALUE: Final = "__HIVE_DEFAULT_PARTITION__"
 _DIGITS: Final = 20
 _ESCAPED: Final = frozenset("\"#%'*/:=?\\{[]^\x7f") | {chr(code) for code in range(1, 0x20)}
-"""Characters that Spark escapes in the name of a partition's directory (ExternalCatalogUtils)."""
+"""Characters that Spark escapes in names of partitions (ExternalCatalogUtils)."""
 _NAME = re.compile(
     rf"(?:(?P<broker>.+)-)?(?P<queue>\d+)-(?P<start>\d{{{_DIGITS}}})-(?P<end>\d{{{_DIGITS}}})\.parquet"
 )
@@ -37,7 +37,7 @@ def file_name(part: QueueRange) -> str:
 
 
 def file_path(part: QueueRange, values: Mapping[str, str | None]) -> PurePosixPath:
-    """Return the path in an archive for those messages of a range that have these values of the partition columns."""
+    """Return the path in an archive of a range's messages with these partition values."""
     path = PurePosixPath(partition_name("topic", part.queue.topic))
     for column, value in values.items():
         path /= partition_name(column, value)

@@ -1,4 +1,4 @@
-"""Plan the next batch of an archive: from the archived end of each queue towards its current end."""
+"""Plan the next batch of an archive: each queue from its archived end on."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def catalog_of(options: SourceOptions) -> Iterator[Catalog]:
 
 
 def addresses_of(catalog: Catalog) -> dict[str, str]:
-    """Return the address of every broker by name; none for a store directory."""
+    """Return the brokers' addresses by name; none for a store directory."""
     return dict(catalog.addresses) if isinstance(catalog, LiveCluster) else {}
 
 
@@ -54,12 +54,12 @@ def open_ranges(
 ) -> tuple[dict[QueueKey, int], dict[QueueKey, int]]:
     """Return where the archive continues in each queue, and where the queue ends now.
 
-    A queue that is in the archive continues at its archived end; another starts where the options say.
+    New queues start where the options say.
 
     Args:
         catalog: the broker or directory.
         options: of the source.
-        done: the archived ends of the queues.
+        done: the archived ends of queues.
         known: the generations of their topics.
 
     Raises:

@@ -1,4 +1,4 @@
-"""Read an archive: its complete batches only, without the files of an interrupted one."""
+"""Read the complete batches of an archive."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def read_archive(spark: SparkSession, root: str | Path) -> DataFrame:
-    """Return the messages of an archive with the native columns of the source.
+    """Return the messages of an archive, with the source's native columns.
 
     Raises:
         NotAnArchive: the directory is not an archive, or a file that a manifest names is missing.

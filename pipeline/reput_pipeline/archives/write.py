@@ -1,7 +1,4 @@
-"""A task of an archive: reads its ranges, decodes them and writes Parquet, all in the worker.
-
-Only the list of files passes through the JVM.
-"""
+"""A task of an archive: reads its ranges and writes Parquet in the worker; the JVM gets only the list of files."""
 
 from __future__ import annotations
 
@@ -30,7 +27,7 @@ from reput_pipeline.source.ranges import QueueRange
 from reput_pipeline.source.tasks import read_task
 
 _BUFFER_BYTES: Final = 16 << 20
-"""Bytes collected for a row group: larger ones compress better, smaller ones need less memory."""
+"""Bytes of a row group: larger ones compress better, smaller ones need less memory."""
 _FILES_MAX: Final = 2000
 
 
@@ -117,7 +114,7 @@ class _RangeFiles:
 
 
 class _OneFile:
-    """A Parquet file that has a temporary name until it is complete."""
+    """A Parquet file with a temporary name until it is complete."""
 
     def __init__(self, path: Path, schema: pa.Schema, task: ArchiveTask) -> None:
         self.path = path
@@ -128,7 +125,7 @@ class _OneFile:
             self._temporary,
             schema,
             compression=task.compression,
-            # A dictionary shrinks repeated texts; for bodies and offsets it would be useless work.
+            # A dictionary pays only for repeated texts.
             use_dictionary=[name for name in ("brokerName", "tags") if name in schema.names],
             write_statistics=[
                 name for name in ("queueOffset", "storeTimestamp", "keys") if name in schema.names
@@ -155,7 +152,7 @@ class _OneFile:
             self._writer.write_table(table, row_group_size=max(1, table.num_rows))
             self._waiting = []
             del table
-            # Otherwise Arrow's allocator would keep this memory and allocate more for the next row group.
+            # Otherwise Arrow's allocator keeps this memory and allocates more.
             pa.default_memory_pool().release_unused()
 
     def close(self) -> tuple[int, int | None, int | None]:

@@ -1,8 +1,8 @@
-"""The jobs, a file each: a module with a click command named `command`.
+"""The jobs, a module each with a click command named `command`.
 
-A job is started as `reput pipeline NAME`, as `python -m reput_pipeline.jobs.NAME`, or by `spark-submit` with the
-module's file. Shared: `command_line` runs it, `run` is its session and output, `outcomes` its errors and exit codes,
-`arguments`, `messages` and `directories` its inputs, `html_page` a report's page.
+A job starts as `reput pipeline NAME`, as `python -m reput_pipeline.jobs.NAME`, or by `spark-submit` with its file.
+Shared: `command_line` runs it, `run` is its session and output, `outcomes` its errors and exit codes, `arguments`,
+`messages` and `directories` its inputs, `html_page` a report's page.
 """
 
 from __future__ import annotations
@@ -20,4 +20,4 @@ JOBS: Final = {
     "compact": "Keep the latest message of every key of an archive, or one of each unique id.",
     "dlq": "Group dead letters by origin, reason and attempts; send selected ones back.",
 }
-"""The name of every job, and one line of help."""
+"""Jobs by name, with a line of help."""

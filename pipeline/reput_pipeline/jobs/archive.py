@@ -1,8 +1,7 @@
 """The job `archive`: copy topics or a store directory to Parquet, exactly once, batch by batch.
 
-The names of files are a function of the data (`archives/names.py`), and the archive itself has the progress
-(`archives/manifests.py`). So a job that is started again continues where it stopped, and writes an interrupted batch
-again under the same names.
+File names are a function of the data, and the archive holds the progress, so that a job continues where it stopped and
+writes an interrupted batch again under the same names.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ from reput_protocol.printable import counted
 
 _CODECS = ("zstd", "snappy", "gzip", "lz4", "none")
 _AWAY_S = 1.0
-"""Longest wait in seconds before a broker that is away is tried again."""
+"""Longest wait before a broker that is away is tried again."""
 
 
 @job
@@ -149,7 +148,7 @@ def _partition_columns(text: str) -> tuple[str, ...]:
 
 
 def _source_of(options: SourceOptions, catalog: Catalog) -> str:
-    """Return the `source` of an archive's description: at another source the same offsets are other messages."""
+    """Return an archive's `source`: elsewhere the same offsets are other messages."""
     if options.path is not None:
         return str(directory_of(options.path).absolute())
     return ", ".join(f"{name} at {address}" for name, address in sorted(addresses_of(catalog).items()))
@@ -176,7 +175,7 @@ def _check_source(archive: ArchiveDirectory, source: str, *, same_source: bool) 
     if found is None or found.source == source:
         return
     if found.source.startswith("/") != source.startswith("/"):
-        # A directory does not have its broker's name: every queue would count as a new one.
+        # A directory has no broker name: every queue would count as new.
         raise ArgumentError(
             "--to", f"{archive.root} is of {found.source}, not of {source}; name another directory"
         )
@@ -202,7 +201,7 @@ class _Archiving:
         self.sums = summed([])
         """Totals of rows, files and bytes written."""
         self.is_away = False
-        """Whether a broker was away at the last attempt."""
+        """Whether a broker was away last time."""
         self._run = run
         self._archive = archive
         self._kind = kind
@@ -288,7 +287,7 @@ class _Archiving:
 
 
 def _is_broker_away(error: Exception) -> bool:
-    """Return whether an error, of this process or of a task, means that a broker is away or starting."""
+    """Return whether an error, of this process or a task, means that a broker is away or starting."""
     if isinstance(error, BrokerError):
         return error.retryable
     return failure_of(error).code in (ExitCode.CANNOT_CONNECT, ExitCode.TIMEOUT)

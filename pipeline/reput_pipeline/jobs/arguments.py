@@ -1,4 +1,4 @@
-"""Arguments of several jobs: the source of messages."""
+"""Arguments that select messages."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from reput_pipeline.source.options import SourceOptions, parse_source_options
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 DEFAULT_SERVER = "127.0.0.1:10911"
 APPLICATION_TOPICS = "(?!%).*"
-"""The default topics: those of applications."""
+"""Topics of applications, the default."""
 
 
 def source_arguments(function: _Function) -> _Function:
-    """Add the arguments that select messages; the job receives them as `source`, options of the Spark source."""
+    """Add the arguments, which the job receives as `source`, options of the Spark source."""
 
     @click.option("--server", metavar="HOST:PORT", help="Read from the brokers behind this address.")
     @click.option("--path", metavar="DIR", help="Read a store directory, Reput's or RocketMQ's.")

@@ -36,8 +36,8 @@ from reput_protocol.exit_codes import ExitCode
 def command(run: JobRun, directory: Directory, limit: int) -> Outcome:
     """Check every record, checksum, queue unit, index entry, checkpoint and table of DIR against each other.
 
-    Runs one task for each file of the log and of the index. The faults and their texts are those of `reput store
-    verify`. Changes nothing. Exits with 0 if there is no fault, else with 7.
+    Runs one task for each file of log and index, with the faults of `reput store verify`. Changes nothing. Exits with
+    0 if there is no fault, else with 7.
     """
     with locked(directory):
         verification, again = audit(run, replace(directory, faults_kept=limit))
@@ -77,7 +77,7 @@ def command(run: JobRun, directory: Directory, limit: int) -> Outcome:
 
 
 class IndexPart(NamedTuple):
-    """An index file, to be checked by itself."""
+    """An index file to check."""
 
     path: Path
     slots: int
@@ -88,9 +88,9 @@ class _IndexFindings(NamedTuple):
 
 
 def audit(run: JobRun, directory: Directory, what: str = "audit") -> tuple[Verification, list[int]]:
-    """Verify a directory, whose lock the caller holds; `what` is the text of the progress line.
+    """Verify a directory whose lock the caller holds; `what` is the text of the progress line.
 
-    Returns the findings, and the numbers of the log files that had to be read a second time.
+    Returns the findings, and the numbers of the log files that were read twice.
     """
     verification = directory.verification()
     verification.begin()

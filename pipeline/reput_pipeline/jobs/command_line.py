@@ -1,7 +1,6 @@
-"""Run a job: from its arguments to its exit code.
+"""Run a job, from its arguments to its exit code.
 
-The last line of stdout is always one JSON object; errors are printed on stderr as well. A wrong argument is named, and
-nothing is changed.
+The last line of stdout is always one JSON object; errors also go to stderr.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ _MASTER: Final = re.compile(
 
 
 def job(function: Callable[..., Outcome]) -> click.Command:
-    """Make a job's command from its function, whose first argument is the `JobRun`; adds the options of all jobs."""
+    """Make a job's command of its function, which gets the `JobRun` first; adds the options of all jobs."""
 
     @functools.wraps(function)
     def called(
@@ -81,12 +80,9 @@ def _pair(text: str, argument: str) -> tuple[str, str]:
 
 
 def run_job(name: str, arguments: Sequence[str], *, stop_session: bool = True) -> int:
-    """Run a job and return its exit code; see the module for what is printed.
+    """Run a job and return its exit code.
 
-    Args:
-        name: one of `JOBS`.
-        arguments: as on the command line.
-        stop_session: whether to stop a session that the job has started.
+    `stop_session`: whether to stop a session that the job has started.
     """
     assert name in JOBS, f"there is no job {name}"
     run = JobRun(name, stop_session=stop_session)
@@ -126,5 +122,5 @@ def _failed(run: JobRun, result: dict[str, Any], failure: Failure, error: BaseEx
 
 
 def main(name: str) -> NoReturn:
-    """Run a job as a program: `python -m reput_pipeline.jobs.NAME`, or the file of the module under `spark-submit`."""
+    """Run a job as a program."""
     sys.exit(run_job(name, sys.argv[1:]))

@@ -57,8 +57,7 @@ def command(
 ) -> Outcome:
     """Keep one message of each key, or of each unique id, of every topic of an archive.
 
-    The latest message is the one with the latest store time and, among these, the highest offset. The source archive
-    is not changed.
+    The latest has the latest store time and, among these, the highest offset. The source archive is not changed.
     """
     if drop_empty and by == "id":
         raise ArgumentError("--drop-empty", "needs --by key")
@@ -74,7 +73,7 @@ def command(
     with made:
         if was_cut_short:
             run.note(f"removed {counted(sweep(made), 'file')} of an interrupted job")
-        # Written before the first file: whatever stops this job, the directory is known to be its own.
+        # Before the first file, so that an interrupted run's directory is recognised.
         batch = made.plan([], {})
         kept = chosen(
             read_archive(run.spark, source.root), by, drop_empty=drop_empty, drop_keyless=drop_keyless
@@ -99,16 +98,13 @@ def command(
 
 
 def _is_cut_short(archive: ArchiveDirectory) -> bool:
-    """Return whether an interrupted run of this job has left the directory: with a plan, but no manifest."""
+    """Return whether an interrupted run of this job has left the directory."""
     kind = archive.kind()
     return (kind is None or kind.kind == "compact") and archive.unfinished() is not None
 
 
 def sweep(archive: ArchiveDirectory) -> int:
-    """Remove the data files of an interrupted run and return their number.
-
-    Their names are Spark's and do not tell the contents; such an archive has no other files.
-    """
+    """Remove the data files of an interrupted run, which have Spark's names, and return their number."""
     left = [*archive.root.glob("topic=*/part-*.parquet")]
     for path in left:
         path.unlink()
@@ -118,7 +114,7 @@ def sweep(archive: ArchiveDirectory) -> int:
 
 
 def chosen(frame: DataFrame, by: str, *, drop_empty: bool, drop_keyless: bool) -> DataFrame:
-    """Return the messages of a DataFrame that are kept."""
+    """Return the messages to keep."""
     from pyspark.sql import functions as f
     from pyspark.sql.window import Window
 
@@ -139,7 +135,7 @@ def chosen(frame: DataFrame, by: str, *, drop_empty: bool, drop_keyless: bool) -
 
 
 def write_frame(run: JobRun, frame: DataFrame, archive: ArchiveDirectory) -> list[ArchiveFile]:
-    """Write messages as the files of a new archive; they get their names when all of them are complete."""
+    """Write a new archive's files, which get their names when all are complete."""
     written = archive.directory / f"writing-{uuid.uuid4().hex}"
     times = run.spark.conf.get(_TIMES)
     run.spark.conf.set(_TIMES, "TIMESTAMP_MICROS")  # as in the job archive

@@ -1,4 +1,4 @@
-"""Directories of jobs: arguments and lock of a store directory, and the check of a new archive's directory."""
+"""Directories of jobs: a store directory with its lock, and a new archive's directory."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _Function = TypeVar("_Function", bound=Callable[..., Any])
 
 
 def directory_arguments(function: _Function) -> _Function:
-    """Add the arguments of a store directory; the job receives it as `directory`."""
+    """Add the arguments of a store directory, which the job receives as `directory`."""
 
     @click.option(
         "--path", required=True, metavar="DIR", help="The store directory, at this path on every executor."
@@ -109,7 +109,7 @@ def check_target(archive: ArchiveDirectory) -> None:
 
 @contextmanager
 def locked(directory: Directory, *, to_write: bool = False) -> Iterator[DirectoryLock]:
-    """Hold the directory's lock: shared, or reserved. The caller must `acquire` a reserved one before any change.
+    """Hold the directory's lock: shared, or reserved, which the caller must `acquire` before any change.
 
     Raises:
         JobFailed: a broker or another tool has it.

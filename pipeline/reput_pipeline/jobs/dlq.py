@@ -1,7 +1,7 @@
 """The job `dlq`: group dead letters by origin and reason, and send selected ones back.
 
-A dead letter is in the topic `%DLQ%GROUP`. Its origin is the property DLQ_ORIGIN_TOPIC, or RETRY_TOPIC if an older
-broker wrote it; its reason is DLQ_REASON, which RocketMQ does not write; its attempts are its RECONSUMETIMES.
+Dead letters are in the topic `%DLQ%GROUP`. The origin is DLQ_ORIGIN_TOPIC, or RETRY_TOPIC from an older broker; the
+reason is DLQ_REASON, which RocketMQ does not write; the attempts are RECONSUMETIMES.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ _BROKERS_OWN = frozenset(
         "__CRC32#",
     }
 )
-"""Properties of delivery attempts; a message that is sent back starts without them."""
+"""Properties of delivery attempts, which are not sent back."""
 _OWN_PREFIXES = ("INNER_", "REAL_", "TIMER_")
 
 
@@ -140,7 +140,7 @@ def command(
 
 
 def _letters(run: JobRun, messages: Messages, groups: tuple[str, ...]) -> DataFrame:
-    """Return the dead letters of groups with the columns group, origin, reason and attempts."""
+    """Return dead letters with the columns group, origin, reason and attempts."""
     from pyspark.sql import functions as f
 
     source = dict(messages.source)
@@ -180,7 +180,7 @@ def chosen(letters: DataFrame, origin: str | None, reason: str | None, ids: tupl
 
 
 def grouped(letters: DataFrame) -> DataFrame:
-    """Return the number of letters of each group, origin, reason and attempts."""
+    """Count letters by group, origin, reason and attempts."""
     from pyspark.sql import functions as f
 
     return (
@@ -195,7 +195,7 @@ def grouped(letters: DataFrame) -> DataFrame:
 
 
 def _send(run: JobRun, letters: DataFrame, server: str, to_topic: str | None, rate: float) -> int:
-    """Send letters one after the other at a rate per second; return how many were stored."""
+    """Send letters one by one at a rate per second; return how many were stored."""
     sent = 0
     started_at = time.monotonic()
     ordered = letters.orderBy("storeTimestamp", "topic", "queueId", "queueOffset")

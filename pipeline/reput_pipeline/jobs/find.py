@@ -1,7 +1,6 @@
 """The job `find`: find messages by key, id or text, in brokers, a store directory or an archive.
 
-In a store directory, keys and ids are looked up in the key index if it is complete. Everything else is a scan in the
-workers.
+In a store directory, keys and ids are looked up in a complete key index; everything else is a scan in the workers.
 """
 
 from __future__ import annotations
@@ -43,7 +42,7 @@ _SCHEMA = pa.schema([pa.field(name, ARROW_TYPES[kind]) for name, kind in NATIVE_
 
 @dataclass(frozen=True)
 class Wanted:
-    """The conditions, all of which a message has to meet."""
+    """The conditions, all of which must hold."""
 
     key: str | None = None
     unique_id: str | None = None
@@ -77,7 +76,7 @@ class Wanted:
 
 @dataclass(frozen=True)
 class FindTask:
-    """The work of one task: a partition of the source, or a file of an archive."""
+    """One task: a partition of the source, or a file of an archive."""
 
     wanted: Wanted
     options: SourceOptions
@@ -85,7 +84,7 @@ class FindTask:
     partition: InputPartition | None
     file: str | None
     constants: Mapping[str, str | None]
-    """For a file of an archive: the columns in the names of its directories."""
+    """The columns in the names of an archive file's directories."""
 
 
 def find_task(task: FindTask) -> Iterator[dict[str, Any]]:
@@ -124,7 +123,7 @@ def _tables(task: FindTask) -> Iterator[pa.Table]:
 
 
 def _message(row: dict[str, Any]) -> dict[str, Any]:
-    """Return a message as a JSON object: names as the columns, times in ms, the body as text if it is UTF-8."""
+    """Return a message as a JSON object with the columns' names; times in ms, a UTF-8 body as text."""
     body = row.pop("body") or b""
     properties = dict(row.pop("properties") or ())
     shown = {**row, "messageId": properties.get("UNIQ_KEY"), "properties": properties, "size": len(body)}
@@ -238,7 +237,7 @@ def _tasks(messages: Messages, wanted: Wanted) -> list[FindTask]:
             if token is None and (
                 wanted.physical_offset is None or store.log.find(wanted.physical_offset) is None
             ):
-                token = wanted.unique_id  # 32 digits, which may also be an offset message id
+                token = wanted.unique_id  # an offset message id may have 32 digits, too
             if token is not None:
                 narrowing = Narrowing(keys=frozenset([token]))
             partitions = plan(store, options, narrowing)

@@ -53,7 +53,7 @@ class Page:
         self._parts.append(f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>")
 
     def bars(self, label: str, points: Sequence[tuple[str, float]]) -> None:
-        """Add a bar plot. More than some hundred points are summed in groups of neighbours."""
+        """Add a bar plot; many points are summed in groups of neighbours."""
         points = merged(points)
         high = max((value for _, value in points), default=0) or 1
         step = (_WIDTH - _LEFT) / max(len(points), 1)
@@ -87,7 +87,7 @@ class Page:
 
 
 def merged(points: Sequence[tuple[str, float]]) -> list[tuple[str, float]]:
-    """Sum groups of neighbours so that at most `_BARS_MAX` points are left."""
+    """Sum groups of neighbours, to at most `_BARS_MAX` points."""
     if len(points) <= _BARS_MAX:
         return list(points)
     size = -(-len(points) // _BARS_MAX)

@@ -48,7 +48,7 @@ _RANGES_A_TASK = 500
 
 @dataclass(frozen=True)
 class QueueLag:
-    """The lag of a group in a queue at a time; `oldest_ms` is the store time of the first uncommitted message."""
+    """The lag of a group in a queue; `oldest_ms` is the store time of the first uncommitted message."""
 
     at_ms: int
     group: str
@@ -62,12 +62,12 @@ class QueueLag:
 
     @property
     def lag(self) -> int:
-        """Messages that are not committed."""
+        """Uncommitted messages."""
         return max(0, self.end - max(self.committed, self.start))
 
     @property
     def gone(self) -> int:
-        """Messages that were deleted before they were committed."""
+        """Messages deleted before they were committed."""
         return max(0, self.start - self.committed)
 
     @property
@@ -87,13 +87,13 @@ class _ReadTask(NamedTuple):
 
 
 def snapshot(run: JobRun, options: SourceOptions, groups: Iterable[str], at_ms: int) -> list[QueueLag]:
-    """Return the lag of groups in all queues of the wanted topics for which they have an offset.
+    """Return the lag of groups in all queues of the wanted topics with a committed offset.
 
     Args:
         run: reads the first uncommitted messages.
-        options: the source and the topics.
-        groups: the groups; empty for all.
-        at_ms: the time from which ages count.
+        options: source and topics.
+        groups: empty for all.
+        at_ms: now, for ages.
     """
     wanted = set(groups)
     with catalog_of(options) as catalog:
@@ -132,7 +132,6 @@ def snapshot(run: JobRun, options: SourceOptions, groups: Iterable[str], at_ms: 
 def _committed(
     catalog: Catalog, options: SourceOptions, groups: set[str]
 ) -> Iterator[tuple[tuple[str, str, int], int]]:
-    """Yield committed offsets with group, topic and queue id."""
     if isinstance(catalog, OfflineStore):
         config_dir = catalog.layout.config_dir
         table = table_in_force(config_dir / "consumerOffset.json")
@@ -155,7 +154,7 @@ def _committed(
 def _store_times(
     run: JobRun, options: SourceOptions, addresses: Mapping[str, str], places: list[tuple[QueueKey, int]]
 ) -> dict[tuple[QueueKey, int], int]:
-    """Return the store times of single messages, which tasks read."""
+    """Return the store times of single messages, read by tasks."""
     ranges = [QueueRange(queue, offset, offset + 1) for queue, offset in places]
     tasks = [
         _ReadTask(options, addresses, tuple(ranges[at : at + _RANGES_A_TASK]))
@@ -267,7 +266,6 @@ def _is_snapshot(path: Path) -> bool:
 
 
 def _keep(directory: Path, at_ms: int, taken: Sequence[QueueLag]) -> None:
-    """Write a snapshot atomically."""
     directory.mkdir(parents=True, exist_ok=True)
     temporary = directory / f".lag-{at_ms:015d}.tmp"
     temporary.write_text("".join(json.dumps(one.to_members()) + "\n" for one in taken), encoding="utf-8")
@@ -292,7 +290,6 @@ def _by_group(taken: Sequence[QueueLag]) -> list[dict[str, Any]]:
 
 
 def _history(run: JobRun, directory: Path) -> list[dict[str, Any]]:
-    """Summarise all snapshots of a directory by group and topic."""
     from pyspark.sql import functions as f
 
     samples = (

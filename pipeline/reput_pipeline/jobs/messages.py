@@ -41,10 +41,10 @@ class Messages:
     """The messages that a job reads."""
 
     source: Mapping[str, str]
-    """Options of the source; for an archive only those that select messages."""
+    """Options of the source; for an archive, those that select messages."""
     archive: Path | None
     options: SourceOptions
-    """The same, parsed; for an archive with a place that is never opened."""
+    """The same, parsed; an archive's place is never opened."""
 
     @property
     def where(self) -> str:
@@ -77,7 +77,7 @@ class Messages:
         return frame.select(*columns)
 
     def check_topics(self) -> None:
-        """Check that an archive has the named topics; the source does that itself.
+        """Check that an archive has the named topics, as the source does.
 
         Raises:
             NoSuchTopic: it lacks one.
@@ -91,7 +91,7 @@ class Messages:
 
 
 def messages_arguments(function: _Function) -> _Function:
-    """Add the arguments that select messages; the job receives them as `messages`."""
+    """Add the arguments, which the job receives as `messages`."""
 
     @click.option(
         "--archive",

@@ -1,4 +1,4 @@
-"""How a job ends: outcomes, errors, exit codes and error texts."""
+"""Outcomes of jobs: errors, exit codes and texts."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ ARGUMENT_OF: Final = {
     "subscribe": "--topic",
     "subscribePattern": "--topics",
 }
-"""Options of the source that are arguments of jobs; the others are given with --option."""
+"""Options of the source that are arguments of jobs; others take --option."""
 _OPTION_NAMES = re.compile(rf"\b(?:{'|'.join(sorted(ARGUMENT_OF, key=len, reverse=True))})\b")
 _REMOTE = re.compile(r"^(?:[\w.]*\.)?(\w+): (.+)$")
 _TEXT_MAX: Final = 2000
@@ -34,7 +34,7 @@ STATUS: Final = {code: code.name.lower() for code in ExitCode} | {ExitCode.DAMAG
 
 @dataclass(frozen=True)
 class Outcome:
-    """The result of a job: the exit code, and members of the last line of output."""
+    """The exit code of a job, and members of its last line."""
 
     figures: Mapping[str, Any] = field(default_factory=dict)
     code: ExitCode = ExitCode.DONE
@@ -78,7 +78,7 @@ _CODES: Final[Mapping[str, ExitCode]] = {
     "ConnectionLost": ExitCode.CANNOT_CONNECT,
     "RequestTimeout": ExitCode.TIMEOUT,
 }
-"""Exit codes of errors that Spark's planner and workers send back as text, by class name."""
+"""Exit codes by class name, for errors that Spark sends back as text."""
 
 
 def failure_of(error: BaseException) -> Failure:
@@ -130,7 +130,7 @@ def _argument_of(error: click.ClickException) -> str | None:
 
 
 def _remote_failure(error: BaseException) -> Failure:
-    """Find the text of one of our errors in Spark's error, which has a Java and a Python traceback."""
+    """Find the text of one of our errors in Spark's, which has a Java and a Python traceback."""
     text = str(error)
     for line in reversed(text.splitlines()):
         found = _REMOTE.match(line.strip())

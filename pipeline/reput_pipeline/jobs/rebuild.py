@@ -1,8 +1,7 @@
 """The job `rebuild`: rebuild queues and index of a store directory from its log.
 
-One task for each file of the log writes the units of queues, in place and without a shuffle. The key index is made by
-this process meanwhile, since its entries form chains. New files are kept next to the old ones until they are complete
-(`tools/rebuild.py`).
+One task for each file of the log writes the units of queues, without a shuffle. Meanwhile this process makes the key
+index, whose entries form chains. New files are next to the old ones until they are complete (`tools/rebuild.py`).
 """
 
 from __future__ import annotations
@@ -93,7 +92,7 @@ def command(run: JobRun, directory: Directory, queues: bool, index: bool) -> Out
 
 
 def _refuse_damage(verification: Verification) -> None:
-    """Refuse a log whose damage hides which messages it holds, as `reput store rebuild` does."""
+    """Refuse a log whose damage hides messages, as `reput store rebuild` does."""
     faults = verification.report.faults
     if verification.log.holes:
         first = verification.log.holes[0]
@@ -116,7 +115,7 @@ def _fill(
     made: Sequence[Derived],
     deleted: DeletedTopics,
 ) -> None:
-    """Write the units in tasks, and everything else in this process meanwhile."""
+    """Write the units in tasks, everything else in this process."""
     end, levels = verification.log.kept_end, verification.delay_levels_ms
     here = [derived for derived in made if not isinstance(derived, QueuesInParts)]
     errors: list[BaseException] = []

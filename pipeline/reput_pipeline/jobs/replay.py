@@ -1,8 +1,8 @@
 """The job `replay`: send the messages of an archive to a broker, exactly once.
 
-Each batch of the archive is one commit of the sink, whose key is made from the batch's manifest. A job that is started
-again sends all batches again, and the broker publishes those that it does not have. Queues keep their order; body,
-tags, keys, properties, flag and born time are those of the archive.
+Each batch of the archive is one commit of the sink, whose key derives from the batch's manifest. Started again, a job
+sends all batches, and the broker publishes those that it lacks. Queues keep their order, messages their body, tags,
+keys, properties, flag and born time.
 """
 
 from __future__ import annotations
@@ -62,8 +62,7 @@ def command(
     """Send the messages of an archive to a broker.
 
     Each batch of the archive is one commit. Started again, the job sends everything again, and the broker publishes
-    what it has not published yet. Queues keep their order. A missing topic is created with as many queues as the
-    archive has of it.
+    what it lacks. Queues keep their order. A missing topic is created with as many queues as the archive has of it.
     """
     source = ArchiveDirectory(archive.absolute())
     kind = source.existing()
@@ -82,7 +81,7 @@ def command(
             )
     if not dry_run:
         with Admin(server) as admin:
-            # Fails at once if the broker does not answer; the sink would retry many times.
+            # Fails at once without a broker; the sink would retry many times.
             _prepare_topics(admin, _queues_of(run, source, topics, to_topic), to_topic)
     sent = batches = 0
     for manifest in source.manifests():
@@ -113,7 +112,6 @@ def command(
 def _queues_of(
     run: JobRun, source: ArchiveDirectory, topics: tuple[str, ...], to_topic: str | None
 ) -> dict[str, int]:
-    """Return how many queues each target topic needs."""
     from pyspark.sql import functions as f
 
     highest = read_archive(run.spark, source.root).groupBy("topic").agg(f.max("queueId").alias("queue"))
@@ -141,14 +139,13 @@ def _prepare_topics(admin: Admin, needed: Mapping[str, int], to_topic: str | Non
 
 
 def in_order(run: JobRun, frame: DataFrame) -> DataFrame:
-    """Return the columns for the sink, with each queue in one task and in order."""
+    """Return the columns for the sink, each queue in one task and in order."""
     by = ("topic", "brokerName", "queueId")
     ordered = frame.repartition(run.parallelism, *by).sortWithinPartitions(*by, "queueOffset")
     return ordered.select(*_COLUMNS)
 
 
 def _key(manifest: dict[str, Any], topics: tuple[str, ...], to_topic: str | None, name: str) -> str:
-    """Return the idempotency key of a batch."""
     text = json.dumps([manifest, sorted(topics), to_topic, name], sort_keys=True)
     return f"replay-{manifest['batch']}-{hashlib.sha256(text.encode()).hexdigest()}"
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 COLUMNS = ("topic", "tags", "keys", "body", "storeTimestamp")
-"""The columns that `figures_of` needs."""
+"""What `figures_of` needs."""
 _QUANTILE_ACCURACY = 1000
 _TOPIC_COLUMNS = (
     "topic",
@@ -81,7 +81,7 @@ def command(run: JobRun, messages: Messages, html: Path | None, top: int) -> Out
 
 @dataclass(frozen=True)
 class Figures:
-    """Rows of plain values, the largest first. Sizes are bytes of bodies, times are ms since 1970."""
+    """Rows, the largest first; sizes are bytes of bodies, times ms since 1970."""
 
     topics: list[dict[str, Any]]
     tags: list[dict[str, Any]]
@@ -101,11 +101,11 @@ class Figures:
 
 
 def figures_of(frame: DataFrame, *, top: int) -> Figures:
-    """Aggregate messages, reading them once.
+    """Aggregate messages in one reading.
 
     Args:
         frame: has `COLUMNS`.
-        top: number of tags and keys of each topic.
+        top: number of tags and keys per topic.
     """
     from pyspark import StorageLevel
     from pyspark.sql import functions as f
@@ -221,7 +221,7 @@ def page_of(figures: Figures, where: str, title: str = "Messages") -> Page:
 
 
 def _by_hour(hours: list[dict[str, int]]) -> list[tuple[str, float]]:
-    """Return the number of messages of every hour; hours without messages only if the span is below 20,000 hours."""
+    """Return messages by hour; hours without messages only in spans below 20,000 hours."""
     if not hours:
         return []
     found = {row["hour_ms"]: row["messages"] for row in hours}

@@ -1,4 +1,4 @@
-"""A run of a job: its Spark session, its output, and its work on executors."""
+"""A run of a job: session, output, and work on executors."""
 
 from __future__ import annotations
 
@@ -38,14 +38,14 @@ class JobRun:
         self.master: str | None = None
         self.conf: Mapping[str, str] = {}
         self.wants_result = False
-        """Whether the job's function was called, and a last line is due."""
+        """Whether the job's function was called, so that a last line is printed."""
         self._session: SparkSession | None = None
         self._stop_session = stop_session
         self._is_own = False
 
     @property
     def spark(self) -> SparkSession:
-        """The session. It is started when it is first needed, so that a wrong argument is reported at once."""
+        """The session, started on first use, so that a wrong argument is reported at once."""
         if self._session is None:
             from pyspark.sql import SparkSession
 
@@ -61,7 +61,7 @@ class JobRun:
         return max(1, self.spark.sparkContext.defaultParallelism)
 
     def source(self, options: Mapping[str, str], columns: Sequence[str] = ()) -> DataFrame:
-        """Return the messages for options of the source, with all columns or some."""
+        """Return messages for options of the source."""
         from reput_pipeline.data_source import register
 
         register(self.spark)
@@ -71,13 +71,13 @@ class JobRun:
     def each(
         self, what: str, items: Sequence[T], work: Callable[[T], Iterable[R]], *, parts: int | None = None
     ) -> list[R]:
-        """Call `work` with every item on the executors, and return all results in the order of the items.
+        """Call `work` with every item on the executors; return all results in the order of the items.
 
         Args:
             what: text for the progress line.
             items: picklable values.
-            work: returns or yields results; can be pickled by cloudpickle.
-            parts: number of tasks; one for each item by default.
+            work: returns or yields results; picklable by cloudpickle.
+            parts: number of tasks; default: one per item.
         """
         if not items:
             return []
@@ -103,7 +103,7 @@ class JobRun:
 
     @contextmanager
     def progress(self, what: str) -> Iterator[None]:
-        """Show the progress of Spark's tasks while the block runs; not on a terminal, a line each 10 s."""
+        """Show the progress of Spark's tasks while the block runs; without a terminal, a line each 10 s."""
         if self.quiet:
             yield
             return
@@ -142,7 +142,6 @@ class JobRun:
 
 
 def _tasks_text(tracker: Any) -> str:
-    """Return the progress of the active stages."""
     done = total = 0
     for stage in tracker.getActiveStageIds():
         info = tracker.getStageInfo(stage)

@@ -1,5 +1,5 @@
 """Writing DataFrames to topics.
 
-`writers` is what Spark calls; `task` writes a partition, `rows` turns it into messages and `record_blocks` encodes
-them. `schema` and `options` check what was given.
+Spark calls `writers`; `task` writes a partition, `rows` makes messages of it, and `record_blocks` encodes them.
+`schema` and `options` check the arguments.
 """

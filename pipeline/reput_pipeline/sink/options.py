@@ -1,4 +1,4 @@
-"""The options of the sink. They are parsed and checked together before anything is written."""
+"""The options of the sink, checked together before anything is written."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def parse_sink_options(options: Mapping[str, str], *, streaming: bool) -> SinkOp
     """Parse the options of a write.
 
     Raises:
-        OptionError: an option is unknown, has an invalid value, or contradicts another.
+        OptionError: an option is unknown, invalid, or contradicts another.
     """
     reader = OptionReader(options_for(SINK_OPTIONS, options, "sink", SOURCE_OPTIONS))
     name_servers = reader.text("nameServer")

@@ -20,7 +20,7 @@ ByteArray = npt.NDArray[np.uint8]
 
 
 def parts_of(values: pa.Array) -> tuple[memoryview, IntArray]:
-    """Return the bytes of a binary column without nulls, and its offsets: the start of each value and the last end."""
+    """Return the bytes of a binary column without nulls, and its offsets: each value's start and the last end."""
     _, offsets, data = values.buffers()
     rows = len(values)
     edges = (
@@ -39,16 +39,16 @@ _NOTHING: Final = (b"", _NO_EDGES)
 
 
 class Columns(NamedTuple):
-    """The columns of messages of one topic, of equal length; None where there is no column."""
+    """Columns of messages of one topic, of equal length; None: no column."""
 
     body: pa.Array
     """binary, without nulls."""
     tags: pa.Array | None = None
     """string; null or empty is no tag."""
     keys: pa.Array | None = None
-    """string, several keys with spaces between them; null or empty is no key."""
+    """string, keys separated by spaces; null or empty is no key."""
     properties: pa.MapArray | None = None
-    """map of string to string; its tag and keys are ignored if those have a column."""
+    """map of string to string; a column takes precedence over its tag or keys."""
     flag: pa.Array | None = None
     born_ms: IntArray | None = None
 
@@ -83,7 +83,7 @@ class Block(NamedTuple):
 def encode_records(
     columns: Columns, topic: str, next_queue: Callable[[], int], ids: UniqueIdGenerator, now_ms: int
 ) -> Iterator[Block]:
-    """Yield the messages as blocks of about 256 KiB, with at least one record each.
+    """Yield the messages as blocks of about 256 KiB, at least a record each.
 
     Args:
         columns: the messages.
@@ -93,7 +93,7 @@ def encode_records(
         now_ms: born time of messages without one.
 
     Raises:
-        SinkError: a message cannot be encoded; the text names the property or size.
+        SinkError: a message cannot be encoded.
     """
     magic, topic_bytes = topic_of_records(topic)
     rows = len(columns.body)
@@ -129,14 +129,14 @@ def encode_records(
 
 
 def _strings(column: pa.Array | None) -> tuple[memoryview | bytes, IntArray]:
-    """Return the bytes of a text column, and its offsets as `parts_of`; a null value is empty."""
+    """Return bytes and offsets of a text column, as `parts_of`; null is empty."""
     if column is None:
         return _NOTHING
     return parts_of((column.fill_null("") if column.null_count else column).cast(pa.binary()))
 
 
 def _entries(properties: pa.MapArray | None) -> tuple[Any, ...]:
-    """Return names and values of all properties, which of them are not null, and the offsets of each message's."""
+    """Return names and values of all properties, a mask of those not null, and the offsets of each message's."""
     every: ByteArray = np.empty(0, np.uint8)
     if properties is None:
         return *_NOTHING, *_NOTHING, every, _NO_EDGES

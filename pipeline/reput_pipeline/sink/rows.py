@@ -20,13 +20,13 @@ _SLICE_BYTES: Final = 32 << 20
 
 
 class Messages(NamedTuple):
-    """Messages for one topic and queue; the queue may be `ANY_QUEUE`."""
+    """Messages for one topic and queue, or for `ANY_QUEUE`."""
 
     topic: str
     queue_id: int
     columns: Columns
     deliver_at: pa.Array | None
-    """Delivery times in ms, null for at once; None if there is no such column."""
+    """Delivery times in ms, null: at once; None without the column."""
 
 
 class RowReader:
@@ -34,7 +34,7 @@ class RowReader:
 
     Args:
         columns: the names of the columns.
-        topic: the option `topic`, which applies to all messages.
+        topic: the option `topic`, for all messages.
     """
 
     def __init__(self, columns: SinkColumns, topic: str | None) -> None:
@@ -42,7 +42,7 @@ class RowReader:
         self._topic = topic
 
     def messages(self, batch: pa.RecordBatch) -> Iterator[Messages]:
-        """Yield the messages of a batch in groups of one topic and queue; each group in the order of its rows.
+        """Yield the messages of a batch by topic and queue, in the order of rows.
 
         Raises:
             SinkError: a row has no body, or an invalid value.
@@ -144,7 +144,7 @@ def _milliseconds(times: pa.Array) -> pa.Array:
 
 
 def _map_of(headers: pa.ListArray) -> pa.MapArray:
-    """Return headers, an array of structs of key and value, as a map."""
+    """Return headers, structs of key and value, as a map."""
     offsets = headers.offsets
     entries = headers.values
     try:
@@ -165,7 +165,7 @@ def _map_of(headers: pa.ListArray) -> pa.MapArray:
 
 
 def _slices(batch: pa.RecordBatch, body: str) -> Iterator[pa.RecordBatch]:
-    """Yield a batch in parts whose encoded size is well below 2 GiB, the limit of Arrow's 32-bit offsets."""
+    """Yield a batch in parts well below 2 GiB, the limit of Arrow's 32-bit offsets."""
     sizes = np.asarray(pc.binary_length(batch.column(body)).fill_null(0), np.int64)
     if int(sizes.sum()) <= _SLICE_BYTES:
         if batch.num_rows:

@@ -31,12 +31,12 @@ SINK_COLUMNS: Final = {
 """Every column of the sink and the Spark types that it may have."""
 _EITHER: Final = (("body", "value"), ("keys", "key"), ("queueId", "partition"), ("properties", "headers"))
 _SET_BY_BROKER: Final = (set(NATIVE_COLUMNS) | set(KAFKA_COLUMNS)) - set(SINK_COLUMNS)
-"""Columns of the source that the sink ignores, so that a DataFrame that was read can be written."""
+"""Columns of the source that the sink ignores, so that what was read can be written."""
 
 
 @dataclass(frozen=True, slots=True)
 class SinkColumns:
-    """The name of each column in the DataFrame; None if it has none."""
+    """The names of the columns in the DataFrame; None: no column."""
 
     body: str
     topic: str | None
@@ -50,14 +50,14 @@ class SinkColumns:
 
 
 def sink_columns(schema: StructType, topic: str | None) -> SinkColumns:
-    """Return the columns of a DataFrame that are written.
+    """Return the columns that are written.
 
     Args:
         schema: of the DataFrame.
-        topic: the option `topic`; it takes precedence over a column.
+        topic: the option, which takes precedence over the column.
 
     Raises:
-        SinkError: a column is unknown, missing, or of another type; the text has the remedy.
+        SinkError: a column is unknown, missing, or of another type.
     """
     types = {field.name: field.dataType.simpleString() for field in schema.fields}
     if len(types) < len(schema.fields):

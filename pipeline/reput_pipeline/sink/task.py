@@ -1,4 +1,4 @@
-"""A task of the sink: sends the rows of a partition to the broker as blocks, to be staged or put at once."""
+"""A task of the sink: sends the rows of a partition as blocks, to be staged or put."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class SinkTask:
     def stage(
         self, batches: Iterator[pa.RecordBatch], query_id: str, batch_id: int, partition_id: int
     ) -> StagedPart | None:
-        """Stage all rows and return the staging to commit; None without rows, or if the batch is already committed.
+        """Stage all rows and return the staging; None without rows, or if the batch is committed already.
 
         Raises:
             SinkError: a row cannot be a message.
@@ -61,7 +61,7 @@ class SinkTask:
             return writer.end() if self.messages else None
 
     def put(self, batches: Iterator[pa.RecordBatch]) -> None:
-        """Put all rows, at least once; on return they have reached the ack level. Raises as `stage`."""
+        """Put all rows at least once; on return they have reached the ack level. Raises as `stage`."""
         with connect(self._options) as writer:
             for batch in batches:
                 for messages in self._rows.messages(batch):
@@ -81,7 +81,7 @@ class SinkTask:
         queues = self._queues.get(topic)
         if queues is None:
             known = writer.write_queues(topic)
-            if known is None:  # the first message creates it, with an unknown number of queues
+            if known is None:  # the first message creates it
                 self._write_blocks(writer, topic, repeat_queue(0), columns.slice(0, 1))
                 writer.drain()
                 columns = columns.slice(1, len(columns.body))
@@ -144,7 +144,7 @@ def repeat_queue(queue_id: int) -> Iterator[int]:
 
 
 def _in_turn(queues: list[int]) -> Iterator[int]:
-    """Yield queues one after the other; the first is random, so that tasks do not write to the same one together."""
+    """Cycle through queues from a random one on, so that tasks do not write to the same one."""
     if not queues:
         raise SinkError("the topic has no queue that takes messages; alter its permission")
     first = int.from_bytes(os.urandom(2), "big")

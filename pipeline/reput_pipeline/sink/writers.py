@@ -1,7 +1,6 @@
 """The writers that Spark calls: `write` in the tasks, `commit` and `abort` in the driver.
 
-Spark creates the writer of a stream again for every micro-batch and for each commit, so a commit has nothing but the
-pickled messages of the tasks.
+Spark creates a stream's writer again for every micro-batch and commit: a commit has only the tasks' pickled messages.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ _BATCH_JOB: Final = 0
 
 @dataclass(frozen=True)
 class TaskDone(WriterCommitMessage):
-    """The result of a task: query and batch, and what it has staged, if anything."""
+    """The result of a task: query, batch, and its staging, if any."""
 
     query_id: str
     batch_id: int
@@ -99,7 +98,7 @@ def _commit(options: SinkOptions, done: Sequence[TaskDone], query_id: str, batch
 
 
 def _abort(options: SinkOptions, query_id: str, batch_id: int) -> None:
-    """Drop what is staged; if the broker cannot be reached, it expires there."""
+    """Drop what is staged; it expires if the broker cannot be reached."""
     from reput_pipeline.sink.task import connect
 
     try:
@@ -110,13 +109,13 @@ def _abort(options: SinkOptions, query_id: str, batch_id: int) -> None:
 
 
 class ReputBatchWriter(DataSourceArrowWriter):
-    """Writes a DataFrame as one batch: all of it becomes visible at its commit, or none."""
+    """Writes a DataFrame as one batch: its commit makes all of it visible, or none."""
 
     def __init__(self, options: Mapping[str, str], schema: StructType, overwrite: bool) -> None:
         """Check options and columns.
 
         Raises:
-            OptionError, SinkError: they are invalid. Nothing was written.
+            OptionError, SinkError: they are invalid.
         """
         self._options, self._columns = _checked(options, schema, overwrite, streaming=False)
         key = self._options.idempotency_key
@@ -164,7 +163,7 @@ class ReputStreamWriter(DataSourceStreamArrowWriter):
         return _run_task(self._options, self._columns, iterator, f"query:{query_id}", int(batch_id))
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 (Spark's name)
-        """Publish what the successful task attempts have staged for a micro-batch."""
+        """Publish what the successful task attempts of a micro-batch have staged."""
         done = [message for message in messages if isinstance(message, TaskDone)]
         if not done:
             return

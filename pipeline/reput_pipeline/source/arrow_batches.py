@@ -1,4 +1,4 @@
-"""Make Arrow batches for Spark from decoded records, with the requested columns only."""
+"""Make Arrow batches of decoded records, with the requested columns."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def compressed_rows(columns: RecordColumns) -> IntArray:
 
 
 def decompress(data: bytes, sys_flag: int) -> bytes:
-    """Return a decompressed body; `sys_flag` has the method (RocketMQ: CompressorFactory).
+    """Return a decompressed body; `sys_flag` has the method (RocketMQ's CompressorFactory).
 
     Raises:
         ValueError: the method is unknown, the data is invalid, or the body is larger than `INFLATED_BYTES_MAX`.
@@ -48,17 +48,17 @@ def decompress(data: bytes, sys_flag: int) -> bytes:
 
 BATCH_ROWS: Final = 8192
 BATCH_BYTES: Final = 16 << 20
-"""Largest batch, in rows and in bytes of records; a single larger record makes a batch of its own."""
+"""Largest batch, in rows and in bytes of records; a larger record is a batch by itself."""
 BATCH_INFLATED_BYTES: Final = 64 << 20
-"""A batch ends when its decompressed bodies have reached this many bytes."""
+"""Bytes of decompressed bodies at which a batch ends."""
 LOG_BATCH_ROWS: Final = 32_768
-"""Rows of a batch where one read of the log makes one batch."""
+"""Rows of a batch made by one read of the log."""
 
 _BODIES: Final = frozenset(("body", "value", "bodyCRC"))
 _US_PER_MS: Final = 1000
 
 BadRow = Callable[[RecordColumns, int, str], None]
-"""Called for a damaged record with the columns, its row and the reason. It raises, or counts the record."""
+"""Called with columns, row and reason of a damaged record; raises, or counts it."""
 
 
 class BatchMaker:
@@ -67,7 +67,7 @@ class BatchMaker:
     Args:
         schema: Arrow schema of the batches.
         tag_filter: selects messages.
-        on_bad_row: called for records that fail a checksum or cannot be decompressed.
+        on_bad_row: called for a wrong checksum or an invalid compressed body.
     """
 
     def __init__(self, schema: pa.Schema, tag_filter: TagFilter, on_bad_row: BadRow) -> None:
@@ -77,10 +77,10 @@ class BatchMaker:
         self._has_bodies = any(name in _BODIES for name in schema.names)
 
     def make(self, columns: RecordColumns, broker: str) -> Iterator[pa.RecordBatch]:
-        """Yield the selected records: as one batch, as none, or as several if decompressed bodies are large.
+        """Yield the selected records: one batch, none, or several if decompressed bodies are large.
 
-        The caller has checked the lengths of the records, which ascend in their buffer. This verifies checksums: those
-        of the bodies if the schema has the body, and those of whole records if they have one.
+        The caller has checked the records' lengths; they ascend in their buffer. This verifies the checksums of bodies,
+        if the schema has them, and of whole records, if they have one.
         """
         faults = columns.checksum_faults(bodies=self._has_bodies)
         if faults:
@@ -120,7 +120,6 @@ class BatchMaker:
     def _part(
         self, columns: RecordColumns, rows: IntArray, bodies: dict[int, bytes], broker: str
     ) -> pa.RecordBatch:
-        """Return a batch of some rows, with the decompressed bodies."""
         places = np.searchsorted(rows, list(bodies)).tolist()
         decompressed = dict(zip(places, bodies.values(), strict=True))
         return _Batch(columns.take(rows), broker, decompressed).record_batch(self.schema)
@@ -141,7 +140,7 @@ class _Batch:
 
     def broker_name(self, kind: pa.DataType) -> pa.Array:
         """Return the name of the broker, null where it is unknown."""
-        if not self._broker:  # a store directory does not have its broker's name
+        if not self._broker:  # a store directory has none
             return pa.nulls(len(self.records), kind)
         return pa.repeat(pa.scalar(self._broker, kind), len(self.records))
 

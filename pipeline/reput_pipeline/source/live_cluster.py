@@ -29,10 +29,10 @@ def connect(address: str, options: SourceOptions) -> BulkReader:
 
 
 def repeated(options: SourceOptions, ask: Callable[P, T], *arguments: P.args, **named: P.kwargs) -> T:
-    """Call `ask`; repeat it without an answer or after a retryable error, `fetchRetries` times.
+    """Call `ask`, again up to `fetchRetries` times if there is no answer or a retryable error.
 
     Raises:
-        ConnectFailed, ConnectionLost, RequestTimeout, BrokerError: the last attempt failed, or the error is final.
+        ConnectFailed, ConnectionLost, RequestTimeout, BrokerError: of the last attempt.
     """
     for _ in range(options.fetch_retries):
         try:
@@ -49,7 +49,7 @@ def repeated(options: SourceOptions, ask: Callable[P, T], *arguments: P.args, **
 class LiveCluster:
     """The brokers behind `nameServer`; a context manager that closes their connections.
 
-    A single broker is reached under the addresses that were given, several under the addresses that they register.
+    A single broker is reached under the given addresses, several under those that they register.
     """
 
     def __init__(self, options: SourceOptions) -> None:
@@ -85,7 +85,7 @@ class LiveCluster:
         return self
 
     def _connect(self) -> None:
-        """Connect with a new reader: one that failed to connect is closed."""
+        """Connect with a new reader, since a failed one is closed."""
         assert self._options.name_servers is not None, "a live cluster has an address"
         self._seed = connect(self._options.name_servers, self._options)
         self._seed.__enter__()
@@ -106,7 +106,7 @@ class LiveCluster:
         return self._addresses
 
     def topic_queues(self, options: SourceOptions) -> dict[str, list[QueueKey]]:
-        """Return the queues of the wanted topics; see `resolve.Catalog`. Fetches bounds and generations as well."""
+        """Return the queues of the wanted topics, and fetch bounds and generations."""
         found: dict[str, list[QueueKey]] = {}
         self._bounds, self._generations = {}, {}
         for broker, reader in self._readers.items():
@@ -126,12 +126,12 @@ class LiveCluster:
         return found
 
     def bounds(self, queues: Sequence[QueueKey]) -> dict[QueueKey, Bounds]:
-        """Return the bounds of queues at the last call of `topic_queues`."""
+        """Return the bounds as of the last `topic_queues`."""
         return {queue: self._bounds[queue] for queue in queues}
 
     @property
     def generations(self) -> Generations:
-        """The generations of the wanted topics at the last call of `topic_queues`."""
+        """The generations as of the last `topic_queues`."""
         return self._generations
 
     def offset_at(self, queue: QueueKey, timestamp_ms: int) -> int:

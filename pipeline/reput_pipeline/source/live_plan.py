@@ -16,7 +16,7 @@ from reput_pipeline.source.ranges import QueueRange, cores, pack
 from reput_pipeline.source.resolve import batch_ranges, narrowed
 
 _TASK_MESSAGES_MIN: Final = 25_000
-"""An empty task costs as much as some 50,000 messages: fewer messages than this are not worth a task."""
+"""Fewer messages are not worth a task: an empty one costs as much as some 50,000."""
 
 
 @dataclass
@@ -27,7 +27,7 @@ class LivePartition(InputPartition):
     addresses: dict[str, str]
     """Of the ranges' brokers, by name."""
     generations: Generations
-    """Of the ranges' topics, as far as they are known."""
+    """Of the ranges' topics, if known."""
 
 
 def plan_batch(options: SourceOptions, narrowing: Narrowing) -> list[InputPartition]:
@@ -48,7 +48,7 @@ def tasks_of(
     generations: Generations,
     parts: int | None,
 ) -> list[InputPartition]:
-    """Divide ranges into `parts` tasks; the default is one for each core, or fewer if there are few messages."""
+    """Divide ranges into `parts` tasks; by default one per core, fewer for few messages."""
     wanted = [part for part in ranges if part.size > 0]
     total = sum(part.size for part in wanted)
     if parts is None:
@@ -59,7 +59,7 @@ def tasks_of(
 def live_partition(
     ranges: Sequence[QueueRange], addresses: Mapping[str, str], generations: Generations
 ) -> LivePartition:
-    """Return a task for ranges, with the addresses and generations that it needs."""
+    """Return a task for ranges, with their addresses and generations."""
     topics = {(part.queue.topic, part.queue.broker) for part in ranges}
     return LivePartition(
         list(ranges),

@@ -1,4 +1,4 @@
-"""Read a task's ranges from brokers: from fetched blocks to Arrow batches."""
+"""Read a task's ranges from brokers as Arrow batches."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ from reput_protocol.record.columns import RecordColumns
 from reput_protocol.record.row import QUEUE_OFFSET, WIDTH
 
 _BATCH_BYTES: Final = 4 << 20
-"""Bytes of blocks that are collected before they are decoded: larger batches cost less per message."""
+"""Bytes of blocks that are decoded together: larger batches cost less per message."""
 _AHEAD: Final = 4
-"""Number of queues whose first block is requested ahead."""
+"""Queues whose first block is requested ahead."""
 
 
 class _Block(NamedTuple):
@@ -64,7 +64,7 @@ class LiveReading:
         self._place = ""
         self._losses = Losses()
         self.skipped = 0
-        """Number of damaged messages that were left out."""
+        """Damaged messages that were left out."""
 
     def batches(self, ranges: list[QueueRange]) -> Iterator[pa.RecordBatch]:
         """Yield the messages of ranges, each queue in order.
@@ -78,7 +78,7 @@ class LiveReading:
             waiting: list[_Block] = []
             size = 0
             for number, part in enumerate(ranges):
-                # The first blocks of the next queues are fetched while this one is read: in a small micro-batch of many
+                # Fetch the first blocks of the next queues while this one is read: in a small micro-batch of many
                 # queues, waiting for one after the other would take most of the time.
                 for coming in ranges[number + _AHEAD - 1 :][:1] if number else ranges[:_AHEAD]:
                     self._prefetch(coming)
@@ -135,7 +135,7 @@ class LiveReading:
             try:
                 found = self._fetch(queue, start, end)
             except TopicNotFound as error:
-                # The broker answers whether the topic of that name is another one now.
+                # The topic of that name may be another one now.
                 self._lost(
                     queue, f"its topic was deleted, with messages {start} to {end - 1}: {error.remark}"
                 )
@@ -181,7 +181,7 @@ class LiveReading:
             )
 
     def _table(self, block: _Block, data: memoryview, start: int, end: int) -> array[int] | None:
-        """Return the table of the records of a block; None if they are not the requested messages."""
+        """Return the records of a block; None if they are not the requested messages."""
         queue = block.queue
         every = self._options.sub_expression == "*"
         table, stop = queue_records(
@@ -193,7 +193,7 @@ class LiveReading:
         return None if after > block.end or (every and after != block.end) else table
 
     def _one_by_one(self, block: _Block) -> Iterator[pa.RecordBatch]:
-        """Fetch a block with damage again, message by message, to find the undamaged ones."""
+        """Fetch a damaged block again, message by message, to find the undamaged ones."""
         queue = block.queue
         tags = self._options.sub_expression
         self._place = str(queue)

@@ -1,6 +1,6 @@
-"""Derive from the filters of a query which messages need not be read.
+"""Derive from a query's filters which messages need not be read: those that certainly fail one.
 
-Spark applies every filter again, so it is enough to leave out messages that certainly fail one.
+Spark applies every filter again.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _MEANING: Final = {
 
 @dataclass(frozen=True, slots=True)
 class Narrowing:
-    """Conditions that all messages of interest meet. None is no condition; low bounds are inclusive, high exclusive."""
+    """Conditions of all wanted messages; None: no condition. Low bounds are inclusive, high exclusive."""
 
     topics: frozenset[str] | None = None
     queue_ids: frozenset[int] | None = None
@@ -59,7 +59,7 @@ NOTHING_NARROWED: Final = Narrowing()
 
 
 def narrow(filters: Iterable[Filter]) -> Narrowing:
-    """Return the conditions of filters that all have to hold. A filter that is not understood is ignored."""
+    """Return the conditions of filters that all hold; other filters are ignored."""
     result = NOTHING_NARROWED
     for condition in filters:
         attribute: tuple[str, ...] = getattr(condition, "attribute", ())
@@ -111,7 +111,7 @@ def _below(known: Narrowing, meaning: str, value: Any, inclusive: bool) -> Narro
         high = int(value) + (1 if inclusive else 0)
         return replace(known, offset_high=high if known.offset_high is None else min(high, known.offset_high))
     if meaning == "time" and isinstance(value, datetime):
-        high = _floor_ms(value) + 1  # within the millisecond, Spark decides
+        high = _floor_ms(value) + 1  # Spark decides within the millisecond
         return replace(
             known, time_high_ms=high if known.time_high_ms is None else min(high, known.time_high_ms)
         )

@@ -1,7 +1,7 @@
 """Planning over a store directory: tasks read by queue, by segment of the log, or by the key index.
 
-If most messages are wanted, the log is read sequentially and the others are skipped. If few queues or tags are wanted,
-the tasks follow the queues' units, which hold the tag hashes. Both yield the same messages.
+For most messages the log is read sequentially; for few queues or tags the tasks follow the queues' units, which hold
+the tag hashes. Both yield the same messages.
 """
 
 from __future__ import annotations
@@ -23,19 +23,19 @@ from reput_protocol.record.hashing import index_hash
 
 
 class FoundPlaces(NamedTuple):
-    """Where messages with a key may be."""
+    """Where messages with keys may be."""
 
     places: list[int]
     """Log offsets, ascending."""
     indexed_end: int
-    """The index has no entries from this log offset on."""
+    """Log offset at which the index ends."""
 
 
 def find_places(store: OfflineStore, topics: Iterable[str], keys: Iterable[str]) -> FoundPlaces | None:
-    """Look keys up in the index; None if it may be incomplete, so that the log has to be read.
+    """Look keys up in the index; None if it may be incomplete.
 
-    That is the case without an index, while a broker runs or after it was killed, or if the index starts after the log
-    does. A value of the column `keys` may hold several keys with spaces between them; one of them finds the message.
+    It may be without an index, while a broker runs or after it was killed, or if the index starts after the log. Of
+    several keys in a value of the column `keys`, one finds the message.
     """
     paths = store.layout.index_files()
     if not paths or store.layout.abort.exists():
@@ -58,14 +58,14 @@ def find_places(store: OfflineStore, topics: Iterable[str], keys: Iterable[str])
         # The last record's keys may not all be in the index.
         return FoundPlaces(sorted(place for place in places if store.log.min_offset <= place < end), end)
     except (OSError, ValueError):
-        return None  # without a readable index the query is slower, but complete
+        return None  # the query is slower, but complete
     finally:
         for file in files:
             file.close()
 
 
 def _places_in(file: RawIndex, hashes: set[int]) -> list[int]:
-    """Return the log offsets in the chains of hashes in one file. A chain leads from newer to older entries."""
+    """Return the log offsets in the chains of hashes in one file, from newer to older entries."""
     places: list[int] = []
     for key_hash in sorted(hashes):
         number = file.head(key_hash % file.slot_count)
@@ -91,7 +91,7 @@ def _first_record(store: OfflineStore) -> int:
 
 
 SEGMENT_SHARE: Final = 0.5
-"""Of the messages between the first and the last wanted one, the share from which on the log is read sequentially."""
+"""Wanted share of the messages in a part of the log from which it is read sequentially."""
 _TASK_BYTES_MIN: Final = 8 << 20
 _TASK_BYTES_MAX: Final = 512 << 20
 _TASKS_PER_CORE: Final = 2
@@ -99,7 +99,7 @@ _TASK_BYTES_EVEN: Final = 128 << 20
 
 
 class WantedRange(NamedTuple):
-    """A range of a queue, and the log offsets between which its records are."""
+    """A range of a queue, and the log offsets around its records."""
 
     queue: QueueKey
     start: int
@@ -109,7 +109,7 @@ class WantedRange(NamedTuple):
 
 
 class Stretch(NamedTuple):
-    """A part of one log file, as log offsets: from the start of a record to the start of another."""
+    """A part of one log file as log offsets, from the start of a record to that of another."""
 
     start: int
     end: int
@@ -124,7 +124,7 @@ class QueuePartition(InputPartition):
 
 @dataclass
 class SegmentPartition(InputPartition):
-    """A task that reads parts of the log sequentially and selects the records of the wanted ranges."""
+    """A task that reads parts of the log and selects the records of the wanted ranges."""
 
     stretches: list[Stretch]
     wanted: list[WantedRange]
@@ -178,7 +178,7 @@ def _located(store: OfflineStore, part: QueueRange) -> WantedRange:
 
 
 def _messages_between(store: OfflineStore, low: int, high: int) -> int:
-    """Estimate the number of messages in a part of the log: all of them if it is most of the log."""
+    """Estimate the number of messages in a part of the log; all if it is most of the log."""
     keys = store.queue_keys()
     total = sum(high - low for low, high in store.bounds(keys).values())
     files = store.log.files
@@ -187,7 +187,7 @@ def _messages_between(store: OfflineStore, low: int, high: int) -> int:
 
 
 def _last_end(store: OfflineStore) -> int:
-    """Return the log offset at which the last message of any queue ends."""
+    """Return the end of the last message of any queue in the log."""
     bounds = store.bounds(store.queue_keys())
     return max(
         (store.physical_offset(queue, high - 1)[1] for queue, (low, high) in bounds.items() if low < high),
@@ -196,10 +196,9 @@ def _last_end(store: OfflineStore) -> int:
 
 
 def task_count(size: int, at_once: int) -> int:
-    """Return the number of tasks for `size` bytes: as many as run at once, unless they would be very small or large.
+    """Return the number of tasks for `size` bytes: as many as run at once, fewer or more for very few or many bytes.
 
-    With enough bytes for each, it is twice as many, which balances the load better; starting a task costs 50 to 70 ms
-    of CPU.
+    With enough bytes it is twice as many, which balances the load; a task start costs 50 to 70 ms of CPU.
     """
     even = _TASKS_PER_CORE * at_once
     many = even if size >= even * _TASK_BYTES_EVEN else at_once
@@ -218,7 +217,7 @@ def _files(store: OfflineStore, wanted: Sequence[WantedRange]) -> list[Stretch]:
 
 
 def _cut(store: OfflineStore, wanted: Sequence[WantedRange], parts: int) -> list[list[Stretch]]:
-    """Divide the log's bytes into tasks. Files are split only at the known start of a record."""
+    """Divide the log's bytes into tasks; files are split at known starts of records."""
     stretches = _files(store, wanted)
     total = sum(end - start for start, end in stretches)
     tasks: list[list[Stretch]] = [[]]
@@ -239,7 +238,7 @@ def _cut(store: OfflineStore, wanted: Sequence[WantedRange], parts: int) -> list
 
 
 def _record_from(store: OfflineStore, wanted: Sequence[WantedRange], offset: int) -> int:
-    """Return the start of the nearest record of a wanted queue at or after a log offset."""
+    """Return the start of the next record of a wanted queue at or after a log offset."""
     found = max(part.log_end for part in wanted)
     for queue, start, end, log_start, log_end in sorted(wanted, key=lambda part: part.start - part.end)[:8]:
         if log_start >= offset:

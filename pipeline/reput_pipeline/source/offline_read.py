@@ -1,4 +1,4 @@
-"""Read a task's part of a store directory: from files to Arrow batches."""
+"""Read a task's part of a store directory as Arrow batches."""
 
 from __future__ import annotations
 
@@ -52,12 +52,12 @@ Units = NDArray[np.void]
 _UNIT: Final = np.dtype([("physical_offset", ">i8"), ("size", ">i4"), ("tags_code", ">i8")])
 assert _UNIT.itemsize == UNIT_BYTES
 WINDOW_BYTES: Final = 32 << 20
-"""Bytes of the log for which units are collected at a time."""
+"""Bytes of the log whose units are collected together."""
 _UNITS_AT_ONCE_MIN: Final = 16
 _UNITS_AT_ONCE_MAX: Final = 65_536
 
 Live = Callable[[WantedRange, IntArray, IntArray, IntArray, UnitFiles], BoolArray]
-"""Returns which units of a range point into the log, by number, log offset and size, and reports the others."""
+"""Selects the units of a range that point into the log, by number, log offset and size; reports the others."""
 
 
 def read_units(files: UnitFiles, number: int, count: int) -> Units:
@@ -128,7 +128,7 @@ class _Cursor:
         likely = left * window // span + _UNITS_AT_ONCE_MIN
         count = min(left, likely, _UNITS_AT_ONCE_MAX)
         self._waiting = read_units(self._files, self._next, count)
-        # A missing unit is zeros; it is reported together with its neighbours.
+        # A missing unit is zeros; reported with its neighbours.
         self._order = np.maximum.accumulate(self._waiting["physical_offset"].astype(np.int64))
         self._first = self._next
         self._next += count
@@ -172,9 +172,9 @@ def windows(
 class WantedRecords:
     """The ranges of a query by topic and queue id.
 
-    A record belongs to a range if it has the topic and queue id, is between the first and the last record of the range
-    in the log, and is not a prepared or rolled back message, which is in no queue (RocketMQ:
-    CommitLogDispatcherBuildConsumeQueue). The log offset tells it from messages of a deleted topic of the same name.
+    A record belongs to a range with its topic and queue id if it is between the range's first and last record in the
+    log, which excludes messages of a deleted topic of that name. Prepared and rolled back messages are in no queue
+    (RocketMQ's CommitLogDispatcherBuildConsumeQueue).
     """
 
     def __init__(self, wanted: Sequence[WantedRange]) -> None:
@@ -194,16 +194,16 @@ _IN_NO_QUEUE = (TRANSACTION_PREPARED, TRANSACTION_ROLLBACK)
 
 _CHUNK_BYTES: Final = 4 << 20
 _PLACE_BYTES: Final = 4096
-"""Bytes of the first read for a single record."""
+"""Bytes of a single record's first read."""
 
 
 class DirectoryReading:
-    """Reads the parts of a directory that one task has; a context manager, used in a worker.
+    """Reads one task's parts of a directory, in a worker; a context manager.
 
     Args:
         options: of the query.
         schema: Arrow schema of the batches.
-        narrowing: the query's filters; only its tags are used.
+        narrowing: the query's filters; only tags are used.
     """
 
     def __init__(self, options: SourceOptions, schema: pa.Schema, narrowing: Narrowing) -> None:
@@ -219,7 +219,7 @@ class DirectoryReading:
         self._file = StreamFile(Path(), 0, 0)
         self._losses = Losses()
         self.skipped: Counter[str] = Counter()
-        """Number of damaged records or parts that were left out, by file."""
+        """Damaged records or parts that were left out, by file."""
 
     def __enter__(self) -> DirectoryReading:
         return self
@@ -228,12 +228,10 @@ class DirectoryReading:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._files.close()
-        self._mapped.clear()  # each is unmapped with the last batch that refers to it
+        self._mapped.clear()  # unmapped with the last batch that refers to it
         for name, count in self.skipped.items():
             note(f"left out {count} damaged records of {name}")
         self._losses.report()
-
-    # -- by queue --------------------------------------------------------------------------------------------------
 
     def queues(self, partition: QueuePartition) -> Iterator[pa.RecordBatch]:
         """Yield the messages of ranges, each queue in order."""
@@ -274,7 +272,7 @@ class DirectoryReading:
         size: IntArray,
         files: UnitFiles,
     ) -> BoolArray:
-        """Select the units that point into the log; the others have expired, or are damaged."""
+        """Select the units that point into the log; others are expired or damaged."""
         live: BoolArray = (
             (size >= RECORD_BYTES_MIN) & (place >= self._log.min_offset) & (size != PRE_BLANK_SIZE)
         )
@@ -298,7 +296,7 @@ class DirectoryReading:
     def _records(
         self, queue: QueueKey, file: StreamFile, numbers: IntArray, place: IntArray, size: IntArray
     ) -> Iterator[pa.RecordBatch]:
-        """Yield the records of one file that the units of a queue point to."""
+        """Yield the records of one file to which units point."""
         buffer = self._map(file, queue)
         if buffer is None:
             return
@@ -313,14 +311,9 @@ class DirectoryReading:
         units: Window,
         queues: Sequence[QueueKey],
     ) -> Iterator[pa.RecordBatch]:
-        """Yield the records that units point to, each if it is the message of its unit; others are damage.
+        """Yield the records to which units point; one that is not its unit's message is damage.
 
-        Args:
-            buffer: bytes of the file.
-            file: the file, for errors.
-            base: log offset of the buffer's first byte.
-            units: the units.
-            queues: the queues of the units.
+        `base` is the log offset of the buffer's first byte; `file` is for errors.
         """
         names = [(queue.topic.encode(), queue.queue_id) for queue in queues]
         numbers: Any = np.column_stack(units).ravel()
@@ -335,7 +328,7 @@ class DirectoryReading:
         yield from self._maker.make(RecordColumns(buffer, table), "")
 
     def _map(self, file: StreamFile, what: object) -> memoryview | None:
-        """Return a log file, mapped while this task runs; None if it was deleted and failOnDataLoss is false."""
+        """Return a log file, mapped while this task runs; None if it is gone and failOnDataLoss is false."""
         mapped = self._mapped.get(file.path)
         if mapped is None:
             try:
@@ -346,8 +339,6 @@ class DirectoryReading:
                 return None
             self._mapped[file.path] = mapped
         return mapped
-
-    # -- through the log -------------------------------------------------------------------------------------------
 
     def segments(self, partition: SegmentPartition) -> Iterator[pa.RecordBatch]:
         """Yield the wanted messages of parts of the log, in log order."""
@@ -376,15 +367,13 @@ class DirectoryReading:
         directory = self._queues / part.queue.topic / str(part.queue.queue_id)
         return UnitFiles(read_stream((directory,)), self._files)
 
-    # -- single places ---------------------------------------------------------------------------------------------
-
     def places(self, partition: PlacesPartition) -> Iterator[pa.RecordBatch]:
         """Yield single records, if they are wanted."""
         wanted = WantedRecords(partition.wanted)
         for place in partition.places:
             file = self._log.find(place)
             if file is None:
-                continue  # it has expired, so it is in no wanted range
+                continue  # expired
             alone = Stream(self._log.directories, [file], self._log.file_size)
             for part in read_log(alone, from_position=place - file.start, chunk_bytes=_PLACE_BYTES):
                 if isinstance(part, LogBatch):
@@ -395,8 +384,6 @@ class DirectoryReading:
                 elif isinstance(part, Damage) and part.offset == place:
                     self._damage(str(file.path), part.position, part.reason)
                 break
-
-    # -- what is wrong ---------------------------------------------------------------------------------------------
 
     def _bad_record(self, columns: RecordColumns, row: int, reason: str) -> None:
         offset = int(columns.physical_offset[row])
@@ -424,7 +411,7 @@ def _pieces(window: Window) -> Iterator[Window]:
 
 
 def _slices(size: IntArray, low: int, high: int) -> Iterator[slice]:
-    """Split rows so that each slice has at most BATCH_BYTES, or one row."""
+    """Split rows into slices of at most BATCH_BYTES, or one row."""
     total = np.cumsum(size[low:high])
     start = 0
     while start < high - low:
@@ -435,7 +422,7 @@ def _slices(size: IntArray, low: int, high: int) -> Iterator[slice]:
 
 
 def _codes_filter(asked: TagFilter, narrowing: Narrowing) -> TagFilter | None:
-    """Return a filter on tag hashes from the options and the query's filters; None for all messages."""
+    """Return a filter on tag hashes; None for all messages."""
     if narrowing.tags is None:
         return None if asked.matches_all else asked
     tags = narrowing.tags if asked.matches_all else narrowing.tags & asked.tags

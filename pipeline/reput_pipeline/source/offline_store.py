@@ -1,7 +1,4 @@
-"""A store directory as a `Catalog`: its topics, its queues, and their bounds.
-
-Files are read by plain reads; nothing is locked, created or written.
-"""
+"""A store directory as a `Catalog`; nothing is locked, created or written."""
 
 from __future__ import annotations
 
@@ -30,7 +27,7 @@ _HEAD_BYTES: Final = BORN_HOST_AT + 20 + 8
 
 
 def directory_of(path: str) -> Path:
-    """Return the directory of the option `path`, which is a path or a `file:` URL.
+    """Return the directory of the option `path`, a path or a `file:` URL.
 
     Raises:
         NotAStore: it is a URL of another file system.
@@ -77,14 +74,12 @@ class OfflineStore:
     def __exit__(self, *_: object) -> None:
         self._files.close()
 
-    # -- topics and queues -----------------------------------------------------------------------------------------
-
     def queue_keys(self) -> list[QueueKey]:
         """Return every queue that has files."""
         return list(self._directories)
 
     def topic_queues(self, options: SourceOptions) -> dict[str, list[QueueKey]]:
-        """Return the queues of the wanted topics; see `resolve.Catalog`."""
+        """Return the queues of the wanted topics."""
         own_names = _clusters(self._configured)
         topics = {queue.topic for queue in self._directories} | self._configured.keys()
         found: dict[str, list[QueueKey]] = {
@@ -96,7 +91,7 @@ class OfflineStore:
         return found
 
     def _configured_topics(self) -> dict[str, dict[str, Any]]:
-        """Return the settings of the broker's topics, by topic; some may have no message yet."""
+        """Return the settings of topics by topic; some may have no message yet."""
         try:
             data = (self.layout.config_dir / "topics.json").read_bytes()
             table = read_json(data, loose_bytes_max=len(data)).get("topicConfigTable")
@@ -125,7 +120,7 @@ class OfflineStore:
         return UnitFiles(self._directories[queue].stream, self._files)
 
     def bounds(self, queues: Sequence[QueueKey]) -> dict[QueueKey, Bounds]:
-        """Return the bounds of queues. The first message is the first whose record is still in the log."""
+        """Return the bounds of queues; a queue starts at its first record that is still in the log."""
         for queue in queues:
             if queue not in self._bounds:
                 units = self.units(queue)
@@ -143,17 +138,15 @@ class OfflineStore:
             f"a store directory is read without a group, and {queue} has no offset of one"
         )
 
-    # -- places in the log -----------------------------------------------------------------------------------------
-
     def physical_offset(self, queue: QueueKey, offset: int) -> tuple[int, int]:
-        """Return the log offsets at which the record of a message starts and ends, from its unit."""
+        """Return start and end of a message's record in the log, from its unit."""
         at, size, _ = UNIT.unpack(self.units(queue).read_bytes(offset * UNIT.size, UNIT.size))
         return at, at + size
 
     def offset_at(self, queue: QueueKey, timestamp_ms: int) -> int:
         """Return the offset of the first message stored at or after a time, or the end of the queue.
 
-        The search is binary: like RocketMQ's, it relies on ascending store times in a queue.
+        The binary search relies on ascending store times, as RocketMQ's does.
 
         Raises:
             DamagedStore: a record that the search needs is damaged.
@@ -176,7 +169,7 @@ class OfflineStore:
 
 
 def _clusters(configured: Mapping[str, Mapping[str, Any]]) -> set[str]:
-    """Return the names of clusters: a cluster has a topic of its name and one for replies."""
+    """Return the names of clusters, which have a topic of their name and one for replies."""
     return {
         name
         for name, entry in configured.items()
@@ -185,7 +178,7 @@ def _clusters(configured: Mapping[str, Mapping[str, Any]]) -> set[str]:
 
 
 def _first(low: int, high: int, holds: Callable[[int], bool]) -> int:
-    """Return the first number in `[low, high)` for which `holds` is true, else `high`; `holds` is monotonic."""
+    """Return the first number in `[low, high)` for which the monotonic `holds` is true, else `high`."""
     while low < high:
         middle = (low + high) // 2
         if holds(middle):

@@ -1,4 +1,4 @@
-"""The options of the source. They are parsed and checked together before anything is opened."""
+"""The options of the source, checked together before anything is opened."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ _STREAM_ONLY: Final = ("maxOffsetsPerTrigger", "minOffsetsPerTrigger", "maxTrigg
 
 @dataclass(frozen=True, slots=True)
 class SourceOptions:
-    """The options of a query. Either `name_servers` or `path` is set, and exactly one kind of subscription."""
+    """The options of a query: either `name_servers` or `path`, and one kind of subscription."""
 
     name_servers: str | None
     path: str | None
@@ -66,7 +66,7 @@ class SourceOptions:
 
     @property
     def all_columns(self) -> dict[str, str]:
-        """Name and Spark type of every column that a query may have."""
+        """Name and Spark type of every column."""
         return columns_of(self.columns, include_headers=self.include_headers)
 
     @property
@@ -82,8 +82,8 @@ class SourceOptions:
     def is_wanted(self, topic: str, own_names: Collection[str] = ()) -> bool:
         """Return whether the subscription includes a topic.
 
-        A pattern includes system topics only with `includeSystemTopics`. `own_names` are the names of brokers and
-        clusters, which have system topics of these names.
+        A pattern includes system topics only with `includeSystemTopics`; topics named as brokers or clusters
+        (`own_names`) are system topics.
         """
         if self.pattern is None:
             return topic in self.named_topics
@@ -93,7 +93,7 @@ class SourceOptions:
 
     @property
     def named_topics(self) -> tuple[str, ...]:
-        """The topics that are named individually and have to exist; none with a pattern."""
+        """The topics named individually, which have to exist; none with a pattern."""
         return self.topics or tuple(dict.fromkeys(queue.topic for queue in self.assigned))
 
 
@@ -101,11 +101,11 @@ def parse_source_options(options: Mapping[str, str], *, streaming: bool | None =
     """Parse the options of a query.
 
     Args:
-        options: as passed by Spark, names in any case.
-        streaming: the kind of query; None if it is not known yet, which accepts the options of both kinds.
+        options: as passed by Spark.
+        streaming: the kind of query; None: unknown yet, options of both are accepted.
 
     Raises:
-        OptionError: an option is unknown, has an invalid value, or contradicts another.
+        OptionError: an option is unknown, invalid, or contradicts another.
     """
     reader = OptionReader(options_for(SOURCE_OPTIONS, options, "source", SINK_OPTIONS))
     live = reader.exactly_one("nameServer", "path") == "nameServer"

@@ -1,4 +1,4 @@
-"""Start and end of a query in its options: words, times, and offsets by topic and queue."""
+"""Start and end of a query in its options: words, times, offsets."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _WORDS: Final = {"earliest": EARLIEST, "latest": LATEST, "group": GROUP}
 
 
 class QueueKey(NamedTuple):
-    """A queue. `broker` is empty for a store directory, and in an option that does not name it."""
+    """A queue; `broker` is empty for a store directory and in options without it."""
 
     topic: str
     broker: str
@@ -35,15 +35,14 @@ TopicKey: TypeAlias = tuple[str, str]
 """Names of a topic and its broker."""
 
 Generations: TypeAlias = Mapping[TopicKey, str]
-"""The generation of topics; it changes when a topic is deleted and created again.
+"""The generations of topics; one changes when its topic is deleted and created again.
 
-It is empty for a topic that the broker did not create itself. A topic is missing if its broker or checkpoint is of an
-older version.
+Empty for a topic that the broker did not create; missing if the broker or checkpoint is older than generations.
 """
 
 
 def is_remade(queue: QueueKey, before: Generations, now: Generations) -> bool:
-    """Return whether the topic of a queue has certainly been deleted and created again."""
+    """Return whether a queue's topic has certainly been deleted and created again."""
     was, there = before.get((queue.topic, queue.broker)), now.get((queue.topic, queue.broker))
     return was is not None and bool(there) and was != there
 
@@ -61,7 +60,7 @@ class Place:
     timestamp_ms: int | None = None
     timestamps_ms: QueueTable = field(default_factory=dict)
     latest_if_none: bool = False
-    """Whether a time after the last message means the end of the queue instead of an error."""
+    """Whether a time after the last message is the end of the queue instead of an error."""
     option: str = "startingOffsets"
     """The option to name in errors."""
 
@@ -76,13 +75,13 @@ class Place:
 
     @property
     def named_queues(self) -> list[tuple[str, QueueKey]]:
-        """The queues that have to exist because an option names them, each with the option."""
+        """The queues that an option names, each with the option; they have to exist."""
         named = [(self.option, queue) for queue in self.offsets]
         return named + [(f"{self.option}ByTimestamp", queue) for queue in self.timestamps_ms]
 
 
 def lookup(table: QueueTable, queue: QueueKey) -> int | None:
-    """Return the value of a queue; an entry without a broker applies to all brokers."""
+    """Return a queue's value; an entry without a broker applies to all."""
     found = table.get(queue)
     return table.get(queue._replace(broker="")) if found is None else found
 
@@ -91,7 +90,7 @@ def parse_word_or_offsets(option: str, text: str, words: tuple[str, ...]) -> tup
     """Parse `earliest`, `latest`, ... or JSON by topic, broker and queue.
 
     Raises:
-        OptionError: it is neither, or a word that this option does not accept.
+        OptionError: it is neither, or another word.
     """
     if not text.startswith("{"):
         word = text.lower()

@@ -1,7 +1,7 @@
 """Commit the progress of a streaming query as the offsets of a consumer group, from the driver.
 
-With the option `groupId` the source does this too, but one batch late, since Spark reports a batch to a source only
-while it plans the next. A listener is called when a batch is done, including the last one.
+The source does this with the option `groupId`, but one batch late, since Spark reports a batch to it while it plans the
+next. A listener is called after every batch.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from reput_protocol.errors import ReputError
 class GroupProgress(StreamingQueryListener):
     """Commits offsets after each batch: `spark.streams.addListener(GroupProgress(...))`.
 
-    A failure is logged and does not affect the query; the next batch commits again.
+    A failure is logged; the next batch commits again.
 
     Args:
         name_server: address of the broker.
         group: the consumer group.
-        query: name of the query; None means every query over this source.
+        query: name of the query; None: every query over this source.
     """
 
     def __init__(self, name_server: str, group: str, query: str | None = None) -> None:
@@ -47,7 +47,7 @@ class GroupProgress(StreamingQueryListener):
         """Do nothing: the last batch has been committed."""
 
     def publish(self, end_offset: str | None) -> None:
-        """Commit offsets from the JSON text of a checkpoint or a progress event; those of other sources are ignored."""
+        """Commit offsets from the JSON of a checkpoint or progress event; other sources' are ignored."""
         try:
             offsets = decode_offsets(json.loads(end_offset or "null") or {}).queues
         except (ValueError, AttributeError, OffsetsUnreadable):

@@ -1,4 +1,4 @@
-"""Ranges of queues: how much of them a micro-batch takes, and how they are divided into tasks."""
+"""Ranges of queues: dividing them into micro-batches and tasks."""
 
 from __future__ import annotations
 
@@ -36,10 +36,9 @@ class QueueRange(NamedTuple):
 
 
 def pack(ranges: Iterable[QueueRange], parts: int) -> list[list[QueueRange]]:
-    """Divide ranges into at most `parts` lists with equal numbers of messages, or nearly so.
+    """Divide ranges into at most `parts` lists with nearly equal numbers of messages.
 
-    An empty task costs as much as 50,000 messages. So there are as many parts as tasks are to run at once, and a part
-    holds pieces of several queues.
+    A part holds pieces of several queues: an empty task costs as much as 50,000 messages.
     """
     waiting = [part for part in ranges if part.size > 0]
     total = sum(part.size for part in waiting)
@@ -68,12 +67,12 @@ def limited(
 ) -> dict[QueueKey, int]:
     """Return the ends of a batch of about `most` messages, divided among the queues in proportion to their backlog.
 
-    As in Spark's Kafka source, every queue with messages contributes at least one, so that none starves. A batch may
-    exceed `most` by one message for each queue.
+    As in Spark's Kafka source, every queue with messages contributes at least one. A batch may exceed `most` by one
+    message per queue.
 
     Args:
         start: where the batch begins.
-        available: where each queue ends, not before its start.
+        available: where each queue ends.
         most: number of messages.
     """
     backlog = {queue: end - start[queue] for queue, end in available.items() if end > start[queue]}
@@ -88,7 +87,7 @@ def limited(
 
 
 def cores() -> int:
-    """Return the number of processors of this process: the expected parallelism where Spark does not tell it."""
+    """Return the number of processors of this process."""
     try:
         return len(os.sched_getaffinity(0))
     except AttributeError:  # pragma: no cover (not on every platform)

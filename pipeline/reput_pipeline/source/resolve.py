@@ -1,4 +1,4 @@
-"""Turn options into ranges: which messages of which queues a query reads. This is decided when it is planned."""
+"""Turn options into ranges: which messages of which queues a query reads, decided when it is planned."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class Catalog(Protocol):
     """The queues of a store directory or a cluster."""
 
     def topic_queues(self, options: SourceOptions) -> dict[str, list[QueueKey]]:
-        """Return the queues of every wanted topic that exists; a topic without messages may have none."""
+        """Return the queues of the wanted topics that exist; an empty topic may have none."""
         ...
 
     def bounds(self, queues: Sequence[QueueKey]) -> dict[QueueKey, Bounds]:
@@ -43,7 +43,7 @@ def wanted_queues(catalog: Catalog, options: SourceOptions) -> list[QueueKey]:
     """Return the queues that a query reads, in order.
 
     Raises:
-        NoSuchTopic: a topic or queue that the options name does not exist, and `failOnDataLoss` is true.
+        NoSuchTopic: a named topic or queue does not exist, and `failOnDataLoss` is true.
     """
     found = catalog.topic_queues(options)
     for topic in options.named_topics:
@@ -78,8 +78,8 @@ def batch_ranges(catalog: Catalog, options: SourceOptions) -> list[QueueRange]:
     """Return the ranges of a batch query.
 
     Raises:
-        OptionError: the options name a queue that does not exist, or an end before its start.
-        DataLost: they name offsets that do not exist, and `failOnDataLoss` is true.
+        OptionError: a named queue does not exist, or an end is before its start.
+        DataLost: a named offset does not exist, and `failOnDataLoss` is true.
         NoSuchTopic: a topic does not exist.
     """
     queues = wanted_queues(catalog, options)
@@ -147,7 +147,7 @@ def resolve(catalog: Catalog, options: SourceOptions, place: Place, queue: Queue
 
 
 def within(options: SourceOptions, queue: QueueKey, offset: int, bounds: Bounds) -> int:
-    """Return an offset that is within the bounds of its queue; the nearest bound if `failOnDataLoss` is false.
+    """Return an offset within the bounds of its queue; the nearest bound if `failOnDataLoss` is false.
 
     Raises:
         DataLost: it is not within the bounds, and `failOnDataLoss` is true.

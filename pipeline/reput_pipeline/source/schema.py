@@ -29,7 +29,7 @@ NATIVE_COLUMNS: Final = {
     "reconsumeTimes": "int",
     "bodyCRC": "int",
 }
-"""Name and Spark type of every native column, in order. `keys` holds several keys with spaces between them."""
+"""Spark types of the native columns, in order; `keys` holds keys separated by spaces."""
 
 KAFKA_COLUMNS: Final = {
     "key": "binary",
@@ -47,7 +47,7 @@ KAFKA_HEADERS: Final = "array<struct<key:string,value:binary>>"
 
 
 class SchemaError(ValueError):
-    """A schema has a column that the source does not have, or one of another type."""
+    """A column of a schema is unknown or of another type."""
 
 
 def columns_of(shape: str, *, include_headers: bool = False) -> dict[str, str]:
@@ -58,7 +58,7 @@ def columns_of(shape: str, *, include_headers: bool = False) -> dict[str, str]:
 
 
 def spark_schema(columns: dict[str, str], select: Iterable[str] = ()) -> StructType:
-    """Return the Spark schema of all `columns`, or of the `select`ed ones in their order; needs no session."""
+    """Return the Spark schema of `columns`, or of the `select`ed ones in their order; needs no session."""
     from pyspark.sql import types
 
     header = types.StructType(
@@ -80,7 +80,7 @@ def check_schema(schema: StructType, columns: dict[str, str]) -> None:
     """Check that every field of a schema is a column of the source, with its type.
 
     Raises:
-        SchemaError: one is not; the text has the nearest column or the right type.
+        SchemaError: one is not; names the nearest column or the type.
     """
     for field in schema.fields:
         expected = columns.get(field.name)

@@ -3,8 +3,7 @@
     {"version": 2, "topics": {"orders": {"broker-a": {"0": 17, "1": 4}}},
      "generations": {"orders": {"broker-a": "5f3c"}}}
 
-An offset is that of the queue's next message. The generation differs if a topic was deleted and created again; version
-1 has none.
+An offset is that of the queue's next message. Version 1 has no generations (`places.Generations`).
 """
 
 from __future__ import annotations
@@ -34,11 +33,11 @@ class StreamOffsets(NamedTuple):
 
     queues: dict[QueueKey, int]
     generations: Generations
-    """Of the queues' topics, as far as they are known."""
+    """Of the queues' topics, if known."""
 
 
 def encode_offsets(queues: Mapping[QueueKey, int], generations: Generations) -> dict[str, Any]:
-    """Return offsets and generations in the form that Spark keeps."""
+    """Return offsets and generations as Spark keeps them."""
     topics: dict[str, dict[str, dict[str, int]]] = {}
     kept: dict[str, dict[str, str]] = {}
     for queue in sorted(queues):

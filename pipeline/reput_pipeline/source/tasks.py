@@ -23,13 +23,13 @@ if TYPE_CHECKING:
 
 
 _TAGS_MAX: Final = 100
-"""With more tags than this, all messages are fetched and Spark filters them."""
+"""With more tags, all messages are fetched and Spark filters them."""
 
 
 def read_task(
     partition: InputPartition, options: SourceOptions, schema: pa.Schema, narrowing: Narrowing
 ) -> Iterator[pa.RecordBatch]:
-    """Yield the batches of one task; none for the empty partition that Spark makes when a plan has no tasks."""
+    """Yield the batches of one task; none for the empty partition of a plan without tasks."""
     if isinstance(partition, LivePartition):
         yield from read_live(partition, with_tags(partition, options, narrowing), schema)
     elif isinstance(partition, (QueuePartition, SegmentPartition, PlacesPartition)):
@@ -43,10 +43,10 @@ def read_task(
 
 
 def with_tags(partition: LivePartition, options: SourceOptions, narrowing: Narrowing) -> SourceOptions:
-    """Return options with a tag expression for the broker, if the query filters by tags and that is safe.
+    """Return options with the query's tags as an expression for the broker, if that is safe.
 
-    It is not safe for the schedule topic, whose queues hold times instead of tag hashes, nor for tags with spaces or
-    bars, which an expression cannot hold.
+    It is not for the schedule topic, whose queues hold times instead of tag hashes, nor for tags with spaces or bars,
+    which an expression cannot hold.
     """
     if narrowing.tags is None or options.sub_expression != ALL or len(narrowing.tags) > _TAGS_MAX:
         return options

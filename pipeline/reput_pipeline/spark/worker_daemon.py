@@ -1,9 +1,8 @@
 """Spark's daemon of Python workers, without the tracebacks of workers whose JVM has closed their socket.
 
-At the end of a session, and of a query's planning, the JVM closes the sockets of its workers. A worker that finds its
-socket closed tries to report that to the JVM. Over TCP the report is lost; a Unix socket, which `make_session` uses,
-refuses it with BrokenPipeError, which PySpark's daemon prints. Here such a worker just ends. Spark starts this module
-by the setting `spark.python.daemon.module`.
+A worker whose socket the JVM has closed, at the end of a session or of planning, tries to report that to the JVM. A
+Unix socket, which `make_session` uses, refuses with BrokenPipeError, which PySpark's daemon prints. Here such a worker
+just ends. Spark starts this module by the setting `spark.python.daemon.module`.
 """
 
 from __future__ import annotations

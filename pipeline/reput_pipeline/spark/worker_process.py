@@ -1,4 +1,4 @@
-"""Python workers of Spark: processes that run many tasks, and collect garbage after each of them."""
+"""Python workers of Spark, which run many tasks and collect garbage after each."""
 
 from __future__ import annotations
 
@@ -17,21 +17,20 @@ _modules = 0
 def begin_task() -> None:
     """Exclude imported modules from later garbage collections of this process; call it when a task begins.
 
-    Spark's daemon collects all garbage after every task (`pyspark/daemon.py`). With PySpark, Arrow and NumPy loaded
-    that visits some 100,000 objects that live as long as the process, and takes 30 to 40 ms of CPU: most of the cost of
-    a small task. So they are frozen (`gc.freeze`), and again only when more modules have been loaded, because the
-    objects of the current task are frozen with them: of those, a reference cycle would never be collected.
+    Spark's daemon collects garbage after every task (`pyspark/daemon.py`), visiting some 100,000 objects of PySpark,
+    Arrow and NumPy in 30 to 40 ms of CPU: most of the cost of a small task. So they are frozen (`gc.freeze`), and again
+    only after further imports: reference cycles of the current task are frozen, too, and would never be collected.
     """
     global _tasks, _modules
     _tasks += 1
-    # Collected first, because garbage of the imports would be frozen too.
+    # Collect first: garbage would be frozen too.
     if _tasks > 1 and len(sys.modules) > _modules:
         gc.freeze()
         _modules = len(sys.modules)
 
 
 class TaskOf(Generic[T, R]):
-    """A function of one item, run as a task; it can be pickled if the function can."""
+    """A function of one item, run as a task; as picklable as the function."""
 
     def __init__(self, work: Callable[[T], Iterable[R]]) -> None:
         self._work = work

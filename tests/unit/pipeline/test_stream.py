@@ -16,7 +16,7 @@ from reput_pipeline.errors import DataLost
 from reput_pipeline.source.options import SourceOptions, parse_source_options
 from reput_pipeline.source.places import QueueKey, TopicKey
 from reput_pipeline.source.ranges import Bounds
-from reput_pipeline.source.stream import ReputStreamReader
+from reput_pipeline.source.readers import ReputStreamReader
 
 LIVE = {"nameServer": "127.0.0.1:1", "subscribePattern": "t.*"}
 

@@ -1,7 +1,6 @@
-"""Streaming queries.
+"""The readers that Spark calls, for batch and streaming queries: they plan next to the driver and read in the workers.
 
-One reader next to the driver lives as long as the query and decides where each micro-batch ends; readers in the workers
-read it.
+The driver's reader of a stream lives as long as the query, and decides where each micro-batch ends.
 """
 
 from __future__ import annotations
@@ -9,10 +8,10 @@ from __future__ import annotations
 import sys
 import time
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
-from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, Filter, InputPartition
 from pyspark.sql.streaming.datasource import (
     ReadAllAvailable,
     ReadLimit,
@@ -23,7 +22,7 @@ from pyspark.sql.streaming.datasource import (
 
 from reput_pipeline.errors import DataLost
 from reput_pipeline.notes import note
-from reput_pipeline.source.narrowing import NOTHING_NARROWED
+from reput_pipeline.source.narrowing import NOTHING_NARROWED, Narrowing, narrow
 from reput_pipeline.source.options import parse_source_options
 from reput_pipeline.source.places import QueueKey, is_remade
 from reput_pipeline.source.ranges import Bounds, QueueRange, limited
@@ -39,6 +38,50 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
     from reput_pipeline.source.live_cluster import LiveCluster
+
+
+class PlainReader(DataSourceReader):
+    """Reads a batch, ignoring the query's filters."""
+
+    def __init__(self, options: Mapping[str, str], schema: StructType) -> None:
+        """Check options and columns.
+
+        Raises:
+            OptionError, SchemaError: they are invalid.
+        """
+        self._options = parse_source_options(dict(options), streaming=False)
+        check_schema(schema, self._options.all_columns)
+        self._schema = schema
+        self._narrowing: Narrowing = NOTHING_NARROWED
+
+    def partitions(self) -> list[InputPartition]:
+        """Return the tasks. Raises as `offline_plan.plan` and `live_plan.plan_batch`."""
+        if self._options.path is not None:
+            from reput_pipeline.source.offline_plan import plan
+            from reput_pipeline.source.offline_store import OfflineStore
+
+            with OfflineStore(self._options.path) as store:
+                return plan(store, self._options, self._narrowing)
+        from reput_pipeline.source.live_plan import plan_batch
+
+        return plan_batch(self._options, self._narrowing)
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Yield the batches of one task."""
+        from reput_pipeline.source.tasks import read_task
+        from reput_pipeline.spark.worker_process import begin_task
+
+        begin_task()
+        return read_task(partition, self._options, arrow_schema(self._schema), self._narrowing)
+
+
+class FilteringReader(PlainReader):
+    """A `PlainReader` that does not read what the query's filters exclude."""
+
+    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802 (Spark's name)
+        """Narrow the reading; return all filters, which Spark applies again."""
+        self._narrowing = narrow(filters)
+        return filters
 
 
 class ReputStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -62,8 +105,6 @@ class ReputStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._latest: dict[QueueKey, int] = {}
         self._published: dict[QueueKey, int] = {}
         self._last_batch_at: float | None = None
-
-    # -- next to the driver ----------------------------------------------------------------------------------------
 
     def _opened(self) -> LiveCluster:
         if self._cluster is None:
@@ -115,11 +156,11 @@ class ReputStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 queue,
                 f"its topic was deleted and created again; what followed message {begin[queue]} of the old one is gone",
             )
-            del begin[queue]  # another topic's, which is new to the query
+            del begin[queue]  # of another topic, new to the query
         for queue in begin:
             if queue not in bounds:
                 self._lost(queue, "it no longer exists")
-        # A queue whose broker is away keeps its offset: without one it would be read from message 0 again.
+        # A queue whose broker is away keeps its offset, or it would be read from message 0 again.
         ends = {queue: first for queue, first in begin.items() if queue not in bounds}
         for queue, (low, end) in bounds.items():
             high = end
@@ -130,7 +171,7 @@ class ReputStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                     continue  # created, or available again, after the query started
                 high = min(end, self._target[queue])
             if queue not in begin and low >= high:
-                continue  # it is read from its first message on; a different offset would make an empty batch
+                continue  # a different offset would make an empty batch
             first = begin.get(queue, 0)
             if first < low and queue not in begin:
                 self._lost(queue, f"it is new to the query, and its messages 0 to {low - 1} are gone")
@@ -149,24 +190,24 @@ class ReputStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             ends = limited(begin, ends, limit.max_rows)
         if total:
             self._last_batch_at = self._clock_s()
-        # A topic whose broker is away keeps its generation, as its queues keep their offsets.
+        # So does its topic's generation.
         return encode_offsets(ends, {**known, **there}) if total else start
 
     def _is_enough(self, total: int) -> bool:
-        """Return whether this number of messages makes a batch now, or the batch is put off."""
+        """Return whether this number of messages makes a batch now."""
         least = self._options.min_offsets_per_trigger
         if least is None or total >= least or self._target is not None or self._last_batch_at is None:
             return True
         return self._clock_s() - self._last_batch_at >= self._options.max_trigger_delay_s
 
     def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802
-        """Return the ends of the queues when they were last fetched, for the query's progress."""
+        """Return the ends of the queues as last fetched, for the query's progress."""
         return encode_offsets(self._latest, self._opened().generations) if self._latest else None
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
         """Return the tasks of a batch. A queue that is not in `start` is read from message 0 on.
 
-        It is not read from its first message now, because a batch that is run again has to be the same batch.
+        Its first message may be another one when the batch is run again.
         """
         from reput_pipeline.source.live_plan import tasks_of
 
@@ -179,9 +220,9 @@ class ReputStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return tasks_of(ranges, self._opened().addresses, meant, self._options.min_partitions)
 
     def commit(self, end: dict[str, Any]) -> None:
-        """Commit the group's offsets, if the query has a group; Spark continues even if that fails.
+        """Commit the group's offsets, if the query has a group; Spark continues if that fails.
 
-        Spark calls it for a batch while it plans the next one, so the offsets lag by one batch.
+        Spark calls it while it plans the next batch, so the offsets lag by one batch.
         """
         if self._options.group_id is None:
             return
@@ -200,16 +241,14 @@ class ReputStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._cluster.close()
             self._cluster = None
         if isinstance(sys.exception(), EOFError):
-            # The driver has ended the query and closed the socket, and PySpark's loop fails to report to it. That is
-            # not an error: without this, every other stop() of a query would print a traceback.
+            # The driver has ended the query and closed the socket. PySpark's loop fails to report to it, and would
+            # print a traceback at every other stop() of a query.
             sys.excepthook = _unless_disconnected
 
     def _lost(self, queue: QueueKey, reason: str) -> None:
         if self._options.fail_on_data_loss:
             raise DataLost(queue, reason)
         warnings.warn(f"queue {queue}: {reason}", stacklevel=2)
-
-    # -- in the workers --------------------------------------------------------------------------------------------
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the batches of one task."""
