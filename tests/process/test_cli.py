@@ -252,7 +252,7 @@ def test_a_broker_that_goes_away_ends_what_sends_and_is_waited_for_by_what_follo
         sender.stderr.close()
 
 
-def test_a_group_goes_on_where_it_stopped(broker: BrokerProcess) -> None:
+def test_a_group_continues_where_it_stopped(broker: BrokerProcess) -> None:
     reput("topic", "create", "grouped", "--queues", "1", server=broker.address)
     reput("produce", "grouped", server=broker.address, text="\n".join(map(str, range(6))))
 
@@ -425,7 +425,7 @@ def test_a_reader_that_stops_reading_is_no_error(broker: BrokerProcess) -> None:
         process.stderr.close()
 
 
-def test_only_topics_that_somebody_made_are_listed(broker: BrokerProcess) -> None:
+def test_only_created_topics_are_listed(broker: BrokerProcess) -> None:
     reput("topic", "create", "listed", server=broker.address)
     names = {
         row["topic"] for row in json.loads(reput("topic", "list", "-O", "json", server=broker.address).stdout)

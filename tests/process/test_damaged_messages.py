@@ -87,7 +87,7 @@ def expected(step: int = 1) -> dict[int, bytes | None]:
 
 @pytest.mark.trio
 @pytest.mark.parametrize("damage", DAMAGES)
-async def test_a_consumer_is_told_of_the_message_and_gets_all_others(
+async def test_a_consumer_gets_an_error_for_the_message_and_all_others(
     tmp_path: Path, damage: Callable[[Path], None]
 ) -> None:
     await filled(tmp_path)
@@ -129,7 +129,7 @@ async def test_a_filter_hides_no_damage(tmp_path: Path) -> None:
 
 
 @pytest.mark.trio
-async def test_the_command_names_it_and_goes_on(tmp_path: Path) -> None:
+async def test_the_command_names_it_and_continues(tmp_path: Path) -> None:
     await filled(tmp_path)
     damage_size(tmp_path)
     async with Broker(config_of(tmp_path)) as broker:

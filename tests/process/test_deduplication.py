@@ -170,7 +170,7 @@ def soon() -> datetime:
 
 
 @pytest.mark.parametrize("flush", ["async", "sync"])
-def test_a_broker_killed_after_parking_knows_what_it_parked(tmp_path: Path, flush: str) -> None:
+def test_a_broker_killed_after_storing_delayed_messages_recognises_them(tmp_path: Path, flush: str) -> None:
     kill_next = threading.Event()
 
     def lose(data: bytes) -> bool:
@@ -200,7 +200,7 @@ def test_a_broker_killed_after_parking_knows_what_it_parked(tmp_path: Path, flus
         assert sorted(setting.bodies("once")) == sent
 
 
-def test_ids_of_the_application_are_known_from_whoever_sends_them(tmp_path: Path) -> None:
+def test_ids_of_the_application_are_recognised_from_any_producer(tmp_path: Path) -> None:
     with Setting(tmp_path, never) as setting:
         with setting.producer() as producer:
             first = producer.send(Message("once", b"paid", unique_id="order-17"), queue_id=1)

@@ -215,7 +215,7 @@ def test_the_rate_is_kept(letters: Letters) -> None:
 
 
 @pytest.mark.fault
-def test_an_interrupted_replay_goes_on_where_it_was(letters: Letters) -> None:
+def test_an_interrupted_replay_continues_where_it_stopped(letters: Letters) -> None:
     work = subprocess.Popen(
         letters.command("replay", letters.group, "--rate", "5/s"), stderr=subprocess.PIPE, text=True
     )

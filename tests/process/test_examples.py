@@ -28,7 +28,7 @@ def test_every_order_of_the_shop_ends_as_it_should() -> None:
         assert any(all(word in line for word in words) for line in shop.stdout.splitlines()), order
 
 
-def test_a_shop_finds_the_broker_that_it_is_told(tmp_path: Path) -> None:
+def test_a_shop_uses_the_given_broker(tmp_path: Path) -> None:
     with BrokerProcess(tmp_path / "store") as broker:
         # Without the story for which the broker has to ask about a transaction: that takes its defaults half a minute.
         shop = _run("--orders", "4", "--server", broker.address)

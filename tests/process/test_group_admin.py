@@ -151,7 +151,7 @@ def test_asking_for_a_group_creates_it_for_rocketmq_s_tools_and_not_for_ours(
     assert admin.group_config(group) == SubscriptionGroupConfig(group)
 
 
-def test_a_group_that_is_disabled_forbidden_or_deleted_does_not_go_on_waiting(
+def test_pulls_of_a_disabled_forbidden_or_deleted_group_stop_waiting(
     broker: BrokerProcess, connect: Connect, admin: Admin, topic: str, group: str
 ) -> None:
     client = connect("a")
@@ -273,7 +273,7 @@ def test_groups_as_people_look_at_them(
 
 
 @pytest.mark.parametrize("kind", [JSON, HeaderType.MSGPACK])
-def test_a_reset_is_told_at_once_and_not_taken_back(
+def test_a_reset_reaches_members_at_once_and_is_not_overwritten(
     broker: BrokerProcess, connect: Connect, topic: str, group: str, kind: HeaderType
 ) -> None:
     send(broker, topic, 10)

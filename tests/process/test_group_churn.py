@@ -102,7 +102,7 @@ def test_an_orderly_member_that_is_killed(broker: BrokerProcess, tmp_path: Path)
 
 
 @KINDS
-def test_a_member_that_stands_still_loses_its_queues_and_takes_nothing_back(
+def test_a_suspended_member_loses_its_queues_and_lowers_no_offset(
     broker: BrokerProcess, tmp_path: Path, kind: tuple[str, ...]
 ) -> None:
     with GroupScene(broker.address, tmp_path, *kind) as scene:

@@ -86,7 +86,7 @@ def places(first: int, end: int) -> list[tuple[int, int]]:
     return [(queue_id, offset) for queue_id in range(2) for offset in range(first, end)]
 
 
-def test_a_group_that_is_set_back_or_forward_goes_on_there(
+def test_a_group_whose_offset_is_set_continues_there(
     face: Face, broker: BrokerProcess, names: tuple[str, str]
 ) -> None:
     topic, group = names
@@ -184,7 +184,7 @@ def test_the_members_of_a_group_share_its_queues_and_the_broker_counts_them(
     face.run(scenario)
 
 
-def test_what_a_handler_raises_for_comes_back_and_then_is_a_dead_letter(
+def test_a_failed_message_is_redelivered_and_then_a_dead_letter(
     face: Face, broker: BrokerProcess, names: tuple[str, str]
 ) -> None:
     topic, group = names
@@ -247,7 +247,7 @@ def test_a_member_says_what_it_is_doing(face: Face, broker: BrokerProcess, names
     face.run(scenario)
 
 
-def test_a_bad_expression_is_told_when_the_group_is_entered(
+def test_a_bad_expression_raises_when_the_group_is_entered(
     face: Face, broker: BrokerProcess, names: tuple[str, str]
 ) -> None:
     topic, group = names

@@ -120,7 +120,7 @@ def test_a_member_that_falls_silent_is_gone(tmp_path: Path) -> None:
         b.close()
 
 
-def test_a_group_that_nobody_is_in(connect: Connect, group: str) -> None:
+def test_a_group_without_members(connect: Connect, group: str) -> None:
     for kind in (HeaderType.JSON, HeaderType.MSGPACK):
         client = connect("x", kind)
         header, _ = client.request(RequestCode.GET_CONSUMER_LIST_BY_GROUP, {"consumerGroup": group})

@@ -102,7 +102,7 @@ def test_with_a_pool_nothing_acknowledged_is_lost_to_a_kill(tmp_path: Path, flus
             assert process.trouble() is None
 
 
-def test_a_send_that_nobody_waits_for_is_committed_by_the_clock(tmp_path: Path) -> None:
+def test_a_oneway_send_is_committed_by_the_clock(tmp_path: Path) -> None:
     environment = {**POOL, "REPUT_STORE__FLUSH": "async", "REPUT_STORE__COMMIT_INTERVAL": "20ms"}
     with BrokerProcess(tmp_path / "store", environment=environment) as process:
         with Producer(process.address, group="log-files") as producer:

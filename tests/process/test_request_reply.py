@@ -162,7 +162,7 @@ def test_threads_share_a_producer_for_their_requests(broker: BrokerProcess) -> N
     assert got == {number: b"re: %d" % number for number in range(50)}
 
 
-def test_when_the_requester_has_gone_the_replier_is_told(broker: BrokerProcess) -> None:
+def test_a_reply_to_a_gone_requester_raises(broker: BrokerProcess) -> None:
     failures: list[ReputError] = []
     handled = threading.Event()
     leave = threading.Event()

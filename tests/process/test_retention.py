@@ -271,7 +271,7 @@ async def test_files_are_deleted_by_hand_at_any_hour(tmp_path: Path) -> None:
         await until(lambda: broker.store.min_offset_in_queue("t", 0) > 0)
 
 
-def test_killed_again_and_again_while_files_expire_it_opens_and_goes_on(tmp_path: Path) -> None:
+def test_killed_repeatedly_while_files_expire_it_opens_and_continues(tmp_path: Path) -> None:
     rng = random.Random(4)
     environment = {
         "REPUT_STORE__COMMIT_LOG_FILE_SIZE": "64KiB",

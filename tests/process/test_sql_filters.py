@@ -146,7 +146,7 @@ def test_a_waiting_pull_is_woken_by_a_message_that_its_expression_is_true_for(
 
 
 @pytest.mark.trio
-async def test_old_messages_are_filtered_where_they_hold_nobody_up(tmp_path: Path) -> None:
+async def test_old_messages_are_filtered_without_delaying_others(tmp_path: Path) -> None:
     """What counts as out of memory is looked at by a worker thread, and is counted when it was found."""
     store = {"commit_log_file_size": 1 << 16, "index_slots": 100, "index_entries": 1000}
     config = BrokerConfig.model_validate({"data_dir": tmp_path, "port": 0, "store": store})

@@ -175,7 +175,7 @@ def test_a_local_transaction_that_takes_longer_than_the_broker_waits(broker: Bro
     assert [message.body for message in received(broker)] == [b"patient"]
 
 
-def test_nobody_answers_and_the_message_is_put_aside(tmp_path: Path) -> None:
+def test_without_answers_the_message_is_put_aside(tmp_path: Path) -> None:
     quick = {**QUICK, "REPUT_TRANSACTIONS__CHECK_MAX": "3"}
     with BrokerProcess(tmp_path / "store", environment=quick) as broker:
         create(broker)

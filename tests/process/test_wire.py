@@ -158,7 +158,7 @@ def test_rocketmq_sends_are_stored_with_what_the_broker_adds(
 
 
 @pytest.mark.parametrize(("count", "size"), [(40_000, 0), (10, 1_000_000)])
-def test_a_batch_that_is_too_large_is_refused_and_harms_nobody(
+def test_a_batch_that_is_too_large_is_refused_without_effect_on_others(
     broker: BrokerProcess, topic: str, count: int, size: int
 ) -> None:
     with RawClient(broker.address, HeaderType.JSON) as client:
@@ -171,7 +171,7 @@ def test_a_batch_that_is_too_large_is_refused_and_harms_nobody(
 
 
 @pytest.mark.parametrize("what", ["DELAY\x013\x02", "TRAN_MSG\x01true\x02", "TIMER_DELAY_SEC\x015\x02"])
-def test_what_is_for_later_or_not_decided_is_not_stored_as_something_else(
+def test_delayed_and_half_messages_are_not_stored_as_ordinary_ones(
     broker: BrokerProcess, topic: str, what: str
 ) -> None:
     with RawClient(broker.address, HeaderType.JSON) as client:
@@ -237,7 +237,9 @@ def test_offsets_out_of_range_each_have_their_status(broker: BrokerProcess, topi
         assert negative.code == ResponseCode.INVALID_PARAMETER
 
 
-def test_a_held_pull_is_woken_by_a_message_and_holds_up_nobody(broker: BrokerProcess, topic: str) -> None:
+def test_a_held_pull_is_woken_by_a_message_and_delays_no_other_request(
+    broker: BrokerProcess, topic: str
+) -> None:
     with RawClient(broker.address) as waiting, RawClient(broker.address) as other:
         waiting.send(PULL, pull_ext(topic, sysFlag=SUSPEND | SUBSCRIPTION, suspendTimeoutMillis=20_000))
         behind = waiting.send(RequestCode.GET_MAX_OFFSET, {"topic": topic, "queueId": 0})

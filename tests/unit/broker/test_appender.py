@@ -200,7 +200,7 @@ async def test_the_first_file_of_a_log_is_refused_in_the_same_words(number: int,
 
 
 @pytest.mark.trio
-async def test_a_message_that_is_larger_than_a_log_file_is_told_of_that_limit() -> None:
+async def test_a_message_larger_than_a_log_file_is_refused_with_that_limit() -> None:
     store: Any = FakeStore(failed(errno.EIO), PutStatus.MESSAGE_ILLEGAL)
     store.options = StoreOptions(PATH.parent, commit_log_file_size=1 << 20, message_bytes_max=4 << 20)
     refusal, counters = await refusal_of(store)

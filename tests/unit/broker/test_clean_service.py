@@ -132,7 +132,7 @@ def test_early_deletion_is_a_warning(broker: Broker) -> None:
     assert broker.store.is_writable
 
 
-def test_what_keeps_a_full_disk_from_being_relieved_is_said_once(broker: Broker) -> None:
+def test_what_keeps_a_full_disk_from_being_relieved_is_logged_once(broker: Broker) -> None:
     async def main() -> None:
         for used in (0.8, 0.8, 0.8, 0.95, 0.95, 0.5, 0.8):
             broker.machine.used = used
@@ -174,7 +174,7 @@ def test_by_hand_it_does_not_wait(broker: Broker) -> None:
     run(main)
 
 
-def test_an_error_is_said_and_tried_again(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_error_is_logged_and_tried_again(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
     broker.expire()
 
     def refuse(*_arguments: Any, **_options: Any) -> None:

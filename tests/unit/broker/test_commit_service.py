@@ -169,7 +169,7 @@ async def test_under_sync_flush_a_commit_asks_for_the_sync() -> None:
 
 
 @pytest.mark.trio
-async def test_what_nobody_waits_for_is_committed_by_the_clock(by_the_clock: trio.testing.MockClock) -> None:
+async def test_unawaited_puts_are_committed_by_the_clock(by_the_clock: trio.testing.MockClock) -> None:
     """(RocketMQ: CommitRealTimeService, with its figures but for the thorough interval.)"""
     bench = Bench(commit_thorough_interval="10s")
     store = bench.store

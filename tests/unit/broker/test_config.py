@@ -113,7 +113,7 @@ def test_loopback_needs_no_permission(host: str) -> None:
 @pytest.mark.parametrize(
     "value", ["broker", "broker:", ":1", "broker:x", "broker:0", "broker:70000", "0.0.0.0:10911"]
 )
-def test_an_advertised_address_that_nobody_can_dial(value: str) -> None:
+def test_an_advertised_address_that_cannot_be_dialled(value: str) -> None:
     assert set(problems(advertise=value)) == {"advertise"}
 
 
@@ -122,7 +122,7 @@ def test_advertise() -> None:
     assert BrokerConfig(advertise="").advertise is None
 
 
-def test_the_other_ports_are_opened_by_default_only_beside_the_default_port() -> None:
+def test_the_other_ports_are_opened_by_default_only_with_the_default_port() -> None:
     default, other = BrokerConfig(), BrokerConfig(port=0)
     assert default.name_port_to_open() == 9876
     assert default.http_port_to_open(embedded=False) == 10913

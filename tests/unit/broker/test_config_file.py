@@ -12,7 +12,7 @@ def file(tmp_path: Path) -> ConfigFile:
     return ConfigFile(tmp_path / "config" / "table.json")
 
 
-def test_nothing_there_is_an_empty_table(file: ConfigFile) -> None:
+def test_a_missing_file_is_an_empty_table(file: ConfigFile) -> None:
     loaded = file.load()
     assert (loaded.members, loaded.data, loaded.path) == ({}, b"", None)
 

@@ -95,7 +95,7 @@ async def test_a_large_body_is_for_messages_only() -> None:
 
 
 @pytest.mark.trio
-async def test_an_answer_that_comes_later_holds_up_nobody() -> None:
+async def test_a_late_answer_delays_no_other() -> None:
     async with connected() as bench:
         bench.peer.says(ask(LATER, 1), ask(ECHO, 2))
         await settled()
@@ -210,7 +210,7 @@ async def test_puts_of_all_ack_levels_are_appended_together(
 
 
 @pytest.mark.trio
-async def test_puts_that_wait_for_a_log_file_hold_up_what_comes_behind_them_and_nothing_before_them() -> None:
+async def test_puts_that_wait_for_a_log_file_delay_later_requests_and_no_earlier_ones() -> None:
     async with connected() as bench:
         bench.waits_to_append = proceed = trio.Event()
         bench.peer.says(ask(ECHO, 1), put(2), put(3), ask(ECHO, 4))
@@ -248,7 +248,7 @@ async def test_a_peer_that_leaves_while_its_puts_wait_takes_those_with_it_that_w
         (struct.pack(">II", 6, 9 << 24 | 2) + b"{}", "unknown_header_type", ErrorCode.MALFORMED),
     ],
 )
-async def test_a_framing_error_is_told_after_what_came_before_it_and_ends_the_connection(
+async def test_a_framing_error_is_answered_after_earlier_requests_and_ends_the_connection(
     data: bytes, reason: str, code: ErrorCode
 ) -> None:
     async with connected() as bench:
@@ -518,7 +518,7 @@ async def test_one_client_owes_a_bounded_number_of_answers() -> None:
 
 
 @pytest.mark.trio
-async def test_a_client_that_takes_nothing_is_sent_no_more_requests() -> None:
+async def test_a_client_that_reads_nothing_is_sent_no_more_requests() -> None:
     async with connected(Peer(room=10), connection_buffer=65536) as bench:
         bench.peer.says(ask(BIG, 1))
         await settled()

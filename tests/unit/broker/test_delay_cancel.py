@@ -201,7 +201,7 @@ async def test_cancelling_races_with_delivery_and_one_of_them_wins(tmp_path: Pat
     bench.stop()
 
 
-async def test_nothing_is_said_before_the_record_is_on_the_disk(tmp_path: Path) -> None:
+async def test_there_is_no_answer_before_the_record_is_on_disk(tmp_path: Path) -> None:
     """What has just been put must be found, so the broker waits; not for ever."""
     bench = bench_of(tmp_path)
     async with bench.running():

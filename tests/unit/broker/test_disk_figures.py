@@ -10,7 +10,7 @@ from reput_broker.observe.counters import LOOP_DELAY_SECONDS, Histogram
 from reput_broker.observe.figures import DiskFigures, look_up_disk, measure_loop_delay, refresh_disk_figures
 
 
-def test_what_a_store_takes_is_told_by_part(tmp_path: Path) -> None:
+def test_the_disk_usage_of_a_store_is_reported_by_part(tmp_path: Path) -> None:
     (tmp_path / "commitlog").mkdir()
     queue = tmp_path / "consumequeue" / "orders" / "0"
     queue.mkdir(parents=True)

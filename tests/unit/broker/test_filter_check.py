@@ -48,7 +48,7 @@ def test_sql_can_be_turned_off() -> None:
         assert refused.value.response_code == ResponseCode.SYSTEM_ERROR
 
 
-def test_expressions_in_use_are_bounded_and_those_that_nobody_uses_are_not_counted() -> None:
+def test_expressions_in_use_are_bounded_and_unused_ones_not_counted() -> None:
     check = FilterCheck(FiltersConfig(sql_characters_max=8192))
     long = [f"a = '{str(number) * 7000}'" for number in (1, 2)]
     in_use = check.filter_of("SQL92", long[0])

@@ -135,7 +135,7 @@ async def test_a_sync_that_takes_too_long_is_answered_with_the_receipt() -> None
 
 
 @pytest.mark.trio
-async def test_a_failed_sync_is_final_and_everybody_is_told() -> None:
+async def test_a_failed_sync_is_final_and_all_waiters_are_notified() -> None:
     bench = Bench()
     bench.store.failing = True
     async with running(bench.service.run):
@@ -210,7 +210,7 @@ async def test_a_file_that_is_full_is_synced_at_the_next_look(by_the_clock: trio
 
 
 @pytest.mark.trio
-async def test_thresholds_change_while_it_runs_and_mean_nothing_to_group_commit(
+async def test_thresholds_change_while_it_runs_and_do_not_affect_group_commit(
     by_the_clock: trio.testing.MockClock,
 ) -> None:
     bench = Bench("async", flush_least_pages=4)
@@ -250,7 +250,7 @@ async def test_who_waits_for_an_offset_has_it_synced(flush: str) -> None:
 
 
 @pytest.mark.trio
-async def test_who_waits_for_an_offset_is_told_that_a_sync_failed() -> None:
+async def test_waiters_for_an_offset_learn_that_a_sync_failed() -> None:
     bench = Bench()
     bench.store.written = 300
     bench.store.failing = True

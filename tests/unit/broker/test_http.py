@@ -202,7 +202,7 @@ def test_a_head_that_does_not_end_is_refused() -> None:
     serving(make_sources(), scenario)
 
 
-def test_a_failing_page_answers_500_and_the_others_go_on() -> None:
+def test_a_failing_page_answers_500_and_the_others_continue() -> None:
     def broken() -> dict[str, object]:
         raise RuntimeError("a defect of ours")
 
@@ -234,7 +234,7 @@ def test_a_taken_port_is_named() -> None:
     )
 
 
-def test_a_client_that_says_nothing_does_not_hold_up_the_end() -> None:
+def test_a_silent_client_does_not_delay_the_end() -> None:
     async def main() -> None:
         with trio.fail_after(30):
             async with trio.open_nursery() as nursery:

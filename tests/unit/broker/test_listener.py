@@ -79,7 +79,7 @@ async def exchange(stream: trio.SocketStream) -> None:
 
 @pytest.mark.trio
 @pytest.mark.parametrize("limits", [{"connections": 2}, {"connections_max": 2}])
-async def test_connections_beyond_the_limit_are_sent_away_and_the_others_go_on(
+async def test_connections_beyond_the_limit_are_closed_and_the_others_continue(
     tmp_path: Path, limits: dict[str, int], capsys: pytest.CaptureFixture[str]
 ) -> None:
     async with running(tmp_path, **limits) as bench:
@@ -222,7 +222,7 @@ async def test_without_descriptors_a_connection_is_closed_at_once_and_the_next_o
 
 
 @pytest.mark.trio
-async def test_when_no_more_are_accepted_open_connections_go_on(tmp_path: Path) -> None:
+async def test_when_no_more_are_accepted_open_connections_continue(tmp_path: Path) -> None:
     async with running(tmp_path) as bench:
         async with await bench.connect() as stream:
             await exchange(stream)
@@ -253,7 +253,7 @@ def test_a_host_that_is_no_address_is_named() -> None:
 
 
 @pytest.mark.trio
-async def test_a_port_that_somebody_else_was_faster_to_listen_on_is_named(tmp_path: Path) -> None:
+async def test_a_port_in_use_is_named(tmp_path: Path) -> None:
     bench = Bench(tmp_path)
     host, port = bench.address
     other = bind(host, port)

@@ -204,7 +204,7 @@ async def test_a_pull_with_an_expression_is_woken_by_messages_for_which_it_is_tr
 
 
 @pytest.mark.trio
-async def test_when_it_cannot_be_told_what_arrived_the_pull_itself_looks() -> None:
+async def test_when_it_is_unknown_what_arrived_the_pull_itself_looks() -> None:
     holder = Holder()
     holder.hold("damaged", 0, sql="amount > 100")
     (record,) = arrived({"amount": "7"})
@@ -216,7 +216,7 @@ async def test_when_it_cannot_be_told_what_arrived_the_pull_itself_looks() -> No
 
 
 @pytest.mark.trio
-async def test_many_pulls_are_run_again_in_turns_with_others_and_in_their_order() -> None:
+async def test_many_pulls_are_run_again_in_pieces_and_in_their_order() -> None:
     holder = Holder()
     for number in range(1000):
         holder.hold(str(number), 0)
@@ -370,7 +370,7 @@ async def test_a_message_is_compared_with_a_bounded_number_of_different_filters(
 
 
 @pytest.mark.trio
-async def test_pulls_whose_time_is_up_together_leave_in_turns(autojump_clock: MockClock) -> None:
+async def test_pulls_that_time_out_together_are_answered_in_pieces(autojump_clock: MockClock) -> None:
     holder = Holder()
     for number in range(1000):
         holder.hold(str(number), 0, wait_s=2.0)

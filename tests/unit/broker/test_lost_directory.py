@@ -54,7 +54,7 @@ def config(data_dir: Path) -> BrokerConfig:
 
 
 @pytest.mark.trio
-async def test_nothing_of_a_broker_reaches_what_has_taken_the_place_of_its_directory(
+async def test_a_broker_writes_nothing_to_another_directory_at_its_path(
     tmp_path: Path, changes: list[str]
 ) -> None:
     data = tmp_path / "data"

@@ -53,7 +53,7 @@ async def look_after(benches: list[Bench], seconds: int) -> None:
 
 
 @pytest.mark.trio
-async def test_half_frames_that_trickle_hold_up_nobody_and_stay_within_the_limit(
+async def test_half_frames_that_trickle_delay_no_client_and_stay_within_the_limit(
     mock_clock: trio.testing.MockClock,
 ) -> None:
     async with served(buffer_total="4MiB") as modest, trio.open_nursery() as nursery:
@@ -77,7 +77,9 @@ async def test_half_frames_that_trickle_hold_up_nobody_and_stay_within_the_limit
 
 
 @pytest.mark.trio
-async def test_a_frame_beyond_the_share_comes_whole_in_turn(autojump_clock: trio.testing.MockClock) -> None:
+async def test_frames_beyond_the_share_are_received_one_after_the_other(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
     async with served(buffer_total="2MiB") as first, trio.open_nursery() as nursery:
         benches = [first, *more(first, nursery, 7)]
         for start in range(0, len(FRAME), 10_000):
@@ -290,7 +292,7 @@ async def test_who_waits_for_the_broker_is_not_taken_for_stuck(
 
 
 @pytest.mark.trio
-async def test_answers_that_nobody_takes_stay_within_the_limit(mock_clock: trio.testing.MockClock) -> None:
+async def test_unread_answers_stay_within_the_limit(mock_clock: trio.testing.MockClock) -> None:
     async with served(buffer_total="1MiB") as modest, trio.open_nursery() as nursery:
         for bench in more(modest, nursery, 50, room=0):
             bench.peer.says(*(ask(BIG, opaque) for opaque in range(20)))
@@ -302,7 +304,7 @@ async def test_answers_that_nobody_takes_stay_within_the_limit(mock_clock: trio.
 
 
 @pytest.mark.trio
-async def test_parked_answers_are_bounded_for_one_connection(mock_clock: trio.testing.MockClock) -> None:
+async def test_waiting_answers_are_bounded_for_one_connection(mock_clock: trio.testing.MockClock) -> None:
     async with served(Peer(room=0), connection_buffer="64KiB", frame_size="1MiB") as bench:
         bench.peer.says(*(ask(LATER, opaque) for opaque in range(40)))
         await settled()
@@ -340,7 +342,7 @@ async def test_a_request_being_handled_counts_with_the_read_that_it_came_in() ->
 
 
 @pytest.mark.trio
-async def test_a_parked_request_does_not_keep_its_read() -> None:
+async def test_a_waiting_request_does_not_keep_its_read() -> None:
     async with served() as bench:
         bench.peer.says(ask(LATER, 1), FRAME)
         await settled()

@@ -265,7 +265,7 @@ def test_openmetrics_for_those_who_ask(sources: MetricsSources) -> None:
     }
 
 
-def test_a_large_page_lets_the_loop_go_on(sources: MetricsSources) -> None:
+def test_a_large_page_does_not_block_the_loop(sources: MetricsSources) -> None:
     sources.store = FakeStore(queues=9000)
     turns = 0
     longest_s = 0.0

@@ -126,7 +126,7 @@ def test_a_rewind_is_legal_and_a_negative_offset_is_ignored(opened: Open) -> Non
     assert opened().query("g", "t", 0) == 4
 
 
-def test_a_commit_that_may_only_increase_takes_nothing_back(opened: Open) -> None:
+def test_a_commit_that_may_only_increase_lowers_nothing(opened: Open) -> None:
     manager = opened()
     manager.commit("g", "t", 0, 10, increase_only=True)
     manager.commit("g", "t", 0, 4, increase_only=True)

@@ -23,7 +23,7 @@ def test_a_tiny_limit_leaves_one_of_each() -> None:
     assert shares_of(4) == OpenFiles(4, 1, 1, 1, 1, 1)
 
 
-def test_what_the_connections_need_is_said_at_the_start(capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_the_connections_need_is_logged_at_the_start(capsys: pytest.CaptureFixture[str]) -> None:
     warn_if_few(shares_of(20_000), 10_000)
     assert capsys.readouterr().out == ""
     warn_if_few(shares_of(1024), 10_000)

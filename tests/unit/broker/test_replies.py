@@ -115,7 +115,7 @@ async def test_without_copies_a_reply_costs_no_disk_and_java_still_gets_its_fiel
         assert counted(bench) == {"delivered": 1}
 
 
-async def test_a_reply_that_finds_nobody_says_so_in_rocketmqs_words_and_is_kept(tmp_path: Path) -> None:
+async def test_a_reply_without_a_requester_is_refused_in_rocketmqs_words_and_kept(tmp_path: Path) -> None:
     async with broker_bench(tmp_path / "s") as bench:
         await trio.sleep(SETTLE_S)
         requester = await requester_of(bench)
@@ -166,7 +166,7 @@ async def test_a_requester_that_reconnects_is_found_again(tmp_path: Path) -> Non
         assert counted(bench) == {"delivered": 1}
 
 
-async def test_a_requester_that_does_not_take_it_is_told(tmp_path: Path) -> None:
+async def test_a_requester_that_does_not_take_a_reply_is_reported(tmp_path: Path) -> None:
     async with broker_bench(tmp_path / "s") as bench:
         silent = await requester_of(bench, ClientSilent("the client has not answered within 10 s"))
         response = await send_reply(bench.client(), silent.client_id)
@@ -200,7 +200,7 @@ class Slow(BenchClient):
             self.at_once -= 1
 
 
-async def test_one_slow_requester_holds_up_nobody_and_bounded_memory(tmp_path: Path) -> None:
+async def test_one_slow_requester_delays_no_other_and_holds_bounded_memory(tmp_path: Path) -> None:
     async with broker_bench(
         tmp_path / "s", store={"message_size_max": "64KiB"}, limits={"connection_buffer": "64KiB"}
     ) as bench:

@@ -74,7 +74,7 @@ def consumer(group: str, *topics: str, expression: str = "*") -> ConsumerData:
     return ConsumerData(group, subscriptions=[SubscriptionData(topic, expression) for topic in topics])
 
 
-async def test_a_heartbeat_with_many_groups_is_handled_in_turns(tmp_path: Path) -> None:
+async def test_a_heartbeat_with_many_groups_is_handled_in_pieces(tmp_path: Path) -> None:
     async with broker_bench(tmp_path / "s") as bench:
         client = bench.client()
         groups = tuple(f"g{number}" for number in range(900))
@@ -171,7 +171,7 @@ async def test_a_heartbeat_that_says_very_much_is_refused(tmp_path: Path) -> Non
         assert len(bench.broker._parts.groups.membership.consumers) == 0
 
 
-async def test_a_client_with_too_many_waiting_pulls_is_told_to_come_later(tmp_path: Path) -> None:
+async def test_a_client_with_too_many_waiting_pulls_is_answered_busy(tmp_path: Path) -> None:
     async with broker_bench(tmp_path / "s", long_polling={"client_memory_max": "64KiB"}) as bench:
         await bench.create_topic("T")
         client, other = bench.client(), bench.client()
@@ -204,7 +204,7 @@ async def test_a_client_with_too_many_waiting_pulls_is_told_to_come_later(tmp_pa
     "expression", [" OR ".join(f"a{number} = {number}" for number in range(150)), "(" * 8000]
 )
 @pytest.mark.parametrize("code", [RequestCode.CHECK_CLIENT_CONFIG, RequestCode.PULL_MESSAGE])
-async def test_a_long_expression_is_compiled_in_turns_with_others(
+async def test_a_long_expression_is_compiled_in_pieces(
     tmp_path: Path, expression: str, code: RequestCode
 ) -> None:
     sql_filter._outcomes.clear()
@@ -230,7 +230,7 @@ async def test_a_long_expression_is_compiled_in_turns_with_others(
         assert turns.count < 4, "what became of it is remembered"
 
 
-async def test_groups_in_a_list_are_created_in_turns_all_or_none(tmp_path: Path) -> None:
+async def test_groups_in_a_list_are_created_in_pieces_all_or_none(tmp_path: Path) -> None:
     async with broker_bench(tmp_path / "s", groups={"groups_max": 3000}) as bench:
         client, settings = bench.client(), bench.broker._storage.tables.groups
 
@@ -252,7 +252,7 @@ async def test_groups_in_a_list_are_created_in_turns_all_or_none(tmp_path: Path)
         assert (await create(0, 2000)).code == 0, "they may be changed"
 
 
-async def test_locks_are_given_in_turns(tmp_path: Path) -> None:
+async def test_locks_are_granted_in_pieces(tmp_path: Path) -> None:
     async with broker_bench(tmp_path / "s") as bench:
         await bench.create_topic("T", 3000)
         client = bench.client()
@@ -269,7 +269,7 @@ async def test_locks_are_given_in_turns(tmp_path: Path) -> None:
         assert len(bench.broker._parts.groups.locks) == 0
 
 
-async def test_the_bounds_of_a_topic_with_many_queues_are_looked_up_in_turns(tmp_path: Path) -> None:
+async def test_the_bounds_of_a_topic_with_many_queues_are_looked_up_in_pieces(tmp_path: Path) -> None:
     async with broker_bench(tmp_path / "s") as bench:
         await bench.create_topic("T", 1000)
         async with beside() as turns:

@@ -177,7 +177,7 @@ async def test_what_cannot_be_sent_back_is_refused_with_rocketmqs_codes(tmp_path
         assert (await client.send_back(record, "billing")).code == ResponseCode.NO_PERMISSION
 
 
-async def test_a_committed_message_that_comes_back_stays_committed(tmp_path: Path) -> None:
+async def test_a_committed_message_that_is_sent_back_stays_committed(tmp_path: Path) -> None:
     async with broker_bench(tmp_path / "s") as bench:
         await bench.create_topic("orders")
         client = bench.client()

@@ -77,7 +77,7 @@ def service(store: Any) -> tuple[ReputMessageService, list[int]]:
     return ReputMessageService(store, after_step), behind_after_each
 
 
-def test_what_one_putter_put_is_dispatched_before_it_goes_on() -> None:
+def test_what_one_client_put_is_dispatched_before_its_next_request() -> None:
     store = FakeStore()
     reput, steps = service(store)
     reput.put_by("a")  # who puts for the first time might be one of many
@@ -104,7 +104,7 @@ def test_who_looks_sees_what_was_acknowledged_before() -> None:
     assert store.behind == 1000 - 4 * store.step_max, "so much is not worth keeping the others waiting"
 
 
-def test_what_several_put_in_turn_is_left_to_be_dispatched_together() -> None:
+def test_puts_of_several_clients_are_dispatched_together() -> None:
     store = FakeStore()
     reput, steps = service(store)
     for putter in ("a", "b", "a", "b"):

@@ -57,7 +57,7 @@ def test_a_file_of_rocketmq_s_size_ends_as_rocketmq_ends_it() -> None:
     assert TimerLog(Path("x"), 104_857_600)._units_end == 52 * 2_016_492 == 104_857_600 - 16
 
 
-def test_full_files_end_with_a_blank_unit_and_positions_go_on_with_the_next_file(tmp_path: Path) -> None:
+def test_full_files_end_with_a_blank_unit_and_positions_continue_in_the_next_file(tmp_path: Path) -> None:
     log = log_of(tmp_path, 5)
     assert sorted(path.name for path in tmp_path.iterdir()) == [f"{0:020}", f"{FILE_BYTES:020}"]
     first = (tmp_path / f"{0:020}").read_bytes()

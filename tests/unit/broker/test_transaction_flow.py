@@ -53,9 +53,7 @@ def progress(bench: BrokerBench) -> tuple[int | None, int | None]:
 
 
 @KINDS
-async def test_a_half_message_is_seen_by_nobody_until_it_is_committed(
-    tmp_path: Path, kind: HeaderType
-) -> None:
+async def test_a_half_message_is_invisible_until_it_is_committed(tmp_path: Path, kind: HeaderType) -> None:
     async with broker_bench(tmp_path / "s") as bench:
         await bench.create_topic("orders", 4)
         client = bench.client(kind)
@@ -197,7 +195,7 @@ async def test_when_its_producer_has_gone_another_one_of_the_group_is_asked(tmp_
         assert await bench.bodies("orders") == [b"o-1"]
 
 
-async def test_several_producers_of_a_group_are_asked_in_turn(tmp_path: Path) -> None:
+async def test_the_producers_of_a_group_are_asked_in_rotation(tmp_path: Path) -> None:
     async with broker_bench(tmp_path / "s") as bench:
         await bench.create_topic("orders")
         clients = [bench.client() for _ in range(3)]
@@ -209,7 +207,7 @@ async def test_several_producers_of_a_group_are_asked_in_turn(tmp_path: Path) ->
         assert [len(client.checks()) for client in clients] == [2, 2, 2]
 
 
-async def test_a_producer_that_takes_nothing_leaves_it_to_another_one(tmp_path: Path) -> None:
+async def test_a_producer_that_reads_nothing_is_replaced_by_another(tmp_path: Path) -> None:
     async with broker_bench(tmp_path / "s") as bench:
         await bench.create_topic("orders")
         stuck, ready = bench.client(), bench.client()
@@ -222,7 +220,7 @@ async def test_a_producer_that_takes_nothing_leaves_it_to_another_one(tmp_path: 
         assert (len(stuck.checks()), len(ready.checks())) == (0, 4)
 
 
-async def test_a_producer_that_reads_nothing_delays_the_questions_of_its_own_group_alone(
+async def test_a_producer_that_reads_nothing_delays_only_the_checks_of_its_group(
     tmp_path: Path,
 ) -> None:
     async with broker_bench(tmp_path / "s", transactions={"check_max": 6}) as bench:
@@ -373,7 +371,7 @@ async def test_half_messages_can_be_refused_and_those_that_are_there_still_end(t
         assert await bench.bodies("orders") == [b"o-1"]
 
 
-async def test_the_systems_topics_take_nothing_from_clients(tmp_path: Path) -> None:
+async def test_system_topics_accept_nothing_from_clients(tmp_path: Path) -> None:
     async with broker_bench(tmp_path / "s") as bench:
         for topic in (TRANS_HALF_TOPIC, TRANS_OP_HALF_TOPIC, TRANS_CHECK_MAX_TIME_TOPIC):
             response = await bench.client().send(topic, b"x", {"TAGS": "d"})
@@ -440,7 +438,9 @@ async def test_a_commit_for_a_topic_that_was_deleted_is_refused(tmp_path: Path) 
 
 
 @pytest.mark.parametrize("wrong_ms", [-1_000_000_000, 1_000_000_000, -1 << 62, 1 << 62])
-async def test_a_producers_wrong_clock_ends_nothing_and_hurries_nobody(tmp_path: Path, wrong_ms: int) -> None:
+async def test_a_producers_wrong_clock_ends_nothing_and_hurries_no_check(
+    tmp_path: Path, wrong_ms: int
+) -> None:
     """The age counts from when the message was stored. By the producer's clock it could be put aside at once."""
     async with broker_bench(tmp_path / "s") as bench:
         await bench.create_topic("orders")

@@ -45,7 +45,7 @@ def run(*arguments: str) -> Result:
         ("REPUT_STORE__FLUSSH", "is unknown. Did you mean REPUT_STORE__FLUSH?"),
     ],
 )
-def test_a_command_refuses_what_nothing_reads(monkeypatch: pytest.MonkeyPatch, name: str, says: str) -> None:
+def test_a_command_refuses_unknown_variables(monkeypatch: pytest.MonkeyPatch, name: str, says: str) -> None:
     monkeypatch.setenv(name, "x")
     result = run("topic", "list", "--help")
     assert result.exit_code == 2

@@ -6,7 +6,7 @@ from reput_client.errors import RequestTimeout
 from reput_protocol.exit_codes import ExitCode
 
 
-def test_a_timeout_is_told_from_work_that_was_done_in_part() -> None:
+def test_a_timeout_and_partial_work_have_different_codes() -> None:
     assert worded(RequestTimeout("route", 1.0)).code == ExitCode.TIMEOUT == 6
     assert ExitCode.PARTIAL == 8
     assert len(ExitCode.__members__) == len(ExitCode)  # none is another's alias

@@ -16,7 +16,7 @@ def eighty_columns(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "80")
 
 
-def test_offsets_of_ten_digits_fit_beside_each_other(capsys: pytest.CaptureFixture[str]) -> None:
+def test_offsets_of_ten_digits_fit_next_to_each_other(capsys: pytest.CaptureFixture[str]) -> None:
     offset = 9_876_543_210
     Printer(TABLE).rows(COLUMNS, [(12, offset, offset, offset, 12345, "3m12s", 32, "12.3s ago")])
     head, _, row = (line.rstrip() for line in capsys.readouterr().out.splitlines())

@@ -76,7 +76,7 @@ def test_a_socket_is_registered_once_for_many_waits(ends: tuple[socket.socket, s
     assert waits == 50, "no wait ends for what has been read already"
 
 
-def test_what_comes_while_nobody_waits_does_not_keep_the_loop_busy(
+def test_data_without_a_waiter_does_not_keep_the_loop_busy(
     ends: tuple[socket.socket, socket.socket],
 ) -> None:
     near, far = ends
@@ -201,7 +201,7 @@ def test_a_watch_knows_its_loop() -> None:
     run(look())
 
 
-def test_an_event_wakes_all_who_wait_and_nobody_waits_for_it_afterwards() -> None:
+def test_an_event_wakes_all_waiters_and_later_waits_return_at_once() -> None:
     async def work() -> None:
         event = AsyncioEvent()
         ended: list[str] = []

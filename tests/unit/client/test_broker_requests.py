@@ -54,7 +54,7 @@ def test_answers_are_in_the_header_type_of_the_request() -> None:
     assert (kind, header.version) == (HeaderType.JSON, 479)
 
 
-def test_what_nobody_takes_is_refused() -> None:
+def test_a_request_without_a_handler_is_refused() -> None:
     wire, handlers = Wire(), RequestHandlers()
     handlers.handle(request(wire))
     handlers.handle(request(wire, 40, ONEWAY_FLAG))
@@ -84,7 +84,7 @@ def test_a_code_has_one_handler() -> None:
         (KeyError("x"), 1, "INTERNAL: the client failed: KeyError('x')", "ERROR"),
     ],
 )
-def test_a_handler_that_raises_harms_nobody(
+def test_a_handler_that_raises_affects_no_other(
     error: Exception, code: int, remark: str, level: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     wire, handlers = Wire(), RequestHandlers()

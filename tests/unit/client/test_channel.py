@@ -40,7 +40,7 @@ def test_answers_find_their_calls_in_any_order_and_any_chunking() -> None:
     assert channel.pending == 0
 
 
-def test_answers_nobody_waits_for_are_dropped_and_requests_of_the_broker_too_if_nobody_takes_them() -> None:
+def test_unawaited_answers_and_unhandled_requests_of_the_broker_are_dropped() -> None:
     channel = Channel()
     abandoned, kept = channel.new_call(Waiter()), channel.new_call(Waiter())
     channel.abandon(abandoned)

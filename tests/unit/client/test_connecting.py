@@ -21,7 +21,7 @@ class OwnPort(socket.socket):
         return super().connect_ex(address)
 
 
-def test_a_socket_that_has_connected_to_itself_has_met_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_socket_connected_to_itself_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(socket, "socket", OwnPort)
     with pytest.raises(ConnectFailed, match="refused"), PullConsumer(f"127.0.0.1:{free_port()}", group="g"):
         pass

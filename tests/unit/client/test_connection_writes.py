@@ -138,7 +138,7 @@ def seen(wire: Wire) -> list[tuple[object, object, bytes]]:
     ]
 
 
-def test_puts_that_wait_together_leave_as_one_frame_a_queue_and_overtake_nothing_else(wire: Wire) -> None:
+def test_puts_that_wait_together_leave_as_one_frame_per_queue_and_overtake_nothing_else(wire: Wire) -> None:
     one, other = shareable("one"), shareable("other")
     start = wire.connection.start_template
     calls = [start(template, Waiter(), body) for template, body in ((one, b"1"), (other, b"2"), (one, b"3"))]
@@ -175,7 +175,7 @@ def test_no_block_has_more_than_its_share_of_records(wire: Wire) -> None:
     assert [count for _, count, _ in seen(wire)] == [*[BLOCK_RECORDS_MAX] * 3, 1]
 
 
-def test_of_a_shared_frame_that_has_begun_to_leave_nothing_can_be_taken_back(wire: Wire) -> None:
+def test_nothing_of_a_partly_sent_shared_frame_can_be_cancelled(wire: Wire) -> None:
     template = shareable("one")
     records = [bytes([number]) * 16_000 for number in range(60)]
     calls = [wire.connection.start_template(template, Waiter(), record) for record in records]

@@ -40,6 +40,6 @@ def test_what_is_held_makes_room_scarce_and_then_ends_it() -> None:
 
 
 @pytest.mark.parametrize("name", FlowLimits.__slots__)
-def test_a_bound_of_nothing_is_refused(name: str) -> None:
+def test_a_bound_of_zero_is_refused(name: str) -> None:
     with pytest.raises(ValueError, match=f"{name} must be 1 or more"):
         FlowLimits(**{name: 0})

@@ -87,7 +87,7 @@ def test_a_queue_goes_when_its_message_will_not_be_finished(pair: Pair) -> None:
     assert pair.new.fetcher.queues[QUEUE].progress.position == 0, "the message comes again there"
 
 
-def test_a_queue_that_comes_back_before_it_has_left_goes_on_behind_the_message_in_hand(pair: Pair) -> None:
+def test_a_queue_that_returns_before_it_has_left_continues_after_the_message_in_work(pair: Pair) -> None:
     taken = in_hand(pair)
     pair.pass_s(90.0)
     pair.new._handover.follow(Assignment())
@@ -110,7 +110,7 @@ def test_a_queue_whose_lock_the_broker_gave_away_is_waited_for_no_more(pair: Pai
 
 
 @pytest.mark.parametrize("offset", [0, 1, 2, 3])
-def test_attempts_are_counted_anew_from_where_the_queue_was_set_to(offset: int) -> None:
+def test_attempts_are_counted_again_after_the_queue_was_reset(offset: int) -> None:
     member = member_of(ScriptedSession(Clock()), "c", SharedOffsets())
     member._handover.follow(Assignment({QUEUE}))
     done(member._handover.do())

@@ -115,7 +115,7 @@ def test_what_waits_to_be_given_back_stays_where_its_queue_goes() -> None:
     assert bench.given_back == 1
 
 
-def test_it_is_said_when_every_handler_hangs(caplog: pytest.LogCaptureFixture) -> None:
+def test_it_is_logged_when_every_handler_hangs(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.WARNING, "reput_client")
     bench = Bench(5)
     taken = bench.take(3)

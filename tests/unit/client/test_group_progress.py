@@ -59,7 +59,7 @@ def test_a_message_that_is_put_back_was_not_handed_out() -> None:
     assert (progress.position, progress.in_flight, progress.handed_to) == (5, 0, 5)
 
 
-def test_a_cut_keeps_what_lies_before_it() -> None:
+def test_a_truncation_keeps_what_is_before_it() -> None:
     progress = handed_out(5, 6, 7, start=5)
     progress.truncate(6)
     assert (progress.position, progress.in_flight, progress.handed_to) == (5, 1, 6)
@@ -71,7 +71,7 @@ def test_a_cut_keeps_what_lies_before_it() -> None:
 
 
 @given(st.permutations(range(12)))
-def test_in_whatever_order_handlers_finish_nothing_unhandled_is_passed(order: list[int]) -> None:
+def test_handlers_finishing_in_any_order_pass_nothing_unhandled(order: list[int]) -> None:
     progress = handed_out(*range(12))
     unhandled = set(range(12))
     for offset in order:

@@ -55,7 +55,7 @@ def test_a_member_that_joins_waits_for_all_that_others_have(group: Group) -> Non
     assert (_ids(found.queues), _ids(found.from_living)) == ([3, 7], [3, 7])
 
 
-def test_a_member_that_is_alone_waits_for_nobody(group: Group) -> None:
+def test_a_single_member_does_not_wait(group: Group) -> None:
     assert _ids(group.told("d").from_living) == []
     group.told("cd")
     assert _ids(group.told("d", after_s=0.1).from_living) == []

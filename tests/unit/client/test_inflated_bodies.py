@@ -30,7 +30,7 @@ def columns_of(*sizes: int) -> MessageColumns:
     return MessageColumns("orders", 0, RecordColumns(records, read_records(records)))
 
 
-def test_a_total_is_kept_and_what_to_do_is_said() -> None:
+def test_the_total_is_limited_and_the_error_has_the_remedy() -> None:
     columns = columns_of(400, 400, 400)
     with pytest.raises(InflatedTooLarge, match=r"max_inflated=1000.*columns.take\(slice\(2\)\)") as refused:
         columns.bodies(max_inflated=1000)

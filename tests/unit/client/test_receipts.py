@@ -22,7 +22,7 @@ def test_ids() -> None:
     assert receipt._replace(unique_id="mine").message_id == "mine"
 
 
-def test_a_block_lies_back_to_back() -> None:
+def test_the_records_of_a_block_are_consecutive() -> None:
     bodies = [b"x" * size for size in (0, 10, 200)]
     ids = ["a", "b", None]
     block, positions = encode_block(bodies, [b""], "t", 1, 5)

@@ -220,7 +220,7 @@ def test_messages_that_have_expired_are_lost_or_passed_over(root: Path, tmp_path
         run(path, startingOffsets='{"T":{"0":0}}')
 
 
-def test_a_topic_that_was_deleted_and_made_anew_has_its_new_messages_only(tmp_path: Path) -> None:
+def test_a_topic_that_was_created_again_has_its_new_messages_only(tmp_path: Path) -> None:
     options = small_options(tmp_path)
     store = opened(options)
     for text in (b"old", b"new"):

@@ -120,7 +120,7 @@ def test_what_cannot_be_is_refused_by_name(given: dict[str, str], streaming: boo
     assert words in str(caught.value)
 
 
-def test_limits_of_streams_are_told_to_mean_nothing_in_a_batch() -> None:
+def test_limits_of_streams_have_no_effect_in_a_batch_and_are_named() -> None:
     with pytest.warns(UserWarning, match="maxOffsetsPerTrigger has no effect"):
         parse_source_options({**LIVE, "maxOffsetsPerTrigger": "5"}, streaming=False)
 
@@ -148,7 +148,7 @@ def test_what_spark_adds_to_the_options_is_passed_over(recwarn: pytest.WarningsR
     assert not recwarn
 
 
-def test_an_option_that_nobody_knows_has_no_effect_and_is_named() -> None:
+def test_an_unknown_option_has_no_effect_and_is_named() -> None:
     for parse in (parse_source_options, parse_sink_options):
         given = (
             {**LIVE, "color": "red"}
@@ -171,7 +171,7 @@ def test_a_mistyped_option_of_the_sink_is_named(given: dict[str, str], words: st
         parse_sink_options({"nameServer": "a:1", **given}, streaming=True)
 
 
-def test_a_sink_that_is_given_a_directory_is_told_what_it_writes_to() -> None:
+def test_a_sink_refuses_a_directory() -> None:
     with pytest.raises(OptionError, match="the sink writes to a broker, not into a directory"):
         parse_sink_options({"path": "/var/lib/reput"}, streaming=False)
 

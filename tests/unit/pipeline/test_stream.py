@@ -85,7 +85,7 @@ def ends(offsets: dict[str, Any], topic: str = "t") -> list[int]:
     return list(offsets["topics"].get(topic, {}).get("b", {}).values())
 
 
-def test_a_new_query_begins_where_the_options_say() -> None:
+def test_a_new_query_starts_where_the_options_say() -> None:
     for given, expected in (
         ({}, [10, 7]),
         ({"startingOffsets": "earliest"}, [2, 2]),
@@ -98,7 +98,7 @@ def test_a_new_query_begins_where_the_options_say() -> None:
         assert ends(stream.reader.initialOffset()) == expected
 
 
-def test_a_batch_takes_all_or_so_many_and_nothing_new_is_no_batch() -> None:
+def test_a_batch_takes_all_or_the_limit_and_without_messages_there_is_none() -> None:
     stream = Stream(startingOffsets="earliest", maxOffsetsPerTrigger="10")
     stream.has(30, 10)
     start = stream.reader.initialOffset()
@@ -110,7 +110,7 @@ def test_a_batch_takes_all_or_so_many_and_nothing_new_is_no_batch() -> None:
     assert ends(stream.reader.reportLatestOffset() or {}) == [30, 10]
 
 
-def test_few_messages_wait_until_there_are_enough_or_time_is_up() -> None:
+def test_few_messages_wait_until_there_are_enough_or_the_delay_is_over() -> None:
     stream = Stream(startingOffsets="earliest", minOffsetsPerTrigger="10", maxTriggerDelay="60s")
     assert stream.reader.getDefaultReadLimit() == ReadMinRows(10)
     stream.has(3)
@@ -128,7 +128,7 @@ def test_few_messages_wait_until_there_are_enough_or_time_is_up() -> None:
     assert ends(stream.latest(second)) == [18]
 
 
-def test_available_now_ends_where_it_was_when_it_began() -> None:
+def test_available_now_ends_at_the_ends_at_its_start() -> None:
     stream = Stream(startingOffsets="earliest", maxOffsetsPerTrigger="6")
     stream.has(10)
     stream.reader.prepareForTriggerAvailableNow()
@@ -187,7 +187,7 @@ def test_what_is_lost_ends_the_query_or_is_passed_over(change: Any, words: str) 
     assert all(offset >= 10 for offset in ends(end))
 
 
-def test_a_queue_that_comes_back_goes_on_where_it_was() -> None:
+def test_a_queue_that_is_back_continues_where_it_was() -> None:
     stream = Stream(failOnDataLoss="false", groupId="g")
     stream.has(10, 10)
     start = stream.reader.initialOffset()
@@ -206,7 +206,7 @@ def test_a_queue_that_comes_back_goes_on_where_it_was() -> None:
 
 
 @pytest.mark.parametrize("before", ["first", ""])
-def test_a_topic_that_was_created_again_is_told_apart_however_long_it_is(before: str) -> None:
+def test_a_topic_that_was_created_again_is_noticed_at_any_length(before: str) -> None:
     """Its queues end beyond the checkpoint's offsets: by these alone 10 messages would be missing in silence."""
     stream = Stream()
     stream.has(10, 10)

@@ -54,6 +54,6 @@ def ended(module: str, directory: Path) -> str:
         return daemon.stderr.read().decode()
 
 
-def test_a_worker_that_nobody_listens_to_ends_without_a_traceback() -> None:
+def test_a_worker_with_a_closed_socket_ends_without_a_traceback() -> None:
     with tempfile.TemporaryDirectory() as directory:  # the path of a socket may have 107 bytes
         assert ended(LOCAL_DEFAULTS["spark.python.daemon.module"], Path(directory)) == ""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from reput_protocol.codes import OWN_REQUEST_CODE_MIN, AckLevel, MessageSysFlag, RequestCode
 
 
-def test_our_own_codes_lie_where_rocketmq_has_none() -> None:
+def test_our_own_codes_are_none_of_rocketmqs() -> None:
     own = {code.name: int(code) for code in RequestCode if code >= OWN_REQUEST_CODE_MIN}
     assert own == {
         "PUT_MESSAGE": 700001,

@@ -117,7 +117,7 @@ def test_where_the_records_end(rest: bytes, status: ScanStatus, size: int, count
     assert rows.runs == [DispatchRun("orders", 0, 0, count, 0)][:count]
 
 
-def test_a_record_that_says_it_lies_elsewhere_ends_the_rows() -> None:
+def test_a_record_with_a_wrong_position_ends_the_rows() -> None:
     log = bytearray(log_of([orders(0, number) for number in range(80)]))
     size = len(log) // 80
     log[30 * size + 28 : 30 * size + 36] = (7).to_bytes(8, "big")

@@ -33,7 +33,7 @@ def test_numbers_are_stable_and_distinct() -> None:
 
 
 @pytest.mark.parametrize("error", list(ErrorCode))
-def test_a_refusal_comes_back_as_the_same_error(error: ErrorCode) -> None:
+def test_a_refusal_is_decoded_as_the_same_error(error: ErrorCode) -> None:
     remark = refusal_remark(error, "what is wrong; what to do")
     received = error_from_response(error.response_code, remark, {"k": 1})
     assert received.error is error

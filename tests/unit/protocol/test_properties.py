@@ -72,7 +72,7 @@ def test_a_value_or_a_longer_name_does_not_pass_for_the_property() -> None:
         ],
     ],
 )
-def test_only_canonical_text_without_reserved_names_passes_the_door(text: bytes, fault: str | None) -> None:
+def test_only_canonical_text_without_reserved_names_is_accepted(text: bytes, fault: str | None) -> None:
     found = properties_fault(text)
     if fault is None:
         assert found is None

@@ -314,7 +314,7 @@ def test_pages_are_touched_one_by_one_where_the_system_cannot_do_it(
     file.close()
 
 
-def test_pages_that_cannot_be_locked_are_said_once(
+def test_pages_that_cannot_be_locked_are_logged_once(
     tmp_path: Path, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(warming, "lock_pages", lambda _: OSError(errno.ENOMEM, os.strerror(errno.ENOMEM)))

@@ -64,7 +64,7 @@ def test_a_record_needs_eight_bytes_behind_it(tmp_path: Path, slack: int) -> Non
     assert not any(data[blank_at + 8 :])
 
 
-def test_a_block_lies_in_one_file(tmp_path: Path) -> None:
+def test_a_block_is_in_one_file(tmp_path: Path) -> None:
     store = opened(small_options(tmp_path))
     put(store, bytes(3000))
     result = put(store, *[bytes(300)] * 3)
@@ -172,7 +172,7 @@ def test_apache_batches_are_contiguous(tmp_path: Path) -> None:
     assert (result.physical_offset, result.queue_offset, result.count) == (4096, 1, 3)
 
 
-def test_message_at_gives_nothing_but_whole_records(tmp_path: Path) -> None:
+def test_message_at_returns_only_whole_records(tmp_path: Path) -> None:
     store = opened(small_options(tmp_path, flush_sync=False))
     first = put(store, b"a")
     second = put(store, b"b" * 200)

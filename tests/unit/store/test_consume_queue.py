@@ -48,7 +48,7 @@ def units(queue: ConsumeQueue) -> list[tuple[int, int, int]]:
     return found
 
 
-def test_units_lie_in_files_of_a_fixed_number(tmp_path: Path, cache: QueueFileCache) -> None:
+def test_a_file_has_a_fixed_number_of_units(tmp_path: Path, cache: QueueFileCache) -> None:
     queue = make(tmp_path, cache)
     put(queue, 0, 25)
     assert (queue.min_queue_offset, queue.max_queue_offset, queue.max_physical_offset) == (0, 25, 2500)
@@ -68,7 +68,7 @@ def test_what_is_there_already_is_skipped(tmp_path: Path, cache: QueueFileCache)
     assert queue.duplicates == 3
 
 
-def test_a_wrong_order_is_counted_and_goes_on_at_the_end(tmp_path: Path, cache: QueueFileCache) -> None:
+def test_a_wrong_order_is_counted_and_appended_at_the_end(tmp_path: Path, cache: QueueFileCache) -> None:
     queue = make(tmp_path, cache)
     put(queue, 0, 3)
     assert queue.put_message_position_info(900, 100, 7, 9)
@@ -135,7 +135,7 @@ def test_the_minimum_follows_the_log(tmp_path: Path, cache: QueueFileCache) -> N
     assert queue.min_queue_offset == queue.max_queue_offset == 25
 
 
-def test_recovery_finds_the_end_and_truncation_cuts(tmp_path: Path, cache: QueueFileCache) -> None:
+def test_recovery_finds_the_end_and_truncates_there(tmp_path: Path, cache: QueueFileCache) -> None:
     put(make(tmp_path, cache), 0, 25)
     queue = make(tmp_path, cache)
     queue.recover()

@@ -97,7 +97,7 @@ def test_a_file_ends_where_a_unit_and_four_bytes_do_not_fit(tmp_path: Path, cach
 
 @given(st.lists(st.lists(st.booleans(), max_size=50), max_size=6), st.integers(40, 200))
 @settings(deadline=None)
-def test_any_run_of_puts_lies_as_rocketmq_would_lay_it(
+def test_any_run_of_puts_is_stored_as_rocketmq_stores_it(
     tmp_path_factory: pytest.TempPathFactory, runs: list[list[bool]], file_size: int
 ) -> None:
     """Against a model that appends unit by unit (RocketMQ: ConsumeQueueExt.put)."""
@@ -229,7 +229,7 @@ def test_units_hold_addresses_and_filters_see_through_them(tmp_path: Path, entri
 
 @pytest.mark.parametrize("orderly", [True, False], ids=["stopped", "killed"])
 @pytest.mark.parametrize("missing", ["consumequeue", "consumequeue_ext", "both"])
-def test_what_is_built_anew_is_the_same_byte_for_byte(tmp_path: Path, missing: str, orderly: bool) -> None:
+def test_rebuilt_files_are_the_same_byte_for_byte(tmp_path: Path, missing: str, orderly: bool) -> None:
     live = filled(tmp_path / "live")
     options = live.options
     if orderly:
@@ -448,7 +448,7 @@ def test_a_full_disk_takes_entries_back(tmp_path: Path, monkeypatch: pytest.Monk
     check_ext_entries(store)
 
 
-def test_bit_maps_are_written_where_somebody_makes_them(tmp_path: Path) -> None:
+def test_given_bit_maps_are_written(tmp_path: Path) -> None:
     def bit_maps(batch: object, rows: object) -> list[bytes | None] | None:
         offsets = rows.physical_offsets  # type: ignore[attr-defined]
         return [BIT_MAP if offset % 2 else None for offset in offsets] if rows.queue_id else None  # type: ignore[attr-defined]

@@ -51,7 +51,7 @@ def test_many_queues_are_all_synced_with_their_names_and_more_than_one_at_a_time
     table.close()
 
 
-def test_queues_with_few_pages_are_left_out_and_said_to_be(tmp_path: Path) -> None:
+def test_queues_with_few_pages_are_left_out_and_reported(tmp_path: Path) -> None:
     table = filled(tmp_path)
     assert not table.flush(least_pages=2)
     assert table.bytes_to_flush == QUEUES * 20
@@ -59,7 +59,7 @@ def test_queues_with_few_pages_are_left_out_and_said_to_be(tmp_path: Path) -> No
     table.close()
 
 
-def test_a_sync_that_fails_among_many_is_told_and_stays_so(
+def test_a_sync_that_fails_among_many_is_reported_and_final(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     table = filled(tmp_path)

@@ -110,7 +110,7 @@ def test_what_changed_since_it_was_reserved_is_not_taken_over(tmp_path: Path) ->
         slow.acquire()
 
 
-def test_a_log_directory_that_a_refused_start_removes_again_is_made_anew(
+def test_a_log_directory_removed_by_a_refused_start_is_created_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A lock on a directory that nobody finds any more would keep nobody out."""
@@ -206,7 +206,7 @@ def test_what_cannot_be_a_log_directory_is_named(tmp_path: Path, what: str) -> N
 
 
 @pytest.mark.parametrize("code", [errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL, errno.EBADF])
-def test_a_file_system_without_locks_is_said(
+def test_a_file_system_without_locks_is_logged(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int
 ) -> None:
     events: list[tuple[str, dict[str, object]]] = []

@@ -94,7 +94,7 @@ def fill(store: Any, files: int) -> None:
         ("fsync", errno.EIO, "check the disk of .*/disk1/log"),
     ],
 )
-def test_a_directory_that_fails_is_passed_over_said_once_and_tried_again(
+def test_a_directory_that_fails_is_skipped_logged_once_and_tried_again(
     options: StoreOptions, disks: Disks, events: list[Any], call: str, code: int, remedy: str
 ) -> None:
     store = opened(options)
@@ -261,7 +261,7 @@ def test_a_twin_that_holds_something_is_refused(left_behind: Any, options: Store
     assert "a file of that name too" in odd.reason
 
 
-def test_a_file_that_somebody_else_made_is_left_alone(tmp_path: Path, events: list[Any]) -> None:
+def test_a_file_of_another_program_is_left_alone(tmp_path: Path, events: list[Any]) -> None:
     maker = FileMaker(FILE, lambda event, facts: events.append((event, dict(facts))))
     (tmp_path / file_name(0)).write_bytes(b"theirs")
     for _ in range(2):

@@ -67,7 +67,7 @@ def test_what_matches_is_found_and_what_does_not_is_passed_over(store: MessageSt
     assert outline(get(store, 24, "missing = 1")) == (GetStatus.NO_MATCHED_MESSAGE, 25, 0, 25)
 
 
-def test_an_offset_where_nothing_is_has_the_status_of_any_get(store: MessageStore) -> None:
+def test_an_offset_without_a_message_has_the_status_of_any_get(store: MessageStore) -> None:
     for offset in (25, 26, 1000):
         expected = store.get_message("T", 0, offset, 32, 1 << 20)
         assert get(store, offset, "n = 1") == expected
@@ -229,7 +229,7 @@ def test_files_are_held_until_they_are_let_go_of(store: MessageStore) -> None:
     assert file.destroy(1000)
 
 
-def test_what_was_found_is_counted_when_it_is_said(store: MessageStore) -> None:
+def test_found_messages_are_counted_when_reported(store: MessageStore) -> None:
     result = get(store, 0, "n = 5")
     assert store.stats.get_messages == 0
     store.count_get(result)

@@ -184,7 +184,7 @@ def test_what_memory_does_not_hold_any_more_is_cold(tmp_path: Path, monkeypatch:
     assert store.is_resident(get(store, 0, max_messages=20).extents)
 
 
-def test_many_scattered_records_are_read_beside_the_loop_without_asking_for_each(
+def test_many_scattered_records_are_read_in_a_thread_without_a_check_of_each(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Asking takes a system call for each place, which for thousands is longer than the loop may stand still."""

@@ -84,7 +84,7 @@ class KeyByKey:
 
 
 @given(data=st.data(), some=keys, slots=st.integers(1, 9))
-def test_keys_inserted_together_lie_as_keys_inserted_one_by_one(
+def test_keys_inserted_together_are_stored_as_keys_inserted_one_by_one(
     data: st.DataObject, some: list[Key], slots: int, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     directory = tmp_path_factory.mktemp("index")
@@ -184,7 +184,7 @@ def test_thousands_of_keys_over_many_files_are_all_found_and_again_after_a_stop(
     store.close()
 
 
-def test_a_directory_whose_index_was_lost_or_changed_gets_it_anew(tmp_path: Path) -> None:
+def test_a_lost_or_changed_index_is_rebuilt(tmp_path: Path) -> None:
     options = small_options(tmp_path, commit_log_file_size=65_536)
     store = opened(options)
     for n in range(100):
@@ -244,9 +244,7 @@ def test_a_kill_while_a_file_is_made_is_no_fault(tmp_path: Path, size: int) -> N
     store.close()
 
 
-def test_a_long_index_is_completed_beside_everything_else(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_long_index_is_completed_in_the_background(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     events: list[str] = []
     options = small_options(tmp_path, on_event=lambda event, _: events.append(event))
     store = opened(options)
@@ -274,9 +272,7 @@ def test_a_long_index_is_completed_beside_everything_else(
     store.close()
 
 
-def test_a_stop_in_the_middle_of_completing_goes_on_there(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_completing_continues_after_a_stop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     options = small_options(tmp_path)
     store = opened(options)
     for n in range(30):
@@ -438,7 +434,7 @@ jumps = st.lists(
     st.lists(st.tuples(st.integers(0, 69), st.integers(-1500, 1500)), min_size=2, max_size=6),
     st.data(),
 )
-def test_a_query_misses_nothing_whatever_the_clock_did(
+def test_a_query_misses_nothing_after_any_change_of_the_clock(
     tmp_path_factory: pytest.TempPathFactory,
     puts: list[tuple[str, int]],
     bounds: list[tuple[int, int]],

@@ -95,7 +95,7 @@ def test_no_key_is_missed_whatever_the_names_are(
     assert again.close()
 
 
-def test_a_file_that_is_made_anew_is_not_taken_for_the_one_that_was_synced(tmp_path: Path) -> None:
+def test_a_recreated_file_is_not_taken_for_the_synced_one(tmp_path: Path) -> None:
     store = filled(tmp_path / "store")
     store.write_checkpoint()
     options = killed(store, tmp_path / "image")
@@ -121,7 +121,7 @@ class Killed(BaseException):
 
 @pytest.mark.parametrize("order", [(1, 0, 2), (0, 2, 1), (2, 1, 0)])
 @pytest.mark.parametrize("removed", [0, 1, 2, 3])
-def test_a_removal_that_was_cut_leaves_no_gap(
+def test_an_interrupted_removal_leaves_no_gap(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, order: Sequence[int], removed: int
 ) -> None:
     store = filled(tmp_path / "store")

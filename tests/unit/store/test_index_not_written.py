@@ -99,7 +99,7 @@ def test_a_stop_while_it_cannot_be_written_is_orderly_and_the_next_start_makes_i
 
 
 @pytest.mark.parametrize("code", [errno.EIO, errno.EPERM])
-def test_a_start_goes_on_though_the_last_index_file_cannot_be_set_aside(
+def test_a_start_continues_if_no_space_can_be_reserved_for_the_last_index_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int
 ) -> None:
     options = small_options(tmp_path / "store")
@@ -118,7 +118,7 @@ def test_a_start_goes_on_though_the_last_index_file_cannot_be_set_aside(
     assert again.close()
 
 
-def test_a_start_after_a_crash_goes_on_though_the_index_cannot_be_made(
+def test_a_start_after_a_crash_continues_if_the_index_cannot_be_created(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(index_backlog, "KEYS_AT_ONCE", 0)

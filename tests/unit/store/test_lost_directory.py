@@ -98,7 +98,7 @@ def test_a_store_at_rest_notices_when_it_looks(
     store.close()
 
 
-def test_nothing_is_made_again_at_a_path_that_is_gone(tmp_path: Path, store: MessageStore) -> None:
+def test_nothing_is_created_at_a_lost_path(tmp_path: Path, store: MessageStore) -> None:
     moved(tmp_path)
     for _ in range(40):
         put(store, bytes(300))
@@ -148,9 +148,7 @@ def test_what_was_acknowledged_is_in_the_directory_that_was_moved(
     assert store.close()
 
 
-def test_a_directory_that_comes_back_is_used_again_only_after_a_restart(
-    tmp_path: Path, store: MessageStore
-) -> None:
+def test_a_directory_that_returns_is_used_only_after_a_restart(tmp_path: Path, store: MessageStore) -> None:
     """What was at the path meanwhile, and who has read or written there, is unknown."""
     moved(tmp_path)
     with pytest.raises(DirectoryLost):

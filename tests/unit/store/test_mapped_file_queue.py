@@ -114,7 +114,7 @@ def test_reset_offset_really_resets(stream: MappedFileQueue) -> None:
     assert stream.max_wrote_position == SIZE + 60
 
 
-def test_reset_offset_refuses_what_lies_too_far_back_or_ahead(stream: MappedFileQueue) -> None:
+def test_reset_offset_refuses_offsets_too_far_back_or_ahead(stream: MappedFileQueue) -> None:
     fill(stream, 4 * SIZE)
     for offset in (SIZE, 4 * SIZE + 1):
         assert stream.reset_offset(offset) is False

@@ -279,7 +279,7 @@ def test_a_log_that_ends_on_such_a_disk_is_refused(tmp_path: Path, read_only_dis
     assert store.close()
 
 
-def test_a_directory_that_is_not_said_to_be_read_only_must_be_writable(
+def test_a_directory_not_configured_as_read_only_must_be_writable(
     tmp_path: Path, read_only_disk: set[str]
 ) -> None:
     some, _ = mounted_read_only(tmp_path, 5, 1)
@@ -326,7 +326,7 @@ def test_a_log_that_the_options_leave_out_is_refused(tmp_path: Path) -> None:
     assert store.close()
 
 
-def test_a_directory_that_is_not_there_is_said(tmp_path: Path) -> None:
+def test_a_missing_directory_is_logged(tmp_path: Path) -> None:
     events: list[tuple[str, str]] = []
     some = options(tmp_path, on_event=lambda event, facts: events.append((event, str(facts["path"]))))
     store = opened(some)
@@ -405,7 +405,7 @@ def test_a_directory_that_cannot_be_made_refuses_the_start(
 # Retention
 
 
-def test_the_oldest_file_goes_wherever_it_lies(tmp_path: Path) -> None:
+def test_the_oldest_file_is_deleted_in_any_directory(tmp_path: Path) -> None:
     machine = FakeMachine()
     some = options(tmp_path)
     store = opened(some, FakeClock(machine.now_ms))
@@ -456,9 +456,7 @@ def test_a_roomy_read_only_disk_does_not_count(tmp_path: Path) -> None:
     assert "disk0" not in looked
 
 
-def test_what_lies_on_a_disk_that_is_read_only_in_fact_stays(
-    tmp_path: Path, read_only_disk: set[str]
-) -> None:
+def test_files_on_a_read_only_disk_stay(tmp_path: Path, read_only_disk: set[str]) -> None:
     some, _ = mounted_read_only(tmp_path, 5, 0)
     read_only_disk.add("disk0")
     machine = FakeMachine(hour=4)

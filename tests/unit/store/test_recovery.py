@@ -502,7 +502,7 @@ def test_a_sound_later_file_means_damage_without_our_mark(tmp_path: Path) -> Non
         opened(options)
 
 
-def test_old_bytes_behind_a_cut_do_not_come_back(tmp_path: Path) -> None:
+def test_old_bytes_after_a_truncation_do_not_return(tmp_path: Path) -> None:
     """A torn record is cut; the next record ends exactly where an old sound one begins; it must stay dead."""
     live = filled(tmp_path / "live", 4)
     lost = [put(live, b"%03d" % number + bytes(400)) for number in range(4, 7)]
@@ -610,7 +610,7 @@ def test_another_file_size_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("left", ["no name", "no length"])
-def test_queue_files_behind_one_that_a_power_cut_took_are_made_anew(tmp_path: Path, left: str) -> None:
+def test_queue_files_after_one_lost_by_a_power_cut_are_rebuilt(tmp_path: Path, left: str) -> None:
     """Names and lengths of queue files are synced together, later: those of one may be lost and of the next not."""
     live = filled(tmp_path / "live")
     options = killed(live, tmp_path / "image")
@@ -622,7 +622,7 @@ def test_queue_files_behind_one_that_a_power_cut_took_are_made_anew(tmp_path: Pa
     assert ("consume_queue_files_dropped" in events) is (left == "no length")
 
 
-def test_a_kill_while_files_behind_the_cut_are_removed(
+def test_a_kill_while_files_after_the_truncation_are_removed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """They go from the newest on: whenever that stops, the files that are left follow each other."""
@@ -678,7 +678,7 @@ def test_a_hole_in_a_queue_refuses_the_start_without_any_entries(tmp_path: Path)
         opened(options)
 
 
-def test_a_queue_that_got_nothing_of_late_is_missed_after_a_kill(tmp_path: Path) -> None:
+def test_a_lost_queue_without_recent_messages_is_missed_after_a_kill(tmp_path: Path) -> None:
     """Nothing that a recovery reads names it; the checkpoint's count of entries does."""
     live = opened(small_options(tmp_path / "live"))
     put(live, b"seldom", topic="rare")

@@ -95,7 +95,7 @@ def test_many_records_of_many_queues_in_one_step(tmp_path: Path) -> None:
     assert sorted(call[:3] for call in arrivals.calls) == [("T", 0, 50), ("T", 1, 50), ("T", 2, 65)]
 
 
-def test_a_step_takes_about_what_it_is_told(tmp_path: Path) -> None:
+def test_a_step_takes_about_the_given_number(tmp_path: Path) -> None:
     store = opened(small_options(tmp_path))
     for _ in range(6):
         put(store, bytes(400))
@@ -170,7 +170,7 @@ def test_a_dispatcher_without_room_gets_the_same_batch_again(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("code", [errno.EMFILE, errno.ENFILE])
-def test_without_descriptors_dispatch_waits_and_puts_go_on(tmp_path: Path, code: int) -> None:
+def test_without_descriptors_dispatch_waits_and_puts_continue(tmp_path: Path, code: int) -> None:
     events: list[str] = []
     clock = FakeClock()
     batches = Batches(failing=OSError(code, os.strerror(code)))

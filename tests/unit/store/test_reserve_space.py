@@ -81,7 +81,7 @@ class FullDisk:
 
 
 @pytest.mark.parametrize("is_killed", [False, True])
-def test_a_start_sets_the_last_file_aside_and_changes_nothing_else_in_it(
+def test_a_start_reserves_the_last_files_space_and_changes_nothing_else_in_it(
     tmp_path: Path, is_killed: bool
 ) -> None:
     options = stored(tmp_path, is_killed=is_killed)
@@ -100,7 +100,7 @@ def test_a_start_sets_the_last_file_aside_and_changes_nothing_else_in_it(
     assert store.close()
 
 
-def test_a_log_that_was_cut_by_hand_is_set_aside(tmp_path: Path) -> None:
+def test_the_space_of_a_log_truncated_by_hand_is_reserved(tmp_path: Path) -> None:
     """What sets a length, as a repair does, leaves a hole behind the cut."""
     options = stored(tmp_path)
     (path, _) = last_files(options)
@@ -210,7 +210,7 @@ def test_a_put_that_is_larger_than_the_rest_of_the_file_goes_to_the_next(
     assert store.close()
 
 
-def test_any_other_reason_is_told_and_tried_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_any_other_reason_is_logged_and_tried_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     clock = FakeClock()
     options = stored(tmp_path)
     disk = FullDisk(monkeypatch, "commitlog", errno.EIO)

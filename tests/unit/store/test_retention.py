@@ -76,7 +76,7 @@ def clock_of(machine: FakeMachine) -> FakeClock:
 # -- when -----------------------------------------------------------------------------------------------------
 
 
-def test_nothing_goes_outside_the_hours_while_there_is_space(
+def test_nothing_is_deleted_outside_the_hours_while_there_is_space(
     store: MessageStore, machine: FakeMachine
 ) -> None:
     cleaning = Cleaning(store, machine)
@@ -320,7 +320,7 @@ class Starts:
         self.offsets.append(batch.start_offset)
 
 
-def test_who_follows_the_log_from_an_expired_offset_goes_on_with_the_first_record_there_is(
+def test_following_the_log_from_an_expired_offset_continues_with_the_first_record(
     store: MessageStore, machine: FakeMachine
 ) -> None:
     expired_and_held(store, machine)[1].release()
@@ -451,7 +451,7 @@ def test_records_that_no_queue_knows_yet_are_kept_even_on_a_full_disk(
     assert store.max_offset_in_queue("T", 1) == 16
 
 
-def test_a_file_that_somebody_removed_by_hand_is_let_go_of(store: MessageStore, machine: FakeMachine) -> None:
+def test_a_file_removed_by_hand_is_released(store: MessageStore, machine: FakeMachine) -> None:
     (store.options.commit_log_dir / store_files(store)[0]).unlink()
     cleaning = Cleaning(store, machine)
     machine.hour = 4
@@ -497,7 +497,7 @@ def test_each_removal_is_on_the_disk_before_the_next(
     assert steps == ["unlink commitlog", "sync commitlog"] * 5 + ["unlink 0", "sync 0"] * 2
 
 
-def test_a_removal_that_the_disk_does_not_confirm_is_said(
+def test_a_removal_that_the_disk_does_not_confirm_is_logged(
     store: MessageStore, machine: FakeMachine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     cleaning = Cleaning(store, machine)
@@ -560,7 +560,7 @@ def test_a_queue_all_of_whose_messages_are_gone_keeps_its_place(
         assert bodies(live) == [b"next"]
 
 
-def test_a_topic_deleted_while_its_queues_are_cleaned_is_in_nobodys_way(
+def test_a_topic_deleted_while_its_queues_are_cleaned_does_no_harm(
     store: MessageStore, machine: FakeMachine
 ) -> None:
     fill(store, 1, topic="U")
@@ -690,7 +690,7 @@ def test_an_orderly_start_after_deletions_checks_the_last_file_only(
 
 
 @pytest.mark.parametrize("lost", ["consumequeue", "checkpoint", "consumequeue/T", "deletedTopics"])
-def test_queues_are_made_anew_from_a_log_that_does_not_begin_at_0(
+def test_queues_are_rebuilt_from_a_log_that_does_not_begin_at_0(
     store: MessageStore, machine: FakeMachine, tmp_path: Path, lost: str
 ) -> None:
     fill(store, 2, topic="U")
@@ -711,7 +711,7 @@ def test_queues_are_made_anew_from_a_log_that_does_not_begin_at_0(
 
 
 @pytest.mark.parametrize("stopped_by", ["us", "RocketMQ"])
-def test_a_start_killed_while_it_makes_queues_anew_is_begun_again(
+def test_a_start_killed_while_it_rebuilds_queues_is_repeated(
     store: MessageStore,
     machine: FakeMachine,
     tmp_path: Path,
@@ -749,7 +749,7 @@ def test_a_start_killed_while_it_makes_queues_anew_is_begun_again(
     store.open()
 
 
-def test_deleting_beside_reading_and_putting(tmp_path: Path, machine: FakeMachine) -> None:
+def test_deleting_during_reads_and_puts(tmp_path: Path, machine: FakeMachine) -> None:
     """Readers in the owner's thread and in others get whole messages or the word that they are gone, nothing else."""
     store = opened(small_options(tmp_path), clock_of(machine))
     cleaning = Cleaning(

@@ -47,7 +47,7 @@ def failing_pwrite(monkeypatch: pytest.MonkeyPatch, error: int) -> None:
     monkeypatch.setattr(os, "pwrite", pwrite)
 
 
-def test_nobody_sees_what_is_not_committed(store: MessageStore) -> None:
+def test_uncommitted_messages_are_invisible(store: MessageStore) -> None:
     result = put(store, b"1", b"2")
     assert result.status is PutStatus.PUT_OK
     assert store.commit_behind_bytes == store.flush_behind_bytes == result.end_offset
@@ -75,7 +75,7 @@ def test_a_flush_commits_first(store: MessageStore) -> None:
 
 
 @pytest.mark.parametrize("committed", [False, True])
-def test_a_kill_takes_what_is_not_committed_and_nothing_else(
+def test_a_kill_loses_what_is_not_committed_and_nothing_else(
     tmp_path: Path, store: MessageStore, committed: bool
 ) -> None:
     put(store, b"before")
@@ -147,7 +147,7 @@ def test_closing_commits_everything(tmp_path: Path) -> None:
     assert again.close()
 
 
-def test_a_log_that_was_left_in_the_middle_of_a_file_goes_on_there(tmp_path: Path) -> None:
+def test_a_log_continues_in_the_middle_of_a_file(tmp_path: Path) -> None:
     for number in range(3):
         store = opened(pooled(tmp_path))
         put(store, b"%d" % number)
@@ -169,7 +169,7 @@ def test_buffers_go_round(store: MessageStore) -> None:
         assert store.buffers_available == 3, "the file before has not given its own back"
 
 
-def test_without_a_free_buffer_puts_go_into_the_file_and_are_seen_in_turn(tmp_path: Path) -> None:
+def test_without_a_free_buffer_puts_go_into_the_file_and_are_seen_in_order(tmp_path: Path) -> None:
     store = opened(pooled(tmp_path, flush_sync=False, transient_store_pool_size=2))
     for number in range(4):
         put(store, b"%d" % number + bytes(3000))
@@ -279,7 +279,7 @@ def test_a_deleted_topic_takes_its_uncommitted_messages_with_it(tmp_path: Path, 
     assert again.close()
 
 
-def test_memory_that_cannot_be_locked_is_said_once_and_no_failure(
+def test_memory_that_cannot_be_locked_is_logged_once_and_no_failure(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     refusal = OSError(errno.ENOMEM, os.strerror(errno.ENOMEM))
@@ -296,7 +296,7 @@ def test_memory_that_cannot_be_locked_is_said_once_and_no_failure(
     assert store.close()
 
 
-def test_a_pool_that_is_closed_frees_what_comes_back() -> None:
+def test_a_closed_pool_frees_returned_buffers() -> None:
     pool = TransientStorePool(4096, 2)
     pool.open()
     first, second = pool.borrow(), pool.borrow()

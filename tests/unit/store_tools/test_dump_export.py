@@ -57,7 +57,7 @@ def test_the_log_of_a_genuine_store_record_by_record(tmp_path: Path) -> None:
     assert [row["offset"] for row in part] == [209, 363]
 
 
-def test_damage_is_shown_where_it_lies(store: Path) -> None:
+def test_damage_is_shown_at_its_position(store: Path) -> None:
     places = records_of(store)
     flip_bit(places[3].path, places[3].body)
     flip_bit(places[5].path, places[5].position + 6)

@@ -29,7 +29,7 @@ def test_all_of_it_is_examined(tmp_path: Path, directories: list[Path]) -> None:
     assert found.report.figures["records"] == found.report.figures["units"] == 60
 
 
-def test_damage_is_named_in_the_directory_where_it_lies(tmp_path: Path, directories: list[Path]) -> None:
+def test_damage_is_named_with_its_directory(tmp_path: Path, directories: list[Path]) -> None:
     path = min(directories[1].iterdir())
     flip_bit(path, 100)
     found = examine(tmp_path / "store", commit_log_dirs=directories)

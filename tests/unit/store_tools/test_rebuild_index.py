@@ -168,7 +168,7 @@ def test_sizes_come_from_the_files_or_from_the_caller(tmp_path: Path) -> None:
     assert not list(tmp_path.glob("rebuild-*"))
 
 
-def test_a_directory_that_lies_elsewhere_is_not_replaced(tmp_path: Path) -> None:
+def test_a_directory_elsewhere_is_not_replaced(tmp_path: Path) -> None:
     fill(tmp_path)
     (tmp_path / "index").rename(tmp_path / "elsewhere")
     (tmp_path / "index").symlink_to("elsewhere")

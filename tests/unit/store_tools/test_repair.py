@@ -167,7 +167,7 @@ def test_a_missing_file_ends_the_log(store: Path) -> None:
     assert examine(store).report.is_clean
 
 
-def test_a_file_that_was_cut_short(store: Path) -> None:
+def test_a_truncated_file(store: Path) -> None:
     path = sorted((store / "commitlog").iterdir())[1]
     path.write_bytes(path.read_bytes()[:1000])
     assert refused(store)
@@ -202,7 +202,7 @@ def test_files_of_strangers_and_garbled_tables_are_moved_away(store: Path) -> No
     assert not named(examine(store))
 
 
-def test_wrong_units_are_made_anew(good: Path, store: Path) -> None:
+def test_wrong_units_are_rebuilt(good: Path, store: Path) -> None:
     flip_bit(store / "consumequeue/T/0/00000000000000000000", 45)
     shutil.rmtree(store / "consumequeue/T/1")
     plan, _ = repaired(store)
@@ -217,7 +217,7 @@ def index_files(root: Path) -> list[bytes]:
     return [path.read_bytes() for path in sorted((root / "index").iterdir())]
 
 
-def test_a_wrong_index_is_made_anew(good: Path, store: Path) -> None:
+def test_a_wrong_index_is_rebuilt(good: Path, store: Path) -> None:
     path = sorted((store / "index").iterdir())[1]
     flip_bit(path, 150)
     wrong = index_files(store)
@@ -354,7 +354,7 @@ def test_nothing_is_moved_over_something_else(tmp_path: Path) -> None:
     assert (source.read_text(), target.read_text()) == ("new", "old")
 
 
-def test_only_what_lies_on_another_disk_is_copied(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_files_on_another_disk_are_copied(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     source = tmp_path / "a"
     (source / "below").mkdir(parents=True)
     (source / "below" / "file").write_text("x")

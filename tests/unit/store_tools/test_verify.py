@@ -266,7 +266,7 @@ def test_a_genuine_rocketmq_layout(tmp_path: Path) -> None:
     assert found.report.figures["records"] == 7
 
 
-def test_a_topic_that_was_deleted_and_made_anew(tmp_path: Path) -> None:
+def test_a_topic_that_was_deleted_and_created_again(tmp_path: Path) -> None:
     options = small_options(tmp_path)
     store = opened(options)
     put(store, b"old", b"older")

@@ -31,13 +31,13 @@ def test_an_id_belongs_to_the_connection_on_which_it_came_last() -> None:
     assert table.find("a") is reconnected
 
 
-def test_a_language_that_nobody_knows_is_called_other() -> None:
+def test_an_unknown_language_is_called_other() -> None:
     channel = channel_of("a")
     channel.language = 99
     assert channel.language_name == "OTHER"
 
 
-def test_producers_are_picked_in_turn_and_gone_ones_never() -> None:
+def test_producers_are_picked_in_rotation_and_gone_ones_never() -> None:
     table = ClientTable()
     producers = ProducerGroups()
     connections = [FakeClient() for _ in range(3)]

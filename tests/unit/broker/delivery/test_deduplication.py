@@ -198,7 +198,7 @@ def test_a_message_without_an_id_is_refused() -> None:
 
 
 @pytest.mark.parametrize("cut", [1, 40, 87, 88, 100, 120])
-def test_a_block_that_is_cut_gives_fewer(cut: int) -> None:
+def test_a_truncated_block_gives_fewer(cut: int) -> None:
     block = encode_put_block([Message("T", b"x", unique_id="a")] * 2, "T", 0, T0)
     assert len(unique_ids_of(block[:-cut], "T", 2)[0]) < 2
 

@@ -61,7 +61,7 @@ def bench(tmp_path: Path) -> Bench:
     return Bench(tmp_path)
 
 
-def test_a_heartbeat_joins_groups_and_is_told_only_when_it_changes_something(bench: Bench) -> None:
+def test_a_heartbeat_joins_groups_and_notifies_only_of_changes(bench: Bench) -> None:
     client = FakeClient()
     both = (consumer_data("g", "T"), consumer_data("h", "T"))
     bench.heard(client, "a", *both, producers=("p",))

@@ -45,7 +45,7 @@ async def running(path: Path) -> AsyncIterator[Bench]:
 
 
 @pytest.mark.trio
-async def test_the_first_change_is_told_at_once_and_a_storm_once_more(
+async def test_the_first_change_is_notified_at_once_and_many_more_together(
     tmp_path: Path, autojump_clock: MockClock
 ) -> None:
     async with running(tmp_path) as bench:
@@ -72,7 +72,7 @@ async def test_groups_do_not_wait_for_each_other(tmp_path: Path, autojump_clock:
 
 
 @pytest.mark.trio
-async def test_who_is_not_told(tmp_path: Path, autojump_clock: MockClock) -> None:
+async def test_clients_that_are_not_notified(tmp_path: Path, autojump_clock: MockClock) -> None:
     async with running(tmp_path) as bench:
         broadcasting = bench.join("a", "b", model=MessageModel.BROADCASTING)
         config = bench.settings.find_or_create("quiet")
@@ -85,7 +85,7 @@ async def test_who_is_not_told(tmp_path: Path, autojump_clock: MockClock) -> Non
 
 
 @pytest.mark.trio
-async def test_a_member_that_takes_nothing_is_told_later_and_delays_nobody(
+async def test_a_member_that_reads_nothing_is_notified_later_and_delays_no_other(
     tmp_path: Path, autojump_clock: MockClock
 ) -> None:
     async with running(tmp_path) as bench:
@@ -101,7 +101,7 @@ async def test_a_member_that_takes_nothing_is_told_later_and_delays_nobody(
 
 
 @pytest.mark.trio
-async def test_a_member_that_left_before_it_could_be_told_is_forgotten(
+async def test_a_member_that_left_before_its_notification_is_forgotten(
     tmp_path: Path, autojump_clock: MockClock
 ) -> None:
     async with running(tmp_path) as bench:

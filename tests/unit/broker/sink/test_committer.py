@@ -94,7 +94,7 @@ def failing(*_: object, **__: object) -> None:
     raise OSError(errno.EIO, "the disk does not answer")
 
 
-async def test_a_full_disk_is_told_before_anything_is_decided(tmp_path: Path) -> None:
+async def test_a_full_disk_is_reported_before_anything_is_decided(tmp_path: Path) -> None:
     async with serving(tmp_path) as (broker, writer):
         part = await staged(writer, 0)
         broker.store.refuse_for_disk("the disk is too full")
@@ -181,7 +181,7 @@ async def test_an_abort_while_a_batch_is_being_decided_drops_nothing(
         assert not committer.decision.covers("q", 0)
 
 
-async def test_a_disk_that_fails_after_the_decision_is_told_as_such_and_ends_nothing(
+async def test_a_disk_that_fails_after_the_decision_is_reported_and_ends_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(committing, "_RETRY_INTERVAL_S", 0.01)
@@ -250,7 +250,7 @@ async def test_a_start_ends_at_a_damaged_staging_and_keeps_it(tmp_path: Path) ->
         assert await bodies(broker) == list(range(MESSAGES))
 
 
-async def test_a_log_that_ends_before_the_place_that_was_noted_gets_nothing_twice(
+async def test_a_log_that_ends_before_the_recorded_position_gets_nothing_twice(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await decided(tmp_path, pieces=0)

@@ -55,7 +55,7 @@ def test_pieces_are_whole_records_in_order_and_as_large_as_allowed(
         assert len(piece.data) + first > piece_bytes
 
 
-def test_pieces_are_large_only_while_nobody_else_has_put_for_a_while() -> None:
+def test_pieces_are_large_only_while_no_other_client_puts() -> None:
     now, stats = [100.0], StoreStats()
     pace = Pace(stats, lambda: now[0], 1 << 30)
     assert (pace.piece_bytes, pace.sync_bytes) == (SHARED_BYTES, SHARED_SYNC_BYTES), (

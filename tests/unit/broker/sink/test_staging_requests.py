@@ -88,7 +88,7 @@ async def test_what_is_staged_is_synced_while_more_comes(
 
 
 @pytest.mark.trio
-async def test_a_queue_that_is_closed_between_two_requests_takes_nothing_more(tmp_path: Path) -> None:
+async def test_a_queue_that_is_closed_between_two_requests_accepts_nothing_more(tmp_path: Path) -> None:
     async with (
         serving(tmp_path) as broker,
         BatchWriter(broker.address, timeout_s=30) as writer,

@@ -47,7 +47,7 @@ def test_a_staging_is_read_as_it_was_written(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("cut", [1, 5, len(BLOCK) - 1, len(BLOCK)])
-def test_a_block_that_a_kill_has_cut_is_dropped_and_the_sender_goes_on(tmp_path: Path, cut: int) -> None:
+def test_a_block_truncated_by_a_kill_is_dropped_and_the_sender_continues(tmp_path: Path, cut: int) -> None:
     file = staged(tmp_path, BLOCK, BLOCK, ended=False)
     with file.path.open("r+b") as raw:
         raw.truncate(file.path.stat().st_size - cut)
@@ -78,7 +78,7 @@ def test_a_flipped_bit_is_named(tmp_path: Path) -> None:
         file.verify()
 
 
-def test_a_sync_ahead_that_fails_is_told_at_the_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failed_sync_ahead_is_reported_at_the_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = staged(tmp_path, BLOCK, ended=False)
 
     def failing(_: int) -> None:
@@ -117,7 +117,7 @@ def test_blocks_are_read_together_as_far_as_they_fit(tmp_path: Path, monkeypatch
         assert file.verify() == blocks
 
 
-def test_the_table_knows_what_lies_there_and_what_idles(tmp_path: Path) -> None:
+def test_the_table_has_what_is_staged_and_what_is_idle(tmp_path: Path) -> None:
     now = [100.0]
     table = StagingTable(tmp_path / "staging", lambda: now[0])
     table.load(now[0])
