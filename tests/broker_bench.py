@@ -220,7 +220,7 @@ class BrokerBench:
         return self._skew_ms()
 
     def client(self, header_type: int = HeaderType.JSON) -> BenchClient:
-        """A client on a connection of its own."""
+        """A client on its own connection."""
         return BenchClient(self, header_type, f"client-{next(self._clients)}")
 
     def gone(self, client: BenchClient) -> None:
@@ -274,7 +274,7 @@ class BrokerBench:
         assert response.code == 0, response.remark
 
     def killed(self, image: Path) -> Path:
-        """The directory as `kill -9` leaves it at this moment; the broker itself goes on."""
+        """The directory as `kill -9` leaves it at this moment; the broker itself continues."""
         shutil.copytree(self.broker.config.data_dir, image)
         return image
 

@@ -1,4 +1,4 @@
-"""A real broker in a process of its own, for tests that kill it.
+"""A real broker in its own process, for tests that kill it.
 
 `BrokerProcess` starts `reput serve` (or a stand-in module with the same arguments) on a given data directory, waits
 until its health page says ready, and can kill it at any moment. Its log goes to a file that `log_tail` quotes when
@@ -121,7 +121,7 @@ class BrokerProcess:
         return None if page["state"] == "running" else str(page)
 
     def kill(self) -> None:
-        """End the process with SIGKILL, whatever it is doing."""
+        """End the process with SIGKILL, in any state."""
         if self._process is not None:
             self._process.kill()
             self._process.wait()

@@ -1,4 +1,4 @@
-"""Connections of a broker to peers that are played by the test, with handlers of its own."""
+"""Connections of a broker to peers that are played by the test, with its own handlers."""
 
 from __future__ import annotations
 
@@ -116,7 +116,7 @@ class Peer:
 
 
 class Bench:
-    """A connection to a peer, with handlers of the test's own; `beside` another, it shares its limits and memory."""
+    """A connection to a peer, with the test's handlers; with `beside` it shares another one's limits and memory."""
 
     def __init__(self, peer: Peer, nursery: trio.Nursery, beside: Bench | None = None, **limits: Any) -> None:
         self.peer = peer

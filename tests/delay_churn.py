@@ -1,6 +1,6 @@
 """Delayed delivery under everything that may happen to it, and what must hold all the same.
 
-A run sends messages for later, cancels some, lists what waits, sets the clock, kills the broker, stops it, takes its
+A run sends delayed messages, cancels some, lists what waits, sets the clock, kills the broker, stops it, takes its
 derived files away. A ledger keeps what was promised. What must hold at the end: every message came once and not too
 early, but for those of which a cancellation said that they would not.
 """
@@ -28,7 +28,7 @@ _TIMER_FILES = ("timerwheel", "timerlog", "config/timercheck")
 
 @dataclass(slots=True)
 class Later:
-    """One message that was sent for later."""
+    """One delayed message."""
 
     due_ms: int
     """By the wall clock as it was then."""
@@ -40,7 +40,7 @@ class Later:
     """When the broker had taken it, in the run's own count (see `Churn.now`)."""
     cancel_began_by: int | None = None
     cancelled_by: int | None = None
-    """When somebody was told that it never comes."""
+    """When its cancellation was acknowledged."""
 
 
 @dataclass(slots=True)
@@ -80,12 +80,12 @@ class Churn:
         self._jumps = jumps
         self._loses_files = loses_files
         self.clock: list[tuple[int, int]] = []
-        """What the wall clock said when; see `now`."""
+        """The wall clock over time; see `now`."""
         self._number = 0
         self._clock_was_set = False
 
     async def run(self, turns: int) -> Ledger:
-        """Do so many starts, with an end of one kind or the other after each but the last; that goes on."""
+        """Do so many starts, each but the last ended in one way or another."""
         for turn in range(turns):
             async with self.bench.running():
                 for _ in range(self.rng.randrange(1, 12)):

@@ -1,7 +1,7 @@
 """Delayed delivery over a real store, in the time of trio's fake clock; kills and power cuts included.
 
-Everything is put, flushed and dispatched at once; services run beside the test until its `async with` ends. Times are
-those of the injected clock: what is due at a millisecond is delivered in it.
+Everything is put, flushed and dispatched at once; services run concurrently with the test until its `async with` ends.
+Times are those of the injected clock: a message is delivered in the millisecond of its time.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class DelayBench:
         offset_ms: how far the wall clock is ahead of trio's, from T0 on.
         wheel_slots: seconds in one turn of the wheel.
         file_reserved_time: how long files of the log are kept; messages further ahead than half of
-            that are parked anew.
+            that are delayed again.
         delay: options of that section.
     """
 
@@ -132,7 +132,7 @@ class DelayBench:
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
-        """Run the services beside the body."""
+        """Run the services while the body runs."""
         async with running(*self.parts.tasks()):
             yield
 
@@ -157,7 +157,7 @@ class DelayBench:
         return self.park(body, queue_id, DELAY=str(level), **properties)
 
     def timed(self, body: bytes, delay_ms: int, queue_id: int = 0, **properties: str) -> int:
-        """Send a message with a time of its own."""
+        """Send a message with an exact time."""
         return self.park(body, queue_id, TIMER_DELAY_MS=str(delay_ms), **properties)
 
     def delivered(self, topic: str = TOPIC) -> dict[bytes, list[int]]:
@@ -186,7 +186,7 @@ class DelayBench:
         await self.processor._waiting.until_walked()
         while (some := await self.processor._waiting.next(cursor, count)) is not None:
             for parked in some:
-                if not parked.rolled or parked.record.body not in bodies:  # it may be parked anew meanwhile
+                if not parked.rolled or parked.record.body not in bodies:  # it may have been delayed again
                     bodies.append(parked.record.body)
             cursor = WalkCursor.parse(str(cursor))
         return bodies
@@ -215,7 +215,7 @@ class DelayBench:
         abandon(self.store)
 
     def restart(self) -> DelayBench:
-        """Stop in order and go on."""
+        """Stop orderly and continue."""
         self.stop()
         return self.go_on()
 

@@ -1,4 +1,4 @@
-"""One way to drive every face of the client, so that one scenario is written once.
+"""Drives each API of the client (trio, asyncio, blocking) in one way, so that a scenario is written once.
 
 A scenario is a coroutine function that takes a `Face`. Under trio and asyncio its awaits are real. Under the blocking
 face each await calls the blocking method and is over at once, and tasks are threads.
@@ -22,7 +22,7 @@ FACES = ("trio", "asyncio", "blocking")
 
 
 class Face:
-    """The classes of one face, and how to run things under it."""
+    """The classes of one API, and how to run code with it."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -79,7 +79,7 @@ class Face:
             raise failures[0]
 
     async def sleep(self, seconds: float) -> None:
-        """Let the other parties go on for a while."""
+        """Let the others run for a while."""
         if self.is_blocking:
             threading.Event().wait(seconds)
         else:

@@ -98,7 +98,7 @@ class FakeBroker:
         self.stop()
 
     def behave(self, code: int, behaviour: Behaviour | Answer | None) -> None:
-        """Answer requests of `code` as told; None restores the ordinary way."""
+        """Answer requests of `code` in the given way; None restores the ordinary way."""
         if behaviour is None:
             self._behaviours.pop(code, None)
         elif isinstance(behaviour, Answer):
@@ -143,7 +143,7 @@ class FakeBroker:
         assert readable, "no client sent anything"
 
     def drop_connections(self) -> None:
-        """Hang up on everybody."""
+        """Close all connections."""
         with self._lock:
             for connection in self._connections:
                 with suppress(OSError):

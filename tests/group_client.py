@@ -1,6 +1,6 @@
 """A member of a consumer group as plain as can be: heartbeats, pulls and commits by hand over one socket.
 
-It speaks any header type, keeps what the broker asks of it apart from the answers, and answers only if told to.
+It speaks any header type, keeps the broker's requests apart from answers, and answers only on demand.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from reput_protocol.wire.header import RESPONSE_FLAG, Header, HeaderType, Value
 
 
 class GroupClient(RawClient):
-    """One client; `asked` is what the broker has asked of it and nobody has looked at yet."""
+    """One client; `asked` is the broker's requests that were not read yet."""
 
     def __init__(
         self, address: str, client_id: str, group: str = "g", header_type: int = HeaderType.MSGPACK
@@ -62,7 +62,7 @@ class GroupClient(RawClient):
             self.asked.append((header, body))
 
     def ask(self, command: CommandHeader, body: bytes = b"", code: int | None = None) -> tuple[Header, bytes]:
-        """Send a typed request and return its answer, whatever it says."""
+        """Send a typed request and return any answer."""
         return self.request(code or command.REQUEST_CODE, command.to_ext(self.header_type), body)  # type: ignore[attr-defined]
 
     def next_asked(self, code: int, timeout_s: float = TIMEOUT_S) -> tuple[Header, bytes]:

@@ -1,8 +1,8 @@
-"""A member of a group in a process of its own, for tests that kill it: it writes down what it handles.
+"""A member of a group in its own process, for tests that kill it; it records what it handles.
 
 `python group_member.py ADDRESS GROUP TOPIC REPORT [--face trio|asyncio|blocking] [--orderly] [--hold SECONDS] ...`
-consumes until SIGTERM, and ends once what is in hand is handled. Each line of REPORT is one event, written at once so
-that SIGKILL takes none back:
+consumes until SIGTERM, and ends once the current messages are handled. Each line of REPORT is one event, written at
+once so that SIGKILL takes none back:
 
     start TIME                                 it is a member
     assigned TIME QUEUE,QUEUE,...              the queues of TOPIC that are its own now
@@ -94,7 +94,7 @@ class MemberProcess:
         return self.wait(deadline_s)
 
     def kill(self) -> None:
-        """End it, in whatever state it is."""
+        """End it, in any state."""
         self.process.kill()
         self.process.wait()
         self._log.close()

@@ -29,7 +29,7 @@ Reply = Callable[[Mapping[str, Value], bytes], bytes]
 
 
 class Clock:
-    """Seconds that pass when a test says so."""
+    """Seconds that pass on demand."""
 
     def __init__(self) -> None:
         self.now = 1000.0

@@ -30,7 +30,7 @@ _NUMBERS = itertools.count()
 class GroupScene:
     """Sends from its beginning on; `member` starts members, `finish` ends and checks everything.
 
-    A context manager: whatever happens, its end leaves no process and no thread behind.
+    A context manager: its end leaves no process and no thread behind.
     """
 
     def __init__(self, address: str, directory: Path, *options: str) -> None:

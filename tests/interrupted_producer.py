@@ -131,7 +131,7 @@ class Round:
         self.problems: list[str] = []
 
     def _work(self, name: str) -> None:
-        """Post and flush; keep each answer as soon as `post` returns it, whatever comes then."""
+        """Post and flush; keep each answer as soon as `post` returns it."""
 
         def post(number: int) -> tuple[bytes, Any]:
             body = b"%s %d" % (name.encode(), number)

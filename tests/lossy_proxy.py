@@ -14,8 +14,8 @@ class LossyProxy:
 
     Args:
         target: port of the broker on this machine.
-        loses: called with each piece of the broker's answers before it goes on; True ends the connection instead. By
-            then the broker has done what it was asked to.
+        loses: called with each piece of the broker's answers before it is forwarded; True ends the connection instead.
+            By then the broker has done what it was asked to.
     """
 
     def __init__(self, target: int, loses: Callable[[bytes], bool]) -> None:

@@ -1,4 +1,4 @@
-"""Small file systems of their own for tests: full, or read-only, in earnest. Only root may mount them."""
+"""Small real file systems for tests: full, or read-only. Only root may mount them."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Mount:
         self.path = path
 
     def make_read_only(self, read_only: bool = True) -> None:
-        """Mount it anew, for reading only or not."""
+        """Remount it, read-only or not."""
         how = "ro" if read_only else "rw"
         subprocess.run(["mount", "-o", f"remount,{how}", str(self.path)], check=True)
 
@@ -33,13 +33,13 @@ def try_to_mount(path: Path, size: int) -> bool:
 
 
 def unmount(path: Path) -> None:
-    """Take it away, whoever still has a file of it open."""
+    """Unmount it, even if a process has a file of it open."""
     subprocess.run(["umount", "--lazy", str(path)], check=True)
 
 
 @contextmanager
 def mounted(path: Path, size: int = 16 << 20) -> Iterator[Mount]:
-    """Mount a tmpfs on a directory that is made for it; where that is not allowed, the test is skipped and says so."""
+    """Mount a tmpfs on a directory that is made for it; where that is not allowed, the test is skipped."""
     path.mkdir()
     if not try_to_mount(path, size):
         pytest.skip("no right to mount a file system")
@@ -51,7 +51,7 @@ def mounted(path: Path, size: int = 16 << 20) -> Iterator[Mount]:
 
 @contextmanager
 def closed(directory: Path) -> Iterator[None]:
-    """Let nobody, root included, make a file in a directory; where that is not possible, the test is skipped."""
+    """Prevent all users, root included, from creating files in a directory, or skip the test."""
     if os.geteuid() != 0:
         close, reopen = ["chmod", "a-w"], ["chmod", "u+w"]
     else:

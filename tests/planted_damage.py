@@ -1,6 +1,6 @@
 """Plant damage in a store directory, and know what an audit has to say: this file, this byte, and nothing else.
 
-The places are found here, with code of its own: by following the sizes in the log, and by the layout of units, index
+The places are found here independently: by following the sizes in the log, and by the layout of units, index
 entries and tables.
 """
 
@@ -70,7 +70,7 @@ class Planter:
         self._spoiled: set[Path] = set()
 
     def plant(self, *kinds: str) -> list[Planted]:
-        """Plant some of `KINDS`, in turn; what there is no place for (any more) is left out."""
+        """Plant some of `KINDS`, one after the other; those without a place (any more) are left out."""
         return [planted for kind in kinds if (planted := KINDS[kind](self)) is not None]
 
     # -- the log ---------------------------------------------------------------------------------------------------
@@ -132,7 +132,7 @@ class Planter:
         return _one(what, "log", record.path, record.position)
 
     def torn_tail(self) -> Planted | None:
-        """The first bytes of a record behind the end of the log."""
+        """The first bytes of a record after the end of the log."""
         path, position = self._end
         if path.stat().st_size - position < 64:
             return None

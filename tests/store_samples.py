@@ -27,7 +27,7 @@ QUEUES = 2
 
 
 class Place(NamedTuple):
-    """Where one record lies."""
+    """The position of one record."""
 
     path: Path
     position: int

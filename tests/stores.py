@@ -1,4 +1,4 @@
-"""Stores for tests: small files, a clock that moves when told, directories as a crash leaves them."""
+"""Stores for tests: small files, a clock that moves on demand, directories as a crash leaves them."""
 
 from __future__ import annotations
 
@@ -130,7 +130,7 @@ def check_ext_entries(store: MessageStore) -> None:
 
 
 def killed(store: MessageStore, image: Path) -> StoreOptions:
-    """The directory as `kill -9` leaves it at this moment, copied; the store itself goes on."""
+    """The directory as `kill -9` leaves it at this moment, copied; the store itself continues."""
     source = store.options.data_dir
     shutil.copytree(source, image)
     return replace(store.options, data_dir=image)
@@ -163,7 +163,7 @@ class SyncRecorder:
         return sync
 
     def carry_over(self, source: Path, image: Path) -> None:
-        """Take what is durable of a directory as durable of its copy, too: the machine went on."""
+        """Take what is durable of a directory as durable of its copy, too: the machine continued."""
         for path in image.rglob("*"):
             original = source / path.relative_to(image)
             if path.is_file() and (inode := original.stat().st_ino) in self.durable:
@@ -182,7 +182,7 @@ class SyncRecorder:
 def power_cut(store: MessageStore, image: Path, recorder: SyncRecorder, rng: random.Random) -> StoreOptions:
     """The directory as a power cut leaves it: what was synced, and of every later page its bytes or what was before.
 
-    The store itself goes on.
+    The store itself continues.
     """
     options = killed(store, image)
     for path in sorted(image.rglob("*")):

@@ -1,4 +1,4 @@
-"""A streaming query as a program of its own: the same on every kind of cluster.
+"""A streaming query as a separate program: the same on every kind of cluster.
 
 Usage: `python streaming_query.py --master URL --broker ADDRESS --to TOPIC --checkpoint DIR [--count] [--conf
 KEY=VALUE]`. It streams the topic `orders` into another one, in several micro-batches, counts tags in a streaming

@@ -13,7 +13,7 @@ import trio.testing
 
 @asynccontextmanager
 async def running(*services: Callable[[], Awaitable[None]]) -> AsyncIterator[None]:
-    """Run services beside the body; its end cancels them."""
+    """Run services while the body runs; its end cancels them."""
     async with trio.open_nursery() as nursery:
         for service in services:
             nursery.start_soon(service)

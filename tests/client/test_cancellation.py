@@ -173,7 +173,7 @@ def test_cancelled_at_every_await(backend: str, case: str, opened: bool, broker:
             over = not scope.cancelled_caught
             with anyio.fail_after(30):
                 if case != "run":
-                    await operation(client)  # the same client goes on working
+                    await operation(client)  # the same client still works
                 await client.aclose()
             if over:
                 return

@@ -20,7 +20,7 @@ from reput_protocol.errors import BrokerError, InvalidMessage, NotFound, TopicNo
 
 @pytest.fixture(scope="module")
 def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """A real broker in a thread of its own."""
+    """A real broker in its own thread."""
     ready = threading.Event()
     found: list[str] = []
     stop: list[trio.lowlevel.TrioToken] = []

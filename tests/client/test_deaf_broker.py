@@ -1,4 +1,4 @@
-"""A broker that takes a connection and never reads from it holds up nobody who waits for another one."""
+"""A broker that takes a connection and never reads from it does not delay callers of another broker."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def test_sends_to_others_go_on(face: Face, broker: FakeBroker) -> None:
                     sent.append(receipt.queue_offset)
 
             await face.together(to_the_deaf, to_the_other)
-            # What was begun to be written there is there still, and nobody else is writing now.
+            # The partly written data is still there, and no other task writes now.
             await to_the_other()
             assert sent == list(range(40))
 

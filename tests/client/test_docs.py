@@ -53,7 +53,7 @@ def broker(new_reput_broker: Callable[..., BackgroundBroker]) -> BackgroundBroke
 
 
 class Ended(BaseException):
-    """Ends a snippet that would go on for ever."""
+    """Ends a snippet that would never end."""
 
 
 def ending() -> None:

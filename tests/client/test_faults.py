@@ -1,4 +1,4 @@
-"""The client against a broker that is slow, silent, rude or gone, under every face."""
+"""The client against a broker that is slow, silent, misbehaving or gone, with every API."""
 
 from __future__ import annotations
 
@@ -356,7 +356,7 @@ def test_members_of_a_lingering_group_get_errors_of_their_own(face: Face, broker
 
 
 def test_a_producer_closes_while_a_refused_block_is_sent_again(face: Face, broker: FakeBroker) -> None:
-    """One by one, so that only what is at fault fails; here none of them is answered."""
+    """One by one, so that only the faulty one fails; here none is answered."""
     refused = Answer(ResponseCode.MESSAGE_ILLEGAL, remark="MALFORMED: record 1 is bad")
 
     def put(header: Header, _body: memoryview) -> Answer:

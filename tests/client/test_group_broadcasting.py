@@ -1,4 +1,4 @@
-"""Broadcasting: every member gets everything and keeps its own offsets in a file; under every face."""
+"""Broadcasting: every member gets everything and keeps its own offsets in a file; with every API."""
 
 from __future__ import annotations
 

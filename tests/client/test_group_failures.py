@@ -1,4 +1,4 @@
-"""Handlers that raise, hang or never say that they are done, under every face, against a scripted broker."""
+"""Handlers that raise, hang or never finish, with every API, against a scripted broker."""
 
 from __future__ import annotations
 

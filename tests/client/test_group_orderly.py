@@ -1,4 +1,4 @@
-"""Consuming in order: locks, one message of a queue at a time, suspension; under every face."""
+"""Consuming in order: locks, one message of a queue at a time, suspension; with every API."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Members of a group against a scripted broker, under every face: joining, sharing, leaving, commits.
+"""Members of a group against a scripted broker, with every API: joining, sharing, leaving, commits.
 
 The fake broker keeps groups as a real one does (`fake_groups.py`); strangers are members that only it knows.
 """
@@ -158,7 +158,7 @@ def test_a_queue_is_given_up_and_committed_while_the_application_is_busy(
                 await face.until(lambda q=queue_id, e=expected: broker.committed["g", "t", q] == e)
             await face.sleep(2 * LEAVE_AFTER_S)
             before = len(broker.commits)
-            assert await consumer.receive(0.2) is None  # the message in hand is handled, too late
+            assert await consumer.receive(0.2) is None  # the current message is handled, too late
             await consumer.commit()
             late = {queue_id for _, topic, queue_id, _ in broker.commits[before:] if topic == "t"}
             assert late <= {1, 3}, "what is handled after its queue has gone counts no more"
@@ -223,7 +223,7 @@ def test_a_member_that_was_cut_off_and_overtaken_goes_on_where_the_group_is(
             broker.drop_connections()
             await face.until(
                 lambda: broker.accepted > accepted
-            )  # what is at hand is handed out until it is noticed
+            )  # prefetched messages are delivered until it is noticed
             bodies = set()
             while (message := await consumer.receive(1.0)) is not None:
                 bodies.add(message.body)

@@ -1,4 +1,4 @@
-"""`post`: messages that are handed over one at a time and acknowledged later, through every face."""
+"""`post`: single messages that are acknowledged later, with every API."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def broker() -> Iterator[FakeBroker]:
 
 
 async def outcome(face: Face, posted: Any) -> SendReceipt:
-    """Wait for a posted message as one does in this face."""
+    """Wait for a posted message with this API."""
     receipt: SendReceipt = posted.result() if face.is_blocking else await posted
     return receipt
 
@@ -76,7 +76,7 @@ def test_what_is_stored_is_what_send_stores(face: Face, reput_broker: Background
             for number in range(5):
                 await producer.send(message(topic, number), queue_id=1)
         receipts = [each.result() for each in posted]
-        # In the order in which they were posted, whatever their flags.
+        # In the order in which they were posted, with any flags.
         assert [receipt.queue_offset for receipt in receipts] == list(range(1200))
         found = await stored(face, address, topic, 0)
         assert len(found) == 1200
@@ -100,7 +100,7 @@ def test_messages_share_a_block_that_leaves_when_its_time_is_over(face: Face, br
             if not face.is_blocking:
                 with pytest.raises(RuntimeError, match="await it"):
                     posted[7].result()
-            receipt = await outcome(face, posted[7])  # nobody has flushed
+            receipt = await outcome(face, posted[7])  # without a flush
             assert isinstance(receipt, SendReceipt)
             assert broker.count(PUT) == 1
             assert [each.result().queue_offset for each in posted] == list(range(40))
@@ -136,7 +136,7 @@ def test_without_tasks_what_is_due_leaves_with_the_next_post(broker: FakeBroker)
         async with face.Producer(broker.address, linger_s=0.02) as producer:
             first = await producer.post(Message("t", b"1"))
             await face.sleep(0.1)
-            assert broker.count(PUT) == 0  # as the documentation says: nobody is there to send it
+            assert broker.count(PUT) == 0  # as documented: no task sends it
             await producer.post(Message("t", b"2"))
             await face.until(lambda: broker.count(PUT) == 1)
             await face.sleep(0.05)
@@ -255,7 +255,7 @@ def test_delayed_messages_keep_their_place(face: Face, broker: FakeBroker) -> No
 
 
 def test_a_delayed_message_is_copied_when_it_is_posted(face: Face, broker: FakeBroker) -> None:
-    """It was read when its frame was made, which may be much later."""
+    """It used to be read when its frame was made, which may be much later."""
     bodies: list[bytes] = []
 
     def put(header: Any, body: memoryview) -> Answer:
@@ -330,7 +330,7 @@ def test_callbacks_learn_receipts_and_errors_and_what_they_raise_harms_nobody(
             await producer.flush()
             broker.behave(PUT, BUSY)
             await producer.post(Message("t", b"bad"), on_done=on_done)
-            await producer.flush()  # who has a callback has been told
+            await producer.flush()  # the callback has reported it
         assert [isinstance(each, SendReceipt) for each in told] == [True, True, True, False]
         assert told[3].retryable
 
@@ -394,7 +394,7 @@ def test_flush_waits_for_callbacks_that_another_thread_calls(broker: FakeBroker)
 
 
 def test_room_is_made_as_soon_as_only_open_blocks_are_left(face: Face, broker: FakeBroker) -> None:
-    """They were looked at once, when another was on its way."""
+    """They were checked only once, while another was in flight."""
     going_on = threading.Event()
 
     def put(header: Any, body: memoryview) -> Answer:

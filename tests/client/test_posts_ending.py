@@ -233,7 +233,7 @@ def test_who_gives_up_waiting_takes_nothing_from_a_callback(loop: Face, broker: 
             with anyio.move_on_after(0.05):
                 await posted
             going_on.set()
-            await producer.flush()  # and raises nothing: the callback has told
+            await producer.flush()  # and raises nothing: the callback has reported it
             assert told == [posted]
 
     loop.run(scenario)
@@ -426,7 +426,7 @@ else:
 def test_posts_of_a_program_that_ends_without_close_are_sent_or_logged(
     broker: FakeBroker, kind: str, stored: int, log: str
 ) -> None:
-    """They vanished, and nothing said so."""
+    """They vanished without a report."""
     command = [sys.executable, "-c", _FORGETFUL, kind, broker.address]
     ended = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
     assert sum(map(len, broker.log.values())) == stored

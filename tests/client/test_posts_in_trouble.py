@@ -235,7 +235,7 @@ def test_a_broker_that_takes_no_connection_holds_up_none_of_the_others(
     async def scenario() -> None:
         with contextlib.ExitStack() as sockets:
             deaf = sockets.enter_context(socket.create_server(("127.0.0.1", 0), backlog=0))
-            for _ in range(2):  # fill its backlog, so that whoever else comes hears nothing
+            for _ in range(2):  # fill its backlog, so that further clients get no answer
                 filler = sockets.enter_context(socket.socket())
                 filler.setblocking(False)
                 filler.connect_ex(deaf.getsockname())
@@ -250,7 +250,7 @@ def test_a_broker_that_takes_no_connection_holds_up_none_of_the_others(
             options = {"timeout_s": 1.0, "connect_timeout_s": 0.4, "new_backoff": Counting}
             async with face.Producer(broker.address, linger_s=0.001, **options) as producer:
                 posted = [await producer.post(Message("t", b"x"), key=f"{number}") for number in range(16)]
-                if not face.is_blocking:  # there each attempt holds up the caller, as is documented
+                if not face.is_blocking:  # there each attempt delays the caller, as documented
                     await face.until(lambda: any(each.done for each in posted))
                     assert not ended
                 with pytest.raises(PostsFailed) as caught:
@@ -262,7 +262,7 @@ def test_a_broker_that_takes_no_connection_holds_up_none_of_the_others(
 
 
 def test_what_never_leaves_whole_fails_in_time(face: Face, broker: FakeBroker) -> None:
-    """The other broker hangs up on everybody in the middle of the frame, which begins anew each time."""
+    """The other broker closes every connection in the middle of the frame, which is sent again each time."""
 
     def hang_up(listener: socket.socket) -> None:
         with contextlib.suppress(OSError):

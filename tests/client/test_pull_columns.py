@@ -1,4 +1,4 @@
-"""Messages as columns: the same as message by message, whatever they look like."""
+"""Messages as columns: the same as message by message, for messages of any form."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Requests, their replies, and replying, under every face, against a broker that does as it is told."""
+"""Requests, their replies, and replying, with every API, against a scripted broker."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def face(request: pytest.FixtureRequest) -> Face:
 
 
 class Broker(FakeBroker):
-    """Replies to requests by itself, if told how many times."""
+    """Replies to requests by itself, a given number of times."""
 
     def __init__(self) -> None:
         super().__init__()

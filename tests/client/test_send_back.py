@@ -1,4 +1,4 @@
-"""Giving messages back: what the broker is asked, and what is sent where it does not do it, under every face."""
+"""Giving messages back: the request to the broker, and what is sent if it refuses, with every API."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def message(reconsume_times: int = 0, sys_flag: int = 0, **properties: str) -> R
 
 
 class Member:
-    """Drives a session of either face."""
+    """Drives a session of each API."""
 
     def __init__(self, face: Face, broker: FakeBroker, timeout_s: float = 5.0) -> None:
         self._face = face

@@ -150,7 +150,7 @@ def test_a_body_in_the_middle_that_cannot_be_sent(face: Face, reput_broker: Back
 
 
 def test_a_block_that_the_broker_refuses(face: Face, reput_broker: BackgroundBroker) -> None:
-    """It is refused whole; the blocks that were in flight already are stored."""
+    """It is refused as a whole; the blocks that were in flight already are stored."""
 
     async def scenario() -> None:
         async with face.Producer(reput_broker.address, ack="page_cache", batch_bytes=8 << 20) as producer:

@@ -1,4 +1,4 @@
-"""What the broker asks of a client, and requests that nobody answers, under every face."""
+"""Requests of the broker to a client, and unanswered requests, with every API."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def broker() -> Iterator[FakeBroker]:
 
 
 class Client:
-    """A session as each face drives it."""
+    """A session as each API drives it."""
 
     def __init__(self, face: Face, broker: FakeBroker) -> None:
         self._face = face
@@ -208,7 +208,7 @@ def test_a_oneway_request_that_does_not_leave_in_time_is_taken_back(face: Face, 
 
 
 def test_a_write_that_fails_ends_the_wait_at_once(face: Face, broker: FakeBroker) -> None:
-    """Else the request would be found lost at its deadline, too late to repeat it."""
+    """Otherwise the loss would be noticed at the request's deadline, too late to repeat it."""
 
     async def scenario() -> None:
         async with Client(face, broker) as client:

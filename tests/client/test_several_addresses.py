@@ -139,7 +139,7 @@ def test_a_broker_that_comes_back_at_the_second_address_is_found_there(
 
 
 def test_an_address_that_falls_silent_is_left(face: Face, broker: FakeBroker) -> None:
-    """Its connection stays open, and nothing comes over it any more."""
+    """Its connection stays open, and no more data arrives."""
     with FakeBroker(queues=1) as second:
         introduce(second)
 
@@ -169,9 +169,9 @@ def test_an_address_that_falls_silent_is_left(face: Face, broker: FakeBroker) ->
 
 
 def test_a_slow_answer_is_waited_for(face: Face, broker: FakeBroker) -> None:
-    """A broker that says that it is there is not left because one request takes its time."""
+    """A client does not leave a broker that answers because one request takes long."""
 
-    # The fake answers a pull while other requests go on, so that is what takes long here.
+    # The fake answers a pull while other requests continue, so that is what takes long here.
     def slow_pull(header: object, body: object) -> Answer:
         time.sleep(0.5)
         bounds = {"minOffset": 0, "maxOffset": 0, "nextBeginOffset": 0, "suggestWhichBrokerId": 0}

@@ -1,4 +1,4 @@
-"""Messages sent in transactions, and answers to the broker's questions about them, under every face."""
+"""Messages sent in transactions, and answers to the broker's checks, with every API."""
 
 from __future__ import annotations
 
@@ -280,7 +280,7 @@ def test_heartbeats_go_on(face: Face, broker: Broker) -> None:
 
 
 def test_an_end_that_was_decided_otherwise_is_told(face: Face, broker: Broker) -> None:
-    """The broker asked while the local transaction ran, and `check` did not see it yet: consumers never get it."""
+    """The broker checked while the local transaction ran, and `check` did not see it yet: consumers never get it."""
 
     async def scenario() -> None:
         refused = Answer(ResponseCode.SYSTEM_ERROR, remark="TRANSACTION_ENDED: it has been rolled back")

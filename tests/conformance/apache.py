@@ -1,4 +1,4 @@
-"""Apache RocketMQ in a process of its own, driven line by line; see apache/src/main/java/reput/conformance/Main.java.
+"""Apache RocketMQ in its own process, driven line by line; see apache/src/main/java/reput/conformance/Main.java.
 
 The Java program is built with Maven on first use, into build/conformance/, and again when its sources change. Maven
 fetches RocketMQ and what it needs from Maven Central, some 90 MB, once.
@@ -110,7 +110,7 @@ def _build(dependencies: Path) -> None:
     maven = ["mvn", "-q", "-B", "-Dstyle.color=never", "-f", str(SOURCES / "pom.xml")]
     goals = ["compile", "dependency:build-classpath", f"-Dmdep.outputFile={dependencies}"]
     goals.append(f"-Dconformance.build={BUILD}")
-    # Without a look at the network first: with everything at hand that is all there is to do.
+    # Offline first, which suffices if everything is in the local repository.
     for options in (["-o"], []):
         result = _run([*maven, *options, *goals])
         if result.returncode == 0:
@@ -155,7 +155,7 @@ class Apache:
         record_crc: end every record with a checksum of the whole, and take none without (store library only).
         store_ip: what the store library writes into records as its address.
         group: the consumer group of the broker's client.
-        log_dirs: where the log lies, if not in one directory below `data_dir`.
+        log_dirs: where the log is, if not in one directory below `data_dir`.
         read_only_log_dirs: where no new file of it is made.
         timer_wheel: whether there is a timer.
     """
@@ -218,7 +218,7 @@ class Apache:
         """Have one request carried out; return its lines.
 
         Raises:
-            ApacheError: with what RocketMQ said.
+            ApacheError: with RocketMQ's text.
         """
         self.send(verb, **fields)
         return self._answer()
@@ -245,7 +245,7 @@ class Apache:
         return list(self.lines())
 
     def put(self, messages: Iterable[Sent], *, batch: bool = False) -> list[Line]:
-        """Store messages, one by one or as one batch; return what RocketMQ said of each put."""
+        """Store messages, one by one or as one batch; return RocketMQ's result of each put."""
         return self.ask("put", messages=[as_request(sent) for sent in messages], batch=batch)
 
     def queues(self) -> dict[tuple[str, int], tuple[int, int]]:

@@ -19,7 +19,7 @@ TIMES_TRIED = 40
 
 
 class Queue(NamedTuple):
-    """Offsets of a queue, and its records as they lie in the log."""
+    """Offsets of a queue, and its records as they are in the log."""
 
     min_offset: int
     max_offset: int
@@ -86,7 +86,7 @@ def times_of(queue: Queue) -> list[int]:
 
 
 def by_key(apache: Apache, view: View, *, indexed_from: int = 0) -> None:
-    """RocketMQ finds every message by its keys: those that lie in the log from `indexed_from` on, at least.
+    """RocketMQ finds every message by its keys: those in the log from `indexed_from` on, at least.
 
     It compares hashes only, so it may find others whose key has the same hash.
     """

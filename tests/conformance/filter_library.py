@@ -1,4 +1,4 @@
-"""RocketMQ's filter library in a process of its own; see apache/src/main/java/reput/conformance/Filters.java."""
+"""RocketMQ's filter library in its own process; see apache/src/main/java/reput/conformance/Filters.java."""
 
 from __future__ import annotations
 

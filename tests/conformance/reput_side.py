@@ -126,7 +126,7 @@ def _record(sent: Sent) -> Record:
 
 
 def read_records(store: MessageStore, topic: str, queue_id: int) -> list[bytes]:
-    """Every record of a queue, as it lies in the log."""
+    """Every record of a queue, as it is in the log."""
     records: list[bytes] = []
     offset = store.min_offset_in_queue(topic, queue_id)
     end = store.max_offset_in_queue(topic, queue_id)

@@ -1,4 +1,4 @@
-"""One directory, served by a whole broker of either kind in turn, each asked by its own client.
+"""One directory, served by a whole broker of each kind alternately, each read by its own client.
 
 Both listen on the same port, so that the offset message ids that one wrote lead to the other.
 """
@@ -197,7 +197,7 @@ def share(view: View, part: float) -> dict[QueueKey, int]:
 
 
 def apache_finds_by_key(apache: Apache, view: View, indexed_from: int) -> None:
-    """The official client finds what lies in the log from `indexed_from` on by its keys."""
+    """The official client finds what is in the log from `indexed_from` on by its keys."""
     by_key: dict[tuple[str, str], list[Described]] = {}
     for (topic, _), described in view.items():
         for message in described:
@@ -318,7 +318,7 @@ def config_files(data_dir: Path) -> dict[str, bytes]:
 
 
 def tables_are_kept(before: dict[str, bytes], after: dict[str, bytes]) -> None:
-    """Topics keep all that is said of them; tables that Reput has no use for are left alone."""
+    """Topics keep their settings; tables that Reput does not use are left alone."""
     topics = read_json(before["topics.json"])["topicConfigTable"]
     assert topics.items() <= read_json(after["topics.json"])["topicConfigTable"].items()
     assert (

@@ -124,7 +124,7 @@ def judge(came: Came, due: dict[bytes, int], *, early_ms: int = 0) -> None:
 
 
 def test_apache_delivers_what_reput_has_not(tmp_path: Path) -> None:
-    """And heeds what was cancelled of messages with a time of their own."""
+    """And respects cancelled messages with an exact time."""
     data_dir, port = tmp_path / "store", free_broker_port()
     with reput_on(data_dir, port) as reput:
         messages = [Message(TOPIC, b"level %d" % n, delay_level=1 + n % 3) for n in range(60)]
@@ -175,7 +175,7 @@ def test_reput_delivers_what_apache_has_not(tmp_path: Path, stop: str) -> None:
 
 
 def test_they_pass_waiting_messages_to_and_fro(tmp_path: Path) -> None:
-    """Both park and deliver in turn, each stopped in order in the middle of it."""
+    """Both store and deliver delayed messages alternately, each stopped orderly in between."""
     data_dir, port = tmp_path / "store", free_broker_port()
     due: dict[bytes, int] = {}
     for turn in range(2):

@@ -91,7 +91,7 @@ def test_both_rebuild_the_same_files(tmp_path: Path, writer: str) -> None:
 
 @pytest.mark.parametrize("writer", ["reput", "apache"])
 def test_each_goes_on_with_what_the_tool_rebuilt(tmp_path: Path, writer: str) -> None:
-    """A directory that either has closed in order, with queues and index made anew: nobody makes them once more."""
+    """A directory that either has closed in order, with rebuilt queues and index: no broker rebuilds them again."""
     root = tmp_path / "store"
     lists = [*workload.messages(12, MESSAGES)]
     if writer == "reput":

@@ -23,7 +23,7 @@ FILE = SMALL.commit_log_file_size
 
 
 class Turns:
-    """One directory with a log elsewhere, opened by both in turn, and what has been put into it."""
+    """One directory with a log elsewhere, opened by both alternately, and what was put into it."""
 
     def __init__(self, root: Path, directories: int, *, pool: bool) -> None:
         self.options: StoreOptions = replace(

@@ -20,7 +20,7 @@ pytestmark = pytest.mark.process
 
 
 class JavaClient:
-    """The official client: it replies to everything in `java`, and asks in `ours` what it is told to."""
+    """The official client: it replies to everything in `java`, and sends given requests to `ours`."""
 
     def __init__(self, address: str, home: Path) -> None:
         home.mkdir()

@@ -73,7 +73,7 @@ def test_every_message_of_rocketmqs_directory_is_read(tmp_path: Path, stop: str)
                 record.physical_offset,
                 record.reconsume_times,
             )
-            if record.sys_flag & 1:  # said to be compressed, which random bytes are not
+            if record.sys_flag & 1:  # marked as compressed, which random bytes are not
                 assert (topic, queue_id, offset) not in bodies
             else:
                 assert bodies[topic, queue_id, offset] == record.body

@@ -1,7 +1,7 @@
 """One directory, taken over by the other store and back: after a stop in order, after a kill, without its first files.
 
 Both directions use the store libraries themselves, so that every byte of every record is compared, and also what only
-a broker stores: parked, half and rolled back messages.
+a broker stores: delayed, half and rolled back messages.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def apache_puts(apache: Apache, lists: Lists, *, done: str = "PUT_OK") -> None:
 
 
 def _runs(lists: Lists) -> Iterator[list[workload.Sent]]:
-    """Batches as they are, and what lies between them put one by one with one request."""
+    """Batches as they are, and the messages between them put one by one with one request."""
     singles: list[workload.Sent] = []
     for batch in lists:
         if len(batch) == 1:
@@ -179,7 +179,7 @@ def test_reput_takes_over_from_apache_and_hands_back(tmp_path: Path, stop: str, 
         theirs = checks.apache_view(apache)
         checks.holds(theirs, workload.queued(sent + more))
         checks.by_id(apache, theirs)
-        # What Reput added has no index entries yet; what lies before it has.
+        # What Reput added has no index entries yet; earlier records have.
         if REPUT_WRITES_INDEX:
             checks.by_key(apache, theirs)
 

@@ -2,7 +2,7 @@
 
 The promises checked:
 
-- every acknowledged message lies at the offset of its receipt, byte for byte;
+- every acknowledged message is at the offset of its receipt, byte for byte;
 - no message is there twice, and none that was never sent;
 - messages of one producer in one queue are in the order they were sent;
 - queue offsets are contiguous and the ConsumeQueue names exactly the log's records;

@@ -31,7 +31,7 @@ def message_key(body: bytes) -> MessageKey | None:
 
 @dataclass(frozen=True, slots=True)
 class Acknowledged:
-    """One acknowledged send: where the receipt says that it lies, and how safe it was said to be."""
+    """One acknowledged send: its place and ack level in the receipt."""
 
     key: MessageKey
     body: bytes
@@ -84,7 +84,7 @@ class Ledger:
                 self.collisions.append(f"{queue} offset {queue_offset} was served with two different bodies")
 
     def forget_unflushed(self, queue: QueueKey, end_offset: int) -> list[Acknowledged]:
-        """After a power cut: drop what lies at or beyond a queue's end and return it.
+        """After a power cut: drop what is at or beyond a queue's end and return it.
 
         The caller decides which of it was allowed to be lost.
         """

@@ -1,4 +1,4 @@
-"""Read a store directory as it lies on the disk, with the record codec alone.
+"""Read a store directory as it is on disk, with the record codec alone.
 
 Nothing here shares code with the store under test: the commit log is walked record by record from its first file, and
 ConsumeQueue files are read unit by unit. A torn tail ends the walk.

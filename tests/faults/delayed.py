@@ -1,8 +1,8 @@
-"""Messages for later, and a power cut or a kill between any two events of their schedule.
+"""Delayed messages, and a power cut or a kill between any two events of their schedule.
 
 A run parks, delivers and cancels by the fake clock, is killed and stopped in between, and is recorded. Cut anywhere,
 the directory is gone on with until everything is due: each message that was acknowledged by then has come once, none
-too early, and none that somebody had been told was cancelled.
+too early, and none whose cancellation was acknowledged.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _MARGIN_MS = 8_000
 
 
 def delayed_messages(seed: int, images: int) -> Outcome:
-    """Record runs, cut each between events, go on from every cut."""
+    """Record runs, interrupt each between events, and continue from every interruption."""
     outcome = Outcome()
     for run_seed, directory in runs(seed, images, outcome):
         live = directory / "live"

@@ -1,4 +1,4 @@
-"""A process that can open no more files for a while: nothing is lost, and it goes on by itself afterwards.
+"""A process that can open no more files for a while: nothing is lost, and it continues by itself afterwards.
 
 Files of the log, of the queues and of the index have to be made meanwhile, index files and the checkpoint to be synced.
 """

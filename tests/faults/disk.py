@@ -1,4 +1,4 @@
-"""A disk on paper: what every file and directory holds, what of it is durable, and what is still on its way.
+"""A simulated disk: what every file and directory holds, what of it is durable, and what is still on its way.
 
 Events are applied in the order in which a real run made them (`recorder.py`). A sync makes durable what one file holds,
 or which names one directory has; everything since then is pending, and a power cut may take it back

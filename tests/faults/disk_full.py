@@ -1,6 +1,6 @@
 """A disk of 64 MiB filled under load: a tmpfs where one may be mounted, else ENOSPC from the calls that allocate.
 
-What must hold: puts are refused with a status of their own, pulls go on, puts resume without a restart once there is
+What must hold: puts are refused with their own status, pulls continue, puts resume without a restart once there is
 space, and nothing that was stored is lost, then and after a kill.
 """
 

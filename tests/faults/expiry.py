@@ -14,7 +14,7 @@ from reput_broker.store.results import GetStatus
 from retention import Cleaning, FakeMachine
 
 FULL_DISK = 0.88
-"""So full that files go whatever their age, and puts are still taken."""
+"""So full that files of any age are deleted, and puts are still accepted."""
 
 
 class ExpiringWorkload(Workload):

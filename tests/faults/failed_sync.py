@@ -28,7 +28,7 @@ CUTS = 3
 
 
 def failed_syncs(seed: int, images: int) -> Outcome:
-    """Fail one sync of each run, then go on, look, and cut the power."""
+    """Fail one sync of each run, then continue, check, and simulate power loss."""
     outcome = Outcome()
     for run_seed, directory in runs(seed, images, outcome):
         run = _FailingRun(directory / "live", run_seed)

@@ -122,7 +122,7 @@ def _read_all(store: MessageStore) -> tuple[dict[Queue, dict[int, bytes]], list[
 def _check_queues(
     store: MessageStore, served: dict[Queue, dict[int, bytes]], ledger: Ledger, at: int
 ) -> list[Violation]:
-    """Every queue holds what the log holds, under the offsets that were given, and goes on where it ended."""
+    """Every queue holds what the log holds, under its given offsets, and continues where it ended."""
     found: list[Violation] = []
     begin, end = store.min_physical_offset, store.max_physical_offset
     done = max((deletion.before for deletion in ledger.deletions if deletion.done_at <= at), default=0)

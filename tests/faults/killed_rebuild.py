@@ -143,7 +143,7 @@ def _rebuild_again(image: Path, kinds: list[str]) -> list[Violation]:
 
 
 def check_kept(kept: Kept, image: Path) -> list[Violation]:
-    """Start, and look for every queue offset, every message and every key; then go on in each queue."""
+    """Start, and look for every queue offset, every message and every key; then continue each queue."""
     store = MessageStore(replace(kept.options, data_dir=image), clock_ms=FakeClock())
     try:
         store.open()

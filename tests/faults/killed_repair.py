@@ -1,6 +1,6 @@
 """A repair that ends anywhere in the middle: begun again, it has kept every message, and all that it took away.
 
-The log lies in one directory or in several, perhaps on another disk; with the damage there are files that nobody can
+The log is in one directory or in several, perhaps on another disk; with the damage there are files that nobody can
 read, of the same names in each directory.
 """
 
@@ -67,7 +67,7 @@ class Broken:
 
 
 def killed_repairs(seed: int, images: int) -> Outcome:
-    """Repairs, each cut between its events by kills and power cuts, then begun again, perhaps after a start."""
+    """Repairs, each cut between its events by kills and power cuts, then repeated, perhaps after a start."""
     outcome = Outcome()
     for run_seed, directory in runs(seed, images, outcome):
         rng = random.Random(run_seed)
@@ -229,7 +229,7 @@ def _opened(broken: Broken) -> MessageStore | Exception:
 
 
 def _check_served(store: MessageStore, broken: Broken, cut_at: int) -> list[Violation]:
-    """Every message before the cut is served, no other, and each queue goes on behind its last."""
+    """Every message before the cut is served, no other, and each queue continues after its last."""
     found = []
     try:
         for queue in QUEUES:
@@ -248,7 +248,7 @@ def _check_served(store: MessageStore, broken: Broken, cut_at: int) -> list[Viol
 
 
 def _check_kept(broken: Broken, gone: list[bytes]) -> list[Violation]:
-    """Every record that was cut lies in a side directory, and so does every file that is not where it was."""
+    """Every removed record is in a side directory, and so does every file that is not where it was."""
     everywhere = {path: path.read_bytes() for path in broken.top.rglob("*") if path.is_file()}
     root = broken.options.data_dir
     sides = [data for path, data in everywhere.items() if "repair-" in str(path.relative_to(root.parent))]

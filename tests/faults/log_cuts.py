@@ -1,4 +1,4 @@
-"""The end of the CommitLog: its last records cut off at every byte, and bytes behind it that do not belong there."""
+"""The end of the CommitLog: its last records truncated at every byte, and foreign bytes after it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from reput_protocol.record.record import decode_record, encode_record
 
 
 def log_cuts(seed: int, images: int) -> Outcome:
-    """The last three records cut off at every byte: with zeros behind, or the file itself ending there."""
+    """The last three records truncated at every byte: with zeros after it, or at the end of the file."""
     outcome = Outcome()
     rng = random.Random(seed)
     with scratch() as directory:
@@ -71,7 +71,7 @@ def _check_zeros(base: Made, made: Made, position: int, state: str, begin: int) 
 
 
 def garbage_after_the_end(seed: int, images: int) -> Outcome:
-    """Noise, halves and copies of records behind the log's end, and old bytes in a file made ahead."""
+    """Noise, halves and copies of records after the log's end, and old bytes in a file made ahead."""
     outcome = Outcome()
     rng = random.Random(seed)
     with scratch() as directory:

@@ -31,15 +31,15 @@ ALWAYS = frozenset(
     {"TOTALSIZE", "MAGIC", "BODYCRC", "BODY", "BODYLEN", "TOPICLEN", "PROPLEN", "PHYSICALOFFSET"}
     | {"TOPIC", "QUEUEID", "QUEUEOFFSET"}
 )
-"""Sizes, body and identity: every flip there is detected, whatever the options."""
+"""Sizes, body and identity: every flip there is detected with any options."""
 
 NOT_BY_READERS = frozenset({"PHYSICALOFFSET"})
-"""Where a record lies says nothing about the message; only a start compares it."""
+"""A record's position is not part of the message; only a start compares it."""
 RECORDS_READ = 5
-"""So many records, the flipped one among them, lie in the last file, so that a start reads it."""
+"""So many records, the flipped one among them, are in the last file, so that a start reads it."""
 
 CHECKSUM = "__CRC32# and the 0x02 before it"
-"""Where these bytes are changed the property is none any more: then nothing else is, and nobody notices."""
+"""Where these bytes are changed the property is not recognised, and the flip is not noticed."""
 
 
 def field_at(record: Record, position: int) -> str:
@@ -148,7 +148,7 @@ def flips(seed: int, images: int) -> Outcome:
 
 
 def _base(directory: Path, rng: random.Random, state: str, crc: bool) -> Base:
-    """A directory whose fifth record from the end is read by a start, whatever sizes chance gave the others."""
+    """A directory whose fifth record from the end is read by a start, with any sizes of the others."""
     for count in range(25, 40):
         target = directory / f"{state}-{crc}-{count}"
         made = make(target, rng, state=state, record_crc=crc, count=count)

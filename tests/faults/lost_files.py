@@ -1,6 +1,6 @@
-"""Any file but the log's deleted or garbled, after an orderly stop and after a kill: the start mends it or refuses.
+"""Any file but the log's deleted or garbled, after an orderly stop and after a kill: the start repairs it or refuses.
 
-Written over every file of the directory, whatever it is called. What must hold of each: either the start is refused, it
+Written over every file of the directory. What must hold of each: either the start is refused, it
 names the file, and nothing has changed; or everything in the log is served, and a group's committed offset is there or
 the loss is named. Entries of a queue that are older than what a start reads are the exception: a start does not look at
 them, and if they were changed in place, a reader that checks what it is given notices; none is served another message

@@ -1,6 +1,6 @@
 """Small store directories, ended in known ways, for faults that change single bytes; and the two right outcomes.
 
-Either the log ends at a known place and goes on there, or the start is refused by file and position and nothing
+Either the log ends at a known place and continues there, or the start is refused by file and position and nothing
 changed.
 """
 
@@ -66,7 +66,7 @@ class Made:
         """The records that are not the same in another copy of the directory.
 
         With `covered` only what the checks of a flushed record cover is compared: not its properties, whose checksum,
-        if there is one, lies among them and goes with them.
+        if there is one, is among them and removed with them.
         """
         found = []
         for place in self.places:
@@ -141,7 +141,7 @@ def read_from(made: Made, scratch: Path) -> int:
 
 
 def check_ends_at(made: Made, end: int) -> list[Violation]:
-    """Check that the store opens, holds exactly what lies before `end`, goes on there, and so again."""
+    """Check that the store opens, holds exactly what is before `end`, continues there, and opens again."""
     store, error = try_open(made)
     if store is None:
         return [Violation("starts", f"{type(error).__name__}: {error}")]

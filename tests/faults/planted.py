@@ -147,7 +147,7 @@ def commit_head_first(patch: pytest.MonkeyPatch) -> None:
 
 
 def rebuilt_from_too_late(patch: pytest.MonkeyPatch) -> None:
-    """recovery dispatches only what lies behind the flushed offset"""
+    """recovery dispatches only what is after the flushed offset"""
     real = opening._dispatch
 
     def dispatch(parts: Any, from_offset: int, end_offset: int) -> None:
@@ -184,7 +184,7 @@ def unflushed_served(patch: pytest.MonkeyPatch) -> None:
 
 
 def damage_cut_off(patch: pytest.MonkeyPatch) -> None:
-    """recovery cuts at any bad record, flushed or not"""
+    """recovery truncates at any bad record, flushed or not"""
     patch.setattr(recovery, "_refuse_if_flushed", _nothing)
 
 
@@ -270,7 +270,7 @@ def commit_not_written(patch: pytest.MonkeyPatch) -> None:
 
 
 def files_removed_oldest_first(patch: pytest.MonkeyPatch) -> None:
-    """recovery removes the files behind the cut from the oldest on"""
+    """recovery removes the files after the truncation from the oldest on"""
 
     def truncate(self: MappedFileQueue, offset: int) -> int:
         kept = [file for file in self._files if file.base_offset <= offset]
@@ -289,12 +289,12 @@ def no_abort(patch: pytest.MonkeyPatch) -> None:
 
 
 def killed_taken_for_stopped(patch: pytest.MonkeyPatch) -> None:
-    """a start takes whatever checkpoint it finds for that of an orderly stop"""
+    """a start takes any checkpoint for that of an orderly stop"""
     patch.setattr(judgement, "_is_as_stopped", lambda _, mark: mark is not None)
 
 
 def cut_before_judged(patch: pytest.MonkeyPatch) -> None:
-    """a start cuts the queues off before it knows whether it will be refused"""
+    """a start truncates the queues before it knows whether it will be refused"""
     real = ConsumeQueueTable.recover
 
     def recover(self: ConsumeQueueTable, *arguments: Any, **options: Any) -> None:
@@ -351,13 +351,13 @@ def new_files_sparse(patch: pytest.MonkeyPatch) -> None:
 
 
 def found_files_sparse(patch: pytest.MonkeyPatch) -> None:
-    """a start goes on in a last file that has holes without having it set aside"""
+    """a start continues in a last file with holes without reserving its space"""
     for module in (mapped_file, index_file):
         patch.setattr(module, "reserve_space", _nothing)
 
 
 def descriptors_taken_for_damage(patch: pytest.MonkeyPatch) -> None:
-    """an index file that cannot be made for want of descriptors counts as one that could not be synced"""
+    """an index file that cannot be created without descriptors counts as one that could not be synced"""
     patch.setattr(store_index, "is_out_of_descriptors", lambda _: False)
 
 

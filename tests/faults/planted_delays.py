@@ -42,7 +42,7 @@ def slots_passed_too_soon(patch: pytest.MonkeyPatch) -> None:
 
 
 def units_not_synced(patch: pytest.MonkeyPatch) -> None:
-    """Units count as being on the disk that are not, and nobody compares."""
+    """Units that are not on disk count as synced, and are not compared."""
     patch.setattr(TimerLog, "flush", lambda log: log.end)
     patch.setattr(TimerLog, "holds", lambda *_: True)
     real = TimerLog.cut
@@ -63,5 +63,5 @@ def cancelled_in_memory(patch: pytest.MonkeyPatch) -> None:
 
 
 def fired_with_the_slot(patch: pytest.MonkeyPatch) -> None:
-    """All messages of a second fire with it, whatever their own time is."""
+    """All messages of a second are delivered with it, at any millisecond."""
     patch.setattr(timer_feed, "_due_ms", lambda _, slot_ms: slot_ms)

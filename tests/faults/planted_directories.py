@@ -81,7 +81,7 @@ def copy_not_synced_before_removal(patch: pytest.MonkeyPatch) -> None:
 
 
 def cut_before_copies_are_synced(patch: pytest.MonkeyPatch) -> None:
-    """a repair cuts the log before the copies of what it cuts are on the disk"""
+    """a repair truncates the log before the copies of the removed part are on disk"""
     patch.setattr(repair, "copy_part", _copy_unsynced)
 
 
@@ -91,7 +91,7 @@ def side_names_not_synced(patch: pytest.MonkeyPatch) -> None:
 
 
 def cut_without_a_mark(patch: pytest.MonkeyPatch) -> None:
-    """a repair cuts the log and does not say in the checkpoint where it ends"""
+    """a repair truncates the log and does not record its end in the checkpoint"""
     patch.setattr(repair, "_write_checkpoint", _nothing)
 
 

@@ -1,4 +1,4 @@
-"""Power cuts and kills between any two events of a recorded run; and again while what they left is recovered."""
+"""Power cuts and kills between any two events of a recorded run; and again during the recovery."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ BODY_BYTES = 900
 
 
 def stores_sharing_a_log(seed: int, images: int) -> Outcome:
-    """Two stores with directories of their own, or not."""
+    """Two stores with separate or shared directories."""
     outcome = Outcome()
     for run_seed, directory in runs(seed, images, outcome):
         rng = random.Random(run_seed)
@@ -102,7 +102,7 @@ class Case:
                 found.append(Violation("nothing changed", f"the refused start left {changed[0][0]}"))
         self._fill(one, b"one")
         if isinstance(other, MessageStore) and self.may_collide:
-            # One reads what was not there, and so was not locked, when it started: it will be told at its next start.
+            # One reads what was not there, and so was not locked, when it started: it is refused at its next start.
             abandon(one)
             abandon(other)
             return found

@@ -2,7 +2,7 @@
 
 What is written into a mapping where the disk has set nothing aside costs the process its life once the disk is full. So
 first it is looked at whether everything is set aside, on a disk with room; only then the disk is filled. What must hold
-there is what must hold on any full disk: refused by its own code, pulls go on, resumed by itself.
+there is what must hold on any full disk: refused by its own code, pulls continue, resumed by itself.
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ class _Round:
         driver.check_all("under load")
 
     def _last_files(self) -> Iterator[Path]:
-        """What is being written to, and what lies ready for it."""
+        """The current file, and those created ahead."""
         options = self._driver.options
         last = self._driver.store._log.files.last_file
         assert last is not None

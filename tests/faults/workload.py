@@ -45,7 +45,7 @@ class Entry:
     body: bytes
     start: int
     end: int
-    """Where its record lies in the log."""
+    """The position of its record in the log."""
     key: str
     append: int
     """Messages with the same number were put with one call: a killed process leaves all of them or none."""

@@ -14,7 +14,7 @@ _OTHERS = (
 
 
 def mutated(rng: Random, expression: str) -> str:
-    """The expression with one to three of its tokens changed, and a line break, which ends comments for everybody."""
+    """The expression with one to three of its tokens changed, and a line break, which ends comments everywhere."""
     tokens = _TOKEN.findall(expression)
     for _ in range(rng.choice((1, 1, 2, 3))):
         at = rng.randrange(len(tokens) + 1)

@@ -1,6 +1,6 @@
 """`python tests/fuzz/kernel.py`: millions of mutated records and derived files through the compiled kernel.
 
-Two builds read half of the inputs each: one with AddressSanitizer, where every buffer has memory of its own, and
+Two builds read half of the inputs each: one with AddressSanitizer, where every buffer has its own memory, and
 one in which every index is checked. Some inputs are also read by the interpreted kernel, which must say the same.
 Exit code 0 if nothing was reported and nothing differed.
 """

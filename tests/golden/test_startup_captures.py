@@ -1,6 +1,6 @@
 """What unmodified clients were seen to send while they start, work and stop, as far as groups and transactions go.
 
-Header fields are those of the captures: every value is text in a JSON header, whoever sends it.
+Header fields are those of the captures: every value is text in a JSON header of any sender.
 """
 
 from __future__ import annotations
@@ -100,7 +100,7 @@ def test_a_java_push_consumer(newer: dict[str, Any]) -> None:
     assert SendBackHeader.from_ext(back.ext) == SendBackHeader(
         4711, "G", 0, "7F00000100002A9F0000000000001267", "T", False, 16
     )
-    # On the way out: it leaves the group, and only then tells its offsets, with nobody to answer.
+    # At its end it leaves the group, and only then sends its offsets, unanswered.
     leaving = captured(35, {"clientID": JAVA_ID, "consumerGroup": "G"})
     assert UnregisterClientHeader.from_ext(leaving.ext).consumer_group == "G"
     commit = captured(

@@ -1,6 +1,6 @@
 """What happens to the processes, by chance: joins, leaves, kills, standing still, restarts. One seed, one story.
 
-Its time is the sum of its pauses, whatever the acts between them take: so a seed has the same acts done to the same
+Its time is the sum of its pauses, regardless of the acts between them: so a seed has the same acts done to the same
 members on a slow machine and on a fast one.
 """
 
@@ -64,7 +64,7 @@ class Churn:
         }
 
     def run(self) -> None:
-        """Begin everything, then let things happen until the time is over; at the end everybody is awake."""
+        """Start all, then act until the time is over; at the end every process runs."""
         self._scene.join(terms.BYSTANDER)
         for group in (terms.SHARED, terms.ORDERLY):
             for _ in range(self._plan.first_members):
@@ -88,7 +88,7 @@ class Churn:
                 self._join(group)
 
     def _wait(self, for_s: float) -> None:
-        """Let time pass; who has stood still long enough goes on meanwhile."""
+        """Let time pass; processes suspended for long enough are resumed."""
         until = self._now + for_s
         while self._wakes and self._wakes[0][0] <= until:
             at, member = heappop(self._wakes)

@@ -6,7 +6,7 @@ the same for all processes.
 
     {"at": 123.456, "who": "m3", "what": "begun", "group": "shared", "topic": "orders", ...}
 
-Whoever stood still says so too (`Pulse`), so that a judge can tell a slow machine from a broken promise.
+A suspended process reports that, too (`Pulse`), so that a judge can tell a slow machine from a broken promise.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from typing import Any, Final
 
 PULSE_S: Final = 0.05
 STOOD_S: Final = 0.3
-"""From which gap on a process is said to have stood still."""
+"""Gap from which a process counts as suspended."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +47,7 @@ class Event:
 
 
 class Recorder:
-    """Appends events to a file of its own. May be called from several threads."""
+    """Appends events to its own file. May be called from several threads."""
 
     def __init__(self, path: Path, who: str) -> None:
         self.who = who

@@ -1,7 +1,7 @@
 """What a member's client asks of the broker, written down: offsets read and committed, locks, messages given back; and
 what becomes of its queues: which it is to have, takes, gives up and lets go.
 
-Wraps the client's own functions in this process. A commit that travels with a pull has no answer of its own.
+Wraps the client's own functions in this process. A commit that travels with a pull has no separate answer.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A member of a group in a process of its own, which writes down everything that happens to it.
+"""A member of a group in its own process, which records everything that happens to it.
 
 `python member.py NAME ADDRESS GROUP HISTORY [--face trio|asyncio|blocking] [--way run|take] [--concurrency N]
 [--bug NAME]` consumes until SIGTERM. What its handlers do is written in the messages (see `terms.Body`).
@@ -99,7 +99,7 @@ class _Member:
         self.note("handled", **facts)
 
     def forgets(self, facts: dict[str, Any]) -> bool:
-        """Whether nobody ever says that the message is done."""
+        """Whether the message is never marked as done."""
         return self.arguments.group == terms.SHARED and Body(facts["uid"], facts["kind"]).hangs(
             facts["attempt"]
         )

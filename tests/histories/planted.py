@@ -45,7 +45,7 @@ class Bug:
 
 
 def lost_wake_up() -> None:
-    """nine in ten pulls that wait are not told of a message that arrives"""
+    """nine in ten waiting pulls are not woken by a message"""
     from reput_broker.long_polling import PullRequestHoldService
 
     real = PullRequestHoldService.arriving
@@ -87,7 +87,7 @@ def commit_goes_back() -> None:
 
 
 def lock_given_twice() -> None:
-    """whoever asks for the lock of a queue gets it"""
+    """every request for the lock of a queue gets it"""
     from reput_broker.groups.queue_locks import QueueLocks
 
     QueueLocks.lock = lambda *arguments: list(arguments[-1])  # type: ignore[method-assign]
@@ -125,7 +125,7 @@ def retry_dropped() -> None:
 
 
 def retry_early() -> None:
-    """whatever is given back comes again after a second"""
+    """every message given back is redelivered after a second"""
     from reput_broker.processors import send_back
 
     real = send_back.returned_message
@@ -220,7 +220,7 @@ def committed_too_soon() -> None:
 
 
 def owned_twice() -> None:
-    """every member takes the first queue of each topic, whoever has it"""
+    """every member takes the first queue of each topic"""
     from reput_client.consume.group import rebalance
 
     real = rebalance.allocate
@@ -233,7 +233,7 @@ def owned_twice() -> None:
 
 
 def takes_at_once() -> None:
-    """whoever is to have a queue that another member has takes it at once"""
+    """a member takes a queue of another member at once"""
     from reput_client.consume.group import handover
 
     handover.TAKE_AFTER_S = 0.0  # type: ignore[misc]
@@ -251,7 +251,7 @@ def left_without_commit() -> None:
 
 
 def begins_one_too_far() -> None:
-    """whoever takes a queue begins one message behind the group's offset"""
+    """a member that takes a queue starts one message after the group's offset"""
     from reput_client.consume.group.commits import BrokerOffsets
 
     real = BrokerOffsets.read

@@ -1,4 +1,4 @@
-"""The producers of a history, in a process of their own: plain and ordered puts, delayed ones, transactions.
+"""The producers of a history, in their own process: plain and ordered puts, delayed ones, transactions.
 
 `python producer.py NAME ADDRESS HISTORY --seed N [--kinds KIND=WEIGHT,...]` sends until SIGTERM, and ends with the
 second one: until then it answers the broker's questions about transactions. Every put is written down before it leaves
@@ -83,7 +83,7 @@ class _Producers:
                 return
 
     def _pause(self, chance: random.Random) -> bool:
-        """Wait a moment; whether to go on."""
+        """Wait a moment; return whether to continue."""
         return not self._over.wait(min(1.0, chance.expovariate(1 / self._pause_s)))
 
     def _kind(self, chance: random.Random) -> str:

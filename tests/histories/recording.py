@@ -77,7 +77,7 @@ def record(
 
 
 def outcome_of(events: Path) -> Outcome:
-    """Judge the history that lies in a directory."""
+    """Judge the history in a directory."""
     facts, violations = judge(read(events))
     reasons = Reasons(facts).counts
     return Outcome(_counts(facts, reasons), reasons, violations)

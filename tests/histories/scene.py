@@ -170,7 +170,7 @@ class Scene:
         return [member for member in self.members if member.group == group]
 
     def kill(self, child: Child) -> None:
-        """End a process with SIGKILL, whatever it is doing."""
+        """End a process with SIGKILL, in any state."""
         self.recorder.note("kill", process=child.name)
         child.process.kill()
         child.process.wait()
@@ -208,7 +208,7 @@ class Scene:
         child.is_stopped = True
 
     def wake(self, child: Child) -> None:
-        """Let a process go on."""
+        """Resume a process."""
         child.process.send_signal(signal.SIGCONT)
         self.recorder.note("go-on", process=child.name)
         child.is_stopped = False

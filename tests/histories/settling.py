@@ -133,11 +133,11 @@ class CommitWatch:
 
 
 def settle(scene: Scene, deadline_s: float) -> None:
-    """Let the producers fall silent, wait for what is to come, have everybody leave."""
+    """Stop the producers, wait for pending messages, and stop all members."""
     settled = Settled(scene)
     if scene.producer is not None:
         scene.until_it_listens(scene.producer)
-        scene.producer.process.terminate()  # it goes on answering questions
+        scene.producer.process.terminate()  # it continues to answer checks
     scene.recorder.note("settling")
     until = time.monotonic() + deadline_s
     missing = ["everything"]

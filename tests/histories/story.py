@@ -1,7 +1,7 @@
 """Histories written by hand, for tests of the judges: every call adds events, a hundredth of a second apart.
 
 `m0` is the bystander, `m1` and `m2` share, `s1` and `s2` consume in order. What is put is stored and acknowledged, and
-the bystander gets it, unless it is said otherwise.
+the bystander gets it, unless stated otherwise.
 """
 
 from __future__ import annotations
@@ -146,7 +146,7 @@ class Story:
         self.note(who, "committed", **place)
 
     def take(self, who: str, offset: int | None, topic: str = terms.ORDERS, *, after_s: float = 0.3) -> None:
-        """A member is to have a queue, asks after a while where to go on, is told, and has the queue."""
+        """A member is assigned a queue, asks after a while where to continue, is answered, and has the queue."""
         place = {"group": MEMBERS[who], "topic": topic, "queue": 0}
         self._wanted(who, topic)
         self.wait(after_s)

@@ -25,7 +25,7 @@ GROUPS: Final = {SHARED: (ORDERS, LATER, DEALS), ORDERLY: (STEPS,), BYSTANDER: t
 RETRY_LEVEL: Final = 1
 RETRY_S: Final = 1.0
 ATTEMPTS_MAX: Final = 2
-"""How often a message comes back in `shared` before it is a dead letter; how often one fails in `orderly`."""
+"""How often a message is redelivered in `shared` before it is a dead letter; how often one fails in `orderly`."""
 ORDERLY_AGAIN_S: Final = 0.2
 HANDLER_TIMEOUT_S: Final = 2.0
 """When a message that a member of `shared` holds is given back."""
@@ -68,7 +68,7 @@ class Body:
         return cls(uid, kind)
 
     def fails(self, attempt: int) -> bool:
-        """Whether a handler raises when the message has come back `attempt` times."""
+        """Whether a handler raises when the message has been redelivered `attempt` times."""
         return self.kind == POISON or attempt < {FAILS_ONCE: 1, FAILS_TWICE: 2}.get(self.kind, 0)
 
     def hangs(self, attempt: int) -> bool:

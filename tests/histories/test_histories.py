@@ -104,7 +104,7 @@ def test_a_seed_repeats_what_happens(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_history_can_be_judged_although_its_recorder_was_killed(tmp_path: Path) -> None:
-    """What was recorded is in the files, whoever is gone: the judge needs nothing else."""
+    """The records are in the files: the judge needs nothing else."""
     with Scene(tmp_path / "scene", seed=_SEED) as scene:
         scene.join(terms.BYSTANDER)
         scene.until_joined()

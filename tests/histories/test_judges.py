@@ -277,7 +277,7 @@ def test_a_message_that_is_begun_before_where_its_member_was_told_to_go_on(story
 
 @pytest.mark.parametrize("acknowledged", ["before", "after", "never"])
 def test_a_last_commit_that_was_on_its_way_when_the_next_owner_asked(story: Story, acknowledged: str) -> None:
-    """Only what it was told before it asked can the broker have told it."""
+    """The broker can only answer with what it received before the question."""
     story.put("a-o1")
     story.assigned("m1", terms.ORDERS)
     story.handle("m1", "a-o1")

@@ -12,7 +12,7 @@ from histories.recording import Outcome, record
 _HISTORIES_MAX: Final = 3
 _DURATION_S: Final = 10.0
 _SETTLE_S: Final = {True: 25.0, False: 12.0}
-"""How long to wait for what is to come: long enough, where it is to be said that it is lost."""
+"""How long to wait for pending messages: long enough where a loss has to be found."""
 
 
 class Tried(NamedTuple):

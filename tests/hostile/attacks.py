@@ -1,4 +1,4 @@
-"""Clients that mean harm, in a process of their own: what they send, over and over, until the process is ended.
+"""Hostile clients, in their own process: they send until the process is ended.
 
 An attack is a coroutine that makes its own connections and ends. Those of a list follow each other with short pauses,
 over and over. Every outcome (answered, closed, refused, timed out) is counted; the counts are written once a second.
@@ -57,7 +57,7 @@ class Target:
         return client
 
     async def exchange(self, name: str, data: bytes, *, port: int | None = None, answers: int = 1) -> None:
-        """Send bytes on a connection of their own, read `answers` times, and count what came of it."""
+        """Send bytes on a separate connection, read `answers` times, and count what came of it."""
         loop = asyncio.get_running_loop()
         client = await self.connect(port)
         try:

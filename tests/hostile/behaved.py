@@ -1,4 +1,4 @@
-"""A well-behaved client in a process of its own: one small put and one pull at fixed times, each latency noted.
+"""A well-behaved client in its own process: one small put and one pull at fixed times, each latency noted.
 
 A latency counts from when its request was due, so that waiting behind a slow one is not left out.
 """

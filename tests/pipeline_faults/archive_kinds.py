@@ -1,4 +1,4 @@
-"""The job `archive` under faults: every message is in the archive once, whatever was killed."""
+"""The job `archive` under faults: every message is in the archive once, after any kill."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class Archived:
         return self._scene.drive("job_driver.py", "archive", *arguments, *more, point=point)
 
     def check(self, outcome: Outcome, what: str) -> None:
-        """What the manifests name, and what lies in the directory: both are the topic, message by message."""
+        """What the manifests name, and what is in the directory: both are the topic, message by message."""
         queues = published(self._scene.broker.address, TOPIC)
         wanted = [
             _row(queue_id, offset, body)
@@ -108,7 +108,7 @@ def task_fails(trial: Trial) -> Outcome:
 
 
 def broker_killed(trial: Trial) -> Outcome:
-    """The broker is killed while it is read, at each step twice; the job goes on, or ends and is started again."""
+    """The broker is killed while it is read, at each step twice; the job continues, or ends and is started again."""
     outcome = Outcome()
     steps = [
         f"{step}:{trial.random.randrange(1, 9)}" for step in trial.chosen((*SOURCE_STEPS, *SOURCE_STEPS))

@@ -1,7 +1,7 @@
 """A point at which a driver dies, or a task fails. The environment names it, so that every process of Spark knows it.
 
-The first process that reaches it kills the whole group of the driver, JVM included, and leaves a mark, so that nobody
-dies there again.
+The first process that reaches it kills the whole group of the driver, JVM included, and leaves a mark, so that no other
+process dies there.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ FAILING: Final = "failing-task"
 """A task of each batch fails once, after it has done everything."""
 ALWAYS_FAILING: Final = "always-failing-task"
 SLOW: Final = "slow-task"
-"""A task of each batch that has done everything takes long to say so: Spark starts another attempt beside it."""
+"""A task of each batch that is done but takes long to report it: Spark starts another attempt."""
 
 
 class TaskFails(RuntimeError):
@@ -50,7 +50,7 @@ class Point:
         )
 
     def reached(self, name: str, number: int) -> None:
-        """Die, if this is the point and nobody has died there before."""
+        """Die, if this is the point and no process has died there before."""
         if (name, number) != (self.name, self.number) or not self._group:
             return
         try:

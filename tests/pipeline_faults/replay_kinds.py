@@ -104,7 +104,7 @@ def driver_killed(trial: Trial) -> Outcome:
 
 
 def broker_killed(trial: Trial) -> Outcome:
-    """The broker is killed at every step of staging and committing, a batch for each, while the job goes on."""
+    """The broker is killed at every step of staging and committing, a batch for each, while the job continues."""
     outcome = Outcome()
     steps = trial.chosen(SINK_STEPS)
     with scene(trial, TOPIC, QUEUES) as found:

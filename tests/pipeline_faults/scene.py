@@ -127,12 +127,12 @@ class Scene:
         )
 
     def tail(self) -> str:
-        """What the drivers said last."""
+        """The last output of the drivers."""
         return "\n".join(self.log.read_text(errors="replace").splitlines()[-20:])
 
     @contextmanager
     def breaking(self, steps: Sequence[str], outcome: Outcome) -> Iterator[None]:
-        """Have the broker die at one step after the other while the body runs, and come back each time."""
+        """Have the broker die at one step after the other while the body runs, and restart each time."""
         self.change_broker(steps[0])
         self.wait_broker()
         ended = threading.Event()

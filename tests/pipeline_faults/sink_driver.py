@@ -1,7 +1,7 @@
 """A Spark driver that streams lines of text files into a broker, and dies where the environment says.
 
 Usage: `python sink_driver.py --broker ADDRESS --topic T --lines DIR --checkpoint DIR`. The process must lead a session
-of its own: what dies is its whole process group, JVM included.
+of its own: its whole process group dies, JVM included.
 """
 
 from __future__ import annotations

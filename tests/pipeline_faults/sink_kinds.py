@@ -84,7 +84,7 @@ def task_fails(trial: Trial) -> Outcome:
 
 
 def broker_killed(trial: Trial) -> Outcome:
-    """The broker is killed at every step of staging and committing, a batch for each, while one driver goes on."""
+    """The broker is killed at every step of staging and committing, a batch for each, while one driver continues."""
     outcome = Outcome()
     steps = trial.chosen(SINK_STEPS)
     with scene(trial, TOPIC, QUEUES) as found:
@@ -97,7 +97,7 @@ def broker_killed(trial: Trial) -> Outcome:
 
 
 def speculation(trial: Trial) -> Outcome:
-    """A task of every batch stages everything and then hangs: Spark runs it again beside itself, and takes that one.
+    """A task of every batch stages everything and then hangs: Spark runs a second attempt, and takes that one.
 
     Only a cluster does this, and only on another host.
     """
@@ -127,7 +127,7 @@ def speculation(trial: Trial) -> Outcome:
 
 
 def both_killed(trial: Trial) -> Outcome:
-    """The broker is killed while it publishes, and the driver at once after it; both come back."""
+    """The broker is killed while it publishes, and the driver right after it; both are restarted."""
     outcome = Outcome(rounds=1)
     with scene(trial, TOPIC, QUEUES) as found:
         lines = Lines(found, trial, 2)

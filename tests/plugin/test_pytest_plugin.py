@@ -94,7 +94,7 @@ def test_one_directory_after_another(new_reput_broker: NewBroker) -> None:
 
 
 class TestOptions:
-    """A class of tests may have options of its own."""
+    """A class of tests may have its own options."""
 
     @pytest.fixture
     def reput_broker_config(self) -> dict[str, Any]:

@@ -111,7 +111,7 @@ async def test_a_consumer_gets_an_error_for_the_message_and_all_others(
 
 @pytest.mark.trio
 async def test_a_filter_hides_no_damage(tmp_path: Path) -> None:
-    """The broker filters by the entries, the client by the tag; of a record that is another one nobody knows it."""
+    """The broker filters by the entries, the client by the tag; of another record in the place it is unknown."""
     await filled(tmp_path)
     damage_queue_offset(tmp_path)
     async with Broker(config_of(tmp_path)) as broker, PullConsumer(broker.address, group="g") as consumer:

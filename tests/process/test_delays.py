@@ -113,7 +113,7 @@ class Sent:
 
 
 def send_and_cancel(address: str, sent: Sent, rng: random.Random, turn: int) -> None:
-    """Send messages for later, and cancel some, until the broker is gone."""
+    """Send delayed messages, and cancel some, until the broker is gone."""
     number = 0
     try:
         with (

@@ -46,7 +46,7 @@ class Letters:
         self.give_up(self.bills, 4)
 
     def give_up(self, topic: str, number: int) -> None:
-        """Send messages that nobody can handle."""
+        """Send messages that no handler can process."""
         with Producer(self.broker.address, group="p", timeout_s=30.0) as producer:
             for n in range(number):
                 body = f"{topic} {n}"

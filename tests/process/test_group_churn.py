@@ -1,6 +1,6 @@
-"""Groups of members in processes of their own, which come, leave, die and stand still, at a real broker.
+"""Groups of members in their own processes, which join, leave, die and are suspended, with a real broker.
 
-`group_scene.py` says what must hold whatever happens. Here it happens, and it is said what may come twice: only what
+`group_scene.py` has what must always hold. Here it happens, with what may come twice: only what
 was in flight, or not committed yet, when its member died or was too slow.
 """
 

@@ -1,4 +1,4 @@
-"""Members of the bundled client at a real broker, under every face, and what administrators do to their group."""
+"""Members of the bundled client at a real broker, with every API, and administration of their group."""
 
 from __future__ import annotations
 

@@ -108,7 +108,7 @@ def test_files_that_expire_under_a_query_are_data_lost_or_passed_over(
         while reader.queue_bounds([TOPIC]).topics[TOPIC][0][1] < left[0]:
             assert time.monotonic() < give_up_at, "the queue keeps what it has lost"
             time.sleep(0.05)
-    assert Query(broker).offsets() == left  # planned anew, nothing is missing
+    assert Query(broker).offsets() == left  # planned again, nothing is missing
     with pytest.raises(DataLost, match="offset 0 is gone"):
         Query(broker, startingOffsets='{"orders":{"0":0}}')
 

@@ -1,4 +1,4 @@
-"""Many puts in one write: each is answered for itself, in order, whatever its neighbours are."""
+"""Many puts in one write: each is answered separately, in order, with any neighbours."""
 
 from __future__ import annotations
 

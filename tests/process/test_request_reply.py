@@ -188,7 +188,7 @@ def test_a_reply_to_a_gone_requester_raises(broker: BrokerProcess) -> None:
         until(lambda: sum(len(messages) for messages in work_of(broker)) == 1)
         requester.close()
         thread.join()
-        time.sleep(5.0)  # for so long after its start the broker waits for requesters that come back
+        time.sleep(5.0)  # for so long after its start the broker waits for requesters to reconnect
         leave.set()
         assert handled.wait(60.0)
     (failure,) = failures

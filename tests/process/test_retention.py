@@ -266,7 +266,7 @@ async def test_files_are_deleted_by_hand_at_any_hour(tmp_path: Path) -> None:
                 return client.request(RequestCode.DELETE_EXPIRED_COMMITLOG)[0].code
 
         assert await trio.to_thread.run_sync(delete) == 0
-        # What lies behind the file in use was made ahead.
+        # The files after the current one were created ahead.
         await until(lambda: log_files(data_dir)[0] + FILE_SIZE >= broker.store.max_physical_offset)
         await until(lambda: broker.store.min_offset_in_queue("t", 0) > 0)
 

@@ -1,4 +1,4 @@
-"""Messages that come back with a real broker: in real time where that is short, and through kills."""
+"""Redeliveries with a real broker: in real time where that is short, and through kills."""
 
 from __future__ import annotations
 
@@ -117,7 +117,7 @@ def test_a_retry_is_never_early_and_keeps_what_the_message_was(broker: BrokerPro
 def test_every_message_is_tried_as_often_as_it_may_be_and_then_a_dead_letter_also_through_kills(
     broker: BrokerProcess,
 ) -> None:
-    """Thirty messages, two more tries each: ninety deliveries, thirty dead letters, whatever happens meanwhile."""
+    """Thirty messages, two more tries each: ninety deliveries, thirty dead letters, after any events meanwhile."""
     ids = send(broker, 30)
     tries: Counter[str] = Counter()
     kills = 0

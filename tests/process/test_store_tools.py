@@ -1,4 +1,4 @@
-"""`reput store` beside a real broker: refused while it runs, clean after it stopped, repaired so that it starts."""
+"""`reput store` next to a real broker: refused while it runs, clean after it stopped, repaired so that it starts."""
 
 from __future__ import annotations
 

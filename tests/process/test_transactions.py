@@ -152,7 +152,7 @@ def test_when_the_producer_has_gone_another_one_of_its_group_is_asked(broker: Br
 
 
 def test_a_local_transaction_that_takes_longer_than_the_broker_waits(broker: BrokerProcess) -> None:
-    """Whoever comes first decides: here `check`, which did not see yet what was done, and the producer is told so."""
+    """The first decision counts: here that of `check`, which did not see the result yet; the producer gets an error."""
     create(broker)
     asked = threading.Event()
 

@@ -1,4 +1,4 @@
-"""Every typed body and header says the same after a trip over the wire, whatever is in it."""
+"""Every typed body and header is the same after encoding and decoding, with any content."""
 
 from __future__ import annotations
 
@@ -176,7 +176,7 @@ JSON = st.recursive(
 @given(data=st.data())
 @settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 def test_whatever_stands_for_a_member_is_read_or_malformed(kind: Any, data: st.DataObject) -> None:
-    """A hostile body costs its sender an error, and nobody else anything."""
+    """A hostile body costs its sender an error, and other clients nothing."""
     body = data.draw(BODIES[kind])
     try:
         members = json.loads(body.to_json())

@@ -1,4 +1,4 @@
-"""The store against lists: whatever is done to it, and however it ends, it holds what it promised."""
+"""The store against lists: after any operations and any end it holds what it promised."""
 
 from __future__ import annotations
 
@@ -183,7 +183,7 @@ class StoreMachine(RuleBasedStateMachine):
         committed = self.store.committed_offset
         self.abandon()
         self.start()
-        # What lay in a buffer of the pool is gone. A file for which no buffer was free is written directly, and what is
+        # The content of pool buffers is gone. A file for which no buffer was free is written directly, and what is
         # in it stays, also where no commit has passed it yet.
         end = self.store.max_physical_offset
         assert end >= committed

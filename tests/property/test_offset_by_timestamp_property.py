@@ -30,7 +30,7 @@ class Case:
     times: list[int]
     gone: int
     corrected: bool
-    """Whether the queue has been told, by deleting its expired files and moving its minimum."""
+    """Whether the queue's expired files were deleted and its minimum moved."""
 
     @property
     def live(self) -> list[tuple[int, int]]:

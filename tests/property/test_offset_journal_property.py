@@ -67,7 +67,7 @@ def test_a_cut_anywhere_leaves_every_whole_record(block: list[JournalEntry], dat
         assert contents.end == ends[whole]
         assert contents.torn_bytes == cut - ends[whole]
         assert contents.damaged_at is None
-        # Going on cuts the torn record off, so that the next one is found.
+        # Continuing removes the torn record, so that the next one is found.
         journal = OffsetJournal(path, contents.next_sequence, contents.end)
         journal.append([block[0]])
         journal.close()

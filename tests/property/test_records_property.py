@@ -145,7 +145,7 @@ def test_damage_is_refused_alike_and_never_crashes(items: list[Record], data: st
         assert (refused.value.index, refused.value.position) == (len(starts), stop)
     assert [view.position for view in record_views(buffer, 0, stop, check_crc=False)] == starts
     for view in record_views(buffer, 0, stop, check_crc=False):
-        # Every attribute of a sound record can be read, whatever it says.
+        # Every attribute of a sound record can be read, with any values.
         assert [getattr(view, name) for name in ("topic", "body", "tag", "keys", "born_host", "store_host")]
         assert view.offset_message_id
 

@@ -1,6 +1,6 @@
 """A store that puts, expires, is stopped, killed and opened, in any order: it holds all of the end of what was put.
 
-The model knows every message ever put and where it lies. What may be missing is what lies in files that were deleted;
+The model knows every message and its position. Only messages in deleted files may be missing;
 what may never happen is that a queue offset goes back, or means another message.
 """
 
@@ -35,7 +35,7 @@ class RetentionMachine(RuleBasedStateMachine):
         self.runs = 0
         self.number = 0
         self.put_into: dict[Queue, list[tuple[bytes, int]]] = {queue: [] for queue in QUEUES}
-        """Of each queue every message with the log offset at which it lies."""
+        """Of each queue every message with its log offset."""
         self.low = dict.fromkeys(QUEUES, 0)
         self.start_offset = 0
         self.held: tuple[object, bytes] | None = None
@@ -65,7 +65,7 @@ class RetentionMachine(RuleBasedStateMachine):
         assert self.store.dispatch_idle
         for queue, messages in self.put_into.items():
             assert self.store.max_offset_in_queue(*queue) == len(messages), "no offset is given twice"
-            # A file that was held while its queue was cleaned comes back, its messages do or do not.
+            # A file that was held while its queue was cleaned is back, with or without its messages.
             low = self.store.min_offset_in_queue(*queue)
             gone = sum(at < self.store.min_physical_offset for _, at in messages)
             assert gone <= low <= max(gone, self.low[queue])

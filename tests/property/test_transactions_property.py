@@ -1,7 +1,7 @@
-"""Transactions under random histories: whatever happens, what was to be committed is there once, and nothing else.
+"""Transactions under random histories: what was to be committed is there once, and nothing else.
 
 Half messages, ends that name any copy, questions answered late, twice or never, producers that come and go, time,
-orderly restarts and kills, in random order under a clock that jumps. In the end somebody answers all that is asked.
+orderly restarts and kills, in random order under a clock that jumps. In the end a producer answers all checks.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """`python tests/round_trip/run.py`: archive, replay, archive again; equal in all but offsets and store fields.
 
 A store directory of `--messages` messages is archived; the archive is replayed to a broker; the broker's topics are
-archived. Every job runs in a process of its own, as a person would start it. Then both archives are read without Spark
+archived. Every job runs in its own process, as a person would start it. Then both archives are read without Spark
 and compared queue by queue. Exit code 0 if every message is there once, in its place, and equal.
 """
 
@@ -60,7 +60,7 @@ def run(work: Path, messages: int, seed: int, master: str) -> int:
 
 
 def job(name: str, *arguments: object) -> dict[str, Any]:
-    """Run a job in a process of its own; return its last line.
+    """Run a job in its own process; return its last line.
 
     Raises:
         SystemExit: it failed.

@@ -43,7 +43,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
 
 @pytest.fixture(autouse=True)
 def quiet() -> Iterator[None]:
-    """Spark's own Python code warns of what is not ours to mend."""
+    """Warnings of Spark's own Python code cannot be fixed here."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", module=r"pyspark\..*|py4j\..*")
         warnings.filterwarnings("ignore", category=ResourceWarning)

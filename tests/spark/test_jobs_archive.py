@@ -1,4 +1,4 @@
-"""`reput pipeline archive`: exactly once, whatever stops it."""
+"""`reput pipeline archive`: exactly once, after any interruption."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Judges of histories: each rule in a file of its own, all pure. `judge` asks them all."""
+"""Judges of histories: one file per rule, all pure. `judge` asks them all."""
 
 from __future__ import annotations
 

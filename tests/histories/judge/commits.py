@@ -1,7 +1,7 @@
 """Offsets: nothing is committed that is not handled, and what is committed does not go back.
 
-A commit counts from the moment it is asked for: whatever lies before it must have been handled by then, or be back with
-the broker. Whoever reads an offset must be told no less than what was acknowledged, or read, before he asked.
+A commit counts from the moment it is asked for: everything before it must have been handled by then, or be back with
+the broker. An offset that is read must not be lower than one acknowledged, or read, before the request.
 """
 
 from __future__ import annotations

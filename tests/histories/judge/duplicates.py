@@ -4,14 +4,14 @@ Of two deliveries of one message from one queue to one group, the second is expl
 
 - it came again in the same member, which had raised and could not give it back, or consumes in order;
 - the second's member had stood still, and was awake again for a moment only;
-- the first was in flight, or not committed, when its member was killed, cut off or stood still;
+- the first was in flight, or not committed, when its member was killed, disconnected or suspended;
 - the first, or a message before it in its queue, behind which nothing can be committed, was still in flight when its
   member let the queue go, and had been given the moment that it is given;
-- its member's last commit was on its way when the next owner asked where to go on (see `owners.py` for how long that
+- its member's last commit was in flight when the next owner asked where to continue (see `owners.py` for how long that
   one has to wait first).
 
-A message that was handled, and whose commit was acknowledged before the next owner asked where to go on, never comes
-again; see `commits.py` for what the owner must be told then.
+A message that was handled, and whose commit was acknowledged before the next owner asked where to continue, never comes
+again; see `commits.py` for the answer that the owner must get then.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from histories.judge.violation import Violation
 
 AGAIN_HERE: Final = "raised, again here"
 HANDOVER_S: Final = 1.0
-"""How long after the next owner has asked where to go on the one before may still let go, being told so late."""
+"""Seconds after the next owner's question in which the previous one, notified late, may still let go."""
 GRACE_S: Final = 0.1
 """How long what is in flight is given when a queue is given up (client.md)."""
 _NOTED_S: Final = 0.1
@@ -37,7 +37,7 @@ _COMMIT_S: Final = 5.0
 """How long the answer to a last commit may take."""
 _AWAKE_S: Final = 0.3
 BACK_S: Final = 3.0
-"""How long a connection that was lost, or a process that stood still, has its effects: reconnecting, joining anew."""
+"""How long a connection that was lost, or a suspended process, has its effects: reconnecting, joining again."""
 
 
 class Reasons:
@@ -116,7 +116,7 @@ class Reasons:
         return "committed late at a hand-over" if committed else None
 
     def _was_committed(self, first: Delivery, second: Delivery) -> bool:
-        """Whether a message was known to be committed when the member that got it again asked where to go on."""
+        """Whether a message was known to be committed when the member that got it again asked where to continue."""
         taken = self._holdings.of(second)
         asked = second.begun if taken is None else taken.asked(second.begun)
         return any(
@@ -138,7 +138,7 @@ class Reasons:
         if all(delivery.finished <= held.let_go for delivery in found):
             return True  # it was to come again
         if held.group == terms.ORDERLY:
-            return False  # what is in hand is waited for
+            return False  # the current message is waited for
         leaves = self._leaving.get(held.who, math.inf) <= held.let_go
         return leaves or held.let_go >= held.given_up + GRACE_S
 

@@ -42,7 +42,7 @@ class Put:
     receipts: list[tuple[int, int]] = field(default_factory=list)
     times: int = 0
     refused: int = 0
-    """How many of the times that it was put its client said that it is not stored."""
+    """How many of its puts the client reported as not stored."""
 
 
 @dataclass(slots=True)
@@ -79,7 +79,7 @@ class Delivery:
 
 @dataclass(slots=True)
 class GivenBack:
-    """A message that was to go back to the broker; `done` when the broker said that it has it."""
+    """A message that was to go back to the broker; `done` when the broker acknowledged it."""
 
     who: str
     group: str
@@ -119,7 +119,7 @@ class Facts:
     backs: list[GivenBack] = field(default_factory=list)
     stored: list[Stored] = field(default_factory=list)
     decided: dict[str, float] = field(default_factory=dict)
-    """When it was first said that a transaction commits or rolls back."""
+    """When a transaction's decision was first reported."""
     lives: dict[str, Span] = field(default_factory=dict)
     """Of members: from their start to their end, however it came."""
     killed: dict[str, float] = field(default_factory=dict)
@@ -151,7 +151,7 @@ class Facts:
         return queues
 
     def stored_in(self, topic: str) -> list[Stored]:
-        """Return what lay in a topic in the end."""
+        """Return what was in a topic in the end."""
         return [stored for stored in self.stored if stored.queue[0] == topic]
 
     def dead_letters(self, group: str) -> list[Stored]:
@@ -159,7 +159,7 @@ class Facts:
         return self.stored_in(dlq_topic(group))
 
     def copies_to_retry(self, group: str) -> list[Stored]:
-        """Return the messages that came back to a group."""
+        """Return the messages redelivered to a group."""
         return self.stored_in(retry_topic(group))
 
     def broker_down(self, since: float, until: float) -> bool:
@@ -175,7 +175,7 @@ class Facts:
         return since <= self.killed.get(who, -math.inf) <= until
 
     def disturbed(self, who: str, since: float, until: float) -> bool:
-        """Whether a member was cut off, killed or stood still at some moment of a span."""
+        """Whether a member was disconnected, killed or suspended at some moment of a span."""
         return (
             self.broker_down(since, until)
             or self.stood_still(who, since, until)

@@ -1,7 +1,7 @@
 """Which member had which queue from when to when, as the members themselves say.
 
-A member asks where to go on and takes a queue; gives it up, from when on it hands out nothing more; and lets it go with
-a last commit. A member that leaves lets everything go without giving it up first.
+A member asks where to continue and takes a queue; gives it up, from when on it hands out nothing more; and lets it go
+with a last commit. A member that leaves lets everything go without giving it up first.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ class Holding:
     """When the member was to have it."""
     taken: float
     reads: list[tuple[float, float]]
-    """When it asked where to go on, and was answered."""
+    """When it asked where to continue, and was answered."""
     given_up: float = math.inf
     let_go: float = math.inf
     position: int = 0
     """How far the queue was handled when it was let go."""
 
     def asked(self, at: float) -> float:
-        """When the member last asked where to go on, before `at`."""
+        """When the member last asked where to continue, before `at`."""
         return max((asked for asked, answered in self.reads if answered <= at), default=self.taken)
 
 

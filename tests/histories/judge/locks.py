@@ -2,7 +2,7 @@
 
 A member has a lock from the answer that gives it, until it asks to free it or to leave, or until the lock has not been
 renewed for its time, which counts from when the renewal was asked for. A lock that was given to another one, all of
-whose request and answer lie in between, was given twice. A broker that is restarted knows no locks.
+whose request and answer are in between, was given twice. A broker that is restarted knows no locks.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Nothing that was acknowledged is lost: it is stored, and every group has handled it, or given it up as agreed.
 
-What is stored although its put was not answered counts too. A process that ends badly is a loss of its own.
+What is stored although its put was not answered counts too. A process that fails is a violation, too.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from histories.judge.violation import Violation
 
 
 def judge(facts: Facts) -> Iterator[Violation]:
-    """Look for what is missing, and for what nobody sent."""
+    """Look for missing messages, and for those that were never sent."""
     stored = {entry.uid for entry in facts.stored if entry.queue[0] in terms.TOPICS}
     handled: dict[str, set[str]] = defaultdict(set)
     for delivery in facts.deliveries:

@@ -1,6 +1,6 @@
 """In order: a message is begun only when the one before it in its queue is settled, and by one living member at a time.
 
-Two may have one of a queue's messages in hand at once only if the first stood still so long that its lock ran out, or
+Two may have one of a queue's messages at once only if the first was suspended for so long that its lock ran out, or
 the broker, which knows the locks, was down meanwhile.
 """
 
@@ -46,7 +46,7 @@ def _one_at_a_time(facts: Facts, deliveries: list[Delivery]) -> Iterator[Violati
 
 
 def _hold(facts: Facts, delivery: Delivery) -> Span:
-    """From when to when a member had a message in hand."""
+    """The span in which a member had a message."""
     end = min(delivery.finished, facts.lives[delivery.who].until, facts.killed.get(delivery.who, math.inf))
     return Span(delivery.begun, end)
 
@@ -57,7 +57,7 @@ def _lock_was_lost(facts: Facts, first: Delivery, second: Delivery) -> bool:
 
 
 def _as_sent(facts: Facts) -> Iterator[Violation]:
-    """Messages of one producer lie in a queue in the order in which they were sent."""
+    """Messages of one producer are in a queue in the order in which they were sent."""
     last: dict[tuple[str, int, str], tuple[int, int]] = {}
     for entry in facts.stored:
         if entry.queue[0] == terms.STEPS:

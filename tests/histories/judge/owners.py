@@ -1,6 +1,6 @@
 """No two members have a queue at once for longer than it takes to hand it over, unless one of them is not itself.
 
-And whoever is to have a queue that a living member has waits before he asks where to go on, so that the other one can
+A member that gets a queue of a living member waits before it asks where to continue, so that the other one can
 hear of it, let go and commit. (In order locks see to that.)
 """
 
@@ -25,7 +25,7 @@ WAIT_S: Final = 0.3
 
 
 def judge(facts: Facts) -> Iterator[Violation]:
-    """Compare what members said that they had."""
+    """Compare which queues members had."""
     yield from _owned_twice(facts)
     yield from _taken_too_soon(facts)
 

@@ -3,7 +3,7 @@
 Each message that a member has given back and the broker has taken is stored for a later try, or as a dead letter, once.
 A request whose answer did not come, or came late after a failure, may have been carried out twice. A record that is
 given back again, since it came twice, is not stored once more while its copy still waits or is a dead letter, and is
-once the copy's time has come. Copies of a message that lie in different places are different records.
+once the copy's time has come. Copies of a message in different places are different records.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """What is stored once is there once; what was rolled back is not; what was decided later did not come before.
 
-- Each put, delayed or committed message lies in its topic once: clients repeat only puts that the broker knows again.
+- Each put, delayed or committed message is in its topic once: clients repeat only puts that the broker knows again.
 - A put that was repeated gets the receipt of the first time.
-- What a client was told is not stored, or was not sent, is not there.
+- What was reported as not stored, or not sent, is not there.
 - A half message is delivered only after its transaction has committed.
 """
 

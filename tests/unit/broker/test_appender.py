@@ -170,7 +170,7 @@ async def test_each_reason_has_its_code(failure: Exception, code: ErrorCode, tex
 async def test_a_file_that_was_made_ready_may_have_no_room_and_the_next_is_not_made_by_the_put(
     needed: int, made: int
 ) -> None:
-    """But nobody waits for more than these two: the put itself says what is the matter then."""
+    """But no put waits for more than these two: the put itself then reports the reason."""
 
     class Store(FakeStore):
         made = 0
@@ -191,7 +191,7 @@ async def test_a_file_that_was_made_ready_may_have_no_room_and_the_next_is_not_m
     ("number", "code"), [(errno.ENFILE, ErrorCode.BUSY), (errno.EROFS, ErrorCode.READ_ONLY)]
 )
 async def test_the_first_file_of_a_log_is_refused_in_the_same_words(number: int, code: ErrorCode) -> None:
-    """It is made by the put itself, which says so by its status."""
+    """It is created by the put itself, whose status reports that."""
     refusal, _ = await refusal_of(
         FakeStore(FileNotMade(PATH, failed(number)), PutStatus.CREATE_MAPPED_FILE_FAILED)
     )

@@ -1,4 +1,4 @@
-"""With a pool, page_cache is answered by the commit: one for all who wait, by the clock for what nobody waits for."""
+"""With a pool, page_cache is answered by the commit: one for all waiting puts, by the clock for oneway ones."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ def reloader(config: BrokerConfig, new: dict[str, object]) -> tuple[ConfigReload
 
 def test_live_options_change_for_everybody_and_others_wait() -> None:
     config = BrokerConfig(data_dir="a", limits={"connections": 5})
-    limits = config.limits  # as somebody who keeps a section sees it
+    limits = config.limits  # as a holder of a section sees it
     new: dict[str, object] = {
         "data_dir": "a",
         "port": 1,

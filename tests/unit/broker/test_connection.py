@@ -1,4 +1,4 @@
-"""One connection: every request answered once, framing errors told, peers that leave, stall or crowd."""
+"""One connection: every request answered once, framing errors answered, peers that leave, stall or crowd."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Cancelling says truthfully whether it was in time, whatever it races with; lists show what waits and nothing else."""
+"""Cancelling reports correctly whether it was in time, in every race; lists show the pending messages only."""
 
 from __future__ import annotations
 
@@ -124,7 +124,7 @@ async def test_the_same_unique_id_sent_once_more_is_another_message(tmp_path: Pa
 
 
 async def test_rocketmq_s_delete_messages_are_heeded(tmp_path: Path) -> None:
-    """They name a topic and a unique id, and lie in the slot of the message (store-format 11.3)."""
+    """They name a topic and a unique id, and are in the slot of the message (store-format 11.3)."""
     bench = bench_of(tmp_path)
     async with bench.running():
         bench.timed(b"gone", 10_000)

@@ -16,7 +16,7 @@ TURNS = 7
 
 
 async def churn(directory: Path, seed: int, **trouble: bool) -> None:
-    """One run; messages further ahead than a minute are parked anew on their way."""
+    """One run; messages further ahead than a minute are delayed again on their way."""
     bench = DelayBench(
         bench_options(directory / "store"),
         wheel_slots=7200,

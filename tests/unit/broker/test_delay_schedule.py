@@ -1,4 +1,4 @@
-"""Delayed messages come at their millisecond, once, whatever happens to the broker meanwhile."""
+"""Delayed messages come at their millisecond, once, through stops, kills and power cuts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Group commit: one sync answers all who wait; a late sync and a failed one are told apart."""
+"""Group commit: one sync answers all waiting puts; late and failed syncs differ."""
 
 from __future__ import annotations
 

@@ -105,7 +105,7 @@ async def test_a_store_that_stops_taking_messages_shows_in_health(tmp_path: Path
 
 @pytest.mark.trio
 async def test_an_index_that_cannot_be_written_shows_in_health_until_it_is_complete(tmp_path: Path) -> None:
-    """And the broker completes it by itself, with nobody putting or asking meanwhile."""
+    """And the broker completes it by itself, without puts or requests meanwhile."""
     config = BrokerConfig(data_dir=tmp_path, port=0, store={"commit_log_file_size": "1MiB"})
     async with Broker(config) as broker:
         store = broker.store

@@ -141,9 +141,7 @@ async def test_a_peer_that_stops_reading_is_closed_and_one_that_reads_slowly_is_
         await bench.until(lambda: bench.counters.buffered_bytes["write"] > BIG_BYTES)
         received = 0
         for _ in range(3):
-            wanted = received + (
-                8 << 20
-            )  # more than lies in the system's buffers: the broker has to send again
+            wanted = received + (8 << 20)  # more than fits the system's buffers: the broker has to send again
             while received < wanted:
                 received += len(await slow.receive_some(1 << 20))
             await trio.sleep(0.05)

@@ -1,4 +1,4 @@
-"""Logging neither raises nor waits, whatever becomes of the stream; what was not written is counted, and said once."""
+"""Logging neither raises nor waits, with any stream; lost lines are counted and reported once."""
 
 from __future__ import annotations
 

@@ -86,7 +86,7 @@ def test_no_kill_during_a_save_takes_an_acknowledged_offset_back(
                 assert seen >= offset, (label, copy)
             found.close()
         assert not list(copy.glob("*.foreign-*")), (label, copy)
-        # And it goes on from there: a save and a commit on top.
+        # And it continues from there: a save and a commit on top.
         found = _open(copy)
         found.commit("g", "t", 0, 1000)
         save_now(found)

@@ -182,7 +182,7 @@ def test_a_full_disk_refuses_the_commit_and_changes_nothing(
     assert full.value.disk_full
     assert manager.query("g", "t", 0) == 1
     monkeypatch.undo()
-    # The half record is gone, so what is committed once there is space again is found behind the good ones.
+    # The half record is gone, so what is committed later is found after the good ones.
     manager.commit("g", "t", 1, 7)
     assert opened().for_topic("t") == {"g": {0: 1, 1: 7}}
 

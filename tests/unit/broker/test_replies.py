@@ -1,4 +1,4 @@
-"""Replies from the one who sends them to the one who waits, and what becomes of those that find nobody."""
+"""Replies from the replier to the requester, and those without a requester."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ async def send_reply(
 
 
 async def requester_of(bench: BrokerBench, *answers: ClientAnswer | Exception, kind: int = 0) -> BenchClient:
-    """A client that is known as a producer and answers pushes as told."""
+    """A client that is known as a producer and answers pushes as given."""
     client = bench.client(kind)
     await client.heartbeat("asking")
     client.answers.extend(answers)
@@ -180,7 +180,7 @@ async def test_a_requester_that_does_not_take_a_reply_is_reported(tmp_path: Path
 
 
 class Slow(BenchClient):
-    """A requester that answers when it is told to."""
+    """A requester that answers on demand."""
 
     def __init__(self, bench: BrokerBench, client_id: str) -> None:
         super().__init__(bench, HeaderType.JSON, client_id)
@@ -249,7 +249,7 @@ async def test_a_client_that_asks_before_its_first_heartbeat_gets_its_reply(tmp_
         request = {"CORRELATION_ID": "c-1", "REPLY_TO_CLIENT": "go@1", "TTL": "3"}
         await requester.send("work", b"ping", request)
         requester.answers += [TAKEN, TAKEN]
-        # What a consumer resends is no request of its own.
+        # A message that a consumer sends back is not a request.
         await bench.create_topic("%RETRY%g")
         await consumer.send("%RETRY%g", b"ping", request)
         assert (await send_reply(consumer, "go@1")).code == 0

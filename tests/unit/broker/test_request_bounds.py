@@ -1,4 +1,4 @@
-"""What one request may cost everybody else: refused above a limit, and done in turns with others below it."""
+"""What one request may cost other clients: refused above a limit, and handled in pieces below it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Messages that come back: when exactly, how often, with what, and when they become dead letters."""
+"""Redelivered messages: when, how often, with what, and when they become dead letters."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A message is taken back once, whatever becomes of the answers, and taken back anew when it was handed out anew."""
+"""A message is sent back once, even if answers are lost, and again after it was delivered again."""
 
 from __future__ import annotations
 

@@ -192,7 +192,7 @@ async def test_a_step_that_fails_is_tried_again(
     store.failures = [StoreReadOnly("no space"), StoreReadOnly("no space")]
     store.behind = 5
     reput.put_by("a")
-    reput.put_by("a")  # fails without harm to whoever put
+    reput.put_by("a")  # fails without harm to the putter
     async with trio.open_nursery() as nursery:
         nursery.start_soon(reput.run)
         await trio.sleep(1)
@@ -230,7 +230,7 @@ async def test_what_cannot_be_dispatched_yet_is_looked_at_every_millisecond(
 async def test_the_next_file_is_made_once_and_whatever_fails_is_tried_again_by_itself(
     by_the_clock: trio.testing.MockClock, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Once a second, though nothing is put or dispatched meanwhile: puts may be refused for want of that file."""
+    """Once a second, though nothing is put or dispatched meanwhile: puts may be refused without that file."""
     store: Any = FakeStore()
     allocate = AllocateService(store)
     store.failures = [
@@ -273,7 +273,7 @@ async def test_a_store_that_cannot_append_after_a_start_gets_its_file_by_itself(
 async def test_a_file_that_is_lacking_is_made_once_puts_are_taken_again(
     by_the_clock: trio.testing.MockClock,
 ) -> None:
-    """While dispatch waits for space, say, none is made; nobody puts or dispatches when that is over."""
+    """While dispatch waits for space, say, none is created; there are no puts or dispatches when that is over."""
     store: Any = FakeStore()
     store.file_refusal = DiskFull("commitlog/0", 1024)
     allocate = AllocateService(store)

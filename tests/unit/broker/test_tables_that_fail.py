@@ -1,4 +1,4 @@
-"""Requests that change a table whose file cannot be written: a matter of the disk, and said to be one."""
+"""Requests that change a table whose file cannot be written: a disk failure, reported as such."""
 
 from __future__ import annotations
 

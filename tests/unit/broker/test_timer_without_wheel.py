@@ -1,4 +1,4 @@
-"""Messages with a time of their own while there is no memory, or no room on the disk, for the timer's wheel."""
+"""Messages with an exact time while there is no memory, or no room on the disk, for the timer's wheel."""
 
 from __future__ import annotations
 

@@ -671,7 +671,7 @@ async def test_an_answer_that_comes_at_once_finds_the_copy_that_it_names(tmp_pat
 
 
 async def test_progress_is_not_saved_before_what_it_rests_on_is_on_the_disk(tmp_path: Path) -> None:
-    """A power cut would take the copy and leave the progress behind the first one: nobody would look at it again."""
+    """A power cut would take the copy and leave the progress after the first one: it would never be checked again."""
     async with broker_bench(tmp_path / "s") as bench:
         await bench.create_topic("orders")
         await bench.client().send_half("orders", b"o-1")

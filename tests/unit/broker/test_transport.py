@@ -1,4 +1,4 @@
-"""Sockets as a connection uses them: nothing lost, everybody gets a turn, few looks in vain."""
+"""Sockets as a connection uses them: nothing lost, fair scheduling, few useless polls."""
 
 from __future__ import annotations
 

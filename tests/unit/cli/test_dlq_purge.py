@@ -1,4 +1,4 @@
-"""`reput dlq purge` deletes what it has counted, and nothing that came while somebody read the question."""
+"""`reput dlq purge` deletes what it has counted, and nothing that was added during the prompt."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ MODULE = import_module("reput_cli.dlq.purge")  # the package has the command und
 
 
 class Broker:
-    """A client of a broker with ten dead letters, and `comes` more each time somebody asks for their end."""
+    """A client of a broker with ten dead letters, and `comes` more at each request for their end."""
 
     def __init__(self, comes: int) -> None:
         self._comes, self._end = comes, 10

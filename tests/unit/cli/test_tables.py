@@ -1,4 +1,4 @@
-"""Tables on a narrow terminal: headers and numbers stay whole, long names go on in the next line."""
+"""Tables on a narrow terminal: headers and numbers stay whole, long names continue in the next line."""
 
 from __future__ import annotations
 

@@ -132,7 +132,7 @@ def test_an_interrupt_and_a_closed_socket_end_the_wait(ends: tuple[socket.socket
         await watch.wait((near,), SOON_S)
         loop.call_later(0.01, watch.forget, near)
         await watch.wait((near,), SOON_S)
-        watch.interrupt()  # nobody waits
+        watch.interrupt()  # without a waiter
         assert loop.remove_reader(near.fileno()) is False, "it is registered no more"
 
     run(work())

@@ -1,4 +1,4 @@
-"""Who takes the broker's requests, and what becomes of those that nobody takes or that fail."""
+"""Handlers of the broker's requests, and requests without a handler or with a failing one."""
 
 from __future__ import annotations
 

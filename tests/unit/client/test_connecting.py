@@ -1,4 +1,4 @@
-"""Connecting where nobody listens."""
+"""Connecting to an address without a listener."""
 
 from __future__ import annotations
 

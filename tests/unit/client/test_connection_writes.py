@@ -1,4 +1,4 @@
-"""How frames leave: one alone, several at once, and in whatever pieces the system takes them."""
+"""How frames leave: one alone, several at once, and in any pieces that the system accepts."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class Wire:
         return self.connection.start_template(TEMPLATE, Waiter(), body)
 
     def arrive(self, count: int) -> None:
-        """Write and read in turn until `count` frames have arrived."""
+        """Write and read alternately until `count` frames have arrived."""
         while len(self.frames) < count:
             poller = select.poll()  # not select(): descriptors may be above 1,023
             poller.register(self.far_end, select.POLLIN)

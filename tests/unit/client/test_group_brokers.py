@@ -1,4 +1,4 @@
-"""A group whose queues are at two brokers, one of which does not answer: the other's queues go on."""
+"""A group whose queues are at two brokers, one of which does not answer: the other's queues continue."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ FIRST, LAST = MessageQueue("t", "a", 0), MessageQueue("t", "b", 1)
 
 
 class TwoBrokers(ScriptedSession):
-    """`a` does not answer while it is silent; with `a_is_unknown` nobody says where it is."""
+    """`a` does not answer while it is silent; with `a_is_unknown` no route has its address."""
 
     is_silent = True
     a_is_unknown = False

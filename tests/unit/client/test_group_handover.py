@@ -1,4 +1,4 @@
-"""Queues of an orderly group change hands: never while a message of theirs is in somebody's hands."""
+"""Queues of an ordered group move between members: never while one of their messages is being handled."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Pair:
         return member
 
     def turn(self, *members: GroupMember) -> None:
-        """Do what is due of these members, or of both."""
+        """Run the due work of these members, or of both."""
         for member in members or (self.old, self.new):
             assert member._locks is not None
             for chore in (member._handover, member._locks):

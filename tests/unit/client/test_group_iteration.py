@@ -1,4 +1,4 @@
-"""Turns: one message after the other, each handled when the next is asked for, noted down only when somebody looks."""
+"""Turns: one message after the other, each handled when the next is requested, recorded only on demand."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def take(serving: Serving) -> ReceivedMessage | None:
 
 
 def finish(serving: Serving) -> None:
-    """The message in hand is handled."""
+    """The current message is handled."""
     before = serving.iteration.finish()
     if before is not None:
         before[0].handled(before[1])
@@ -163,7 +163,7 @@ def test_where_failures_are_counted_there_is_no_turn() -> None:
 def test_turns_do_what_taking_does(
     pulls: list[tuple[int, int, int]], steps: list[str], kind: type[Serving]
 ) -> None:
-    """A message is in hand from being handed out until it is handled, and nothing is left out or comes twice."""
+    """A message is current from its delivery until it is handled, and nothing is left out or repeated."""
     serving: Serving = kind(clock)  # type: ignore[call-arg]
     queues = [assigned(number) for number in range(3)]
     expected: dict[int, list[int]] = {0: [], 1: [], 2: []}

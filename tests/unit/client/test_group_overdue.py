@@ -52,12 +52,12 @@ class Bench:
         return [one for one in taken if one is not None]
 
     def hold(self, *taken: Taken) -> None:
-        """Handlers have these in hand."""
+        """Handlers hold these."""
         self.member.handlers.begin(len(taken))
         self.member.handlers.slots[:] = [message for _, message in taken]
 
     def time_out(self) -> None:
-        """Look at what is in hand, and when it is overdue look again, once."""
+        """Check the held messages, and once more when they are overdue."""
         done(self.overdue.do())
         self.clock.now += TIMEOUT_S
         done(self.overdue.do())
@@ -120,7 +120,7 @@ def test_it_is_logged_when_every_handler_hangs(caplog: pytest.LogCaptureFixture)
     bench = Bench(5)
     taken = bench.take(3)
     bench.hold(*taken)
-    bench.member.handled(taken[2])  # one of three goes on
+    bench.member.handled(taken[2])  # one of three continues
     bench.member.handlers.slots[2] = None
     bench.time_out()
     bench.finish()

@@ -32,7 +32,7 @@ class Group:
         return self._route
 
     def told(self, members: str, *, after_s: float = 60.0) -> Assignment:
-        """Some time after the last change, the group has changed."""
+        """The group changes, some time after the last change."""
         self.clock.now += after_s
         self._session.replies[RequestCode.GET_CONSUMER_LIST_BY_GROUP] = lambda *_: ConsumerList(
             list(members)

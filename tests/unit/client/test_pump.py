@@ -18,7 +18,7 @@ from reput_client.transport.pump import Pump
 
 
 class OneSocket:
-    """Enough of a connection for a pump: what arrives finishes the call of whoever waits."""
+    """Enough of a connection for a pump: what arrives finishes the waiting call."""
 
     has_unwritten = False
 

@@ -47,7 +47,7 @@ class FakeCluster(LiveCluster):
 
 
 class Broken(Exception):
-    """As what a worker raised comes back from Spark."""
+    """An error of a worker as Spark returns it."""
 
 
 class Scene:

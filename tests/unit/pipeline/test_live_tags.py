@@ -1,4 +1,4 @@
-"""Conditions on tags that a live broker is told of."""
+"""Conditions on tags that are sent to a live broker."""
 
 from __future__ import annotations
 

@@ -215,7 +215,7 @@ def test_messages_that_have_expired_are_lost_or_passed_over(root: Path, tmp_path
         for batch in read_task(partition, lenient, schema, NOTHING_NARROWED)
     )
     assert rows == MESSAGES - in_file
-    assert len(run(path)[1]) == MESSAGES - in_file  # planned anew, nothing is missing
+    assert len(run(path)[1]) == MESSAGES - in_file  # planned again, nothing is missing
     with pytest.raises(DataLost, match="offset 0 is gone, its first message is"):
         run(path, startingOffsets='{"T":{"0":0}}')
 

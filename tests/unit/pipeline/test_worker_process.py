@@ -1,4 +1,4 @@
-"""What a worker process of Spark does beside its tasks."""
+"""What a worker process of Spark does besides its tasks."""
 
 from __future__ import annotations
 

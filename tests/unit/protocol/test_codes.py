@@ -1,4 +1,4 @@
-"""Numbers of the wire that nobody may change."""
+"""Numbers of the wire, which must not change."""
 
 from __future__ import annotations
 

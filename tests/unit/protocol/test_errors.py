@@ -1,4 +1,4 @@
-"""Errors: numbers that stay, remarks that come back as the same error, and pickling."""
+"""Errors: numbers that stay, remarks that are decoded as the same error, and pickling."""
 
 from __future__ import annotations
 

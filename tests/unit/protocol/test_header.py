@@ -1,4 +1,4 @@
-"""The three header types behind one face."""
+"""The three header types behind one interface."""
 
 from __future__ import annotations
 

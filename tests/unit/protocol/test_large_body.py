@@ -25,7 +25,7 @@ from reput_protocol.commands.topic import QueueStats, TopicConfig, TopicConfigTa
 from reput_protocol.record.message import MessageQueue
 
 ENTRY_BYTES_MAX = 600
-"""The largest entry below; a part ends behind the entry that fills it."""
+"""The largest entry below; a part ends after the entry that fills it."""
 COUNT = 3000
 VERSION = {"counter": 1, "stateVersion": 0, "timestamp": 2}
 QUEUES = [MessageQueue("T", "broker-ä", number) for number in range(COUNT)]

@@ -94,7 +94,7 @@ def test_text_with_loose_keys_is_bounded_unless_its_writer_is_trusted() -> None:
 
 @pytest.mark.parametrize("pattern", ["{", '{"', "{0 ", "1", '\\"', "{} ", "-", '"'])
 def test_hostile_text_is_looked_at_once(pattern: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What holds no key is one match, whatever it resembles: no character is a new start."""
+    """Text without a key is one match: no character is a new start."""
     calls = []
     tokens = loose_json._UP_TO_KEY
 

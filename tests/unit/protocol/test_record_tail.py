@@ -1,4 +1,4 @@
-"""The properties of a record are found without its body, in every shape a record has; damage is told, not guessed."""
+"""The properties of a record are found without its body, in every form of a record; damage is reported."""
 
 from __future__ import annotations
 

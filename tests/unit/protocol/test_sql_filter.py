@@ -84,7 +84,7 @@ def test_properties_are_found_whatever_is_around_them() -> None:
     assert matches("a = '1'", b"a\x011\x02a\x01\x02")  # one without a value does not
     assert not matches("a = '1'", b"ba\x011\x02")
     assert matches("a IS NULL", b"")
-    assert matches("a = '\ufffd'", b"a\x01\xff\x02")  # as whoever reads the message sees it
+    assert matches("a = '\ufffd'", b"a\x01\xff\x02")  # as a reader of the message sees it
 
 
 @pytest.mark.parametrize(

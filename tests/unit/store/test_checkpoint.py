@@ -1,4 +1,4 @@
-"""The checkpoint is synced by one thread at a time, whoever asks for it."""
+"""The checkpoint is synced by one thread at a time."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def test_a_sync_that_fails_under_two_at_a_time_is_final_for_both(
     first.start()
     assert entered.wait(30)
     checkpoint.logics_msg_timestamp_ms = 3
-    checkpoint.write()  # whoever only writes need not wait for the disk
+    checkpoint.write()  # a write alone need not wait for the disk
     second = threading.Thread(target=flush)
     second.start()
     second.join(0.05)

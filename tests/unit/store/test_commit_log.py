@@ -91,7 +91,7 @@ def test_a_malformed_block_changes_nothing(tmp_path: Path) -> None:
 
 
 def test_a_block_appears_with_its_first_eight_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Before the commit point the file holds no record, whatever else was copied already."""
+    """Before the commit point the file holds no record, even if other bytes were copied."""
     store = opened(small_options(tmp_path))
     put(store, b"x")
     file = store._log.files.last_file

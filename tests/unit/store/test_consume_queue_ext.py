@@ -173,7 +173,7 @@ TAGS = [None, "red", "green", "blue"]
 
 
 def filled(root: Path, count: int = 120, **changes: object) -> MessageStore:
-    """Messages of two queues with tags in turn, all dispatched."""
+    """Messages of two queues with alternating tags, all dispatched."""
     clock = FakeClock()
     store = opened(ext_options(root, **changes), clock)
     add(store, clock, 0, count)
@@ -288,7 +288,7 @@ def test_no_address_comes_to_mean_another_message(tmp_path: Path, damage: str, o
     events: list[str] = []
     clock = FakeClock(T0 + 1_000_000)
     store = opened(replace(options, on_event=lambda event, _: events.append(event)), clock)
-    # After a kill the end of the queue is built anew anyway, and its entries with it.
+    # After a kill the end of the queue is rebuilt anyway, and its entries with it.
     is_tail_rebuilt = not orderly and damage.startswith("last")
     assert is_tail_rebuilt or "queues_completed_from_beginning" in events
     check_ext_entries(store)
@@ -387,7 +387,7 @@ def test_entries_leave_with_their_messages(tmp_path: Path) -> None:
     assert unit is not None
     queue.delete_expired(unit.physical_offset, 1 << 62)
     assert queue.min_queue_offset == 33
-    # Message 33 lies in file 8; the file before it ends where it begins and stays as in RocketMQ only at equality.
+    # Message 33 is in file 8; the file before it ends where it begins and stays as in RocketMQ only at equality.
     left = sorted((store.options.consume_queue_ext_dir / "T" / "0").iterdir())
     assert left == files[8:]
     check_ext_entries(store)

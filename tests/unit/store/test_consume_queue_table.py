@@ -1,4 +1,4 @@
-"""All queues at once: many are synced side by side, each of them, and a sync that fails is told."""
+"""All queues at once: many are synced concurrently, and a failed sync is reported."""
 
 from __future__ import annotations
 

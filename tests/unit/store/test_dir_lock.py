@@ -1,4 +1,4 @@
-"""One broker a directory: in this process, in another, and beside a program that locks as Java does."""
+"""One broker a directory: in this process, in another, and with a program that locks as Java does."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def test_of_two_that_reserve_a_new_directory_the_faster_one_gets_it(tmp_path: Pa
 
 
 def test_what_changed_since_it_was_reserved_is_not_taken_over(tmp_path: Path) -> None:
-    """What was read of the directory before may not hold any more, though nobody has it now."""
+    """What was read of the directory before may be outdated, though no process has it now."""
     log = tmp_path / "disk" / "log"
     slow = DirectoryLock(tmp_path / "a" / "lock", AbortMarker(tmp_path / "a" / "abort"), [log], [log])
     other = DirectoryLock(tmp_path / "b" / "lock", AbortMarker(tmp_path / "b" / "abort"), [log], [log])
@@ -113,7 +113,7 @@ def test_what_changed_since_it_was_reserved_is_not_taken_over(tmp_path: Path) ->
 def test_a_log_directory_removed_by_a_refused_start_is_created_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A lock on a directory that nobody finds any more would keep nobody out."""
+    """A lock on a removed directory would protect nothing."""
     log = tmp_path / "log"
     real, left = fcntl.flock, [True]
 

@@ -1,4 +1,4 @@
-"""Where a file of the log cannot be made: the next directory, what is said, what is left behind, and no descriptors."""
+"""Where a file of the log cannot be made: the next directory, the report, the remains, and no descriptors."""
 
 from __future__ import annotations
 

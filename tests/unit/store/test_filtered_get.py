@@ -221,7 +221,7 @@ def test_files_are_held_until_they_are_let_go_of(store: MessageStore) -> None:
     assert found.run().count == 1
     file = store._log.files.first_file
     assert file is not None
-    assert not file.destroy(1000)  # somebody reads it
+    assert not file.destroy(1000)  # it is being read
     result = found.run()
     assert found.read(result)[88:90] == b"05"
     found.release()

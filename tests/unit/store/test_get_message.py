@@ -172,7 +172,7 @@ def test_what_memory_does_not_hold_any_more_is_cold(tmp_path: Path, monkeypatch:
         return False
 
     monkeypatch.setattr(MappedFile, "is_resident", is_resident)
-    assert not get(store, 0, max_messages=3).cold  # just written: nobody asks
+    assert not get(store, 0, max_messages=3).cold  # just written: not checked
     monkeypatch.setattr(message_reader, "NEAR_BYTES", 0)
     found = get(store, 0, max_messages=3)
     assert found.cold

@@ -101,7 +101,7 @@ def test_a_recreated_file_is_not_taken_for_the_synced_one(tmp_path: Path) -> Non
     options = killed(store, tmp_path / "image")
     assert store.close()
     give_names(options, (1, 0, 2))
-    again = opened(options)  # removes all, and makes them anew from the same records
+    again = opened(options)  # removes all, and rebuilds them from the same records
     assert found(again) == [1] * MESSAGES
     options = killed(again, tmp_path / "second")
     assert again.close()
@@ -128,7 +128,7 @@ def test_an_interrupted_removal_leaves_no_gap(
     store.write_checkpoint()
     options = killed(store, tmp_path / "image")
     assert store.close()
-    give_names(options, order)  # a start removes all, and makes them anew
+    give_names(options, order)  # a start removes all, and rebuilds them
 
     def delete_some(index: IndexService, files: Sequence[IndexFile]) -> None:
         for file in files[:removed]:

@@ -1,4 +1,4 @@
-"""The index cannot be written for a while: it falls behind, says so, and is completed; nothing else waits for it."""
+"""The index cannot be written for a while: it lags, reports that, and is completed; nothing else waits for it."""
 
 from __future__ import annotations
 

@@ -130,7 +130,7 @@ def test_after_a_kill_a_killed_start_changes_nothing_for_the_next(tmp_path: Path
 
 @pytest.mark.parametrize("orderly", [True, False])
 def test_a_refused_start_takes_no_step(tmp_path: Path, orderly: bool) -> None:
-    """However much there would have been to mend: bad entries, half-made files, stray files, bytes behind the end."""
+    """However much there would be to repair: bad entries, incomplete files, stray files, bytes after the end."""
     live = filled(tmp_path / "live")
     if orderly:
         live.close()

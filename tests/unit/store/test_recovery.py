@@ -152,7 +152,7 @@ def test_every_possible_torn_tail_is_cut(tmp_path: Path, unpublished: bool) -> N
             == (live.options.commit_log_dir / path.name).read_bytes()[: last.end_offset]
         ):
             shutil.rmtree(options.data_dir)
-            continue  # the bytes cut off were zeros
+            continue  # the truncated bytes were zeros
         store = MessageStore(options, clock_ms=FakeClock())
         report = store.open()
         assert report.end_offset == last.physical_offset
@@ -571,7 +571,7 @@ def test_a_deletion_is_finished_by_the_next_start(tmp_path: Path) -> None:
 
 
 def test_a_kill_while_a_file_is_created(tmp_path: Path) -> None:
-    """What is left is shorter than a file and all zero; without a crash nobody of ours leaves such a file."""
+    """What is left is shorter than a file and all zero; without a crash no broker leaves such a file."""
     live = filled(tmp_path / "live", 8)
     options = killed(live, tmp_path / "image")
     unfinished = options.commit_log_dir / f"{4096:020d}"
@@ -706,7 +706,7 @@ def test_an_emptied_queue_is_filled_again_without_our_mark(tmp_path: Path) -> No
 
 @pytest.mark.parametrize("unit", [bytes(20), b"\x7f" * 20, b"\xff" * 20, struct.pack(">qiq", 4000, 400, 0)])
 def test_an_entry_that_points_nowhere_is_not_passed_over(tmp_path: Path, unit: bytes) -> None:
-    """RocketMQ's readers skip to the next file there; nobody would know that a message was missed."""
+    """RocketMQ's readers skip to the next file there; a missed message would not be noticed."""
     live = filled(tmp_path / "live", 100, 10)  # a start looks at the last three files of a queue
     live.close()
     path = live.options.consume_queue_dir / "T" / "0" / f"{0:020d}"

@@ -281,7 +281,7 @@ def test_a_full_disk_under_the_queues(tmp_path: Path, monkeypatch: pytest.Monkey
 
 
 def test_a_flip_that_dispatch_cannot_see_is_left_to_the_reader(tmp_path: Path) -> None:
-    """Dispatch trusts bodies that the put path has checked; whoever hands a message out checks its body again."""
+    """Dispatch trusts bodies that the put path has checked; a reader checks the body again."""
     store = opened(small_options(tmp_path))
     put(store, b"abc")
     store.flush_commit_log()

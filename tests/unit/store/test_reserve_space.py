@@ -101,7 +101,7 @@ def test_a_start_reserves_the_last_files_space_and_changes_nothing_else_in_it(
 
 
 def test_the_space_of_a_log_truncated_by_hand_is_reserved(tmp_path: Path) -> None:
-    """What sets a length, as a repair does, leaves a hole behind the cut."""
+    """Setting a length, as a repair does, leaves a hole after the truncation."""
     options = stored(tmp_path)
     (path, _) = last_files(options)
     with open(path, "r+b") as file:

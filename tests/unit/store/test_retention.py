@@ -718,7 +718,7 @@ def test_a_start_killed_while_it_rebuilds_queues_is_repeated(
     monkeypatch: pytest.MonkeyPatch,
     stopped_by: str,
 ) -> None:
-    """A queue with no message in the part that a start reads would else stay incomplete, and nobody would know."""
+    """A queue with no message in the part that a start reads would otherwise stay incomplete unnoticed."""
     expected = bodies(store)
     machine.now_ms += HOUR_MS
     fill(store, 3, topic="U")

@@ -20,7 +20,7 @@ from stores import FakeClock, dispatch_all, opened, put, small_options, tree
 
 @pytest.fixture
 def root() -> Iterator[Path]:
-    """A directory that everybody can reach, unlike those of pytest."""
+    """A directory that all users can reach, unlike those of pytest."""
     directory = Path(tempfile.mkdtemp(prefix="reput-test-"))
     directory.chmod(0o755)
     yield directory

@@ -1,4 +1,4 @@
-"""Whatever lies in a directory: looking at it ends with faults, not with an exception, and a repair with a start."""
+"""With any content of a directory, verifying ends with faults, not with an exception, and a repair with a start."""
 
 from __future__ import annotations
 

@@ -30,7 +30,7 @@ def index_bytes(root: Path) -> list[bytes]:
 
 
 def index_places(root: Path) -> list[tuple[str, int]]:
-    """Name and inode of the index files: whoever makes one anew makes another inode."""
+    """Name and inode of the index files: a rebuilt file has another inode."""
     return [(path.name, path.stat().st_ino) for path in sorted((root / "index").iterdir())]
 
 

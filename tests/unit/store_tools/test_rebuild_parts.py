@@ -1,4 +1,4 @@
-"""Queues made anew file by file of the log have the bytes of those made from all of it at once."""
+"""Queues rebuilt file by file of the log have the same bytes as those rebuilt at once."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from stores import dispatch_all, opened, put, small_options, tree
 
 
 def in_parts(root: Path, **geometry: int) -> list[str]:
-    """Make the queues anew, the files of the log in no order."""
+    """Rebuild the queues, the files of the log in no order."""
     found = examine(root, geometry=Geometry(**geometry))
 
     def fill_queues(_layout: StoreLayout, made: object, _deleted: object) -> None:

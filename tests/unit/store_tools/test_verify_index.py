@@ -146,7 +146,7 @@ def test_an_index_that_ends_early(store: Path) -> None:
     assert len(faults) == 1
     assert "5 keys are not in the index" in faults[0].reason
     (store / "abort").write_text("1")
-    found = examine(store)  # files that no checkpoint vouches for are made anew by a start
+    found = examine(store)  # files that no checkpoint confirms are rebuilt by a start
     assert [fault for fault in found.report.faults if fault.kind == "index"] == []
 
 

@@ -15,7 +15,7 @@ from stores import flip_bit
 
 
 def found(verification: Verification) -> dict[str, Any]:
-    """Everything that a verification says, in the order in which it is said."""
+    """All results of a verification, in their order."""
     report = verification.report
     return {
         "faults": report.faults,

@@ -32,7 +32,7 @@ def pins(lock: str) -> dict[tuple[str, str], str]:
 
 @pytest.fixture
 def clone(tmp_path: Path) -> Path:
-    """A directory with all that the Makefile looks at, and an environment that is said to be ready."""
+    """A directory with all files that the Makefile reads, and an environment marked as ready."""
     for name in ("Makefile", "pyproject.toml", "hatch_build.py", *LOCKS):
         shutil.copy(ROOT / name, tmp_path / name)
     (tmp_path / ".venv").mkdir()

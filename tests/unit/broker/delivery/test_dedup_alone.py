@@ -197,7 +197,7 @@ async def test_what_was_cancelled_does_not_come_back(tmp_path: Path, delay: dict
         Sender(bench).repeat(first, delay)
         await trio.sleep(10)
         assert bench.delivered() == {}
-        # Beyond the window it is another message, although what cancelled the first one lies within.
+        # Beyond the window it is another message, although the record that cancelled the first one is within.
         again = Sender(bench, window_s=12.0).send(delay)
         assert not isinstance(again, StoredBefore)
         await trio.sleep(15)

@@ -18,7 +18,7 @@ SENT = {"UNIQ_KEY": "U1", "PGROUP": "shop", "TRAN_MSG": "true", "TAGS": "paid", 
 
 
 def stored(properties: dict[str, str] | None = None, queue_offset: int = 5, **fields: int) -> Record:
-    """A half record as it lies in the log."""
+    """A half record as it is in the log."""
     record = half_record(
         Record("orders", b"body", queue_id=3, flag=7, sys_flag=0x301 | 4, born_timestamp_ms=9, **fields),
         dict(SENT if properties is None else properties),

@@ -1,4 +1,4 @@
-"""However a member comes and goes, all tables agree, and the others are told."""
+"""In every way to join and leave, all tables agree, and the others are notified."""
 
 from __future__ import annotations
 

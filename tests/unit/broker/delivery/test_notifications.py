@@ -1,4 +1,4 @@
-"""Members are told of changes: at once, together, and never waited for."""
+"""Members are notified of changes: at once, together, and without waiting for them."""
 
 from __future__ import annotations
 

@@ -81,7 +81,7 @@ def test_what_is_deleted_takes_its_locks_along(locks: QueueLocks) -> None:
 
 
 class Model(RuleBasedStateMachine):
-    """At any time a queue is nobody's or one member's, and whoever is told "yours" stays it until it expires."""
+    """At any time a queue has at most one owner, which keeps the lock until it expires."""
 
     members = st.sampled_from(["a", "b", "c"])
     queues = st.lists(st.sampled_from([Q0, Q1, Q2]), unique=True)

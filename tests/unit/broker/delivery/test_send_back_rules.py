@@ -35,7 +35,7 @@ def consumed(reconsume_times: int = 0, **properties: str) -> Record:
         (0, 0, 16, 3),
         (4, 0, 16, 7),
         (15, 0, 16, 18),
-        (40, 0, 100, 43),  # clipped where it is parked
+        (40, 0, 100, 43),  # clipped where it is stored
         (0, 5, 16, 5),
         (16, 0, 16, 0),
         (16, 5, 16, 0),

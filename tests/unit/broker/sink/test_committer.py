@@ -308,7 +308,7 @@ async def test_no_file_with_an_unsaved_marker_is_deleted_while_the_table_cannot_
         sink: Any = broker._parts.sink
         monkeypatch.setattr(sink._batches.file, "write_temporary", failing)
         await writer.commit("q", 0, [await staged(writer, 0)])
-        await sink.before_delete()  # the marker lies in the last file, which is never deleted
+        await sink.before_delete()  # the marker is in the last file, which is never deleted
         await writer.commit("q", 1, [await staged(writer, 1)])
         first_end = broker.store.min_physical_offset + 64 * 1024
         assert sink._batches.unsaved_from > first_end

@@ -1,4 +1,4 @@
-"""A staged block is put in pieces that together are the block, small ones beside others and larger ones alone."""
+"""A staged block is put in pieces that together are the block, small ones next to other puts and larger ones alone."""
 
 from __future__ import annotations
 

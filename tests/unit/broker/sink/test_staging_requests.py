@@ -1,4 +1,4 @@
-"""What the broker does with staged blocks: checks them, keeps them in one errand, and syncs them as they come."""
+"""What the broker does with staged blocks: checks them, stores them in one thread call, and syncs them as they come."""
 
 from __future__ import annotations
 

@@ -88,7 +88,7 @@ def test_a_failed_sync_ahead_is_reported_at_the_end(tmp_path: Path, monkeypatch:
         patch.setattr(staging_files, "sync_data", failing)
         file.sync_ahead()
     with pytest.raises(FlushFailed, match="does not answer"):
-        file.end()  # the system has told the error once, and would say now that all is well
+        file.end()  # the system has reported the error once, and would now report success
     assert not file.ended
 
 
