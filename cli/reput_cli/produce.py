@@ -37,7 +37,7 @@ _DELAYS = ("delay_s", "delay_level", "deliver_at")
 @click.option(
     "-p", "--property", "properties", multiple=True, metavar="NAME=VALUE", help="Property; repeatable."
 )
-@click.option("--queue", "queue_id", type=int, help="Queue to send to; default: each in turn.")
+@click.option("--queue", "queue_id", type=int, help="Queue to send to; default: queues in rotation.")
 @click.option(
     "--ack", type=click.Choice(["page_cache", "flushed", "replicated"]), default="flushed", show_default=True
 )

@@ -196,13 +196,13 @@ def _geometry_of(verification: Verification) -> Geometry:
 def _save(verification: Verification, plan: RepairPlan, side: SideDirectory) -> list[tuple[Path, Path]]:
     """Copy and sync everything that will change; return what is to be moved, and where."""
     root, log = verification.root, verification.layout.log
-    cut: list[dict[str, Any]] = []
+    truncated: list[dict[str, Any]] = []
 
     def keep(path: Path, start: int, stop: int, wanted: Path) -> None:
         target = side.place(wanted)
         make_directories(target.parent)
         copy_part(path, start, stop, target)
-        cut.append({"file": str(path), "from": start, "to": stop, "kept_as": side.relative(target)})
+        truncated.append({"file": str(path), "from": start, "to": stop, "kept_as": side.relative(target)})
 
     if plan.truncation is not None:
         for file in log.files:
@@ -229,9 +229,9 @@ def _save(verification: Verification, plan: RepairPlan, side: SideDirectory) -> 
     side.describe(
         {
             "plan": plan.lines(),
-            "cut": cut,
+            "truncated": truncated,
             "moved": [{"file": str(path), "kept_as": side.relative(target)} for path, target in moves],
-            "mended": [
+            "fixed": [
                 {
                     "file": str(fix.file),
                     "position": fix.position,
