@@ -135,7 +135,7 @@ def test_bodies_equal_the_genuine_ones_both_ways(body: Any, text: str) -> None:
     assert type(body).from_json(text.encode()) == body
 
 
-def test_what_a_java_member_tells_of_itself_is_read() -> None:
+def test_the_state_of_a_java_member_is_read() -> None:
     info = ConsumerRunningInfo.from_json(
         (
             '{"mqPopTable":{},"mqTable":{' + QUEUE_TEXT + ':{"cachedMsgCount":2,"cachedMsgMaxOffset":9,'

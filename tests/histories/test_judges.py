@@ -19,7 +19,7 @@ def story() -> Story:
 # -- losses ------------------------------------------------------------------------------------------------------------
 
 
-def test_what_every_group_has_handled_is_well(story: Story) -> None:
+def test_a_history_in_which_every_group_has_handled_everything(story: Story) -> None:
     story.put("a-o1")
     story.handle("m1", "a-o1")
     story.put("a-s1", terms.STEPS)
@@ -62,7 +62,7 @@ def test_what_was_refused_is_not_there(story: Story) -> None:
     assert story.broken() == {"refused"}
 
 
-def test_what_nobody_sent_is_invented(story: Story) -> None:
+def test_a_message_that_was_never_sent(story: Story) -> None:
     story.store(terms.ORDERS, "a-o1", terms.OK)
     assert story.broken() == {"invented"}
 
@@ -221,7 +221,7 @@ def test_a_message_that_was_in_flight_when_its_queue_changed_hands(story: Story)
 
 
 @pytest.mark.parametrize(("after_s", "broken"), [(0.1, set()), (1.0, {"duplicate"})])
-def test_a_message_that_a_member_had_in_hand_before_it_stood_still(
+def test_a_message_that_a_member_had_before_it_was_suspended(
     story: Story, after_s: float, broken: set[str]
 ) -> None:
     """It may begin with it when it is awake again; a moment later it must know that the queue is another's."""
@@ -294,7 +294,7 @@ def test_a_last_commit_that_was_on_its_way_when_the_next_owner_asked(story: Stor
     assert story.broken() == expected[acknowledged]
 
 
-def test_a_message_that_a_member_had_in_hand_when_it_left(story: Story) -> None:
+def test_a_message_that_a_member_had_when_it_left(story: Story) -> None:
     """However long its process takes to end then."""
     for number in range(2):
         story.put(f"a-o{number}")
@@ -321,7 +321,7 @@ def test_what_a_member_had_handled_when_it_left(story: Story) -> None:
     assert story.broken() == {"duplicate"}
 
 
-def test_a_queue_that_is_let_go_before_what_is_in_flight_had_its_time(story: Story) -> None:
+def test_a_queue_released_before_its_message_in_flight_had_its_time(story: Story) -> None:
     story.put("a-o1")
     story.assigned("m1", terms.ORDERS)
     story.begin("m1", "a-o1")
@@ -331,7 +331,7 @@ def test_a_queue_that_is_let_go_before_what_is_in_flight_had_its_time(story: Sto
     assert story.broken() == {"duplicate"}
 
 
-def test_a_queue_that_is_let_go_at_once_since_its_message_is_to_come_again(story: Story) -> None:
+def test_a_queue_released_at_once_since_its_message_is_repeated(story: Story) -> None:
     story.put("a-s1", terms.STEPS, terms.FAILS_ONCE)
     story.assigned("s1", terms.STEPS)
     story.begin("s1", "a-s1")
@@ -342,7 +342,7 @@ def test_a_queue_that_is_let_go_at_once_since_its_message_is_to_come_again(story
     assert story.broken() == set()
 
 
-def test_a_queue_of_a_group_in_order_that_is_let_go_while_its_message_is_in_hand(story: Story) -> None:
+def test_a_queue_of_an_ordered_group_released_while_its_message_is_handled(story: Story) -> None:
     story.put("a-s1", terms.STEPS)
     story.assigned("s1", terms.STEPS)
     story.begin("s1", "a-s1")
@@ -353,7 +353,7 @@ def test_a_queue_of_a_group_in_order_that_is_let_go_while_its_message_is_in_hand
     assert story.broken() == {"duplicate"}
 
 
-def test_a_queue_that_is_let_go_where_it_was_not_any_more(story: Story) -> None:
+def test_a_queue_released_where_it_was_no_longer(story: Story) -> None:
     """The member has forgotten that it handled the first message, and commits nothing behind it."""
     for number in range(2):
         story.put(f"a-o{number}")
@@ -396,7 +396,7 @@ def test_a_message_that_comes_twice_after_the_broker_was_down_or_its_member_stoo
     assert story.broken() == set()
 
 
-def test_a_message_that_comes_again_where_it_could_not_be_given_back(story: Story) -> None:
+def test_a_message_repeated_because_it_could_not_be_given_back(story: Story) -> None:
     story.put("a-s1", terms.STEPS, terms.FAILS_ONCE)
     story.begin("s1", "a-s1")
     story.end("s1", "a-s1", "raised")
@@ -434,7 +434,7 @@ def test_how_long_a_member_waits_before_it_takes_what_another_has(
     assert story.broken() == broken
 
 
-def test_a_queue_of_a_member_that_stands_still_is_anothers(story: Story) -> None:
+def test_a_queue_of_a_suspended_member_belongs_to_another(story: Story) -> None:
     story.assigned("m1", terms.ORDERS)
     story.wait(20.0)
     story.note("runner", "stop", process="m1")
@@ -541,7 +541,7 @@ def test_a_message_that_is_tried_too_seldom(story: Story) -> None:
     assert story.broken() == {"attempts"}
 
 
-def test_a_dead_letter_that_should_be_none(story: Story) -> None:
+def test_a_dead_letter_without_cause(story: Story) -> None:
     story.put("a-o1", kind=terms.FAILS_ONCE)
     story.fail("m1", "a-o1")
     story.die("a-o1", terms.SHARED, 1)
@@ -549,14 +549,14 @@ def test_a_dead_letter_that_should_be_none(story: Story) -> None:
 
 
 @pytest.mark.parametrize(("after_s", "broken"), [(1.1, set()), (0.5, {"retry early"})])
-def test_the_time_at_which_a_message_comes_again(story: Story, after_s: float, broken: set[str]) -> None:
+def test_the_time_at_which_a_message_is_redelivered(story: Story, after_s: float, broken: set[str]) -> None:
     story.put("a-o1", kind=terms.FAILS_ONCE)
     story.fail("m1", "a-o1")
     story.come_back("m2", "a-o1", 1, after_s=after_s)
     assert story.broken() == broken
 
 
-def test_a_message_that_does_not_come_again(story: Story) -> None:
+def test_a_message_that_is_not_redelivered(story: Story) -> None:
     story.put("a-o1", kind=terms.FAILS_ONCE)
     story.fail("m1", "a-o1")
     assert story.broken() == {"retry dropped", "lost"}
@@ -645,7 +645,7 @@ def test_a_message_that_lies_in_two_places_and_is_given_back_from_both(
 
 
 @pytest.mark.parametrize(("down", "broken"), [(True, set()), (False, {"retry twice"})])
-def test_a_message_that_comes_again_twice(story: Story, down: bool, broken: set[str]) -> None:
+def test_a_message_that_is_redelivered_twice(story: Story, down: bool, broken: set[str]) -> None:
     story.put("a-o1", kind=terms.FAILS_ONCE)
     story.begin("m1", "a-o1")
     story.end("m1", "a-o1", "raised")

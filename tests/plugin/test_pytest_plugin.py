@@ -32,7 +32,7 @@ def test_each_has_a_broker_of_its_own(reput_broker, n):
 def test_one_that_fails(reput_broker):
     assert False, "on purpose"
 
-def test_and_the_next_has_one_all_the_same(reput_broker):
+def test_and_the_next_test_has_a_broker_too(reput_broker):
     assert reput_broker.is_running
 """
 
@@ -113,7 +113,7 @@ def test_a_mistake_in_an_option_is_named(new_reput_broker: NewBroker) -> None:
         new_reput_broker(store={"flush": "sometimes"})
 
 
-def test_in_a_project_of_somebody_else(tmp_path: Path) -> None:
+def test_in_another_project(tmp_path: Path) -> None:
     (tmp_path / "test_orders.py").write_text(USER_TEST)
     command = [
         sys.executable,

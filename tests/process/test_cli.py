@@ -142,7 +142,7 @@ def test_positions_and_formats(broker: BrokerProcess) -> None:
     assert formatted == "positions/0/0\t30%\n"
 
 
-def test_stopping_in_the_middle_is_no_failure(broker: BrokerProcess) -> None:
+def test_stopping_in_the_middle_is_not_a_failure(broker: BrokerProcess) -> None:
     reput("topic", "create", "stopped", "--queues", "8", server=broker.address)
     reput("produce", "stopped", server=broker.address, text="\n".join(map(str, range(3000))))
     for number in range(12):
@@ -152,7 +152,7 @@ def test_stopping_in_the_middle_is_no_failure(broker: BrokerProcess) -> None:
         assert len(read.stdout.splitlines()) == 3
 
 
-def test_a_line_that_is_no_message_is_named_and_those_before_it_are_sent(broker: BrokerProcess) -> None:
+def test_an_invalid_line_is_named_and_those_before_it_are_sent(broker: BrokerProcess) -> None:
     reput("topic", "create", "lines", "--queues", "1", server=broker.address)
     for bad, reason in (
         ('{"body":"x","tga":"y"}', "did you mean 'tag'?"),
@@ -402,7 +402,7 @@ def test_interrupting_a_follower_keeps_what_it_printed(broker: BrokerProcess) ->
     assert again.stdout.splitlines() == ["d"]
 
 
-def test_a_reader_that_stops_reading_is_no_error(broker: BrokerProcess) -> None:
+def test_a_reader_that_stops_reading_is_not_an_error(broker: BrokerProcess) -> None:
     reput("produce", "piped-away", server=broker.address, text="\n".join(map(str, range(2_000))))
     for more in ([], ["-g", "head"]):
         command = [

@@ -76,7 +76,7 @@ class Setting:
         self.broker.__exit__(error[0], None, None)  # type: ignore[arg-type]
 
 
-def test_what_is_sent_again_after_a_lost_answer_is_stored_once(tmp_path: Path) -> None:
+def test_a_send_repeated_after_a_lost_answer_is_stored_once(tmp_path: Path) -> None:
     rng = random.Random(7)
     with Setting(tmp_path, lambda data: is_receipt(data) and rng.random() < 0.3) as setting:
         with Admin(setting.broker.address) as admin:

@@ -172,7 +172,7 @@ def test_pulls_of_a_disabled_forbidden_or_deleted_group_stop_waiting(
 # Connections
 
 
-def test_who_is_connected(connect: Connect, topic: str, group: str) -> None:
+def test_connected_clients(connect: Connect, topic: str, group: str) -> None:
     client = connect("a")
     header, _ = client.ask(ConsumerConnectionHeader(group))
     assert header.code == ResponseCode.CONSUMER_NOT_ONLINE
@@ -194,7 +194,7 @@ def test_who_is_connected(connect: Connect, topic: str, group: str) -> None:
     assert abs(producer.last_update_timestamp - time.time() * 1000) < 60_000
 
 
-def test_who_consumes_what(connect: Connect, topic: str, group: str) -> None:
+def test_topics_and_their_consumers(connect: Connect, topic: str, group: str) -> None:
     client, other = connect("a"), connect("b", group=f"{group}-offsets")
     client.heartbeat(**{topic: "paid"})
     other.ask(SubscriptionGroupHeader(other.group))
@@ -238,7 +238,7 @@ def test_a_group_s_progress(broker: BrokerProcess, connect: Connect, topic: str,
     assert (empty.min_timestamp, empty.max_timestamp, empty.delay_time) == (-1, -1, 0)
 
 
-def test_groups_as_people_look_at_them(
+def test_groups_as_administrators_see_them(
     broker: BrokerProcess, connect: Connect, admin: Admin, topic: str, group: str
 ) -> None:
     send(broker, topic, 10)
@@ -310,7 +310,7 @@ def test_a_member_that_does_not_know_of_a_reset_yet_commits_in_vain(
     assert client.committed(topic) == 5
 
 
-def test_a_group_that_begins_at_its_new_offset_is_not_sent_away(
+def test_a_group_that_pulls_at_its_new_offset_is_not_redirected(
     broker: BrokerProcess, connect: Connect, topic: str, group: str
 ) -> None:
     send(broker, topic, 10)
@@ -324,7 +324,7 @@ def test_a_group_that_begins_at_its_new_offset_is_not_sent_away(
     assert client.committed(topic) == 4
 
 
-def test_where_a_reset_leads(
+def test_offsets_after_a_reset(
     broker: BrokerProcess, connect: Connect, admin: Admin, topic: str, group: str
 ) -> None:
     send(broker, topic, 5)

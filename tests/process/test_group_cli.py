@@ -137,12 +137,12 @@ def test_reset_shows_its_plan_and_asks(cli: Cli, topic: str) -> None:
         (("--shift=-3",), 1),
     ],
 )
-def test_where_reset_leads(cli: Cli, topic: str, where: tuple[str, ...], offset: int) -> None:
+def test_offsets_after_reset(cli: Cli, topic: str, where: tuple[str, ...], offset: int) -> None:
     cli("reset", topic, topic, *where, "--yes")
     assert cli.json("describe", topic)[0]["committed"] == offset
 
 
-def test_what_is_no_reset(cli: Cli, topic: str) -> None:
+def test_invalid_resets(cli: Cli, topic: str) -> None:
     cli("reset", topic, topic, code=2)
     cli("reset", topic, topic, "--to", "1", "--shift", "1", code=2)
     assert "not a position" in cli("reset", topic, topic, "--to", "noon", code=2).stderr

@@ -144,7 +144,7 @@ def test_a_heartbeat_makes_the_group_and_its_retry_topic(
         time.sleep(0.01)
 
 
-def test_a_heartbeat_that_is_none(connect: Connect, topic: str) -> None:
+def test_an_invalid_heartbeat(connect: Connect, topic: str) -> None:
     client = connect("a")
     for body in (
         b"",
@@ -192,7 +192,7 @@ def test_a_group_s_own_subscription_filters_its_pulls(
 
 
 @TYPES
-def test_what_a_pull_is_refused_for_and_in_which_order(
+def test_reasons_to_refuse_a_pull_and_their_order(
     broker: BrokerProcess, connect: Connect, topic: str, group: str, kind: HeaderType
 ) -> None:
     send(broker, topic, b"1")

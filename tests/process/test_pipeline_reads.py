@@ -84,7 +84,7 @@ def expire(broker: BackgroundBroker) -> int:
     return len(files)
 
 
-def test_files_that_expire_under_a_query_are_data_lost_or_passed_over(
+def test_files_that_expire_during_a_query_are_data_lost_or_skipped(
     broker: BackgroundBroker, capfd: pytest.CaptureFixture[str]
 ) -> None:
     send(broker, [b"%06d" % number + bytes(SIZE) for number in range(MESSAGES)])
@@ -113,7 +113,7 @@ def test_files_that_expire_under_a_query_are_data_lost_or_passed_over(
         Query(broker, startingOffsets='{"orders":{"0":0}}')
 
 
-def test_a_topic_that_is_deleted_under_a_query_is_data_lost_or_passed_over(
+def test_a_topic_that_is_deleted_during_a_query_is_data_lost_or_skipped(
     broker: BackgroundBroker, capfd: pytest.CaptureFixture[str]
 ) -> None:
     send(broker, [b"%06d" % number + bytes(SIZE) for number in range(MESSAGES)])
@@ -131,7 +131,7 @@ def test_a_topic_that_is_deleted_under_a_query_is_data_lost_or_passed_over(
         query.offsets()
 
 
-def test_who_does_not_answer_is_named_after_all_tries() -> None:
+def test_a_broker_that_does_not_answer_is_named_after_all_retries() -> None:
     options = parse_source_options(
         {"nameServer": f"127.0.0.1:{free_port()}", "subscribe": TOPIC, "fetchOffset.retryIntervalMs": "0"},
         streaming=False,

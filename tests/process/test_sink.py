@@ -77,7 +77,7 @@ def test_a_repeated_and_a_smaller_batch_are_answered_and_not_published(
     assert published(broker.address, TOPIC) == {0: [b"0", b"4", b"other"], 1: []}
 
 
-def test_what_was_staged_for_a_batch_may_come_twice_and_leaves_with_the_batch(
+def test_staged_data_may_be_sent_twice_and_is_removed_with_its_batch(
     broker: BackgroundBroker, client: SinkClient
 ) -> None:
     staged, forgotten = Staged("q", 0), Staged("q", 0)

@@ -105,7 +105,7 @@ def test_a_start_without_permission_is_refused(tmp_path: Path) -> None:
         assert count_of(process.address) == 20
 
 
-def test_a_directory_of_the_log_that_lets_no_file_be_made_is_passed_over(tmp_path: Path) -> None:
+def test_a_log_directory_in_which_no_file_can_be_created_is_skipped(tmp_path: Path) -> None:
     directories = [tmp_path / "disk-a", tmp_path / "disk-b"]
     environment = {**SMALL, "REPUT_STORE__COMMIT_LOG_DIRS": ",".join(map(str, directories))}
 
@@ -129,7 +129,7 @@ def test_a_directory_of_the_log_that_lets_no_file_be_made_is_passed_over(tmp_pat
         assert count_of(process.address) == 3000
 
 
-def test_with_no_directory_left_puts_are_refused_and_resume_by_themselves(tmp_path: Path) -> None:
+def test_without_a_usable_directory_puts_are_refused_and_resume_by_themselves(tmp_path: Path) -> None:
     with BrokerProcess(tmp_path / "store", environment=SMALL) as process:
         send(process.address, 100)
         with closed(tmp_path / "store" / "commitlog"):
@@ -150,7 +150,7 @@ def test_with_no_directory_left_puts_are_refused_and_resume_by_themselves(tmp_pa
         assert count_of(process.address) == stored + 100
 
 
-def test_a_sparse_last_file_on_a_full_disk_is_no_end_of_the_process(tmp_path: Path) -> None:
+def test_a_sparse_last_file_on_a_full_disk_does_not_end_the_process(tmp_path: Path) -> None:
     environment = {
         **SMALL,
         "REPUT_STORE__COMMIT_LOG_FILE_SIZE": "8MiB",

@@ -123,7 +123,7 @@ def expected_verdict(block: Any, topic: str, count: int, limits: BlockLimits) ->
     st.sampled_from([DEFAULT_LIMITS, DEFAULT_LIMITS, BlockLimits(39, 70, 100_000)]),
     st.sampled_from([bytes, bytearray, memoryview]),
 )
-def test_put_blocks_are_judged_alike(
+def test_put_blocks_have_the_same_result(
     seed: int,
     count: int,
     odd: tuple[int, bytes] | None,
@@ -147,7 +147,7 @@ def test_put_blocks_are_judged_alike(
 
 
 @given(st.binary(max_size=300), st.booleans(), st.integers(-1, 3))
-def test_any_bytes_are_judged_alike(noise: bytes, magic: bool, count: int) -> None:
+def test_any_bytes_have_the_same_result(noise: bytes, magic: bool, count: int) -> None:
     if magic:
         noise = noise[:4] + b"\xda\xa3\x20\xa7" + noise[8:]
     assert verdict(noise, "orders", count, DEFAULT_LIMITS) == expected_verdict(

@@ -40,7 +40,7 @@ def written(path: Path, identity: JournalIdentity, blocks: list[list[JournalEntr
 
 
 @given(identities, st.lists(st.lists(entries, max_size=5), max_size=5))
-def test_what_was_appended_is_read_back(identity: JournalIdentity, blocks: list[list[JournalEntry]]) -> None:
+def test_appended_records_are_read_back(identity: JournalIdentity, blocks: list[list[JournalEntry]]) -> None:
     with TemporaryDirectory() as directory:
         path = Path(directory, "journal")
         written(path, identity, blocks)

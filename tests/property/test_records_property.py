@@ -185,7 +185,7 @@ message_texts = st.text(min_size=1, max_size=12)
         max_size=70,
     )
 )
-def test_what_a_producer_may_build_passes_the_door(
+def test_any_block_of_a_producer_is_accepted(
     items: list[tuple[bytes, str | None, list[str], dict[str, str]]],
 ) -> None:
     messages = []

@@ -138,7 +138,7 @@ def test_the_rules_of_a_get(
     assert select(packed(units), *arguments) == selected(units, *arguments, lambda *_: True)
 
 
-def test_what_leaves_its_file_is_found_out_wherever_it_hides() -> None:
+def test_a_position_outside_its_file_is_found_anywhere() -> None:
     window = LogWindow(0, 8192, 0, 4096)
     sound = [Extent(0, 100), Extent(3996, 100), Extent(4096, 4096)]
     assert not spans_files(sound, window)

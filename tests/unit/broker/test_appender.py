@@ -68,7 +68,7 @@ class FakeFlush:
 
 
 @pytest.mark.trio
-async def test_what_is_stored_counts_though_the_put_behind_it_is_cancelled(
+async def test_a_stored_message_counts_though_a_later_put_is_cancelled(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """It waits for a log file, and its connection ends."""

@@ -67,7 +67,7 @@ def run(work: Any) -> list[Any]:
     return logs
 
 
-def test_the_first_look_comes_after_a_while_and_then_one_every_so_often(broker: Broker) -> None:
+def test_the_first_check_is_delayed_and_the_next_ones_are_periodic(broker: Broker) -> None:
     looks: list[float] = []
 
     async def main() -> None:
@@ -189,7 +189,7 @@ def test_an_error_is_logged_and_tried_again(broker: Broker, monkeypatch: pytest.
     assert len(store_files(broker.store)) == 1
 
 
-def test_what_has_to_be_saved_first_keeps_files_until_it_is(broker: Broker) -> None:
+def test_files_are_kept_until_dependent_state_is_saved(broker: Broker) -> None:
     broker.expire()
     asked: list[int] = []
 

@@ -82,7 +82,7 @@ def test_integer_keys_without_quotes_are_read() -> None:
     }
 
 
-def test_what_is_written_is_strict_json_with_tabs() -> None:
+def test_written_tables_are_strict_json_with_tabs() -> None:
     text = encode({"dataVersion": {"counter": 0}, "topicConfigTable": {"T": {"attributes": {}}}})
     assert text == (
         b'{\n\t"dataVersion":{\n\t\t"counter":0\n\t},\n\t"topicConfigTable":{\n\t\t"T":{\n\t\t\t"attributes":{}\n\t\t}\n\t}\n}'

@@ -74,7 +74,7 @@ def test_directories_are_a_list_or_a_text_with_commas(file: Path) -> None:
 
 
 @pytest.mark.parametrize("text", ["3", '["/a", 3]', '["/a", ""]', '"/a,,/b"'])
-def test_what_is_no_list_of_directories(file: Path, text: str) -> None:
+def test_invalid_lists_of_directories(file: Path, text: str) -> None:
     file.write_text(f"[store]\ncommit_log_dirs = {text}\n")
     assert set(problems(file)) == {"store.commit_log_dirs"}
 

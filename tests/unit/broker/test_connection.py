@@ -108,7 +108,7 @@ async def test_a_late_answer_delays_no_other() -> None:
 
 
 @pytest.mark.trio
-async def test_what_is_answered_leaves_before_a_slow_request_is_waited_for() -> None:
+async def test_answers_leave_before_a_slow_request_is_waited_for() -> None:
     async with connected() as bench:
         bench.peer.says(ask(ECHO, 1), ask(SLOW, 2), ask(ECHO, 3))
         await settled()

@@ -15,7 +15,7 @@ def test_the_order_is_state_version_then_counter_then_time() -> None:
 
 
 @pytest.mark.parametrize("members", [None, {}, [], {"counter": None}, {"counter": "x", "timestamp": True}])
-def test_what_is_missing_counts_as_zero(members: object) -> None:
+def test_missing_members_count_as_zero(members: object) -> None:
     assert DataVersion.from_json(members) == DataVersion()
 
 

@@ -123,7 +123,7 @@ async def test_the_same_unique_id_sent_once_more_is_another_message(tmp_path: Pa
     bench.stop()
 
 
-async def test_rocketmq_s_delete_messages_are_heeded(tmp_path: Path) -> None:
+async def test_rocketmqs_delete_messages_are_respected(tmp_path: Path) -> None:
     """They name a topic and a unique id, and are in the slot of the message (store-format 11.3)."""
     bench = bench_of(tmp_path)
     async with bench.running():

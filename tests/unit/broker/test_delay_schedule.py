@@ -111,7 +111,7 @@ async def test_one_that_the_store_does_not_take_takes_no_other_with_it(
     bench.stop()
 
 
-async def test_what_the_wheel_has_not_been_given_yet_waits_too(tmp_path: Path) -> None:
+async def test_messages_not_yet_in_the_wheel_are_counted_as_waiting(tmp_path: Path) -> None:
     bench = DelayBench(bench_options(tmp_path / "store"))
     for number in range(50):
         bench.timed(b"%d" % number, 60_000)

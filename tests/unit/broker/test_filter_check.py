@@ -27,7 +27,7 @@ def test_tags_are_the_default_and_everything_needs_no_filter() -> None:
 @pytest.mark.parametrize(
     ("kind", "expression"), [("SQL92", "a ="), ("SQL92", None), ("sql92", "a = 1"), ("TAG", "||")]
 )
-def test_what_cannot_be_parsed_has_a_code_of_its_own_in_a_subscription(
+def test_an_invalid_expression_has_a_separate_code_in_a_subscription(
     kind: str, expression: str | None
 ) -> None:
     check = FilterCheck(FiltersConfig())

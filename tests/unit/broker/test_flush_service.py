@@ -237,7 +237,7 @@ async def test_thresholds_change_while_it_runs_and_do_not_affect_group_commit(
 
 @pytest.mark.trio
 @pytest.mark.parametrize("flush", ["sync", "async"])
-async def test_who_waits_for_an_offset_has_it_synced(flush: str) -> None:
+async def test_waiting_for_an_offset_syncs_it(flush: str) -> None:
     bench = Bench(flush, flush_interval="10s")
     bench.store.written = 300
     async with running(bench.service.run):

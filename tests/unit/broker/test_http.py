@@ -83,7 +83,7 @@ def test_alive_while_recovering_and_ready_afterwards() -> None:
     serving(sources, scenario)
 
 
-def test_metrics_in_the_format_that_was_asked_for() -> None:
+def test_metrics_in_the_requested_format() -> None:
     async def scenario(address: tuple[str, int]) -> None:
         status, headers, body = await ask(address, request("/metrics"))
         assert status == 200

@@ -224,7 +224,7 @@ def test_a_browser_is_known_by_what_it_sends(field: str) -> None:
 
 
 @pytest.mark.parametrize("host", ["a@b:c", "[evil.example]", "a b", "x, y", "[", "a:b", "\xff"])
-def test_a_host_that_is_no_name_is_refused(host: str) -> None:
+def test_an_invalid_host_is_refused(host: str) -> None:
     assert statuses(answer_to(request_to(host))) == [400]
 
 

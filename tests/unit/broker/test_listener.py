@@ -158,7 +158,7 @@ async def test_a_peer_that_stops_reading_is_closed_and_one_that_reads_slowly_is_
 
 
 @pytest.mark.trio
-async def test_what_goes_wrong_with_one_new_connection_is_not_the_end_of_the_others(
+async def test_a_failing_new_connection_does_not_end_the_others(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr("reput_broker.server.acceptor._PAUSE_S", 0.001)
@@ -245,7 +245,7 @@ def test_a_port_in_use_is_named_with_the_remedy() -> None:
             bind("127.0.0.1", port)
 
 
-def test_a_host_that_is_no_address_is_named() -> None:
+def test_an_invalid_host_is_named() -> None:
     with pytest.raises(ListenFailed, match=r"256\.0\.0\.1"):
         bind("256.0.0.1", 10911)
 

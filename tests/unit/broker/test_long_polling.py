@@ -278,7 +278,7 @@ async def test_pulls_of_one_client_are_bounded() -> None:
 
 
 @pytest.mark.trio
-async def test_when_all_clients_hold_too_much_the_greedy_ones_are_refused() -> None:
+async def test_at_the_limit_of_all_clients_those_with_the_most_are_refused() -> None:
     holder = Holder(memory_max=40 * HELD_BYTES)
     greedy = holder.hold("0", 0)
     for number in range(1, 40):
@@ -320,7 +320,7 @@ class CountedOffset(int):
 
 
 @pytest.mark.trio
-async def test_pulls_of_a_crowded_queue_are_made_ready_without_a_look_at_each() -> None:
+async def test_pulls_of_a_crowded_queue_are_woken_without_reading_each() -> None:
     holder = Holder()
     for number in range(2000):
         holder.hold(str(number), CountedOffset(0))
@@ -336,7 +336,7 @@ async def test_pulls_of_a_crowded_queue_are_made_ready_without_a_look_at_each() 
 
 
 @pytest.mark.trio
-async def test_pulls_of_a_crowded_queue_do_not_hold_up_those_of_others() -> None:
+async def test_pulls_of_a_crowded_queue_do_not_delay_those_of_others() -> None:
     holder = Holder()
     for number in range(1000):
         holder.hold(str(number), 0)

@@ -102,7 +102,7 @@ async def trickle(benches: list[Bench]) -> None:
 
 
 @pytest.mark.trio
-async def test_large_frames_that_trickle_hold_up_no_other_large_frame(
+async def test_large_frames_that_trickle_delay_no_other_large_frame(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
     async with served(buffer_total="4MiB") as sound, trio.open_nursery() as nursery:
@@ -208,7 +208,7 @@ async def test_a_sender_of_a_byte_a_second_is_closed(
 
 
 @pytest.mark.trio
-async def test_what_came_fast_earns_no_time_for_what_does_not_come(
+async def test_a_fast_beginning_gives_no_time_to_a_stalled_frame(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
     async with served(slow_sender_timeout="30s") as bench:
@@ -245,7 +245,7 @@ async def test_time_in_which_the_broker_does_not_read_is_not_the_senders(
 
 
 @pytest.mark.trio
-async def test_when_too_much_is_held_the_one_that_has_held_most_for_longest_is_closed(
+async def test_at_the_limit_the_connection_that_has_held_most_for_longest_is_closed(
     autojump_clock: trio.testing.MockClock, capsys: pytest.CaptureFixture[str]
 ) -> None:
     async with served(buffer_total="1MiB") as old, trio.open_nursery() as nursery:
@@ -266,7 +266,7 @@ async def test_when_too_much_is_held_the_one_that_has_held_most_for_longest_is_c
 
 
 @pytest.mark.trio
-async def test_who_waits_for_the_broker_is_not_taken_for_stuck(
+async def test_a_client_that_waits_for_the_broker_does_not_count_as_stuck(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
     async with served(buffer_total="1MiB") as stuck, trio.open_nursery() as nursery:

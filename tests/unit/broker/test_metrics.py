@@ -166,7 +166,7 @@ def test_a_topic_without_traffic_is_there_with_zero(sources: MetricsSources) -> 
     assert not any(dict(labels).get("topic") == "TBW102" for _, labels in page)
 
 
-def test_what_was_counted_is_shown(sources: MetricsSources) -> None:
+def test_counters_are_shown(sources: MetricsSources) -> None:
     counters = sources.counters
     counters.topic("orders").count_in(64, 64_000)
     counters.topic("%RETRY%billing").count_in(1, 10)

@@ -152,7 +152,7 @@ def test_many_commits_are_one_write(opened: Open, monkeypatch: pytest.MonkeyPatc
     assert opened().for_topic("t") == {"g": dict.fromkeys(range(16), 5)}
 
 
-def test_what_was_removed_does_not_come_back(opened: Open) -> None:
+def test_removed_offsets_stay_removed(opened: Open) -> None:
     manager = opened()
     for topic in ("kept", "gone"):
         manager.commit("a", topic, 0, 1)
@@ -208,7 +208,7 @@ def test_a_failed_save_loses_nothing(opened: Open, config_dir: Path, monkeypatch
     assert opened().for_topic("t") == {"g": {0: 2, 1: 3}}
 
 
-def test_a_journal_of_another_history_is_set_aside_and_named(opened: Open, config_dir: Path) -> None:
+def test_a_journal_of_another_history_is_renamed_and_named(opened: Open, config_dir: Path) -> None:
     manager = opened()
     manager.commit("g", "t", 0, 5)
     save_now(manager)
@@ -223,7 +223,7 @@ def test_a_journal_of_another_history_is_set_aside_and_named(opened: Open, confi
     assert opened().query("g", "t", 0) == 900
 
 
-def test_a_file_that_is_no_journal_is_set_aside(opened: Open, config_dir: Path) -> None:
+def test_a_file_that_is_not_a_journal_is_renamed(opened: Open, config_dir: Path) -> None:
     config_dir.mkdir()
     (config_dir / "consumerOffset.journal").write_bytes(b"something else entirely, and longer than a header")
     opened().commit("g", "t", 0, 1)

@@ -60,7 +60,7 @@ class Box:
 
 
 @pytest.mark.trio
-async def test_what_is_queued_leaves_with_one_send() -> None:
+async def test_queued_answers_leave_with_one_send() -> None:
     async with trio.open_nursery() as nursery:
         peer = Peer()
         box = Box(peer, nursery)
@@ -75,7 +75,7 @@ async def test_what_is_queued_leaves_with_one_send() -> None:
 
 
 @pytest.mark.trio
-async def test_what_the_peer_does_not_take_follows_in_order_and_is_accounted() -> None:
+async def test_what_the_peer_does_not_read_follows_in_order_and_is_accounted() -> None:
     async with trio.open_nursery() as nursery:
         peer = Peer(room=4)
         box = Box(peer, nursery)
@@ -99,7 +99,7 @@ async def test_what_the_peer_does_not_take_follows_in_order_and_is_accounted() -
 
 
 @pytest.mark.trio
-async def test_a_closed_outbox_lets_go_of_everything() -> None:
+async def test_a_closed_outbox_releases_everything() -> None:
     async with trio.open_nursery() as nursery:
         peer = Peer(room=0)
         box = Box(peer, nursery)

@@ -130,7 +130,7 @@ async def test_a_reply_without_a_requester_is_refused_in_rocketmqs_words_and_kep
         assert counted(bench) == {"no_requester": 1}
 
 
-async def test_consumers_are_no_requesters(tmp_path: Path) -> None:
+async def test_consumers_are_not_requesters(tmp_path: Path) -> None:
     async with broker_bench(tmp_path / "s") as bench:
         await trio.sleep(SETTLE_S)
         other = bench.client()
@@ -279,7 +279,7 @@ async def test_a_client_that_asks_before_its_first_heartbeat_gets_its_reply(tmp_
         ("x", {}, {"topic": "RMQ_SYS_TRANS_HALF_TOPIC"}, ResponseCode.NO_PERMISSION),
     ],
 )
-async def test_what_is_no_reply_is_refused_before_anybody_is_asked(
+async def test_an_invalid_reply_is_refused_before_a_push(
     tmp_path: Path, to: str | None, more: dict[str, str], fields: dict[str, Any], code: int
 ) -> None:
     async with broker_bench(tmp_path / "s", store={"message_size_max": "64KiB"}) as bench:
@@ -302,7 +302,7 @@ async def test_a_copy_that_cannot_be_stored_changes_nothing_for_a_reply_that_has
         assert SendMessageResult.from_ext(response.ext).msg_id == "0"
 
 
-async def test_a_oneway_reply_is_handed_over_all_the_same(tmp_path: Path) -> None:
+async def test_a_oneway_reply_is_delivered_too(tmp_path: Path) -> None:
     async with broker_bench(tmp_path / "s") as bench:
         requester = await requester_of(bench, TAKEN)
         await send_reply(bench.client(), requester.client_id, oneway=True)

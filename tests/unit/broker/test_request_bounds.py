@@ -107,7 +107,7 @@ async def test_more_than_is_held_of_one_client_is_refused_whole(tmp_path: Path) 
         assert len(membership.producers) == 110
 
 
-async def test_when_too_much_is_held_of_all_clients_members_stay_and_others_are_turned_away(
+async def test_at_the_limit_of_all_clients_members_stay_and_others_are_refused(
     tmp_path: Path,
 ) -> None:
     async with broker_bench(tmp_path / "s", groups={"memory_max": "64KiB"}) as bench:

@@ -155,7 +155,7 @@ async def test_a_group_without_retry_queues_drops_what_is_sent_back(tmp_path: Pa
         assert bench.broker._storage.tables.topics.get(RETRY) is None
 
 
-async def test_what_cannot_be_sent_back_is_refused_with_rocketmqs_codes(tmp_path: Path) -> None:
+async def test_invalid_send_backs_are_refused_with_rocketmqs_codes(tmp_path: Path) -> None:
     async with broker_bench(tmp_path / "s", groups={"auto_create": False}) as bench:
         client = bench.client()
         record = await sent(bench, client)
@@ -191,7 +191,7 @@ async def test_a_committed_message_that_is_sent_back_stays_committed(tmp_path: P
         assert "TRAN_MSG" not in retried.property_map()
 
 
-async def test_a_reason_is_left_out_where_there_is_no_room_for_it(tmp_path: Path) -> None:
+async def test_a_reason_without_room_is_left_out(tmp_path: Path) -> None:
     async with broker_bench(tmp_path / "s") as bench:
         client = bench.client(HeaderType.MSGPACK)
         record = await sent(bench, client, long="x" * 32_300)
@@ -224,7 +224,7 @@ async def test_a_direct_send_to_a_retry_topic_once_too_often_is_a_dead_letter(
         assert counts(bench) == (0, 1)
 
 
-async def test_what_producers_write_into_retry_topic_makes_no_figures_of_its_own(tmp_path: Path) -> None:
+async def test_values_that_producers_write_into_retry_topic_add_no_metric_labels(tmp_path: Path) -> None:
     """RETRY_TOPIC is no reserved name: anything may stand there."""
     async with broker_bench(tmp_path / "s") as bench:
         client = bench.client()

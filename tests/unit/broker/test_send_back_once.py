@@ -122,7 +122,7 @@ async def test_a_message_that_waits_for_its_retry_is_not_sent_back_again(tmp_pat
 
 
 @pytest.mark.parametrize("first_by_36", [True, False])
-async def test_what_rocketmqs_client_sends_to_the_retry_topic_instead_is_known_by_unique_id(
+async def test_sends_of_rocketmqs_client_to_the_retry_topic_are_recognised_by_unique_id(
     tmp_path: Path, first_by_36: bool
 ) -> None:
     async with broker_bench(tmp_path / "s") as bench:

@@ -86,7 +86,7 @@ def test_what_one_client_put_is_dispatched_before_its_next_request() -> None:
     assert steps == [0]
 
 
-def test_who_looks_sees_what_was_acknowledged_before() -> None:
+def test_a_reader_sees_what_was_acknowledged_before() -> None:
     store = FakeStore()
     reput, steps = service(store)
     reput.dispatch_acknowledged()
@@ -114,7 +114,7 @@ def test_puts_of_several_clients_are_dispatched_together() -> None:
 
 
 @pytest.mark.trio
-async def test_what_is_left_is_dispatched_by_the_task() -> None:
+async def test_the_rest_is_dispatched_by_the_task() -> None:
     store = FakeStore()
     reput, steps = service(store)
     async with trio.open_nursery() as nursery:
@@ -157,7 +157,7 @@ async def test_under_load_a_millisecond_of_it_is_dispatched_together(
 
 
 @pytest.mark.trio
-async def test_who_is_far_behind_does_not_rest(autojump_clock: trio.testing.MockClock) -> None:
+async def test_dispatch_far_behind_does_not_rest(autojump_clock: trio.testing.MockClock) -> None:
     store = FakeStore()
     store.step_max = 1024
     reput, _ = service(store)
@@ -202,7 +202,7 @@ async def test_a_step_that_fails_is_tried_again(
 
 
 @pytest.mark.trio
-async def test_what_cannot_be_dispatched_yet_is_looked_at_every_millisecond(
+async def test_what_cannot_be_dispatched_yet_is_tried_every_millisecond(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
     store = FakeStore()
@@ -227,7 +227,7 @@ async def test_what_cannot_be_dispatched_yet_is_looked_at_every_millisecond(
 
 
 @pytest.mark.trio
-async def test_the_next_file_is_made_once_and_whatever_fails_is_tried_again_by_itself(
+async def test_the_next_file_is_created_once_and_failures_are_tried_again(
     by_the_clock: trio.testing.MockClock, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Once a second, though nothing is put or dispatched meanwhile: puts may be refused without that file."""
@@ -254,7 +254,7 @@ async def test_the_next_file_is_made_once_and_whatever_fails_is_tried_again_by_i
 
 
 @pytest.mark.trio
-async def test_a_store_that_cannot_append_after_a_start_gets_its_file_by_itself(
+async def test_a_store_that_cannot_append_after_a_start_gets_its_file_later(
     by_the_clock: trio.testing.MockClock,
 ) -> None:
     store: Any = FakeStore()
@@ -303,7 +303,7 @@ async def test_files_are_made_when_an_append_says_so(autojump_clock: trio.testin
 
 
 @pytest.mark.trio
-async def test_locked_files_are_let_go_of_some_seconds_after_they_are_full(
+async def test_locked_files_are_unlocked_some_seconds_after_they_are_full(
     by_the_clock: trio.testing.MockClock,
 ) -> None:
     """(RocketMQ: six seconds.)"""

@@ -95,7 +95,7 @@ async def test_the_checkpoint_follows_the_log_and_the_queues(by_the_clock: trio.
 
 
 @pytest.mark.trio
-async def test_what_fails_is_counted_and_tried_again(by_the_clock: trio.testing.MockClock) -> None:
+async def test_failures_are_counted_and_tried_again(by_the_clock: trio.testing.MockClock) -> None:
     store = FakeStore()
     service = upkeep(store, consume_queue_flush_thorough_interval="2s")
     store.failing = True

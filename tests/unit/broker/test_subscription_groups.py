@@ -112,7 +112,7 @@ def test_a_deleted_group_is_forgotten(tmp_path: Path) -> None:
     assert written(tmp_path)["forbiddenTable"] == {}
 
 
-def test_what_a_newer_broker_wrote_is_kept(tmp_path: Path) -> None:
+def test_entries_of_a_newer_broker_are_kept(tmp_path: Path) -> None:
     manager = opened(tmp_path)
     manager.find_or_create("g")
     save_now(manager)
@@ -139,7 +139,7 @@ def test_what_a_newer_broker_wrote_is_kept(tmp_path: Path) -> None:
     assert written(tmp_path)["subscriptionGroupTable"]["broken"]["retryMaxTimes"] == 16
 
 
-def test_a_file_that_cannot_be_read_is_no_empty_table(tmp_path: Path) -> None:
+def test_an_unreadable_file_is_not_an_empty_table(tmp_path: Path) -> None:
     (tmp_path / "config").mkdir()
     (tmp_path / "config" / "subscriptionGroup.json").write_text("{")
     with pytest.raises(ConfigFileDamaged):

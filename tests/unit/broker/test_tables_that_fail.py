@@ -104,7 +104,7 @@ async def test_offsets_that_cannot_be_saved_end_no_broker(tmp_path: Path, disk: 
 
 
 @pytest.mark.parametrize("name", ["a/b", "../x", "", " ", "a b", "x" * 300, "\u00e4", "a\x1b[31m"])
-async def test_what_cannot_be_a_name_cannot_be_deleted(tmp_path: Path, name: str) -> None:
+async def test_an_invalid_name_cannot_be_deleted(tmp_path: Path, name: str) -> None:
     async with broker_bench(tmp_path) as bench:
         for code, field in (
             (RequestCode.DELETE_TOPIC_IN_BROKER, "topic"),
@@ -114,7 +114,7 @@ async def test_what_cannot_be_a_name_cannot_be_deleted(tmp_path: Path, name: str
             assert (response.remark or "").startswith("INVALID_ARGUMENT: "), code
 
 
-async def test_what_is_not_there_is_deleted_already(tmp_path: Path) -> None:
+async def test_deleting_a_missing_one_succeeds(tmp_path: Path) -> None:
     """As RocketMQ's tools expect, which delete at every broker of a cluster, and again where one did not answer."""
     async with broker_bench(tmp_path) as bench:
         topic = await ask(bench, RequestCode.DELETE_TOPIC_IN_BROKER, {"topic": "none"})

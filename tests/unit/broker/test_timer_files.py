@@ -89,7 +89,7 @@ def test_the_end_is_found_where_the_units_stop(tmp_path: Path) -> None:
     log.close()
 
 
-def test_a_file_made_ahead_and_not_used_is_no_unit(tmp_path: Path) -> None:
+def test_an_unused_file_created_ahead_has_no_unit(tmp_path: Path) -> None:
     """A process killed between making a file and filling it leaves zeros, or an empty name."""
     log = log_of(tmp_path, 2)
     log.make_file()
@@ -124,7 +124,7 @@ def test_another_file_size_is_refused_and_a_missing_file_noticed(tmp_path: Path)
     assert not any((tmp_path / f"{0:020}").read_bytes())
 
 
-def test_what_the_files_hold_is_compared_with_what_was_saved(tmp_path: Path) -> None:
+def test_the_files_are_compared_with_the_saved_checksums(tmp_path: Path) -> None:
     log = log_of(tmp_path, 5)
     end, digests = log.end, log.digests
     assert [start for start, _ in digests] == [0, FILE_BYTES]
@@ -253,7 +253,7 @@ def test_the_checkpoint_is_laid_out_as_the_format_says(tmp_path: Path) -> None:
     assert path.stat().st_mtime_ns == written, "nothing has changed, nothing is written"
 
 
-def test_what_rocketmq_wrote_voids_our_mark(tmp_path: Path) -> None:
+def test_a_checkpoint_of_rocketmq_voids_our_mark(tmp_path: Path) -> None:
     path = tmp_path / "timercheck"
     checkpoint = TimerCheckpoint(path)
     checkpoint.save(TimerProgress(T0, 52, 1, 99), T0)

@@ -155,7 +155,7 @@ def test_the_file_is_one_that_rocketmq_reads(tmp_path: Path) -> None:
     assert "TBW102" in json.loads(text)["topicConfigTable"]
 
 
-def test_what_we_do_not_know_is_kept(tmp_path: Path) -> None:
+def test_unknown_members_are_kept(tmp_path: Path) -> None:
     file = tmp_path / "config" / "topics.json"
     file.parent.mkdir()
     file.write_text(

@@ -119,7 +119,7 @@ async def test_many_decisions_share_op_messages_of_bounded_size(tmp_path: Path) 
         assert records[-1].prepared_transaction_offset == records[-1].physical_offset, "nothing is left"
 
 
-async def test_what_is_not_decided_is_asked_about_with_rocketmqs_fields(tmp_path: Path) -> None:
+async def test_open_transactions_are_checked_with_rocketmqs_fields(tmp_path: Path) -> None:
     async with broker_bench(tmp_path / "s") as bench:
         await bench.create_topic("orders", 2)
         client = bench.client()
@@ -177,7 +177,7 @@ async def test_a_producer_that_does_not_know_is_asked_again_until_it_knows(tmp_p
         ]  # fmt: skip
 
 
-async def test_when_its_producer_has_gone_another_one_of_the_group_is_asked(tmp_path: Path) -> None:
+async def test_if_its_producer_has_gone_another_one_of_the_group_is_asked(tmp_path: Path) -> None:
     async with broker_bench(tmp_path / "s") as bench:
         await bench.create_topic("orders")
         first, second, stranger = bench.client(), bench.client(HeaderType.BINARY), bench.client()
@@ -387,7 +387,7 @@ async def test_transaction_bits_without_the_property_are_refused(tmp_path: Path)
         assert await bench.bodies("orders") == []
 
 
-async def test_what_a_client_may_not_say_of_its_half_message_is_not_believed(tmp_path: Path) -> None:
+async def test_the_brokers_properties_in_a_clients_half_message_are_dropped(tmp_path: Path) -> None:
     """A first offset far away would make a table as long as that, and one of another's its end."""
     async with broker_bench(tmp_path / "s") as bench:
         await bench.create_topic("orders")

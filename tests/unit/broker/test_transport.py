@@ -30,7 +30,7 @@ def ends() -> Iterator[tuple[Counting, socket.socket]]:
 
 
 @pytest.mark.trio
-async def test_what_was_sent_is_received_in_order_to_its_end(ends: tuple[Counting, socket.socket]) -> None:
+async def test_sent_bytes_are_received_in_order_to_their_end(ends: tuple[Counting, socket.socket]) -> None:
     transport = SocketTransport(ends[0])
     data = bytes(range(256)) * 4096  # more than one read
     received = bytearray()
@@ -89,7 +89,7 @@ async def test_a_peer_with_long_pauses_is_hardly_ever_looked_at_in_vain(
 
 @pytest.mark.trio
 @pytest.mark.parametrize("plain", [True, False], ids=["socket", "stream"])
-async def test_what_has_arrived_is_still_received(plain: bool) -> None:
+async def test_arrived_bytes_are_still_received(plain: bool) -> None:
     ours, theirs = socket.socketpair()
     with theirs:
         transport: Transport

@@ -62,6 +62,6 @@ def test_rates(text: str, rate: float) -> None:
 
 
 @pytest.mark.parametrize("text", ["100", "0/s", "-1/s", "1/d", "/s", "x"])
-def test_what_is_no_rate_is_refused(text: str) -> None:
+def test_an_invalid_rate_is_refused(text: str) -> None:
     with pytest.raises(click.BadParameter, match="100/s"):
         RateType().convert(text, None, None)

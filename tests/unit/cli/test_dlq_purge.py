@@ -52,7 +52,7 @@ def run(monkeypatch: pytest.MonkeyPatch, broker: Any, *arguments: str) -> Result
 
 
 @pytest.mark.parametrize("arguments", [(), ("--yes",)])
-def test_what_came_after_the_count_is_not_deleted(
+def test_letters_added_after_the_count_are_not_deleted(
     monkeypatch: pytest.MonkeyPatch, arguments: tuple[str, ...]
 ) -> None:
     broker = Broker(comes=3)

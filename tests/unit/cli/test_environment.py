@@ -69,7 +69,7 @@ def test_the_broker_refuses_them_as_well() -> None:
         load_config(None, {"REPUT_PASSWORD": "x"})
 
 
-def test_variables_of_kubernetes_are_no_options() -> None:
+def test_variables_of_kubernetes_are_not_options() -> None:
     config = load_config(None, LINKS)
     assert (config.port, config.http_port, config.origins) == (10911, "auto", {})
     assert not any(is_service_link(name, "10911") for name in option_variables())

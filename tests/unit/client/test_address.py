@@ -24,7 +24,7 @@ def test_forms(text: str, expected: Address) -> None:
 
 
 @pytest.mark.parametrize("text", ["", ":1", "a:0", "a:65536", "a:b", "a:-1", "a:\uff11"])
-def test_what_cannot_be_an_address_is_refused(text: str) -> None:
+def test_an_invalid_address_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match="address"):
         parse_address(text)
 

@@ -86,7 +86,7 @@ def test_a_waiter_wakes_its_sleeper() -> None:
     assert woken == [1]
 
 
-def test_requests_of_the_broker_are_handed_on_between_answers() -> None:
+def test_requests_of_the_broker_are_passed_on_between_answers() -> None:
     taken: list[tuple[Header, int, bytes]] = []
     channel = Channel(lambda header, header_type, body: taken.append((header, header_type, bytes(body))))
     call = channel.new_call(Waiter())

@@ -98,7 +98,7 @@ def test_frames_that_leave_in_pieces_arrive_whole_and_in_order(wire: Wire, bodie
     assert all(call.sent for call in (*calls, late))
 
 
-def test_a_frame_that_has_begun_to_leave_cannot_be_taken_back_and_the_next_one_can(wire: Wire) -> None:
+def test_a_partly_sent_frame_cannot_be_cancelled_and_the_next_one_can(wire: Wire) -> None:
     begun = wire.start(MIDDLE)
     assert not wire.connection.flush_now()
     waiting = wire.start(SMALL)
@@ -191,7 +191,7 @@ def test_nothing_of_a_partly_sent_shared_frame_can_be_cancelled(wire: Wire) -> N
     assert all(call.sent for call in calls[:58] + calls[59:])
 
 
-def test_a_connection_that_is_lost_tells_each_put_of_a_shared_frame_whether_it_left(wire: Wire) -> None:
+def test_a_lost_connection_reports_for_each_put_of_a_shared_frame_whether_it_left(wire: Wire) -> None:
     template = shareable("one")
     gone = [wire.connection.start_template(template, Waiter(), b"x") for _ in range(3)]
     assert wire.connection.flush_now()

@@ -26,7 +26,7 @@ def test_facts_survive_a_pickle() -> None:
         assert vars(copy).keys() == vars(error).keys()
 
 
-def test_what_a_partly_sent_call_says() -> None:
+def test_the_text_of_a_partly_sent_call() -> None:
     receipt = SendReceipt("t", 0, 1, 2, 3, "127.0.0.1:1", AckLevel.PAGE_CACHE)
     error = errors.PartlySent([receipt, None], {1: errors.ClientClosed("closed")})
     assert str(error) == "1 message stored, then message 1 failed: closed"

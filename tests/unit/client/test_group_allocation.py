@@ -86,5 +86,5 @@ def test_every_queue_has_exactly_one_member(name: str, count: int, ids: set[str]
 
 
 @pytest.mark.parametrize("name", SHARING)
-def test_who_is_no_member_gets_nothing(name: str) -> None:
+def test_a_client_that_is_not_a_member_gets_nothing(name: str) -> None:
     assert allocate(SHARING[name], "stranger", queues(8), ["a", "b"]) == []

@@ -74,9 +74,7 @@ def test_locks_are_given_by_the_broker_that_answers(session: TwoBrokers, clock: 
     assert (answers.until, answers.unanswered) == ({LAST: clock.now + TRUSTED_S}, {FIRST})
 
 
-def test_a_lock_whose_broker_does_not_answer_is_not_lost_but_asked_for_again(
-    session: TwoBrokers, clock: Clock
-) -> None:
+def test_a_lock_whose_broker_does_not_answer_is_requested_again(session: TwoBrokers, clock: Clock) -> None:
     member = _member(session)
     locks, before = member._locks, clock.now
     assert locks is not None
@@ -121,7 +119,7 @@ class _HalfAStore(SharedOffsets):
         (BrokerError(ErrorCode.NO_PERMISSION), ["a", "a", "b"]),
     ],
 )
-def test_a_commit_that_fails_holds_up_no_queue_of_another_broker(
+def test_a_failed_commit_delays_no_queue_of_another_broker(
     session: TwoBrokers, error: Exception, tried: list[str]
 ) -> None:
     store = _HalfAStore(error)

@@ -74,7 +74,7 @@ def test_a_turn_lasts_a_moment_and_stays_in_one_queue(kind: type[Serving]) -> No
 
 
 @KINDS
-def test_what_is_forgotten_does_not_come_and_what_is_in_hand_still_counts(kind: type[Serving]) -> None:
+def test_dropped_messages_are_not_delivered_and_the_current_one_still_counts(kind: type[Serving]) -> None:
     serving: Serving = kind(clock)  # type: ignore[call-arg]
     a, b = assigned(0), assigned(1)
     add_pull(serving, a, 0, 5)
@@ -104,7 +104,7 @@ def test_a_message_that_counts_no_more_is_not_handled_by_the_next_one() -> None:
     assert (message.queue_offset, queue.progress.position) == (2, 2)
 
 
-def test_a_message_may_leave_its_turn_and_come_again() -> None:
+def test_a_message_may_be_repeated_outside_the_iteration() -> None:
     serving = FairServing(clock)
     queue = assigned()
     add_pull(serving, queue, 0, 4)

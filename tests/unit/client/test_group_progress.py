@@ -41,7 +41,7 @@ def test_a_restart_may_go_back() -> None:
     assert progress.position == 2
 
 
-def test_what_was_handed_out_before_a_restart_counts_no_more() -> None:
+def test_messages_delivered_before_a_restart_no_longer_count() -> None:
     first, second = "first", "".join(("fir", "st"))
     assert first is not second
     progress: QueueProgress[str] = QueueProgress(5)
@@ -53,7 +53,7 @@ def test_what_was_handed_out_before_a_restart_counts_no_more() -> None:
     assert progress.handled(5, second)
 
 
-def test_a_message_that_is_put_back_was_not_handed_out() -> None:
+def test_a_message_that_is_put_back_was_not_delivered() -> None:
     progress = handed_out(5, start=5)
     progress.put_back(5)
     assert (progress.position, progress.in_flight, progress.handed_to) == (5, 0, 5)

@@ -42,7 +42,7 @@ def test_fairly_pulls_are_served_whole_in_the_order_of_their_arrival(clock: Cloc
     assert (a.unserved, a.unserved_bytes, a.waiting_results, a.progress.position) == (0, 0, 0, 0)
 
 
-def test_fairly_a_message_to_come_again_keeps_its_place_in_the_progress(clock: Clock) -> None:
+def test_fairly_a_message_to_repeat_keeps_its_place_in_the_progress(clock: Clock) -> None:
     serving = FairServing(clock)
     a = assigned()
     add_pull(serving, a, 0, 3)
@@ -60,7 +60,7 @@ def test_fairly_a_message_to_come_again_keeps_its_place_in_the_progress(clock: C
     assert a.progress.position == 3
 
 
-def test_what_is_forgotten_of_a_queue_does_not_come(clock: Clock) -> None:
+def test_dropped_messages_of_a_queue_are_not_delivered(clock: Clock) -> None:
     for serving in (FairServing(clock), OrderedServing(clock)):
         a, b = assigned(0), assigned(1)
         add_pull(serving, a, 0, 2)
@@ -88,7 +88,7 @@ def test_in_order_queues_take_turns_and_wait_for_what_is_in_flight(clock: Clock)
     assert place(serving.take()) == (0, 1)
 
 
-def test_in_order_a_message_to_come_again_suspends_its_queue(clock: Clock) -> None:
+def test_in_order_a_message_to_repeat_suspends_its_queue(clock: Clock) -> None:
     serving = OrderedServing(clock)
     a, b = assigned(0), assigned(1)
     add_pull(serving, a, 0, 2)
@@ -120,7 +120,7 @@ def test_in_order_nothing_is_served_without_a_lock(clock: Clock) -> None:
     assert place(serving.take()) == (0, 1)
 
 
-def test_what_comes_back_shows_its_own_topic(clock: Clock) -> None:
+def test_a_redelivered_message_shows_its_original_topic(clock: Clock) -> None:
     for serving in (FairServing(clock), OrderedServing(clock)):
         retries = assigned(3, "%RETRY%g", retry=True)
         add_pull(serving, retries, 0, 1, RETRY_TOPIC="orders")

@@ -44,7 +44,7 @@ def test_a_mistyped_ack_level_names_the_choices() -> None:
         AckLevel("fush")
 
 
-def test_what_resumes_by_itself_may_be_repeated() -> None:
+def test_temporary_refusals_may_be_repeated() -> None:
     assert ErrorCode.DISK_FULL.retryable
     assert not ErrorCode.READ_ONLY.retryable
 

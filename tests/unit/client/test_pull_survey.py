@@ -102,7 +102,7 @@ def test_a_sound_pull_needs_no_survey(hosts: dict[str, Host]) -> None:
     ],
 )
 @pytest.mark.parametrize("at", [100, 102, 104])
-def test_a_record_that_is_another_message_is_not_handed_out(
+def test_a_record_of_another_message_is_not_returned(
     change: dict[str, object], at: int, caplog: pytest.LogCaptureFixture
 ) -> None:
     if change == {"queue_offset": at}:
@@ -183,7 +183,7 @@ def test_a_filter_leaves_out_other_tags_and_no_damage() -> None:
     assert outcomes(pull(*records, tags="paid")) == {100: body(100), 102: None}
 
 
-def test_messages_that_expired_before_the_first_are_no_damage() -> None:
+def test_messages_that_expired_before_the_first_are_not_damage() -> None:
     records = [record(number) for number in range(100, 105)]
     assert outcomes(pull(*records, offset=90, next_offset=105)) == expected()
 
@@ -202,7 +202,7 @@ def test_a_broker_that_claims_a_lot_of_messages_is_not_believed() -> None:
     st.lists(st.tuples(st.integers(0, 130), st.integers(1, 255)), min_size=1, max_size=4),
     st.booleans(),
 )
-def test_whatever_is_damaged_the_others_are_handed_out(
+def test_all_messages_but_the_damaged_ones_are_returned(
     damaged: list[int], changes: list[tuple[int, int]], filtered: bool
 ) -> None:
     records = []

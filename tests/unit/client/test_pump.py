@@ -153,7 +153,7 @@ def test_the_background_waits_for_connections_without_turning_round(made: list[O
     run(scenario)
 
 
-def test_who_waits_sees_the_connections_there_are_and_no_other(made: list[OneSocket]) -> None:
+def test_a_waiting_call_watches_only_the_existing_connections(made: list[OneSocket]) -> None:
     async def scenario() -> None:
         pump = Pump(AnyioRuntime())
         first, second, third = (OneSocket(pump) for _ in range(3))

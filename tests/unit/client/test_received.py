@@ -93,7 +93,7 @@ def test_a_message_without_properties() -> None:
 
 
 @pytest.mark.parametrize("look", ["body", "raw_body", "tag", "keys", "properties", "message_id"])
-def test_a_changed_body_is_never_handed_out(look: str) -> None:
+def test_a_changed_body_is_never_returned(look: str) -> None:
     encoded = bytearray(record())
     encoded[88] ^= 1
     with pytest.raises(DamagedMessage, match="message t/3 at offset 11: BODYCRC is"):

@@ -76,7 +76,7 @@ def test_only_strays_of_our_own_are_removed(tmp_path: Path) -> None:
     assert [(tmp_path / name).exists() for name in names] == [True, False, False, True, True]
 
 
-def test_a_directory_with_something_else_is_no_place_for_an_archive(tmp_path: Path) -> None:
+def test_a_directory_with_other_files_is_refused_for_an_archive(tmp_path: Path) -> None:
     (tmp_path / "thesis.tex").touch()
     with pytest.raises(NotAnArchive, match="is neither empty nor an archive"):
         ArchiveDirectory(tmp_path).check_new()

@@ -41,7 +41,7 @@ def write_one(name: str, *, stop: bool) -> Any:
 
 
 @pytest.mark.parametrize("stopped_at", ["write_frame", "begin", "complete"])
-def test_what_a_stopped_run_has_left_is_swept(
+def test_files_of_a_stopped_run_are_removed(
     run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stopped_at: str
 ) -> None:
     with ArchiveDirectory(tmp_path / "a") as source:

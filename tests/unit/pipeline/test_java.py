@@ -37,7 +37,7 @@ def test_the_java_of_java_home_or_of_the_path_is_taken(tmp_path: Path) -> None:
     assert find_java_home(environment, versions.get, nothing) == str(tmp_path / "jdk")
 
 
-def test_an_old_java_is_passed_over_and_named_when_there_is_no_other(tmp_path: Path) -> None:
+def test_an_old_java_is_skipped_and_named_if_there_is_no_other(tmp_path: Path) -> None:
     java = executable(tmp_path / "bin" / "java", BUNDLED)
     with pytest.raises(JavaMissing, match=f"{java}: Java 11"):
         find_java_home({"PATH": str(java.parent)}, {str(java): 11}.get, nothing)

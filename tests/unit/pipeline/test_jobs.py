@@ -69,7 +69,9 @@ class PythonException(Exception):
         (KeyboardInterrupt(), ExitCode.INTERRUPTED, "interrupted", None),
     ],
 )
-def test_what_an_error_means(error: BaseException, code: ExitCode, text: str, argument: str | None) -> None:
+def test_exit_codes_and_texts_of_errors(
+    error: BaseException, code: ExitCode, text: str, argument: str | None
+) -> None:
     failure = failure_of(error)
     assert failure.code is code
     assert text in failure.text

@@ -193,7 +193,7 @@ def test_a_damaged_unit_is_named(root: Path, tmp_path: Path) -> None:
         run(path, subExpression="tag0 || tag1 || tag2")
 
 
-def test_messages_that_have_expired_are_lost_or_passed_over(root: Path, tmp_path: Path) -> None:
+def test_expired_messages_are_data_lost_or_skipped(root: Path, tmp_path: Path) -> None:
     path = copied(root, tmp_path / "expired")
     options = parse_source_options(
         {"path": str(path), "subscribe": "T", "minPartitions": "2"}, streaming=False

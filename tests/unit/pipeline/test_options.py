@@ -140,7 +140,7 @@ SPARKS = {
 }
 
 
-def test_what_spark_adds_to_the_options_is_passed_over(recwarn: pytest.WarningsRecorder) -> None:
+def test_options_that_spark_adds_are_ignored(recwarn: pytest.WarningsRecorder) -> None:
     sink = parse_sink_options({"nameServer": "a:1", "topic": "t", **SPARKS}, streaming=True)
     assert (sink.name_servers, sink.topic) == ("a:1", "t")
     source = parse_source_options({**LIVE, "queryName": "q", "checkpointLocation": "/c"}, streaming=True)

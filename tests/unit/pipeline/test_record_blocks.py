@@ -134,7 +134,7 @@ def test_flag_and_born_time_are_kept_and_an_id_of_its_own_too() -> None:
         ({"body": b"", "tag": "x" * 40_000}, "40000|at most 32767 fit"),
     ],
 )
-def test_what_cannot_be_a_message_is_named(row: dict[str, object], text: str) -> None:
+def test_an_invalid_message_is_named(row: dict[str, object], text: str) -> None:
     with pytest.raises(SinkError, match=text):
         list(encode_records(columns([row]), "orders", repeat(0).__next__, ids(), NOW))
 

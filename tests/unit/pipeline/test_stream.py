@@ -171,7 +171,7 @@ def test_new_queues_are_read_from_their_beginning_once_they_have_messages() -> N
         (lambda stream: stream.cluster.queues.pop(key(1)), "it no longer exists"),
     ],
 )
-def test_what_is_lost_ends_the_query_or_is_passed_over(change: Any, words: str) -> None:
+def test_lost_data_ends_the_query_or_is_skipped(change: Any, words: str) -> None:
     stream = Stream()
     stream.has(10, 10)
     start = stream.reader.initialOffset()

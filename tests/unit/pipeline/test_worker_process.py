@@ -23,14 +23,14 @@ def new_process(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     gc.unfreeze()
 
 
-def test_what_the_first_task_has_loaded_is_set_aside_once_it_has_been_collected() -> None:
+def test_objects_loaded_by_the_first_task_are_frozen_after_a_collection() -> None:
     begin_task()
     assert gc.get_freeze_count() == 0, "garbage of the imports would stay for ever"
     begin_task()
     assert gc.get_freeze_count() > 10_000
 
 
-def test_what_a_task_leaves_behind_is_collected_as_ever() -> None:
+def test_garbage_of_a_task_is_still_collected() -> None:
     """Only newly loaded modules are set aside: a task's own objects, set aside each time, would pile up."""
     begin_task()
     begin_task()
@@ -44,7 +44,7 @@ def test_what_a_task_leaves_behind_is_collected_as_ever() -> None:
     assert gc.get_freeze_count() <= count
 
 
-def test_modules_of_a_later_task_are_set_aside_too(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_modules_of_a_later_task_are_frozen_too(monkeypatch: pytest.MonkeyPatch) -> None:
     begin_task()
     begin_task()
     count = gc.get_freeze_count()

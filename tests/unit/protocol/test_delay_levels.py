@@ -17,6 +17,6 @@ def test_other_levels() -> None:
 
 
 @pytest.mark.parametrize("text", ["", "5", "s", "1s 5x", "0s", "-1s", "1.5s", "1s,5s", "²s"])
-def test_what_is_no_level(text: str) -> None:
+def test_invalid_levels(text: str) -> None:
     with pytest.raises(ValueError, match="write a number and s, m, h or d"):
         parse_delay_levels(text)

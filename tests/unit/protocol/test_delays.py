@@ -87,6 +87,6 @@ def test_the_delay_comes_last_and_no_block_takes_it() -> None:
         ({"delay_s": 1.0, "deliver_at": datetime(2030, 1, 1, tzinfo=UTC)}, "one delay"),
     ],
 )
-def test_what_is_no_delay(delay: dict[str, Any], hint: str) -> None:
+def test_invalid_delays(delay: dict[str, Any], hint: str) -> None:
     with pytest.raises(InvalidMessage, match=hint):
         Message("orders", b"x", **delay)

@@ -90,7 +90,7 @@ def test_the_limit_counts_the_length_field() -> None:
         reader.receive_data(head(97, 93))
 
 
-def test_frames_before_a_bad_one_are_still_handed_out() -> None:
+def test_frames_before_a_bad_one_are_still_returned() -> None:
     reader = FrameReader()
     assert len(reader.receive_data(frame(b"good") + head(-1, 0))) == 1
     assert isinstance(reader.failure, FrameTooLarge)

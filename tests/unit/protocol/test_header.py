@@ -50,7 +50,7 @@ def test_a_header_has_a_bounded_number_of_fields(header_type: HeaderType) -> Non
         decode_header(header_type, encode_header(most, header_type))
 
 
-def test_fields_that_come_again_and_again_are_counted_each_time() -> None:
+def test_repeated_fields_are_counted_each_time() -> None:
     head = encode_header(Header(105, 7), HeaderType.BINARY)[:-4]
     assert decode_header(HeaderType.BINARY, head + (6 * 1024).to_bytes(4, "big") + bytes(6 * 1024)).ext == {
         "": ""

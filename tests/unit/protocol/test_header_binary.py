@@ -55,6 +55,6 @@ def test_bad_lengths_and_texts_are_malformed(data: bytes) -> None:
     "header",
     [Header(700001, 1), Header(1, 2**31), Header(1, 1, language=256), Header(1, 1, ext={"n" * 40_000: "v"})],
 )
-def test_what_does_not_fit_is_not_written(header: Header) -> None:
+def test_values_that_do_not_fit_are_not_written(header: Header) -> None:
     with pytest.raises(ValueError, match="does not fit"):
         encode_binary_header(header)

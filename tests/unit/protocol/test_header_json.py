@@ -72,7 +72,7 @@ def test_unknown_members_are_ignored_and_the_last_of_two_counts() -> None:
         b'{"a":' * 13_000,
     ],
 )
-def test_what_is_no_header_is_malformed(data: bytes) -> None:
+def test_an_invalid_header_is_malformed(data: bytes) -> None:
     with pytest.raises(HeaderMalformed):
         decode_json_header(data)
 
@@ -89,7 +89,7 @@ def test_written_headers_hold_text_only() -> None:
     assert "remark" not in members
 
 
-def test_bytes_that_are_no_text_cannot_be_written() -> None:
+def test_bytes_that_are_not_text_cannot_be_written() -> None:
     with pytest.raises(ValueError, match="utf-8"):
         encode_json_header(Header(0, 1, ext={"a": b"\xff"}))
 

@@ -82,7 +82,7 @@ def test_1024_fields_are_the_most(count: int) -> None:
         b"\x81" * 60_000,
     ],
 )
-def test_what_is_no_header_is_malformed(data: bytes) -> None:
+def test_an_invalid_header_is_malformed(data: bytes) -> None:
     with pytest.raises(HeaderMalformed):
         decode_msgpack_header(data)
 
@@ -90,7 +90,7 @@ def test_what_is_no_header_is_malformed(data: bytes) -> None:
 @pytest.mark.parametrize(
     ("ext", "reason"), [({"n": 2**64}, "does not fit msgpack"), ({"t": "\ud800"}, "surrogates")]
 )
-def test_what_msgpack_cannot_carry_is_a_value_error(ext: dict[str, object], reason: str) -> None:
+def test_values_that_msgpack_cannot_encode_are_a_value_error(ext: dict[str, object], reason: str) -> None:
     with pytest.raises(ValueError, match=reason):
         encode_msgpack_header(Header(1, 1, ext=ext))  # type: ignore[arg-type]
     assert decode_msgpack_header(encode_msgpack_header(Header(1, 1))) == Header(1, 1)

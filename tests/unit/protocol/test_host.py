@@ -11,7 +11,7 @@ def test_text_round_trip(text: str) -> None:
 
 
 @pytest.mark.parametrize("text", ["10.0.0.1", "10.0.0.1:", "10.0.0.1:x", "localhost:1", "10.0.0.1:65536"])
-def test_what_is_no_address(text: str) -> None:
+def test_invalid_addresses(text: str) -> None:
     with pytest.raises(ValueError, match=r"."):
         Host.parse(text)
 

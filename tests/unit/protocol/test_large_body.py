@@ -79,7 +79,7 @@ def test_names_are_sorted_and_nothing_stands_between() -> None:
     assert data == json.dumps(plain, sort_keys=True, separators=(",", ":"), ensure_ascii=False).encode()
 
 
-def test_an_entry_is_put_together_when_its_part_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_entry_is_built_when_its_part_is_requested(monkeypatch: pytest.MonkeyPatch) -> None:
     written = 0
 
     def encode(value: object) -> bytes:

@@ -78,7 +78,7 @@ def test_the_loose_reader_reads_all_strict_json_alike(value: object) -> None:
         b"{0:" * 100_000,
     ],
 )
-def test_what_is_no_such_json_is_malformed(data: bytes) -> None:
+def test_other_json_is_malformed(data: bytes) -> None:
     with pytest.raises(BodyMalformed):
         read_json(data)
 

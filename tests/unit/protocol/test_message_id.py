@@ -68,7 +68,7 @@ def test_a_clock_set_back_across_the_month_counts_from_its_beginning() -> None:
 @pytest.mark.parametrize(
     "text", ["", "0A", "0A00000200002A9F000000000000100", "x" * 32, "0A 0" * 8, "é" * 32]
 )
-def test_what_is_no_offset_id(text: str) -> None:
+def test_invalid_offset_ids(text: str) -> None:
     with pytest.raises(InvalidMessage, match="32 hex digits"):
         decode_offset_message_id(text)
 

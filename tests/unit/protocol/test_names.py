@@ -40,7 +40,7 @@ def test_illegal_topics_are_refused_with_the_rule(topic: str, part: str) -> None
         check_topic(topic)
 
 
-def test_a_topic_that_is_no_text_is_refused() -> None:
+def test_a_topic_that_is_not_text_is_refused() -> None:
     with pytest.raises(InvalidName, match="not bytes"):
         check_topic(b"orders")  # type: ignore[arg-type]
 

@@ -16,7 +16,7 @@ def test_text_that_prints_stays_as_it_is() -> None:
         assert printable(text) == text
 
 
-def test_what_controls_a_terminal_or_hides_is_escaped() -> None:
+def test_control_and_invisible_characters_are_escaped() -> None:
     escaped = "\\x1b[2J\\u202egpj.exe\\u2066\\x9b31m\\x7f\\u2028\\ud800"
     assert printable(HOSTILE) == escaped
     assert printable("a\nb\tc\r") == "a\\nb\\tc\\r"

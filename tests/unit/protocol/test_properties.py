@@ -102,7 +102,7 @@ def test_reserved_property_names_the_first() -> None:
         ("n", 3, "must be str"),
     ],
 )
-def test_what_a_caller_may_not_set(name: str, value: str, hint: str) -> None:
+def test_properties_that_a_caller_may_not_set(name: str, value: str, hint: str) -> None:
     with pytest.raises(InvalidMessage, match=hint):
         check_property(name, value)
 

@@ -231,7 +231,7 @@ def test_a_block_has_at_least_one_record() -> None:
         check(b"", "orders", 3, 0, DEFAULT_LIMITS)
 
 
-def test_what_is_left_over_refuses_the_block() -> None:
+def test_remaining_bytes_refuse_the_block() -> None:
     with pytest.raises(RecordMalformed, match="5 bytes are left") as refused:
         check(block_of(100) + b"12345", "orders", 3, 101, DEFAULT_LIMITS)
     assert refused.value.index == 100

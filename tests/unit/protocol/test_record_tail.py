@@ -52,7 +52,7 @@ def test_damage_is_never_an_exception(record: Record, flip: int, cut: int) -> No
 
 
 @pytest.mark.parametrize("place", [0, 4, 84])
-def test_a_head_that_is_none(place: int) -> None:
+def test_an_invalid_head(place: int) -> None:
     data = bytearray(encode_record(Record("t", b"body")))
     data[place : place + 4] = b"\x7f\xff\xff\xff"
     assert properties_of(bytes(data), 0, len(data)) is None

@@ -53,6 +53,6 @@ def test_damage_is_found_by_index_and_position() -> None:
 @pytest.mark.parametrize(
     ("data", "reason"), [(b"\0\0", "too few"), (bytes(100), "magic"), (encode_blank(100), "blank")]
 )
-def test_there_is_no_view_of_what_is_not_a_record(data: bytes, reason: str) -> None:
+def test_an_invalid_record_has_no_view(data: bytes, reason: str) -> None:
     with pytest.raises(RecordMalformed, match=reason):
         RecordView(b"before" + data, 6)

@@ -64,7 +64,7 @@ def test_at_ease_the_next_file_is_made_at_half(store: MessageStore, clock: FakeC
     assert store.stats.files_prepared == 4
 
 
-def test_in_a_hurry_two_are_ready(store: MessageStore, clock: FakeClock) -> None:
+def test_two_are_ready_if_files_fill_quickly(store: MessageStore, clock: FakeClock) -> None:
     put_some(store, clock, PUTS_A_FILE, 1)
     assert names(store) == [0, 1], "the first file says nothing yet"
     put_some(store, clock, 1, 1)
@@ -81,7 +81,7 @@ def test_in_a_hurry_two_are_ready(store: MessageStore, clock: FakeClock) -> None
     assert store.file_waits == 0
 
 
-def test_what_is_a_hurry_depends_on_how_long_a_file_takes_to_make(
+def test_filling_quickly_depends_on_how_long_a_file_takes_to_create(
     store: MessageStore, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     real = mapped_file.create_file
@@ -99,7 +99,9 @@ def test_what_is_a_hurry_depends_on_how_long_a_file_takes_to_make(
     assert names(store) == [0, 1, 2, 3, 4]
 
 
-def test_a_clock_that_is_set_back_is_no_hurry(store: MessageStore, clock: FakeClock) -> None:
+def test_a_clock_that_is_set_back_does_not_count_as_filling_quickly(
+    store: MessageStore, clock: FakeClock
+) -> None:
     put_some(store, clock, PUTS_A_FILE, 10_000)
     clock.now_ms -= 3_600_000
     put_some(store, clock, 1, 10_000)
@@ -160,7 +162,7 @@ def test_a_put_that_finds_no_file_is_counted(store: MessageStore) -> None:
         )
 
 
-def test_no_room_for_the_file_after_the_next_is_no_trouble_yet(
+def test_no_room_for_the_file_after_the_next_is_harmless(
     store: MessageStore, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     put_some(store, clock, PUTS_A_FILE + 3, 1)
@@ -327,7 +329,7 @@ def test_pages_that_cannot_be_locked_are_logged_once(
     assert store.close()
 
 
-def test_locked_files_are_let_go_of_when_they_are_full(
+def test_locked_files_are_unlocked_when_they_are_full(
     tmp_path: Path, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     unlocked: list[int] = []

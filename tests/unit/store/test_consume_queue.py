@@ -59,7 +59,7 @@ def test_a_file_has_a_fixed_number_of_units(tmp_path: Path, cache: QueueFileCach
     assert queue.roll_next_file(10) == 20
 
 
-def test_what_is_there_already_is_skipped(tmp_path: Path, cache: QueueFileCache) -> None:
+def test_existing_units_are_skipped(tmp_path: Path, cache: QueueFileCache) -> None:
     queue = make(tmp_path, cache)
     put(queue, 0, 5)
     before = units(queue)

@@ -134,7 +134,7 @@ def test_any_run_of_puts_is_stored_as_rocketmq_stores_it(
     cache.close()
 
 
-def test_what_cannot_be_read_keeps_its_address(tmp_path: Path, cache: QueueFileCache) -> None:
+def test_an_unreadable_entry_keeps_its_address(tmp_path: Path, cache: QueueFileCache) -> None:
     ext = make(tmp_path, cache, 1 << 16)
     addresses = ext.put(range(1500), [T0] * 1500)
     path = tmp_path / "T" / "0" / f"{0:020d}"

@@ -70,7 +70,7 @@ def test_a_record_lock_of_another_process_collides(tmp_path: Path) -> None:
     lock.release()
 
 
-def test_what_is_reserved_leaves_no_trace(tmp_path: Path) -> None:
+def test_a_reservation_leaves_no_trace(tmp_path: Path) -> None:
     lock = DirectoryLock(tmp_path / "a" / "lock", AbortMarker(tmp_path / "a" / "abort"), [tmp_path / "log"])
     lock.reserve()
     lock.release()
@@ -90,7 +90,7 @@ def test_of_two_that_reserve_a_new_directory_the_faster_one_gets_it(tmp_path: Pa
     assert (tmp_path / "lock").read_bytes() == b"lock"
 
 
-def test_what_changed_since_it_was_reserved_is_not_taken_over(tmp_path: Path) -> None:
+def test_a_directory_changed_since_its_reservation_is_refused(tmp_path: Path) -> None:
     """What was read of the directory before may be outdated, though no process has it now."""
     log = tmp_path / "disk" / "log"
     slow = DirectoryLock(tmp_path / "a" / "lock", AbortMarker(tmp_path / "a" / "abort"), [log], [log])
@@ -186,7 +186,7 @@ def test_the_checkpoint_is_five_numbers_in_4096_bytes(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("what", ["file", "below a file", "dangling link", "loop", "named twice"])
-def test_what_cannot_be_a_log_directory_is_named(tmp_path: Path, what: str) -> None:
+def test_an_invalid_log_directory_is_named(tmp_path: Path, what: str) -> None:
     odd = tmp_path / "odd"
     names = [odd]
     if what in ("file", "below a file"):

@@ -57,7 +57,7 @@ def outline(result: GetMessageResult) -> tuple[GetStatus, int, int, int]:
 
 
 @pytest.mark.parametrize("cold", [False, True])
-def test_what_matches_is_found_and_what_does_not_is_passed_over(store: MessageStore, cold: bool) -> None:
+def test_matching_messages_are_found_and_others_skipped(store: MessageStore, cold: bool) -> None:
     result = get(store, 0, "n > 3 AND n < 8", cold=cold)
     assert numbers(store, result) == [4, 5, 6, 7]
     assert outline(result) == (GetStatus.FOUND, 10, 0, 25)  # to the end of the queue's file
@@ -97,7 +97,7 @@ def test_at_most_800_entries_are_looked_at(tmp_path: Path) -> None:
     assert get(store, 0, "n = 1", limits=PLENTY).next_begin_offset == 1000
 
 
-def test_a_costly_filter_looks_at_fewer_messages_and_still_gets_on(
+def test_a_costly_filter_examines_fewer_messages_and_still_progresses(
     store: MessageStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     costly = " OR ".join(["n = 'x'"] * 100)
@@ -155,7 +155,7 @@ def test_small_records_are_read_at_once_when_they_are_cold(
     assert len(reads) == 10
 
 
-def test_a_record_that_cannot_be_read_is_not_passed_over(store: MessageStore) -> None:
+def test_an_unreadable_record_is_not_skipped(store: MessageStore) -> None:
     """Whoever gets it finds the damage; skipped, it would be lost without a word."""
     physical_offset = get(store, 7, "n = 7").extents[0].physical_offset
     (path,) = (store.options.data_dir / "commitlog").iterdir()
@@ -215,7 +215,7 @@ def test_records_with_long_topics_and_ipv6_addresses(tmp_path: Path) -> None:
             assert (found.run().count, found.run().next_begin_offset) == (1, 4)
 
 
-def test_files_are_held_until_they_are_let_go_of(store: MessageStore) -> None:
+def test_files_are_held_until_they_are_released(store: MessageStore) -> None:
     found = store.get_filtered("T", 0, 0, 32, 1 << 20, SqlFilter.parse("n = 5"))
     assert isinstance(found, FilteredGet)
     assert found.run().count == 1

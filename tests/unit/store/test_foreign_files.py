@@ -76,7 +76,7 @@ def filled(root: Path) -> StoreOptions:
 
 
 @pytest.mark.parametrize("name", REFUSED)
-def test_what_would_not_be_kept_up_is_refused_by_name(tmp_path: Path, name: str) -> None:
+def test_files_that_would_become_incomplete_are_refused_by_name(tmp_path: Path, name: str) -> None:
     options = filled(tmp_path)
     add(tmp_path, name, b'{"offsetTable":{"T@%LMQ%g":{0:1}}}')
     before = tree(tmp_path)
@@ -88,7 +88,7 @@ def test_what_would_not_be_kept_up_is_refused_by_name(tmp_path: Path, name: str)
     assert not (tmp_path / "abort").exists()
 
 
-def test_what_does_no_harm_is_left_alone(tmp_path: Path) -> None:
+def test_harmless_files_are_left_alone(tmp_path: Path) -> None:
     options = filled(tmp_path / "live")
     for name, content in TOLERATED.items():
         add(tmp_path / "live", name, content)

@@ -160,7 +160,7 @@ def test_at_most_800_entries_are_scanned_for_a_filter(tmp_path: Path) -> None:
     assert get(store, 0, tag_filter=rare, limits=PLENTY).next_begin_offset == 1000
 
 
-def test_what_memory_does_not_hold_any_more_is_cold(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_records_outside_the_page_cache_are_cold(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     store = opened(small_options(tmp_path, commit_log_file_size=1 << 20))
     for _ in range(20):
         put(store, bytes(5000))

@@ -227,7 +227,7 @@ def test_after_a_kill_nothing_is_missed(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("size", [0, 100])
-def test_a_kill_while_a_file_is_made_is_no_fault(tmp_path: Path, size: int) -> None:
+def test_a_kill_while_a_file_is_created_is_not_a_fault(tmp_path: Path, size: int) -> None:
     store = opened(small_options(tmp_path / "a"))
     put_keys(store, b"1", "k")
     dispatch_all(store)
@@ -337,7 +337,7 @@ def test_a_full_disk_loses_no_key(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 
 
 @pytest.mark.parametrize("name", ["20240101000000000", "notes.txt"])
-def test_what_is_no_index_file_of_ours_refuses_the_start_and_stays(tmp_path: Path, name: str) -> None:
+def test_a_foreign_index_file_refuses_the_start_and_stays(tmp_path: Path, name: str) -> None:
     options = small_options(tmp_path)
     store = opened(options)
     put_keys(store, b"1", "k")
@@ -354,7 +354,7 @@ def test_what_is_no_index_file_of_ours_refuses_the_start_and_stays(tmp_path: Pat
     store.close()
 
 
-def test_what_was_deleted_is_not_found(tmp_path: Path) -> None:
+def test_deleted_messages_are_not_found(tmp_path: Path) -> None:
     store = opened(small_options(tmp_path))
     put_keys(store, b"1", "k")
     dispatch_all(store)
@@ -363,7 +363,7 @@ def test_what_was_deleted_is_not_found(tmp_path: Path) -> None:
     store.close()
 
 
-def test_a_store_without_an_index_says_so_and_leaves_files_alone(tmp_path: Path) -> None:
+def test_a_store_without_an_index_reports_that_and_leaves_files_alone(tmp_path: Path) -> None:
     options = small_options(tmp_path, index_enabled=False)
     (tmp_path / "index").mkdir()
     (tmp_path / "index" / "something").write_bytes(b"of somebody")

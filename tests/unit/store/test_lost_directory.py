@@ -132,9 +132,7 @@ def test_a_second_store_at_the_path_is_left_alone(tmp_path: Path, store: Message
     assert tree(tmp_path / "data") == before
 
 
-def test_what_was_acknowledged_is_in_the_directory_that_was_moved(
-    tmp_path: Path, store: MessageStore
-) -> None:
+def test_acknowledged_messages_are_in_the_moved_directory(tmp_path: Path, store: MessageStore) -> None:
     replaced(tmp_path)
     with pytest.raises(DirectoryLost):
         store.check_directories()

@@ -251,7 +251,7 @@ def test_a_copy_is_what_was_written_however_large_it_is(tmp_path: Path) -> None:
         ({"7".zfill(20): SIZE}, ForeignFile, "7"),
     ],
 )
-def test_what_does_not_belong_stops_the_load_and_stays(
+def test_foreign_files_stop_the_load_and_stay(
     tmp_path: Path, files: dict[str, int], error: type[Exception], says: str
 ) -> None:
     for name, size in files.items():

@@ -141,7 +141,7 @@ def queue_of(tmp_path: Path, read_only: tuple[int, ...] = ()) -> MultiPathMapped
         ((1, 2), (0,), "121212"),
     ],
 )
-def test_full_and_read_only_directories_are_passed_over(
+def test_full_and_read_only_directories_are_skipped(
     tmp_path: Path, full: tuple[int, ...], read_only: tuple[int, ...], expected: str
 ) -> None:
     """As RocketMQ does it: with every writable directory full, fullness does not count."""
@@ -175,7 +175,7 @@ class FullDisks:
         monkeypatch.setattr(os, "posix_fallocate", allocate)
 
 
-def test_a_disk_that_is_full_before_anybody_noticed_is_passed_over(
+def test_a_disk_that_became_full_unnoticed_is_skipped(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     disks = FullDisks(monkeypatch)

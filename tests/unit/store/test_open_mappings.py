@@ -161,7 +161,7 @@ def index_files(directory: Path, count: int, mappings: OpenMappings) -> list[Ind
     return files
 
 
-def test_index_files_rest_and_are_searched_all_the_same(tmp_path: Path) -> None:
+def test_unmapped_index_files_are_still_searched(tmp_path: Path) -> None:
     directory = tmp_path / "index"
     files = index_files(directory, 20, OpenMappings(3))
     for _ in range(2):

@@ -319,7 +319,7 @@ def test_a_kill_while_rolling(tmp_path: Path, size: int) -> None:
         assert bodies(opened(again))[-1] == body
 
 
-def test_a_prepared_file_that_was_never_used_goes_away(tmp_path: Path) -> None:
+def test_a_prepared_file_that_was_never_used_is_removed(tmp_path: Path) -> None:
     live = filled(tmp_path / "live", 8)
     live.prepare_next_file()
     options = killed(live, tmp_path / "image")
@@ -705,7 +705,7 @@ def test_an_emptied_queue_is_filled_again_without_our_mark(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("unit", [bytes(20), b"\x7f" * 20, b"\xff" * 20, struct.pack(">qiq", 4000, 400, 0)])
-def test_an_entry_that_points_nowhere_is_not_passed_over(tmp_path: Path, unit: bytes) -> None:
+def test_an_entry_that_points_nowhere_is_not_skipped(tmp_path: Path, unit: bytes) -> None:
     """RocketMQ's readers skip to the next file there; a missed message would not be noticed."""
     live = filled(tmp_path / "live", 100, 10)  # a start looks at the last three files of a queue
     live.close()

@@ -226,7 +226,7 @@ def test_any_other_reason_is_logged_and_tried_again(tmp_path: Path, monkeypatch:
     assert store.close()
 
 
-def test_with_a_pool_of_buffers_it_is_no_different(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_with_a_pool_of_buffers_it_is_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     clock = FakeClock()
     options = stored(tmp_path, transient_store_pool=True, transient_store_pool_size=2)
     disk = FullDisk(monkeypatch, "commitlog")
@@ -281,7 +281,7 @@ def test_an_index_file_without_room_stops_dispatch_until_there_is_some(
     assert store.close()
 
 
-def test_a_new_file_need_not_be_set_aside_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_new_files_space_is_not_reserved_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     calls: list[Path] = []
     for module in (mapped_file, index_file):
         monkeypatch.setattr(module, "reserve_space", lambda *arguments: calls.append(arguments[-1]))

@@ -242,7 +242,7 @@ def test_a_refusal_for_the_disk_does_not_outlive_a_restart(store: MessageStore) 
     assert put(store, b"x").status is PutStatus.PUT_OK
 
 
-def test_disks_are_judged_by_the_fuller_and_logs_by_the_emptiest(tmp_path: Path) -> None:
+def test_the_fullest_disk_and_the_emptiest_log_disk_count(tmp_path: Path) -> None:
     used = {"a": 0.95, "b": 0.2, "q": 0.3}
     watch = DiskWatch(lambda path: used[path.name], [tmp_path / "a", tmp_path / "b"], tmp_path / "q")
     rules = RetentionRules()
@@ -370,7 +370,7 @@ def test_a_file_that_is_held_stays_until_it_is_released(store: MessageStore, mac
     assert [file.base_offset for file in cleaning.clean_log()] == [0, SIZE, 2 * SIZE, 3 * SIZE, 4 * SIZE]
 
 
-def test_a_held_file_is_tried_again_every_so_often_without_a_round(
+def test_a_held_file_is_tried_again_periodically_without_a_round(
     store: MessageStore, machine: FakeMachine
 ) -> None:
     cleaning, held = expired_and_held(store, machine)
@@ -385,9 +385,7 @@ def test_a_held_file_is_tried_again_every_so_often_without_a_round(
     assert cleaning.log.retry_hanged() is None, "only what was tried before is tried again"
 
 
-def test_a_reader_that_never_lets_go_is_waited_for_only_so_long(
-    store: MessageStore, machine: FakeMachine
-) -> None:
+def test_the_wait_for_a_reader_is_bounded(store: MessageStore, machine: FakeMachine) -> None:
     whole = store.read_extents([Extent(0, 100)])
     cleaning, held = expired_and_held(store, machine)
     machine.monotonic_ms += 119_999
@@ -612,9 +610,7 @@ class FakeIndex:
         return 3
 
 
-def test_what_else_follows_the_log_has_its_turn_after_the_queues(
-    tmp_path: Path, machine: FakeMachine
-) -> None:
+def test_other_derived_files_are_cleaned_after_the_queues(tmp_path: Path, machine: FakeMachine) -> None:
     index = FakeIndex()
     store = opened(small_options(tmp_path), clock_of(machine))
     fill(store, 4)
@@ -818,7 +814,7 @@ def test_deleting_during_reads_and_puts(tmp_path: Path, machine: FakeMachine) ->
     store.close()
 
 
-def test_what_is_derived_from_a_held_file_stays_until_the_file_is_gone(
+def test_files_derived_from_a_held_file_stay_until_it_is_gone(
     store: MessageStore, machine: FakeMachine, tmp_path: Path
 ) -> None:
     """After a kill the file is part of the log again, and so are its queue entries."""

@@ -184,7 +184,7 @@ def test_without_a_free_buffer_puts_go_into_the_file_and_are_seen_in_order(tmp_p
     assert store.close()
 
 
-def test_a_sync_between_does_not_pass_over_what_is_not_committed(tmp_path: Path) -> None:
+def test_a_sync_does_not_skip_what_is_not_committed(tmp_path: Path) -> None:
     store = opened(pooled(tmp_path, flush_sync=False, transient_store_pool_size=1))
     first = put(store, bytes(3000))
     put(store, bytes(3000))

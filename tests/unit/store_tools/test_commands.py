@@ -89,7 +89,7 @@ def test_looking_keeps_a_broker_out_and_lookers_in(store: Path) -> None:
     assert not looker.acquire_shared()
 
 
-def test_a_directory_that_is_no_store(tmp_path: Path) -> None:
+def test_a_directory_that_is_not_a_store(tmp_path: Path) -> None:
     for path in (tmp_path, tmp_path / "none"):
         failed = reput_store("verify", path).exception
         assert isinstance(failed, CommandFailed)
@@ -247,7 +247,7 @@ def test_a_log_that_another_store_has_is_not_touched(tmp_path: Path) -> None:
     assert running.close()
 
 
-def test_rebuild_of_what_a_killed_rebuild_set_aside(store: Path) -> None:
+def test_rebuild_of_what_a_killed_rebuild_renamed(store: Path) -> None:
     for name in ("consumequeue", "index"):
         (store / name).rename(store / f"{name}.replaced")
     done = reput_store("rebuild", store)

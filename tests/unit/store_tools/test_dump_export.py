@@ -118,7 +118,7 @@ def test_a_part_by_queue_offset_or_by_time(store: Path) -> None:
     ]
 
 
-def test_a_damaged_message_is_never_handed_out(store: Path) -> None:
+def test_a_damaged_message_is_never_returned(store: Path) -> None:
     places = records_of(store)
     flip_bit(places[4].path, places[4].body)
     flip_bit(places[6].path, places[6].position + 1)

@@ -179,7 +179,7 @@ def test_a_directory_elsewhere_is_not_replaced(tmp_path: Path) -> None:
     assert not list(tmp_path.glob("rebuild-*"))
 
 
-def test_what_is_no_index_file_is_not_removed(tmp_path: Path) -> None:
+def test_other_files_than_index_files_are_not_removed(tmp_path: Path) -> None:
     fill(tmp_path)
     (tmp_path / "index" / "notes.txt").write_text("mine")
     wanted = index_bytes(tmp_path)

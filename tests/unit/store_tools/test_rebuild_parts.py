@@ -81,7 +81,7 @@ def test_the_bytes_are_the_same(
         assert queue_files(root) == queue_files(other)
 
 
-def test_what_is_gone_is_made_and_a_genuine_log_gives_the_queues_of_rocketmq(tmp_path: Path) -> None:
+def test_lost_queues_are_rebuilt_and_a_log_of_rocketmq_gives_its_queues(tmp_path: Path) -> None:
     fill(tmp_path / "store")
     wanted = queue_files(tmp_path / "store")
     shutil.rmtree(tmp_path / "store" / "consumequeue")

@@ -186,7 +186,7 @@ def test_the_flushed_end_of_the_log_is_gone(store: Path) -> None:
     assert not refused(store)
 
 
-def test_files_of_strangers_and_garbled_tables_are_moved_away(store: Path) -> None:
+def test_foreign_files_and_garbled_tables_are_moved_away(store: Path) -> None:
     (store / "commitlog/notes.txt").write_text("hello")
     (store / "config/topics.json").write_text("{")
     (store / "config/topics.json.bak").unlink(missing_ok=True)
@@ -390,7 +390,7 @@ def test_a_copy_is_on_the_disk_before_the_original_goes(
             assert b"x" * 9000 in files, f"after {event}"
 
 
-def test_queues_that_a_killed_rebuild_set_aside_are_used(good: Path, store: Path) -> None:
+def test_queues_renamed_by_a_killed_rebuild_are_used(good: Path, store: Path) -> None:
     """They are put back before anything is made of what seems to be missing."""
     for name in ("consumequeue", "index"):
         (store / name).rename(store / f"{name}.replaced")

@@ -139,7 +139,7 @@ def test_tables_that_cannot_be_read_are_named_by_place(store: Path) -> None:
     )
 
 
-def test_an_offset_beyond_its_queue_is_no_damage(store: Path) -> None:
+def test_an_offset_beyond_its_queue_is_not_damage(store: Path) -> None:
     """A client may commit any, and a power cut may take back what was consumed before it was flushed."""
     path = store / "config/consumerOffset.json"
     data = path.read_bytes()
@@ -284,7 +284,7 @@ def test_a_topic_that_was_deleted_and_created_again(tmp_path: Path) -> None:
     assert any("began again" in note for note in found.report.notes)
 
 
-def test_expired_files_leave_units_that_are_no_fault(tmp_path: Path) -> None:
+def test_units_of_expired_files_are_not_a_fault(tmp_path: Path) -> None:
     options = fill(tmp_path)
     for path in sorted((tmp_path / "commitlog").iterdir())[:1]:
         path.unlink()
@@ -293,7 +293,7 @@ def test_expired_files_leave_units_that_are_no_fault(tmp_path: Path) -> None:
     assert found.layout.log.min_offset == options.commit_log_file_size
 
 
-def test_clocks_that_jump_back_are_no_fault(tmp_path: Path) -> None:
+def test_clocks_that_jump_back_are_not_a_fault(tmp_path: Path) -> None:
     clock = FakeClock()
     store = opened(small_options(tmp_path), clock)
     put(store, b"later")

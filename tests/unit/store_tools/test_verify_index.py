@@ -150,7 +150,7 @@ def test_an_index_that_ends_early(store: Path) -> None:
     assert [fault for fault in found.report.faults if fault.kind == "index"] == []
 
 
-def test_a_record_dispatched_twice_is_no_fault(good: Path, tmp_path: Path) -> None:
+def test_a_record_dispatched_twice_is_not_a_fault(good: Path, tmp_path: Path) -> None:
     """RocketMQ inserts the keys of the last indexed record again after a crash."""
     store = copied(good, tmp_path / "store")
     path = write_index(store, SLOTS, 200)[0]

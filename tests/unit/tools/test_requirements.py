@@ -69,7 +69,7 @@ def test_a_target_installs_what_it_needs_and_no_more(clone: Path) -> None:
     assert all(lock in (few, columns, spark, every) for lock in found.values())
 
 
-def test_what_is_there_is_not_installed_again(clone: Path) -> None:
+def test_installed_packages_are_not_installed_again(clone: Path) -> None:
     (clone / ".venv" / ".ready-run").touch()
     assert installed_by(clone, "run") == []
     assert installed_by(clone, "test") == ["requirements-spark.lock", "requirements.lock"]

@@ -107,14 +107,14 @@ def test_without_a_compiler_a_wheel_is_for_any_python_and_says_that_it_runs_inte
     assert of_c(site) == set()
 
 
-def test_where_a_compiled_kernel_is_demanded_a_missing_compiler_fails_the_build(source: Path) -> None:
+def test_a_missing_compiler_fails_a_build_that_requires_the_compiled_kernel(source: Path) -> None:
     done = build("wheel", source, REPUT_KERNEL="compiled", **NO_COMPILER)
     assert done.returncode != 0
     assert "no-such-compiler" in done.stderr
 
 
 @pytest.mark.parametrize(("versions", "status"), [((), 0), (("3.11",), 0), (("3.11", "3.12"), 1)])
-def test_missing_interpreters_are_named_and_fail_only_what_asked_for_them(
+def test_missing_interpreters_are_named_and_fail_only_runs_that_name_them(
     tmp_path: Path, versions: tuple[str, ...], status: int
 ) -> None:
     (tmp_path / "tools").mkdir()

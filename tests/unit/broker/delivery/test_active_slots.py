@@ -19,7 +19,7 @@ def offsets(dues: list[Due]) -> list[int]:
     return [one.physical_offset for one in dues]
 
 
-def test_a_page_looks_at_its_own_slot_alone() -> None:
+def test_a_page_reads_only_its_own_slot() -> None:
     timers = ActiveSlots()
     for slot_ms in (SLOT, OTHER):
         timers.activate(slot_ms, is_loaded=True)

@@ -98,7 +98,7 @@ def test_members_that_want_different_things_are_noticed(
     assert not online.has_conflict, "they agree again"
 
 
-def test_what_does_not_matter_is_no_conflict() -> None:
+def test_irrelevant_differences_are_not_a_conflict() -> None:
     groups = ConsumerGroups()
     groups.register(channel_of("a"), consumer_data("g", version=1, T="x || y"), 0.0)
     other = consumer_data("g", version=99, T="y||x ")

@@ -188,7 +188,7 @@ async def test_one_id_in_two_topics_is_of_two_messages(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("delay", [LEVEL, TIME], ids=["level", "time"])
-async def test_what_was_cancelled_does_not_come_back(tmp_path: Path, delay: dict[str, str]) -> None:
+async def test_a_cancelled_message_stays_cancelled(tmp_path: Path, delay: dict[str, str]) -> None:
     bench = new_bench(tmp_path)
     first = Sender(bench).send(delay)
     async with bench.running():
@@ -239,7 +239,7 @@ async def test_the_window_ends(tmp_path: Path) -> None:
     bench.stop()
 
 
-async def test_what_waits_for_its_time_is_no_record_of_a_block() -> None:
+async def test_a_delayed_message_is_not_a_record_of_a_block() -> None:
     stored = Place(0, 5, 1000, 1200, 1)
     assert _are_consecutive([stored], [200])
     assert not _are_consecutive([stored], [201])

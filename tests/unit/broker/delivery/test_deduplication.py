@@ -77,7 +77,7 @@ def places(result: PutResult) -> tuple[int, int, int, int]:
 
 
 @pytest.mark.parametrize("dispatched", [False, True])
-def test_what_is_sent_again_has_the_outcome_of_the_first_time(broker: Broker, dispatched: bool) -> None:
+def test_a_repeated_send_has_the_outcome_of_the_first(broker: Broker, dispatched: bool) -> None:
     first = broker.put("a", "b", queue_id=2)
     if dispatched:
         broker.dispatch()
@@ -154,7 +154,7 @@ def test_memory_holds_only_what_is_not_dispatched(broker: Broker) -> None:
     assert len(broker.deduplication._undispatched) == 1
 
 
-def test_what_is_put_and_dispatched_during_a_look_is_not_missed(broker: Broker) -> None:
+def test_puts_dispatched_during_a_lookup_are_not_missed(broker: Broker) -> None:
     with broker.deduplication.look():
         broker.deduplication.complete_index()
         known = broker.deduplication.find_all("T", ["a"])
@@ -183,7 +183,7 @@ def test_the_window_ends(broker: Broker, clock: FakeClock, checked: bool) -> Non
     assert places(broker.put("a", check=True)) != places(first)
 
 
-def test_a_key_of_another_message_is_no_unique_id(broker: Broker) -> None:
+def test_a_key_of_another_message_is_not_a_unique_id(broker: Broker) -> None:
     message = Message("T", b"x", unique_id="other", keys=["a"])
     block = bytearray(encode_put_block([message], "T", 0, T0))
     broker.store.put_block(block, topic="T", queue_id=0, count=1, born_host=BORN_HOST)

@@ -37,7 +37,7 @@ def test_a_half_record_says_where_its_message_goes() -> None:
     assert record.sys_flag == 0x301, "the transaction bits are cleared, how the body is compressed stays"
 
 
-def test_what_is_no_half_record_is_none() -> None:
+def test_other_records_are_not_half_records() -> None:
     record = stored()
     for wrong in (
         Record("orders", b"", properties=record.properties),

@@ -123,7 +123,7 @@ async def test_messages_that_have_expired_are_not_waited_for(bench: Bench) -> No
     assert bench.service.figures.seconds == {("g", "T"): 0.0, ("g", "gone"): 0.0}
 
 
-def test_what_was_handed_out_and_when_it_was_committed() -> None:
+def test_delivered_messages_and_times_of_commits() -> None:
     progress = GroupProgress()
     progress.pulled("g", "T", 0, 10, "10.0.0.1:5")
     progress.committed("g", "T", 0, 77)

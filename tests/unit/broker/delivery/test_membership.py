@@ -235,7 +235,7 @@ def test_many_groups_of_a_client_come_and_go_in_proportion_to_their_number(bench
     assert Name.compared < 20 * count
 
 
-def test_what_is_held_of_members_is_counted_while_they_are_members(bench: Bench) -> None:
+def test_memory_of_members_is_counted_while_they_are_members(bench: Bench) -> None:
     first, second = FakeClient(), FakeClient()
     bench.heard(first, "a", consumer_data("g", "T" * 100, version=9), producers=("p",))
     held = bench.groups.held_bytes
@@ -250,7 +250,7 @@ def test_what_is_held_of_members_is_counted_while_they_are_members(bench: Bench)
     assert bench.groups.held_bytes == 0
 
 
-def test_a_conflict_is_found_without_a_look_at_every_member(bench: Bench) -> None:
+def test_a_conflict_is_found_without_reading_every_member(bench: Bench) -> None:
     for number in range(100):
         bench.heard(FakeClient(), f"c{number}", consumer_data("g", "T"))
     group = bench.groups.get("g")

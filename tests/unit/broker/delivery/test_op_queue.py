@@ -78,7 +78,7 @@ def test_messages_matter_until_everything_they_name_is_passed() -> None:
     assert ops.passed(8, 3) == 3
 
 
-def test_what_is_no_list_of_offsets_names_none() -> None:
+def test_an_invalid_list_of_offsets_names_none() -> None:
     def op(body: bytes, tag: str = "d") -> Record:
         return Record("RMQ_SYS_TRANS_OP_HALF_TOPIC", body, properties=encode_properties({"TAGS": tag}))
 

@@ -70,7 +70,7 @@ def test_only_the_owner_gives_a_lock_back(locks: QueueLocks) -> None:
     locks.unlock("h", "a", [Q0])
 
 
-def test_what_is_deleted_takes_its_locks_along(locks: QueueLocks) -> None:
+def test_deleting_a_topic_or_group_removes_its_locks(locks: QueueLocks) -> None:
     locks.lock("g", "a", [Q0, Q2])
     locks.lock("h", "a", [Q0])
     locks.forget_topic("T")

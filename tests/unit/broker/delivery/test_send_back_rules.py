@@ -61,7 +61,7 @@ def test_the_level_follows_from_the_attempts(
     assert returned.record.prepared_transaction_offset == 0
 
 
-def test_where_it_began_is_noted_once() -> None:
+def test_the_origin_is_recorded_once() -> None:
     first = returned_message(consumed(), "g", retry_queue_id=0, delay_level=0, max_reconsume_times=16)
     assert first.properties["RETRY_TOPIC"] == "orders"
     assert first.properties["ORIGIN_MESSAGE_ID"] == consumed().offset_message_id

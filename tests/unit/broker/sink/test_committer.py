@@ -207,7 +207,7 @@ async def test_a_disk_that_fails_after_the_decision_is_reported_and_ends_nothing
         assert await bodies(broker) == list(range(MESSAGES))
 
 
-async def test_what_cannot_be_tidied_up_does_not_undo_a_commit(
+async def test_a_failed_clean_up_does_not_undo_a_commit(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with serving(tmp_path) as (broker, writer):

@@ -60,7 +60,7 @@ def test_a_record_without_a_unique_id_is_named(alike: bool) -> None:
 
 
 @pytest.mark.trio
-async def test_what_is_staged_is_synced_while_more_comes(
+async def test_staged_data_is_synced_while_more_arrives(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(staging_table, "AHEAD_BYTES", 1)
