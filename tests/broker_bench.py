@@ -1,4 +1,4 @@
-"""The real broker under a clock that jumps, asked without sockets: everything happens at the very moment it is due.
+"""The real broker under a fake clock, without sockets: everything happens exactly when it is due.
 
 `BrokerBench` composes the broker as it is, starts its services, and hands requests straight to its dispatcher. Worker
 threads run inline (`tasks.run_by_the_clock` sees to that), and the wall clock is trio's.

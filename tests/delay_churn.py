@@ -1,4 +1,4 @@
-"""Delayed delivery under everything that may happen to it, and what must hold all the same.
+"""Delayed delivery under kills, stops, clock changes and lost files, and its invariants.
 
 A run sends delayed messages, cancels some, lists what waits, sets the clock, kills the broker, stops it, takes its
 derived files away. A ledger keeps what was promised. What must hold at the end: every message came once and not too

@@ -1,4 +1,4 @@
-"""A small broker over a real loopback socket, in a thread, that tests can make slow, silent, rude or wrong."""
+"""A small broker over a real loopback socket, in a thread, that tests can make slow, silent, faulty or wrong."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A member of a consumer group as plain as can be: heartbeats, pulls and commits by hand over one socket.
+"""A minimal member of a consumer group: heartbeats, pulls and commits over one socket.
 
 It speaks any header type, keeps the broker's requests apart from answers, and answers only on demand.
 """

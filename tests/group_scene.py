@@ -1,4 +1,4 @@
-"""A topic that is being sent to, a group whose members come and go, and what must hold of it in the end.
+"""A topic with a producer, a group whose members join and leave, and the conditions at the end.
 
 Every message is handled, of an orderly group in its queue's order; no commit ever goes back; in the end everything is
 committed.

@@ -1,4 +1,4 @@
-"""A proxy between client and broker that loses what the broker answers."""
+"""A proxy between client and broker that loses answers of the broker."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Plant damage in a store directory, and know what an audit has to say: this file, this byte, and nothing else.
+"""Plant damage in a store directory, and know the findings of an audit: this file, this byte, and nothing else.
 
 The places are found here independently: by following the sizes in the log, and by the layout of units, index
 entries and tables.

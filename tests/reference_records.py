@@ -1,4 +1,4 @@
-"""An independent reading of records, by `struct` and one at a time: what the kernel must say of the same bytes."""
+"""An independent reading of records, by `struct` and one at a time: the kernel must have the same results."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Retention for tests: a machine whose clocks, hour and disk are what the test says."""
+"""Retention for tests: a machine whose clocks, hour and disk are set by the test."""
 
 from __future__ import annotations
 

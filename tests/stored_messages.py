@@ -1,4 +1,4 @@
-"""What a topic holds, to be compared with what was sent."""
+"""The messages of a topic, for comparison with those sent."""
 
 from __future__ import annotations
 

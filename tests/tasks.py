@@ -1,4 +1,4 @@
-"""Services of the broker while a test looks on, and time that only a fake clock counts."""
+"""Services of the broker during a test, under a fake clock."""
 
 from __future__ import annotations
 

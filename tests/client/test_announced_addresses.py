@@ -1,4 +1,4 @@
-"""What routes announce does not lead a client away from the broker that it was given, nor to a wrong one."""
+"""Announced addresses do not lead a client to another broker than its own."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A blocking producer outlives what the operating system and the application's own sequences raise."""
+"""A blocking producer survives errors of the operating system and of the application's sequences."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Reading in bulk from a real broker: ranges, bounds, what is durable, and what is gone."""
+"""Reading in bulk from a real broker: ranges, bounds, durable and expired messages."""
 
 from __future__ import annotations
 

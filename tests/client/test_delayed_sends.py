@@ -1,4 +1,4 @@
-"""Delayed messages on their way: alone, in their order, with a receipt; and a broker that does not take them."""
+"""Sending delayed messages: alone, in order, with a receipt; and a broker that refuses them."""
 
 from __future__ import annotations
 

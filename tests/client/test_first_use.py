@@ -1,4 +1,4 @@
-"""The first use of a topic or a group asks nothing of its user: nothing has to be created before."""
+"""A topic or a group can be used without creating it first."""
 
 from __future__ import annotations
 

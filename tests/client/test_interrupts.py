@@ -1,4 +1,4 @@
-"""A blocking producer that is interrupted is closed or whole: nothing hangs, no message is stored twice or untold.
+"""An interrupted blocking producer is closed or usable: nothing hangs, no message is stored twice or lost unnoticed.
 
 CI tries a sample of the places where a signal handler may raise. All of them, for a quarter of an hour:
 

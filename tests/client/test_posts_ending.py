@@ -1,4 +1,4 @@
-"""`post` where tasks are cancelled, programs fork, and producers are closed."""
+"""`post` when tasks are cancelled, programs fork, and producers are closed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`post` where brokers die, hang, refuse or forget: every message has its outcome, and nothing waits for ever."""
+"""`post` when brokers die, hang, refuse or forget: every message has its outcome, and no call waits forever."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`send_many` against a real broker: what is stored is what `send` stores of each message."""
+"""`send_many` against a real broker: it stores what `send` stores for each message."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What many tasks send at once shares frames; each send is answered as if it had travelled alone."""
+"""Concurrent sends share frames; each is answered as if it had been sent alone."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A topic whose queues are on two brokers: everything about a queue is asked of the broker that has it."""
+"""A topic whose queues are on two brokers: requests about a queue go to its broker."""
 
 from __future__ import annotations
 

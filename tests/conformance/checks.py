@@ -1,4 +1,4 @@
-"""What must hold of a directory, and the count of how often it was seen to hold."""
+"""Checks of a directory, and how often each was made."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Skips the conformance tests, by name, where RocketMQ cannot be had."""
+"""Skips the conformance tests, by name, if RocketMQ is not available."""
 
 from __future__ import annotations
 

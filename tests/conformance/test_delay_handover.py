@@ -1,4 +1,4 @@
-"""Messages that wait in a directory are delivered by whichever broker is given it, once, and not before their time.
+"""Delayed messages in a directory are delivered by either broker, once, and not before their time.
 
 RocketMQ 5.3.3 keeps its own times to the second only, and rather sooner than later; Reput to the millisecond.
 """

@@ -1,4 +1,4 @@
-"""What both make of the same log: queue files, index files and checkpoint, byte for byte."""
+"""Files that both derive from the same log: queues, index and checkpoint, byte for byte."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""SQL filters: expressions mean to us what they mean to RocketMQ's own library, and it refuses what we refuse."""
+"""SQL filters: expressions have the same value as in RocketMQ's own library, which refuses the same ones."""
 
 from __future__ import annotations
 

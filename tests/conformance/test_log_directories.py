@@ -1,4 +1,4 @@
-"""A log in several directories, handed to and fro: both find all of it, and put new files where the other would."""
+"""A log in several directories, opened alternately: both find all of it and place new files alike."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""RocketMQ's own client asks ours and replies to ours, through this broker."""
+"""RocketMQ's own client sends requests and replies to ours, through this broker."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The offline Spark source over a directory that Apache RocketMQ wrote: every message of every queue, and none else."""
+"""The offline Spark source over a directory that Apache RocketMQ wrote: every message of every queue, and no other."""
 
 from __future__ import annotations
 

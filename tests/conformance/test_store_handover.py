@@ -1,4 +1,4 @@
-"""One directory, taken over by the other store and back: after a stop in order, after a kill, without its first files.
+"""One directory, opened alternately by both stores: after an orderly stop, after a kill, without its first files.
 
 Both directions use the store libraries themselves, so that every byte of every record is compared, and also what only
 a broker stores: delayed, half and rolled back messages.

@@ -1,4 +1,4 @@
-"""What is stored in the conformance tests: every shape of message that the format knows, in many queues."""
+"""Messages of the conformance tests: every form that the format knows, in many queues."""
 
 from __future__ import annotations
 

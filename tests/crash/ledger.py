@@ -1,4 +1,4 @@
-"""What the load knows for certain: the messages it sent, the answers it got, the offsets it committed.
+"""What the load has recorded: messages sent, answers received, offsets committed.
 
 The ledger lives in the process that is never killed. Bodies name their producer and sequence number, so that every
 message found in the broker can be traced back to the send that made it.

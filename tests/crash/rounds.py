@@ -1,4 +1,4 @@
-"""Rounds of load and death against one store directory, each followed by a look at what is left.
+"""Rounds of load and a kill against one store directory, each followed by a check.
 
 A round starts the broker, lets the load run, ends the broker, and checks the directory with the log's own codec and
 the next start with the client. Most rounds end with SIGKILL; one in five is killed again while it recovers; one in four

@@ -1,4 +1,4 @@
-"""Know what a power cut would leave: a shadow of everything that was really synced.
+"""Record what a power cut would leave: a shadow of everything that was synced.
 
 Runs inside the broker process. `install` wraps `os.fsync` and `os.fdatasync` so that each call, after it has succeeded,
 leaves in a shadow directory the content that it made durable: `inodes/N` for a file, `names/RELATIVE-DIR.json` for a

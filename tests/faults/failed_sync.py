@@ -1,4 +1,4 @@
-"""A sync that fails once, whichever it is: the store turns read-only for good, and what it had promised stays true.
+"""Any sync fails once: the store turns read-only until a restart, and its promises hold.
 
 The run is recorded, so that afterwards the power can be cut: what the failed sync had to write may be lost then, also
 if a later sync would have "worked".

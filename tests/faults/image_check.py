@@ -1,4 +1,4 @@
-"""Open a directory that a fault left behind, with the real store, and hold it against the ledger.
+"""Open a directory after a fault with the real store, and compare it with the ledger.
 
 The promises are those of `crash.checker`, whose `Violation` is used here too; the directory is read a second time with
 the crash harness's own reader, which shares no code with the store.

@@ -1,4 +1,4 @@
-"""A rebuild of queues and index that ends anywhere in the middle: the next start has every queue offset and every key.
+"""A rebuild of queues and index that is interrupted anywhere: the next start has every queue offset and every key.
 
 One of the queues has lost all its messages to retention: nothing in the log tells where it ended.
 """

@@ -1,4 +1,4 @@
-"""A repair that ends anywhere in the middle: begun again, it has kept every message, and all that it took away.
+"""A repair that is interrupted anywhere: repeated, it has kept every message, and copies of all it removed.
 
 The log is in one directory or in several, perhaps on another disk; with the damage there are files that nobody can
 read, of the same names in each directory.

@@ -1,4 +1,4 @@
-"""Damage among flushed records: the start is refused by file and position, and nothing is cut."""
+"""Damage among flushed records: the start is refused by file and position, and nothing is truncated."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a kind of fault is given, and what it answers."""
+"""Arguments and result of a kind of fault."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the bundled client makes of a store: every message it hands out, and every one that it calls damaged.
+"""What the bundled client reads from a store: every message, and every one that it reports as damaged.
 
 A start does not read old files. Whoever pulls from them meets their damage, and must neither be given anything else as
 good nor be kept from what is sound.

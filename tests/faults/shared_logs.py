@@ -1,4 +1,4 @@
-"""Two stores that are given one directory: at most one has it at a time, and who is refused leaves no trace.
+"""Two stores with one directory: at most one has it at a time, and a refused one leaves no trace.
 
 Directories of the log are there before or not, are named by one of the stores or by both, and are read-only for one of
 them or not. In some images the stores really start, one while the other has messages; in the others both take their

@@ -1,4 +1,4 @@
-"""Filters against another opinion: every expression on messages alone, and some over a whole store."""
+"""Filters against an independent evaluation: every expression on single messages, and some over a whole store."""
 
 from __future__ import annotations
 

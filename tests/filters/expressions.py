@@ -1,4 +1,4 @@
-"""Expressions as trees that write themselves down and say what they mean, in the plainest way there is.
+"""Expressions as trees with their text and their value, evaluated in the simplest way.
 
 This is the other opinion about SQL filters: it shares no code with the broker, parses nothing, and follows RocketMQ's
 rules (ComparisonExpression, UnaryExpression, LogicExpression) by their words, with values that know their Java type.

@@ -1,4 +1,4 @@
-"""Expressions that are nearly right: tokens left out, doubled, swapped, or others in their place."""
+"""Expressions that are nearly valid: tokens left out, doubled, swapped or replaced."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What our filters say about a case of `cases.py`."""
+"""The results of our filters for a case of `cases.py`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What may come to an HTTP port: requests, many at once, upgrades, HTTP/2, WebSocket, TLS, and damage to all of it."""
+"""Input of an HTTP port: requests, many at once, upgrades, HTTP/2, WebSocket, TLS, and damage to all of it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a kind of fuzzing is given, and what it answers."""
+"""Arguments and result of a kind of fuzzing."""
 
 from __future__ import annotations
 

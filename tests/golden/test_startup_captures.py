@@ -1,4 +1,4 @@
-"""What unmodified clients were seen to send while they start, work and stop, as far as groups and transactions go.
+"""Recorded requests of unmodified clients at start, work and stop, about groups and transactions.
 
 Header fields are those of the captures: every value is text in a JSON header of any sender.
 """

@@ -1,4 +1,4 @@
-"""The real broker, started by a history: it notes when it stood still, and may carry one planted bug.
+"""The real broker, started by a history: it records when it was suspended, and may have one planted bug.
 
 Usage: `python broker_entry.py --history FILE [--bug NAME] serve --data-dir DIR ...`
 """

@@ -1,4 +1,4 @@
-"""What happens to the processes, by chance: joins, leaves, kills, standing still, restarts. One seed, one story.
+"""Random events of the processes: joins, leaves, kills, suspensions, restarts. One seed, one story.
 
 Its time is the sum of its pauses, regardless of the acts between them: so a seed has the same acts done to the same
 members on a slow machine and on a fast one.

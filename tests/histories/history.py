@@ -1,4 +1,4 @@
-"""A history: what many processes asked for, were answered, and did, one event a line, a file for each process.
+"""A history: requests, answers and actions of many processes, one event per line, one file per process.
 
 Every event is appended with one write before what it announces is done (an invoke), or right after it has happened (a
 result), so SIGKILL takes at most the line that was being written. Times are of the machine's monotonic clock, which is

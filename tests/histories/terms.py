@@ -1,4 +1,4 @@
-"""What producers, members and judges have agreed on: topics, groups, times, and what a message's body says.
+"""Common definitions of producers, members and judges: topics, groups, times, and bodies.
 
 A body is `ID KIND`: the kind says what its handlers do with it, the same whichever member gets it, so that it is known
 beforehand how often a message is tried and whether it becomes a dead letter.

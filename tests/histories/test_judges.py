@@ -1,4 +1,4 @@
-"""Each judge, on histories written by hand: of every rule one that keeps it and one that breaks it."""
+"""Each judge, on histories written by hand: one that keeps and one that breaks every rule."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a kind of fault comes to."""
+"""The result of a kind of fault."""
 
 from __future__ import annotations
 

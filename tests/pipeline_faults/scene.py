@@ -1,4 +1,4 @@
-"""What a kind of fault plays on: a directory, a broker on it, and drivers that are started and may die."""
+"""The scene of a kind of fault: a directory, a broker on it, and drivers that are started and may die."""
 
 from __future__ import annotations
 

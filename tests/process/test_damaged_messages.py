@@ -1,4 +1,4 @@
-"""Damage in an old file of the log, met by those who read there through a running broker."""
+"""Damage in an old file of the log, read through a running broker."""
 
 from __future__ import annotations
 

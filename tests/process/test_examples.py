@@ -1,4 +1,4 @@
-"""The example applications do what they say."""
+"""The example applications work as documented."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Groups under administration over the wire: settings, connections, progress, offsets set, questions passed on."""
+"""Groups under administration over the wire: settings, connections, progress, offsets set, requests passed on."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`reput group ...` against a real broker: what it prints, what it asks, what it refuses, how it exits."""
+"""`reput group ...` against a real broker: output, prompts, refusals and exit codes."""
 
 from __future__ import annotations
 

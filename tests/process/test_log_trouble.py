@@ -1,4 +1,4 @@
-"""A broker whose log cannot be written, or is not read: it serves, reloads and ends in order."""
+"""A broker whose log cannot be written, or is not read: it serves, reloads and stops orderly."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The broker as an operator meets it: starting, stopping, being killed, and what stands in its way."""
+"""The broker as an operator sees it: starting, stopping, being killed, and obstacles."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a query's tasks read from a broker when what they were planned on changes under them; without Spark."""
+"""Tasks of a query on a broker whose topics changed after planning; without Spark."""
 
 from __future__ import annotations
 

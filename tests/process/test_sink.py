@@ -1,4 +1,4 @@
-"""What the broker says to sinks: staging, committing, and everything that is wrong."""
+"""The broker's answers to sinks: staging, committing, and errors."""
 
 from __future__ import annotations
 

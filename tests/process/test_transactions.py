@@ -1,4 +1,4 @@
-"""Transactions with a real broker: committed, rolled back, asked about, and the broker killed in the middle of it."""
+"""Transactions with a real broker: committed, rolled back, checked, and the broker killed in between."""
 
 from __future__ import annotations
 

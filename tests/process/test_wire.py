@@ -1,4 +1,4 @@
-"""A broker process and raw frames in all three header types: every command, and what peers get wrong."""
+"""A broker process and raw frames in all three header types: every command, and errors of peers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Filters let through what an independent evaluation says; `make filters` does the same ten thousand times."""
+"""Filters match an independent evaluation; `make filters` does the same ten thousand times."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""The keys of a batch: they are what each record says."""
+"""The keys of a batch are those of its records."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the kernel says of records, good, odd and damaged, is what an independent reading of the same bytes says."""
+"""The kernel reads valid, odd and damaged records as an independent reader does."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Request 14 answers by the whole table: what is stored, where the queue begins, what memory holds, what is asked.
+"""Request 14 answers by the whole table: the stored offset, the queue's start, the page cache, the request.
 
 The queues are real ones: empty, young, with a beginning that memory no longer holds, with a beginning that is deleted.
 """

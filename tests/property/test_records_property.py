@@ -1,4 +1,4 @@
-"""Whatever the bytes are: all readers of records agree, and damage is an answer, never a crash."""
+"""All readers of records agree on any bytes, and damage is a result, never a crash."""
 
 from contextlib import suppress
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""What the kernel makes of the timer log's units is what taking them one by one makes of them."""
+"""The kernel reads the timer log's units as reading them one by one does."""
 
 from __future__ import annotations
 

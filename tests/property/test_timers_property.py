@@ -1,4 +1,4 @@
-"""The wheel and its log say the same as a plain table of who waits in which second, through restarts and lost files."""
+"""The wheel and its log match a plain table of delayed messages by second, through restarts and lost files."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the kernel finds in the entries of a queue is what looking at them one by one finds."""
+"""The kernel finds in the entries of a queue what reading them one by one finds."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Are two archives equal, message by message, in all but offsets and what the store says? Read without Spark."""
+"""Are two archives equal, message by message, in all but offsets and store fields? Read without Spark."""
 
 from __future__ import annotations
 

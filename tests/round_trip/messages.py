@@ -1,4 +1,4 @@
-"""Messages of every kind that an archive must give back: three topics, most columns null now and then, odd bytes."""
+"""Messages of every kind that an archive must preserve: three topics, most columns null now and then, odd bytes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The same streaming query on every kind of cluster that one machine can have.
+"""The same streaming query on every kind of cluster that one machine can run.
 
 `make pipeline-clusters` runs it, with `CLUSTERS=all`: on `local[2]`, `local-cluster` and a standalone master with two
 workers, with a streaming aggregate at the same time. `CLUSTERS=standalone` runs that one alone, without the aggregate.

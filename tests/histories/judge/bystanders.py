@@ -1,4 +1,4 @@
-"""Others notice nothing: a group whose one member is left alone gets everything promptly, once, and nothing back."""
+"""Other groups notice nothing: one with a single undisturbed member gets everything promptly and once."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Offsets: nothing is committed that is not handled, and what is committed does not go back.
+"""Offsets: nothing is committed that is not handled, and committed offsets do not go back.
 
 A commit counts from the moment it is asked for: everything before it must have been handled by then, or be back with
 the broker. An offset that is read must not be lower than one acknowledged, or read, before the request.

@@ -1,4 +1,4 @@
-"""A delayed message is never early: neither as the broker has stored it, nor in a consumer's hands."""
+"""A delayed message is never early, neither in the broker's log nor at a consumer."""
 
 from __future__ import annotations
 

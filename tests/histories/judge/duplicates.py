@@ -1,4 +1,4 @@
-"""What comes twice must have a reason, and there are few.
+"""A duplicate must have one of few reasons.
 
 Of two deliveries of one message from one queue to one group, the second is explained only if:
 

@@ -1,4 +1,4 @@
-"""What a history says, put in order: puts, deliveries, what came of them, and when who was disturbed."""
+"""The facts of a history: puts, deliveries, their results, and disturbances of members."""
 
 from __future__ import annotations
 

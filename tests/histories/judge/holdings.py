@@ -1,4 +1,4 @@
-"""Which member had which queue from when to when, as the members themselves say.
+"""Which member had which queue from when to when, by the members' own records.
 
 A member asks where to continue and takes a queue; gives it up, from when on it hands out nothing more; and lets it go
 with a last commit. A member that leaves lets everything go without giving it up first.

@@ -1,4 +1,4 @@
-"""In order: a message is begun only when the one before it in its queue is settled, and by one living member at a time.
+"""Ordered consumption: a message starts when the one before it in its queue is settled, at one member at a time.
 
 Two may have one of a queue's messages at once only if the first was suspended for so long that its lock ran out, or
 the broker, which knows the locks, was down meanwhile.

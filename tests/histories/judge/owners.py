@@ -1,4 +1,4 @@
-"""No two members have a queue at once for longer than it takes to hand it over, unless one of them is not itself.
+"""No two members have a queue at once for longer than a handover takes, unless one was disturbed.
 
 A member that gets a queue of a living member waits before it asks where to continue, so that the other one can
 hear of it, let go and commit. (In order locks see to that.)

@@ -1,4 +1,4 @@
-"""What was given back comes again once, not before its time, so often as it should, and then it is a dead letter.
+"""A message given back is redelivered once, not early, as often as configured, and then a dead letter.
 
 Each message that a member has given back and the broker has taken is stored for a later try, or as a dead letter, once.
 A request whose answer did not come, or came late after a failure, may have been carried out twice. A record that is

@@ -1,4 +1,4 @@
-"""What is stored once is there once; what was rolled back is not; what was decided later did not come before.
+"""A message stored once is there once; rolled-back ones are not; none is delivered before its decision.
 
 - Each put, delayed or committed message is in its topic once: clients repeat only puts that the broker knows again.
 - A put that was repeated gets the receipt of the first time.

@@ -1,4 +1,4 @@
-"""A put that needs a file which cannot be made: each reason has its code, its facts and what to do."""
+"""A put that needs a file which cannot be made: each reason has its code, its facts and its remedy."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The service that drives retention: how often, in which order, what it says, and what fails."""
+"""The service that drives retention: how often, in which order, its reports, and failures."""
 
 from __future__ import annotations
 

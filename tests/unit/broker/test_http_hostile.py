@@ -1,4 +1,4 @@
-"""Bytes that are no HTTP/1.1, or more than that, at the HTTP port of a broker: it lives."""
+"""Bytes that are not HTTP/1.1, or not only, at the HTTP port: the broker continues."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The HTTP server: what one connection may do, and that it is alone with what it does."""
+"""The HTTP server: what one connection may do, without effect on others."""
 
 from __future__ import annotations
 

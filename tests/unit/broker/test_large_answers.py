@@ -1,4 +1,4 @@
-"""How much of an answer is written before others have their turn: a part of it, however large it is."""
+"""Large answers are written in parts, between which other clients are served."""
 
 from __future__ import annotations
 

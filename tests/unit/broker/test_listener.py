@@ -1,4 +1,4 @@
-"""Listening sockets: who is let in, who is sent away, and who is closed for silence or for not reading."""
+"""Listening sockets: which connections are accepted, refused, and closed for silence or for not reading."""
 
 from __future__ import annotations
 

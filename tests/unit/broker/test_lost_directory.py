@@ -1,4 +1,4 @@
-"""A broker whose data directory is taken away while it runs, and given to another."""
+"""A broker whose data directory is replaced while it runs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is held for clients is bounded, and the client that holds too much for too long pays for it alone."""
+"""Memory for clients is bounded, and only the client that holds too much for too long is affected."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What we ship for Prometheus and Grafana uses only series and labels that the broker's page has."""
+"""The files for Prometheus and Grafana use only series and labels that the broker's page has."""
 
 import json
 import re

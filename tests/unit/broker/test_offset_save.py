@@ -1,4 +1,4 @@
-"""Kill the broker between any two system calls of a save, and look what the next one finds."""
+"""Kill the broker between any two system calls of a save, and check what the next one finds."""
 
 import os
 import shutil

@@ -1,4 +1,4 @@
-"""Unsent answers: sent at once where the peer takes them, otherwise handed over as it reads, and bounded."""
+"""Unsent answers: sent at once if the peer reads them, otherwise as it reads, and bounded."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A look-up by key says whether it could know everything."""
+"""A look-up by key reports whether its result is complete."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which signal does what to a broker in the foreground."""
+"""Signals of a broker in the foreground."""
 
 from __future__ import annotations
 

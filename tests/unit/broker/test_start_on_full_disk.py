@@ -1,4 +1,4 @@
-"""A start for which the disk has no room: it waits, says why, and continues by itself."""
+"""A start for which the disk has no room: it waits, reports why, and continues by itself."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The table of groups: RocketMQ's file byte for byte, creation on first use, what a newer broker wrote."""
+"""The table of groups: RocketMQ's file byte for byte, creation on first use, entries of a newer broker."""
 
 from __future__ import annotations
 

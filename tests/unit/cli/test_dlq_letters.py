@@ -1,4 +1,4 @@
-"""Which dead letters a filter chooses that do not say where they came from."""
+"""Filters on dead letters without an origin topic."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How `reput dlq replay --rate` spaces messages out, by a clock of the test's own."""
+"""How `reput dlq replay --rate` spaces messages out, by a fake clock."""
 
 from __future__ import annotations
 

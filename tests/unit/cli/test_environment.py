@@ -1,4 +1,4 @@
-"""Variables with the project's prefix that nothing reads are refused by name; those of others are left alone."""
+"""Unknown variables with the project's prefix are refused by name; others are ignored."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Ctrl-C while the command line is still importing ends it with 130 and without a word."""
+"""Ctrl-C while the command line is still importing ends it with 130 and without output."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What belongs to the system is listed on request only, and no command suggests to make it."""
+"""System topics and groups are listed on request only, and no command suggests to create them."""
 
 from __future__ import annotations
 

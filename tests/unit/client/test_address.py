@@ -1,4 +1,4 @@
-"""Addresses as people write them."""
+"""Addresses in all accepted forms."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Messages that were handed out and never handled, and handlers that hang, under a clock that tests set."""
+"""Messages that were delivered and never handled, and handlers that hang, under a clock that tests set."""
 
 from __future__ import annotations
 

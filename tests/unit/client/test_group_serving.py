@@ -1,4 +1,4 @@
-"""Handing out what pulls have brought: fairly, or in order. Pulls are made of records, without a broker."""
+"""Delivering pulled messages: fairly, or in order. Pulls are made of records, without a broker."""
 
 from __future__ import annotations
 

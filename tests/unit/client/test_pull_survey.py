@@ -1,4 +1,4 @@
-"""Pulls with damage in them: it is named, it is passed over, and it hides nothing that is sound."""
+"""Pulls with damage: it is named and skipped, and hides no valid message."""
 
 from __future__ import annotations
 

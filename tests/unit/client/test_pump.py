@@ -1,4 +1,4 @@
-"""The turns of callers and of the background, over a socket pair and with waits that tests can see."""
+"""Callers and the background task alternate, over a socket pair and with waits that tests can see."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Pulled messages: decoded on demand, checked before anything is handed out."""
+"""Pulled messages: decoded on demand, checked before anything is returned."""
 
 from __future__ import annotations
 

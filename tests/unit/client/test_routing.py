@@ -1,4 +1,4 @@
-"""Routes: which queues can be written and read, where, and for how long an answer holds."""
+"""Routes: which queues can be written and read, where, and for how long an answer is valid."""
 
 from __future__ import annotations
 

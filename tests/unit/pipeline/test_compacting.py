@@ -1,4 +1,4 @@
-"""The job `compact` without Spark: what it leaves that was stopped, and what the next one does with that."""
+"""The job `compact` without Spark: the remains of a stopped run, and what the next one does with them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Options of the source: every one is read and checked, and none is passed over."""
+"""Options of the source: every one is read and checked, and none is ignored."""
 
 from __future__ import annotations
 

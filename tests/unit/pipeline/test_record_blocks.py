@@ -1,4 +1,4 @@
-"""Blocks made from columns are what a producer's blocks are, byte for byte."""
+"""Blocks made from columns equal a producer's blocks, byte for byte."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Reading fields with their types, whichever header brought them."""
+"""Reading fields with their types, from any header."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The typed headers: what goes over the wire under which name, and what is refused."""
+"""The typed headers: the names on the wire, and refusals."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a sender may say about when a message is delivered."""
+"""A sender's options for the delivery time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Frames: any chunking, no copies where none are needed, every length checked before it is believed."""
+"""Frames: any chunking, no copies where none are needed, every length checked before it is used."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Binary headers: every length is checked against what is there."""
+"""Binary headers: every length is checked against the buffer."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""JSON headers: what real clients send is read, what is no JSON is not."""
+"""JSON headers: what real clients send is read, other text is refused."""
 
 from __future__ import annotations
 

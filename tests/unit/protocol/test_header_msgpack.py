@@ -1,4 +1,4 @@
-"""msgpack headers: typed values, and limits that no peer talks us out of."""
+"""msgpack headers: typed values, and limits."""
 
 from __future__ import annotations
 

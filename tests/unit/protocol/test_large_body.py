@@ -1,4 +1,4 @@
-"""Bodies that may be large: in parts of bounded size, which together are what one piece was."""
+"""Bodies that may be large: in parts of bounded size, which together equal the whole."""
 
 from __future__ import annotations
 

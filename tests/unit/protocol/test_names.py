@@ -1,4 +1,4 @@
-"""Which names are legal, and what the refusal of the others says."""
+"""Which names are legal, and the refusal of others."""
 
 from __future__ import annotations
 

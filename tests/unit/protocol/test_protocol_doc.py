@@ -1,4 +1,4 @@
-"""docs/protocol.md is held to the code: its tables are what the code says."""
+"""The tables of docs/protocol.md match the code."""
 
 from __future__ import annotations
 

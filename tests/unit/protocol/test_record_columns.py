@@ -1,4 +1,4 @@
-"""Columns of records: what the records say."""
+"""Columns of records have the records' values."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""SQL92 expressions: what they let through, where bad ones are bad, and that no expression costs too much.
+"""SQL92 expressions: what they match, where invalid ones fail, and that no expression costs too much.
 
 What an expression is worth in every odd case is compared with two other opinions: in
 tests/property/test_filters_property.py and in tests/conformance/test_filter_library.py.

@@ -1,4 +1,4 @@
-"""Where what is durable ends in a queue, when the log is not flushed to its end."""
+"""The durable end of a queue when the log is not flushed to its end."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Each of RocketMQ's files that this broker does not keep up: refused by name with nothing changed, or left alone."""
+"""Each of RocketMQ's files that this broker does not maintain: refused by name with nothing changed, or left alone."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""No file can be opened for a while: nothing fails for good, and what was put off is done afterwards.
+"""No file can be opened for a while: nothing fails permanently, and postponed work is done afterwards.
 
 How the log's own files are made then is in `test_file_maker.py`.
 """

@@ -1,4 +1,4 @@
-"""A directory that the system does not let be written: the start is refused by path and remedy, nothing has changed."""
+"""An unwritable directory: the start is refused by path and remedy, nothing has changed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What `dump` shows and `export` hands out."""
+"""Output of `dump` and `export`."""
 
 from __future__ import annotations
 

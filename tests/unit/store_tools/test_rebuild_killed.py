@@ -1,4 +1,4 @@
-"""A rebuild that ends anywhere in the middle: the next start has every message, every key and every queue offset."""
+"""A rebuild that is interrupted anywhere: the next start has every message, every key and every queue offset."""
 
 from __future__ import annotations
 

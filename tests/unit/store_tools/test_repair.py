@@ -1,4 +1,4 @@
-"""`repair`: what a start refuses it accepts afterwards, and nothing that was cut is gone."""
+"""`repair`: a start that was refused succeeds afterwards, and copies of all removed bytes exist."""
 
 from __future__ import annotations
 

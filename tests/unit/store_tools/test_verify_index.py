@@ -1,4 +1,4 @@
-"""The key index against the log: RocketMQ's own bytes, and every way in which they can be wrong."""
+"""The key index against the log: RocketMQ's own bytes, and every kind of fault in them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a wheel holds, with and without a C compiler, and what `make wheels` says of an interpreter that is missing."""
+"""The content of a wheel, with and without a C compiler, and `make wheels` with a missing interpreter."""
 
 from __future__ import annotations
 

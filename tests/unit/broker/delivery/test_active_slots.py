@@ -1,4 +1,4 @@
-"""Messages of active slots in memory: walking over one slot looks at that slot alone."""
+"""Messages of active slots in memory: walking over one slot reads only that slot."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Members and subscriptions of a group, and members that do not agree."""
+"""Members and subscriptions of a group, and members with different subscriptions."""
 
 from __future__ import annotations
 

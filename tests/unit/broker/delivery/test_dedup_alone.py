@@ -1,4 +1,4 @@
-"""Messages that are sent alone and repeated are stored once, and so delivered once, whenever the repetition comes."""
+"""Messages that are sent alone and repeated are stored once, and so delivered once, at any time of the repetition."""
 
 from __future__ import annotations
 

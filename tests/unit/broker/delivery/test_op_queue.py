@@ -1,4 +1,4 @@
-"""Op messages: when they are due, what they hold, which of them still matter."""
+"""Op messages: when they are written, their content, and which still matter."""
 
 from __future__ import annotations
 
