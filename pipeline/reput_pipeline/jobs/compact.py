@@ -64,14 +64,14 @@ def command(
     source = ArchiveDirectory(archive.absolute())
     source.existing()
     made = ArchiveDirectory(target.absolute())
-    was_cut_short = _is_cut_short(made)
-    if made.root == source.root or (made.kind() is not None and not was_cut_short):
+    was_interrupted = _was_interrupted(made)
+    if made.root == source.root or (made.kind() is not None and not was_interrupted):
         raise ArgumentError("--to", f"{made.root} is already an archive; name a new directory")
-    if not was_cut_short:
+    if not was_interrupted:
         check_target(made)
     before = sum(file.rows for file in source.files())
     with made:
-        if was_cut_short:
+        if was_interrupted:
             run.note(f"removed {counted(sweep(made), 'file')} of an interrupted job")
         # Before the first file, so that an interrupted run's directory is recognised.
         batch = made.plan([], {})
@@ -97,7 +97,7 @@ def command(
     )
 
 
-def _is_cut_short(archive: ArchiveDirectory) -> bool:
+def _was_interrupted(archive: ArchiveDirectory) -> bool:
     """Return whether an interrupted run of this job has left the directory."""
     kind = archive.kind()
     return (kind is None or kind.kind == "compact") and archive.unfinished() is not None

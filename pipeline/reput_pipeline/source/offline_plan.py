@@ -168,7 +168,7 @@ def plan(store: OfflineStore, options: SourceOptions, narrowing: Narrowing) -> l
     by_tag = narrowing.tags is not None or not options.tag_filter.matches_all
     if by_tag or of_all < SEGMENT_SHARE:
         return [QueuePartition(part) for part in pack(ranges, parts)]
-    return [SegmentPartition(stretches, wanted) for stretches in _cut(store, wanted, parts)]
+    return [SegmentPartition(stretches, wanted) for stretches in _divided(store, wanted, parts)]
 
 
 def _located(store: OfflineStore, part: QueueRange) -> WantedRange:
@@ -216,7 +216,7 @@ def _files(store: OfflineStore, wanted: Sequence[WantedRange]) -> list[Stretch]:
     ]
 
 
-def _cut(store: OfflineStore, wanted: Sequence[WantedRange], parts: int) -> list[list[Stretch]]:
+def _divided(store: OfflineStore, wanted: Sequence[WantedRange], parts: int) -> list[list[Stretch]]:
     """Divide the log's bytes into tasks; files are split at known starts of records."""
     stretches = _files(store, wanted)
     total = sum(end - start for start, end in stretches)
