@@ -45,8 +45,8 @@ def read_task(
 def with_tags(partition: LivePartition, options: SourceOptions, narrowing: Narrowing) -> SourceOptions:
     """Return options with the query's tags as an expression for the broker, if that is safe.
 
-    It is unsafe for the schedule topic, whose queues hold times instead of tag hashes, and for tags with spaces or bars,
-    which an expression cannot hold.
+    It is unsafe for the schedule topic, whose queues hold times instead of tag hashes, and for tags with blanks or
+    bars, which an expression cannot hold.
     """
     if narrowing.tags is None or options.sub_expression != ALL or len(narrowing.tags) > _TAGS_MAX:
         return options
