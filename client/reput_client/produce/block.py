@@ -165,8 +165,10 @@ class Block(Waiter):
         may_be_stored = self.unknown is not None or self.attempt > 0 or bool(self.own_ids)
         ack = self.terms.ack
         if self.is_delayed:
-            size, text, dedup = len(self.data), self.delayed_text, putter.dedup(may_be_stored)
-            return putter.alone(self.queue, size, text, self.flags[0], 0, ack, dedup=dedup)
+            dedup = putter.dedup(may_be_stored)
+            return putter.single_template(
+                self.queue, len(self.data), self.delayed_text, ack, flag=self.flags[0], dedup=dedup
+            )
         return putter.template(self.queue, self.count, ack, may_be_stored=may_be_stored)
 
     def divide(self) -> list[Block]:

@@ -283,7 +283,9 @@ class Producer(Client):
         route = await self._session.publish_route(topic, deadline)
         queue = self._selector.choose(route, queue_id, key)
         try:
-            template = self._putter.alone(queue, len(body), text, message.flag, sys_flag, level)
+            template = self._putter.single_template(
+                queue, len(body), text, level, flag=message.flag, sys_flag=sys_flag
+            )
             call = await self._putter.put(queue, template, body, deadline, (unique_id,))
         finally:
             if route.template:
@@ -636,14 +638,20 @@ class Producer(Client):
         oneway: bool = False,
     ) -> tuple[RequestTemplate, Buffer]:
         """Return header and body of the frame for one message."""
+        text = encode_properties_text(message, unique_id)
         if message.delay is not None:
-            template = self._putter.single(
-                queue, message, unique_id, ack, may_be_stored=may_be_stored, oneway=oneway
+            template = self._putter.single_template(
+                queue,
+                len(message.body),
+                text,
+                ack,
+                flag=message.flag,
+                dedup=self._putter.dedup(may_be_stored),
+                oneway=oneway,
             )
             return template, message.body
-        texts = (encode_properties_text(message, unique_id),)
         record, _ = encode_block(
-            (message.body,), texts, queue.topic, queue.queue_id, wall_clock_ms(), flags=(message.flag,)
+            (message.body,), (text,), queue.topic, queue.queue_id, wall_clock_ms(), flags=(message.flag,)
         )
         if len(record) > BLOCK_BYTES_MAX:
             raise too_large(len(record))

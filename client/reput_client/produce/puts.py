@@ -6,7 +6,7 @@ sent alone as RocketMQ's 310.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import partial
 from typing import Final
 
@@ -36,9 +36,9 @@ from reput_protocol.errors import (
     ReputError,
     error_from_response,
 )
-from reput_protocol.properties import PROPERTIES_BYTES_MAX, encode_properties
+from reput_protocol.properties import PROPERTIES_BYTES_MAX
 from reput_protocol.record.layout import record_bytes
-from reput_protocol.record.message import Message, MessageQueue, encode_properties_text
+from reput_protocol.record.message import MessageQueue
 from reput_protocol.record.message_id import decode_offset_message_id
 from reput_protocol.record.put_block import BLOCK_BYTES_MAX
 from reput_protocol.wire.header import ONEWAY_FLAG, HeaderType
@@ -112,49 +112,25 @@ class Putter:
             return None
         return Dedup.CHECK if may_be_stored else Dedup.MARK
 
-    def single(
-        self,
-        queue: MessageQueue,
-        message: Message,
-        unique_id: str | None,
-        ack: AckLevel,
-        *,
-        may_be_stored: bool = False,
-        added_properties: Mapping[str, str] | None = None,
-        sys_flag: int = 0,
-        oneway: bool = False,
-    ) -> RequestTemplate:
-        """Return the encoded header of a 310 for `message`; its body is the message's.
-
-        Args:
-            may_be_stored: it was sent before, or the application chose its id.
-            added_properties: properties that applications may not set, such as those of a half message.
-            sys_flag: bits of `MessageSysFlag`.
-
-        Raises:
-            InvalidMessage: the message is larger than a block may be.
-        """
-        text = encode_properties_text(message, unique_id)
-        # A half message or request is never sent twice and cannot be deduplicated.
-        dedup = None if added_properties else self.dedup(may_be_stored)
-        if added_properties:
-            text += encode_properties(added_properties)
-        size = len(message.body)
-        return self.alone(queue, size, text, message.flag, sys_flag, ack, oneway=oneway, dedup=dedup)
-
-    def alone(
+    def single_template(
         self,
         queue: MessageQueue,
         body_size: int,
         text: bytes,
-        flag: int,
-        sys_flag: int,
         ack: AckLevel,
         *,
-        oneway: bool = False,
+        flag: int = 0,
+        sys_flag: int = 0,
         dedup: Dedup | None = None,
+        oneway: bool = False,
     ) -> RequestTemplate:
-        """Return the encoded header of a 310 with these encoded properties and flag.
+        """Return the encoded header of a 310; its body is the message's.
+
+        Args:
+            body_size: in bytes.
+            text: the encoded properties.
+            flag: the application's.
+            sys_flag: bits of `MessageSysFlag`.
 
         Raises:
             InvalidMessage: the message is larger than a block may be.

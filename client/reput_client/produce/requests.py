@@ -113,7 +113,9 @@ class Requests:
         It is sent as a 310: only then does the broker add the property CLUSTER, by which RocketMQ's clients find the
         reply topic.
         """
-        template = self._putter.single(queue, message, unique_id, ack, added_properties=added)
+        # A request is never sent twice, so it is not marked for deduplication.
+        text = encode_properties_text(message, unique_id) + encode_properties(added)
+        template = self._putter.single_template(queue, len(message.body), text, ack, flag=message.flag)
         try:
             call = await self._putter.put(queue, template, message.body, deadline, (unique_id,))
         except SendOutcomeUnknown as error:

@@ -31,7 +31,8 @@ from reput_protocol import properties as names
 from reput_protocol.codes import AckLevel, MessageSysFlag, TransactionState
 from reput_protocol.errors import InvalidMessage
 from reput_protocol.names import check_client_group
-from reput_protocol.record.message import Message
+from reput_protocol.properties import encode_properties
+from reput_protocol.record.message import Message, encode_properties_text
 
 LocalTransaction: TypeAlias = Callable[[Message], Awaitable[TransactionState]]
 """Executes the local transaction and returns how it went. The message's `unique_id` is the transaction's id."""
@@ -215,12 +216,14 @@ class TransactionProducer(Producer):
         deadline = session.deadline(timeout_s)
         route = await session.publish_route(message.topic, deadline)
         queue = self._selector.choose(route, queue_id, key)
-        template = self._putter.single(
+        # A half message is never sent twice, so it is not marked for deduplication.
+        text = encode_properties_text(message, unique_id) + encode_properties(added)
+        template = self._putter.single_template(
             queue,
-            message,
-            unique_id,
+            len(message.body),
+            text,
             AckLevel.FLUSHED,
-            added_properties=added,
+            flag=message.flag,
             sys_flag=MessageSysFlag.TRANSACTION_PREPARED,
         )
         try:
