@@ -1,12 +1,12 @@
-"""Reput's client for trio and asyncio programs; `reput_client.blocking` is the synchronous API.
+"""Reput's client for trio and asyncio; `reput_client.blocking` is the synchronous API.
 
-- `produce`: producers, transactions, requests; the batch writer
+- `produce`: producers, transactions, requests, the batch writer
 - `consume`: group consumers, pull consumers, bulk readers
 - `admin`, `admin_groups`: administration of a broker
-- `transport`: connections, routes and requests
-- `received`, `offset_store`, `errors`: messages, offset stores and errors
+- `transport`: connections, routes, requests
+- `received`, `offset_store`, `errors`
 
-Names are imported on first use, so that importing this package is cheap and the synchronous API imports no event loop.
+Names are imported on first use: importing this package is cheap, and the synchronous API imports no event loop.
 """
 
 from __future__ import annotations
@@ -191,7 +191,7 @@ _MODULES = {
     "circularly": "reput_client.consume.group.allocation",
     "consistent_hash": "reput_client.consume.group.allocation",
 }
-"""Where public names are defined; names that are not listed are in `reput_client.errors`."""
+"""Where public names are defined, other than those of `reput_client.errors`."""
 
 
 def __getattr__(name: str) -> Any:

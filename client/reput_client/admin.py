@@ -1,4 +1,4 @@
-"""The admin client: topics, broker status, single messages; groups are in `admin_groups.py`."""
+"""The admin client; its methods for groups are in `admin_groups.py`."""
 
 from __future__ import annotations
 
@@ -53,12 +53,12 @@ _TIME_MAX_MS = (1 << 63) - 1
 class Admin(GroupAdmin):
     """Manages one broker; an async context manager for trio and asyncio.
 
-    Every method raises `BrokerError` (a subclass, by the reason) if the broker refuses, and `RequestTimeout`,
-    `ConnectFailed` or `ConnectionLost` if no answer comes in time.
+    Methods raise a subclass of `BrokerError` if the broker refuses, and `RequestTimeout`, `ConnectFailed` or
+    `ConnectionLost` if no answer comes in time.
 
     Args:
         address: `host:port` of the broker; of several, the first that answers is used.
-        timeout_s: seconds a request may take, connecting included.
+        timeout_s: seconds a request may take, including connecting.
     """
 
     def __init__(
@@ -77,10 +77,10 @@ class Admin(GroupAdmin):
     # -- topics ------------------------------------------------------------------------------------------------
 
     async def create_topic(self, topic: str, *, queues: int = 4, perm: int = Perm.READ_WRITE) -> None:
-        """Create a topic, or change the queues and permission of an existing one.
+        """Create a topic, or change an existing one.
 
         Args:
-            queues: the number of queues for writing and for reading.
+            queues: for writing and for reading.
             perm: bits of `Perm`: 4 read, 2 write, 6 both.
         """
         await self.alter_topic(topic, read_queues=queues, write_queues=queues, perm=perm)
@@ -88,7 +88,7 @@ class Admin(GroupAdmin):
     async def alter_topic(
         self, topic: str, *, read_queues: int, write_queues: int, perm: int = Perm.READ_WRITE
     ) -> None:
-        """Set different numbers of queues for reading and writing, as needed to shrink a topic."""
+        """Set the numbers of queues for reading and writing separately, as needed to shrink a topic."""
         if not (1 <= read_queues <= _QUEUES_MAX and 1 <= write_queues <= _QUEUES_MAX):
             raise ValueError(f"a topic has 1 to {_QUEUES_MAX} queues")
         header = CreateTopicHeader(check_topic(topic), read_queues, write_queues, perm)
@@ -101,7 +101,7 @@ class Admin(GroupAdmin):
         self._session.routes.forget(topic)
 
     async def list_topics(self) -> list[str]:
-        """Return the names of all topics, including system topics, sorted."""
+        """Return all topics, including system topics, sorted."""
         call = await self._ask(RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER, {}, "list of topics")
         return sorted(TopicList.from_json(call.body).topics)
 
@@ -116,7 +116,7 @@ class Admin(GroupAdmin):
         return TopicConfig.from_json(call.body)
 
     async def topic_stats(self, topic: str) -> TopicStats:
-        """Return the bounds and the last change of every queue of a topic."""
+        """Return the bounds and last change of every queue of a topic."""
         header = TopicStatsHeader(check_topic(topic))
         call = await self._ask(
             RequestCode.GET_TOPIC_STATS_INFO, header.to_ext(_MSGPACK), f"figures of {topic}"
@@ -124,7 +124,7 @@ class Admin(GroupAdmin):
         return TopicStats.from_json(call.body)
 
     async def route(self, topic: str) -> TopicRoute:
-        """Return the brokers that hold a topic, with the addresses they announce and their numbers of queues.
+        """Return the brokers of a topic, with their announced addresses and numbers of queues.
 
         Raises:
             TopicNotFound: there is no such topic.
@@ -139,12 +139,12 @@ class Admin(GroupAdmin):
     # -- the broker --------------------------------------------------------------------------------------------
 
     async def broker_status(self) -> dict[str, str]:
-        """Return the broker's statistics by name (RocketMQ: BrokerRuntimeInfo); all values are text."""
+        """Return the broker's statistics by name, as text (RocketMQ: BrokerRuntimeInfo)."""
         call = await self._ask(RequestCode.GET_BROKER_RUNTIME_INFO, {}, "status of the broker")
         return dict(KVTable.from_json(call.body).table)
 
     async def cluster_info(self) -> ClusterInfo:
-        """Return the brokers of the cluster and their addresses."""
+        """Return the cluster's brokers and their addresses."""
         call = await self._ask(RequestCode.GET_BROKER_CLUSTER_INFO, {}, "brokers of the cluster")
         return ClusterInfo.from_json(call.body)
 
@@ -185,7 +185,7 @@ class Admin(GroupAdmin):
         return await self._session.queue(check_topic(topic), queue_id, broker_name)
 
     async def view_message(self, offset_message_id: str) -> ReceivedMessage:
-        """Return the message with this offset message id; its checksums are verified.
+        """Return a message by its offset message id; its checksums are verified.
 
         Raises:
             InvalidMessage: not an offset message id.
@@ -212,11 +212,11 @@ class Admin(GroupAdmin):
         begin: datetime | int | None = None,
         end: datetime | int | None = None,
     ) -> FoundMessages:
-        """Return messages of `topic` with this unique id or key, newest first; may be empty.
+        """Return messages of `topic` with this unique id or key, newest first.
 
         Args:
             max_messages: upper bound; the broker returns at most 64.
-            begin, end: stored at or after, and at or before: a datetime, or milliseconds since 1970.
+            begin, end: earliest and latest store time: a datetime, or milliseconds since 1970.
         """
         header = QueryMessageHeader(
             check_topic(topic),
@@ -238,11 +238,11 @@ class Admin(GroupAdmin):
     async def list_delayed(
         self, *, topic: str | None = None, key: str | None = None, max_messages: int = 1000
     ) -> list[DelayedMessage]:
-        """Return delayed messages that are not delivered yet, the earliest first; optionally of a topic or with a key.
+        """Return delayed messages that are not delivered yet, the earliest first.
 
         Args:
-            topic: where they will be delivered.
-            key: their unique id, or one of their keys.
+            topic: only those for this topic.
+            key: only those with this unique id or key.
             max_messages: upper bound.
         """
         header = ListDelayedHeader(None if topic is None else check_topic(topic), key, max_messages)
@@ -263,7 +263,7 @@ class Admin(GroupAdmin):
         `CANCELLED` and `ALREADY_CANCELLED` are durable: the message is never delivered. `DELIVERED`: it was too late.
 
         Raises:
-            NotFound: the broker knows no such message, waiting, delivered or cancelled.
+            NotFound: the broker knows no such message, in any state.
         """
         header = CancelDelayedHeader(check_topic(topic), key)
         call = await self._ask(

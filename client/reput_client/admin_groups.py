@@ -1,4 +1,4 @@
-"""The part of `Admin` for consumer groups: settings, members, progress, and setting offsets."""
+"""The part of `Admin` for consumer groups."""
 
 from __future__ import annotations
 
@@ -42,16 +42,16 @@ from reput_protocol.wire.header import HeaderType, Value
 
 _MSGPACK = HeaderType.MSGPACK
 _FORWARDED_GRACE_S = 11.0
-"""The broker waits 10 s for the answer of a member."""
+"""The broker waits 10 s for a member's answer."""
 
 
 class GroupAdmin(Client):
-    """The methods of `Admin` for consumer groups; see there for the errors."""
+    """The methods of `Admin` for consumer groups; errors as there."""
 
     # Settings
 
     async def list_groups(self) -> list[GroupSummary]:
-        """Return a summary of every group, sorted by name: members, topics, lag. System groups only if used."""
+        """Return members, topics and lag of every group, sorted by name; system groups only if used."""
         call = await self._ask(RequestCode.LIST_GROUPS, {}, "list of groups")
         return GroupSummaries.from_json(call.body).groups
 
@@ -90,7 +90,7 @@ class GroupAdmin(Client):
     # Members and progress
 
     async def describe_group(self, group: str, topic: str | None = None) -> GroupDescription:
-        """Return a group's members, and its progress in all of its queues or in those of one topic.
+        """Return a group's members, and its progress in all queues or in those of `topic`.
 
         Raises:
             GroupNotFound: there is no such group.
@@ -114,7 +114,7 @@ class GroupAdmin(Client):
         return ConsumeStats.from_json(call.body)
 
     async def consume_time_span(self, group: str, topic: str) -> ConsumeTimeSpan:
-        """Return the times of the first and last message of a topic's queues, and how far a group lags in time."""
+        """Return the times of the first and last message of each queue, and how far a group lags in time."""
         header = ConsumeTimeSpanHeader(check_topic(topic), check_group(group))
         call = await self._ask(
             RequestCode.QUERY_CONSUME_TIME_SPAN, header.to_ext(_MSGPACK), f"time span of {group} in {topic}"
@@ -137,7 +137,7 @@ class GroupAdmin(Client):
     async def consume_directly(
         self, group: str, client_id: str, offset_message_id: str
     ) -> ConsumeDirectlyResult:
-        """Make a member consume one message in addition to its ordinary work; errors as for `running_info`."""
+        """Make a member consume one message besides its ordinary work; errors as for `running_info`."""
         header = ConsumeDirectlyHeader(check_group(group), client_id, offset_message_id)
         call = await self._ask_member(
             RequestCode.CONSUME_MESSAGE_DIRECTLY, header.to_ext(_MSGPACK), client_id
@@ -158,14 +158,12 @@ class GroupAdmin(Client):
     ) -> dict[MessageQueue, int]:
         """Return where a group would continue in each queue of a topic; nothing is set.
 
-        Exactly one of `when`, `offset` and `shift` is required.
-
         Args:
-            when: at the first message stored at or after this datetime, or milliseconds since 1970; 0 is the oldest
-                message and -1 the end.
-            offset: at this offset, or the nearest existing one; a negative one counts from the end.
-            shift: this many messages after the committed offset, or before it if negative. Queues without a committed
-                offset are left out.
+            when: at the first message stored at or after this datetime, or ms since 1970; 0 is the oldest message, -1
+                the end. Exactly one of `when`, `offset` and `shift` is required.
+            offset: at this or the nearest existing offset; a negative one counts from the end.
+            shift: so many messages after the committed offset, or before it if negative. Leaves out queues without a
+                committed offset.
             queue_id: in this queue only.
 
         Raises:
@@ -220,7 +218,7 @@ class GroupAdmin(Client):
     async def clone_offsets(
         self, source: str, target: str, topic: str | None = None, *, dry_run: bool = False
     ) -> dict[MessageQueue, int]:
-        """Copy the offsets of group `source`, of one topic or of all, to group `target`, and return them.
+        """Copy the offsets of group `source`, of one topic or all, to group `target`, and return them.
 
         With `dry_run` nothing is set. Raises `NotFound` if the source has none.
         """

@@ -1,9 +1,7 @@
 """All errors that the client raises; `reput_client` exports them too.
 
-Errors of messages, names and filters, and the broker's refusals (`BrokerError`), are shared with the broker. The errors
-tell whether the broker may have acted on a request. `ConnectFailed`, `BrokerNotFound`, `ClientClosed`, and
-`RequestTimeout` of a send: it has not. `SendOutcomeUnknown`: it may have. `AckNotReached`: it has stored the message,
-at a lower level than asked.
+Errors of messages, names and filters, and the broker's refusals (`BrokerError`), are shared with the broker.
+docs/client.md says for each whether the message may be stored.
 """
 
 from __future__ import annotations
@@ -101,7 +99,7 @@ class ConnectFailed(ReputError):
 
 
 class NotABroker(ConnectFailed):
-    """The server at `address` speaks another protocol; a request sent there had no effect. It is not retried."""
+    """The server at `address` speaks another protocol; requests had no effect. Not retried."""
 
     def __init__(self, address: str, reason: str) -> None:
         ReputError.__init__(self, f"{address} is not a broker's port for clients: {reason}")
@@ -112,7 +110,7 @@ class NotABroker(ConnectFailed):
 class ConnectionLost(ReputError):
     """The connection to `address` ended before the answer came.
 
-    The client reconnects and repeats what is safe to repeat, so this is raised only if the deadline left no time.
+    Only raised if the deadline left no time: the client reconnects and repeats what is safe to repeat.
     """
 
     def __init__(self, address: str, reason: str) -> None:
@@ -152,8 +150,8 @@ class ReplyTimeout(ReputError):
 class SendOutcomeUnknown(ReputError):
     """The messages left the client and no answer came: the broker may or may not have stored them.
 
-    Sending them again may store them twice; `retries=` does that automatically. `message_ids` are the unique ids to
-    search for (empty if the producer writes none).
+    Sending them again, as `retries=` does, may store them twice. `message_ids` are the unique ids to search for (empty
+    if the producer writes none).
     """
 
     def __init__(self, topic: str, queue_id: int, message_ids: Sequence[str], reason: str) -> None:
@@ -170,8 +168,8 @@ class SendOutcomeUnknown(ReputError):
 class AckNotReached(ReputError):
     """The messages are stored, but the asked level was not reached in time; do not send them again.
 
-    `receipts` are theirs (`receipt` is the first); `response_code` is the broker's (RocketMQ: FLUSH_DISK_TIMEOUT,
-    FLUSH_SLAVE_TIMEOUT, SLAVE_NOT_AVAILABLE).
+    `receipts` are theirs; `response_code` is the broker's (RocketMQ: FLUSH_DISK_TIMEOUT, FLUSH_SLAVE_TIMEOUT,
+    SLAVE_NOT_AVAILABLE).
     """
 
     def __init__(
@@ -188,7 +186,7 @@ class AckNotReached(ReputError):
 
     @property
     def receipt(self) -> SendReceipt:
-        """The first receipt; the only one of a single send."""
+        """The first receipt; a single send's only one."""
         return self.receipts[0]
 
 
@@ -210,10 +208,10 @@ class PartlySent(ReputError):
 
 
 class PostsFailed(ReputError):
-    """Raised by `flush`: posted messages failed, and neither a callback nor a waiting caller has reported it.
+    """Raised by `flush`: posted messages failed, and no callback or waiting caller has reported it.
 
-    `count` is their number; `failed` has their handles, each with its `error`, or only the last ones if very many
-    failed. A pickled copy has no handles.
+    `count` is their number; `failed` has their handles, each with its `error`, but only the last ones of very many. A
+    pickled copy has no handles.
     """
 
     def __init__(self, failed: Sequence[Posted], count: int) -> None:
@@ -231,7 +229,7 @@ class PostsFailed(ReputError):
 
 
 class BrokerNotFound(ReputError):
-    """The route of a topic has no address for broker `name`, even after it was fetched again."""
+    """A topic's route, even fetched again, has no address for broker `name`."""
 
     def __init__(self, name: str, topic: str) -> None:
         super().__init__(f"broker {name!r} of topic {topic!r} has no address in the route; is it running?")
@@ -270,7 +268,7 @@ class ClientClosed(ReputError):
 class DamagedMessage(ReputError):
     """A pulled message fails its checksum or cannot be decompressed; its content is not returned.
 
-    Continue with the next message, or examine the place with `reput store verify` on the broker's machine.
+    Continue with the next one, or examine the place with `reput store verify` on the broker's machine.
     """
 
     def __init__(self, topic: str, queue_id: int, queue_offset: int, reason: str) -> None:
@@ -282,7 +280,7 @@ class DamagedMessage(ReputError):
 
 
 class InflatedTooLarge(ReputError):
-    """The compressed bodies of a pull exceed `limit` bytes together; those of the first `rows` rows fit."""
+    """A pull's compressed bodies exceed `limit` bytes together; those of the first `rows` rows fit."""
 
     def __init__(self, topic: str, queue_id: int, limit: int, rows: int) -> None:
         super().__init__(
@@ -294,7 +292,7 @@ class InflatedTooLarge(ReputError):
 
 
 class UnsupportedCompression(ReputError):
-    """A body is compressed by a method that this client does not support; the message's `raw_body` is readable."""
+    """A body's compression is not supported; the message's `raw_body` is readable."""
 
     def __init__(self, method: str, queue_offset: int) -> None:
         super().__init__(
@@ -305,7 +303,7 @@ class UnsupportedCompression(ReputError):
 
 
 class OffsetStoreInUse(ReputError):
-    """Another consumer on this machine uses the same offset file; nothing was read or changed."""
+    """Another consumer on this machine uses the offset file; nothing was read or changed."""
 
     def __init__(self, path: str) -> None:
         super().__init__(

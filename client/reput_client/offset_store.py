@@ -1,8 +1,7 @@
 """Where a group's progress is kept: at the broker, or in a local file (RocketMQ: OffsetStore).
 
 Both keep a table in memory that `update` changes and `persist` stores. For a missing offset `read` returns numbers, as
-RocketMQ's clients do: -1 if none is stored or the broker answers with an error, -2 if no answer came or the file cannot
-be read.
+RocketMQ's clients do.
 """
 
 from __future__ import annotations
@@ -48,10 +47,10 @@ class GroupOffsets(Protocol):
 
 
 class OffsetStore(ABC):
-    """The table in memory, and the common part of both kinds of store.
+    """The table in memory, and the common part of both stores.
 
     Attributes:
-        failure: the error for which the last `read` returned -1 or -2; None if there was simply no offset.
+        failure: why the last `read` returned -1 or -2; None if there was simply no offset.
     """
 
     def __init__(self) -> None:
@@ -65,9 +64,9 @@ class OffsetStore(ABC):
         self._table[queue] = offset
 
     async def read(self, queue: MessageQueue, kind: ReadOffsetType) -> int:
-        """Return the queue's offset; -1 if none is stored or the broker refuses, -2 if no answer came.
+        """Return the queue's offset; -1: none is stored, or the broker refuses; -2: no answer, or an unreadable file.
 
-        `failure` tells these apart. An offset read from the store is kept in memory.
+        `failure` tells these apart. A stored offset is then kept in memory.
         """
         self.failure = None
         if kind is not ReadOffsetType.READ_FROM_STORE:
@@ -87,12 +86,12 @@ class OffsetStore(ABC):
         return stored
 
     async def persist(self, queue: MessageQueue) -> None:
-        """Store one queue's offset; does nothing if there is none in memory."""
+        """Store one queue's offset, if there is one in memory."""
         if queue in self._table:
             await self._write([queue])
 
     async def persist_all(self, queues: Iterable[MessageQueue]) -> None:
-        """Store the offsets of `queues`, and remove all others from memory."""
+        """Store the offsets of `queues`; remove all others from memory."""
         kept = set(queues)
         for queue in [queue for queue in self._table if queue not in kept]:
             del self._table[queue]
@@ -141,8 +140,8 @@ class RemoteOffsetStore(OffsetStore):
 class LocalFileOffsetStore(OffsetStore):
     """Offsets kept in a local file, for broadcasting consumers (RocketMQ: LocalFileOffsetStore).
 
-    The file is JSON and is replaced as a whole; the previous version is kept as `.bak` and read if the file is damaged.
-    One process at a time may write it.
+    A JSON file, replaced as a whole; the previous version is kept as `.bak` and read if the file is damaged. One
+    process at a time may write it.
     """
 
     def __init__(
@@ -208,7 +207,7 @@ def _decode(data: bytes) -> dict[MessageQueue, int]:
 
 
 def replace_file(path: Path, data: bytes) -> None:
-    """Replace the content of `path` by `data`; the previous file becomes `path.bak`. Durable on return."""
+    """Replace the content of `path`; the previous file becomes `path.bak`. Durable on return."""
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(path.name + ".tmp")
     with temporary.open("wb") as file:

@@ -1,6 +1,6 @@
-"""A received message: a view of its record, which decodes each field when it is accessed.
+"""A received message: a view of its record, which decodes each field on access.
 
-The checksums of a record are verified before a message is created from it.
+A record's checksums are verified before a message is created from it.
 """
 
 from __future__ import annotations
@@ -46,13 +46,13 @@ _METHODS = {
     MessageSysFlag.COMPRESSION_ZLIB: "zlib",
 }
 INFLATED_BYTES_MAX = 64 * 1024 * 1024
-"""Maximum size of a decompressed body, so that a few hostile kilobytes cannot fill the memory."""
+"""Of a decompressed body, so that a few hostile kilobytes cannot fill the memory."""
 INFLATED_TOTAL_MAX = 256 * 1024 * 1024
-"""Default maximum of all decompressed bodies of one pull of columns together."""
+"""Default for all decompressed bodies of one pull of columns together."""
 
 
 def compression_method(sys_flag: int) -> str | None:
-    """Return the name of the compression method by a record's sysFlag, or None."""
+    """Return the name of the compression method in a record's sysFlag, or None."""
     if not sys_flag & MessageSysFlag.COMPRESSED:
         return None
     kind = sys_flag & MessageSysFlag.COMPRESSION_MASK
@@ -60,10 +60,10 @@ def compression_method(sys_flag: int) -> str | None:
 
 
 def inflate(data: Buffer) -> bytes:
-    """Return the body that was compressed to `data` by zlib.
+    """Return the body that zlib compressed to `data`.
 
     Raises:
-        ValueError: it is not a zlib stream, is truncated, or exceeds `INFLATED_BYTES_MAX`.
+        ValueError: not a zlib stream, truncated, or exceeds `INFLATED_BYTES_MAX`.
     """
     decompressor = zlib.decompressobj()
     try:
@@ -108,13 +108,13 @@ class ReceivedMessage:
     It keeps the bytes of the whole pull in memory: copy what you keep for long.
 
     Attributes:
-        send_back_id: identifies it in all requests that give it back, from the first one on.
+        send_back_id: identifies it in all requests that give it back.
     """
 
     __slots__ = ("_at", "_records", "send_back_id")
 
     def __init__(self, records: PulledRecords, at: int) -> None:
-        """Create the message for the row that starts at `at` in the table of `records`."""
+        """Create the message for the row that starts at `at` in the table."""
         self._records = records
         self._at = at
         self.send_back_id: str | None = None
@@ -156,7 +156,7 @@ class ReceivedMessage:
 
     @property
     def raw_body(self) -> bytes:
-        """The body as it is stored, possibly compressed.
+        """The body as stored, possibly compressed.
 
         Raises:
             DamagedMessage: it fails its checksum.
@@ -197,7 +197,7 @@ class ReceivedMessage:
 
     @property
     def wants_reply(self) -> bool:
-        """Whether it is a request: its sender waits or has waited for a reply."""
+        """Whether it is a request, whose sender waits or has waited for a reply."""
         return self.get_property("REPLY_TO_CLIENT") is not None and self.get_property("MSG_TYPE") != "reply"
 
     @property
@@ -248,17 +248,17 @@ class ReceivedMessage:
 
     @property
     def sys_flag(self) -> int:
-        """RocketMQ's bits of the record (RocketMQ: MessageSysFlag)."""
+        """Bits of RocketMQ's MessageSysFlag."""
         return self._records.table[self._at + SYS_FLAG]
 
     @property
     def born_timestamp_ms(self) -> int:
-        """The producer's clock when it sent the message."""
+        """The producer's clock at the send."""
         return self._records.table[self._at + BORN_TIMESTAMP_MS]
 
     @property
     def store_timestamp_ms(self) -> int:
-        """The broker's clock when it stored the message."""
+        """The broker's clock at the store."""
         return self._records.table[self._at + STORE_TIMESTAMP_MS]
 
     @property
@@ -290,7 +290,7 @@ class ReceivedMessage:
 
     @property
     def record(self) -> bytes:
-        """The whole record as the broker stores it; a copy."""
+        """A copy of the whole record as the broker stores it."""
         return self._bytes(POSITION)
 
     def __repr__(self) -> str:
@@ -300,7 +300,7 @@ class ReceivedMessage:
     # -- inside ------------------------------------------------------------------------------------------------
 
     def _bytes(self, number: int) -> bytes:
-        """Return a part of the record; `number` is the column of its position, followed by that of its size."""
+        """Return a part of the record; `number` is the column of its position, before that of its size."""
         start, size = self._records.table[self._at + number : self._at + number + 2]
         return self._records.data[start : start + size]
 
@@ -328,10 +328,10 @@ class ReceivedMessage:
 
 
 class DamagedRecord(ReceivedMessage):
-    """A message whose record is unreadable or another message's; only its place in its queue is known.
+    """A message whose record is unreadable or another message's.
 
-    Access to any field of the record raises `DamagedMessage`, as for a failed checksum. Topic, queue id and queue
-    offset are the pulled ones; `record` is what was received in its place.
+    Access to any field of the record raises `DamagedMessage`. Topic, queue id and queue offset are the pulled ones;
+    `record` is what was received instead.
     """
 
     __slots__ = ("_found", "_queue_id", "_queue_offset")
@@ -356,7 +356,7 @@ class DamagedRecord(ReceivedMessage):
 
     @property
     def record(self) -> bytes:
-        """What was received in place of the record."""
+        """What was received instead of the record."""
         return self._found
 
     @property
@@ -370,7 +370,7 @@ class DamagedRecord(ReceivedMessage):
 
 
 class _NoRecords(PulledRecords):
-    """The records of a damaged message: there are none."""
+    """The records of a damaged message: none."""
 
     __slots__ = ("_queue_id", "_queue_offset")
 

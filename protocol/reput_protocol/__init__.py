@@ -5,6 +5,4 @@
 - `record`: the one binary form of a message
 - `filter`: tag and SQL92 filters
 - `kernel`: the compiled loops
-
-The other files here are shared by all of them.
 """

@@ -1,7 +1,6 @@
 """The type of bytes arguments.
 
-A decoder takes any `Buffer`; its docstring says whether the result is a copy or a view. A view of a `bytearray` keeps
-it from being resized, so do not grow a buffer while views of it are in use.
+A view of a `bytearray` keeps it from being resized, so do not grow a buffer while views of it are in use.
 """
 
 from __future__ import annotations
@@ -9,4 +8,4 @@ from __future__ import annotations
 from typing import TypeAlias
 
 Buffer: TypeAlias = bytes | bytearray | memoryview
-"""Contiguous bytes, read-only or writable."""
+"""Contiguous bytes, read-only or writable; a docstring says whether a result is a copy or a view."""

@@ -1,8 +1,7 @@
-"""Numbers and words on the wire: request and response codes, languages, flag bits, ack levels, consumer settings.
+"""Numbers and words on the wire; names and numbers are RocketMQ's.
 
-Names and numbers are RocketMQ's (RequestCode, ResponseCode, LanguageCode, MessageSysFlag, PullSysFlag, PermName),
-except for `AckLevel`, `Dedup` and the requests from 700001 on, which are Reput's. Bit sets that hot paths test are
-classes of plain integers: every operation on an `IntFlag` costs a microsecond.
+`AckLevel`, `Dedup` and the requests from 700001 on are Reput's. Bit sets that hot paths test are plain integers,
+because every operation on an `IntFlag` costs a microsecond.
 """
 
 from __future__ import annotations
@@ -11,10 +10,10 @@ from enum import IntEnum, StrEnum
 from typing import Final, NoReturn
 
 PROTOCOL_VERSION: Final = 1
-"""`version` of a msgpack header: that of the native protocol, independent of RocketMQ's."""
+"""`version` of a msgpack header: the native protocol's, independent of RocketMQ's."""
 
 ROCKETMQ_VERSION: Final = 479
-"""`version` of the JSON and binary headers that Reput writes: RocketMQ's ordinal of V5_3_3."""
+"""`version` of JSON and binary headers: RocketMQ's ordinal of V5_3_3."""
 
 OWN_REQUEST_CODE_MIN: Final = 700_000
 """Codes from here to 799999 are Reput's; RocketMQ uses none of them."""
@@ -185,7 +184,7 @@ class ResponseCode(IntEnum):
 
 
 class LanguageCode(IntEnum):
-    """The language of the client or broker that wrote a header. JSON headers have the name, the others the number."""
+    """The language of a header's writer. JSON headers have the name, the others the number."""
 
     JAVA = 0
     CPP = 1
@@ -219,9 +218,9 @@ class AckLevel(StrEnum):
 
 
 class Dedup(StrEnum):
-    """How the broker deduplicates a put, by the unique ids of its messages.
+    """How the broker deduplicates a put, by unique ids.
 
-    `MARK`: sent for the first time, with generated ids; it may be sent again. `CHECK`: it may be stored already, and is
+    `MARK`: sent for the first time, with generated ids, perhaps again later. `CHECK`: it may be stored already, and is
     then answered as the first time.
     """
 
@@ -230,14 +229,14 @@ class Dedup(StrEnum):
 
 
 class BoundaryType(StrEnum):
-    """Whether a search by time returns the first or the last of several messages of that time."""
+    """Which of several messages of one time a search returns: the first or the last."""
 
     LOWER = "LOWER"
     UPPER = "UPPER"
 
 
 class MessageSysFlag:
-    """Bits of a record's sysFlag (RocketMQ: MessageSysFlag)."""
+    """Bits of a record's sysFlag."""
 
     COMPRESSED: Final = 0x1
     MULTI_TAGS: Final = 0x2
@@ -255,11 +254,11 @@ class MessageSysFlag:
     COMPRESSION_ZLIB: Final = 0x300
 
     PUT_MASK: Final = 0x701
-    """The bits that a client may set in a record of a PutMessage block."""
+    """The bits that a client may set in a PutMessage block."""
 
 
 class PullSysFlag:
-    """Bits of a pull's sysFlag (RocketMQ: PullSysFlag)."""
+    """Bits of a pull's sysFlag."""
 
     COMMIT_OFFSET: Final = 0x1
     SUSPEND: Final = 0x2
@@ -279,7 +278,7 @@ class Perm:
 
 
 class ConsumeType(StrEnum):
-    """What decides when messages are fetched: the application (`ACTIVELY`), the client, or the broker (`POP`)."""
+    """Who decides when messages are fetched: the application (`ACTIVELY`), the client, or the broker (`POP`)."""
 
     CONSUME_ACTIVELY = "CONSUME_ACTIVELY"
     CONSUME_PASSIVELY = "CONSUME_PASSIVELY"
@@ -294,7 +293,7 @@ class MessageModel(StrEnum):
 
 
 class ConsumeFromWhere(StrEnum):
-    """Where a group without an offset begins in a queue. RocketMQ deprecates the last three."""
+    """Where a group without an offset begins. RocketMQ deprecates the last three."""
 
     CONSUME_FROM_LAST_OFFSET = "CONSUME_FROM_LAST_OFFSET"
     CONSUME_FROM_FIRST_OFFSET = "CONSUME_FROM_FIRST_OFFSET"
@@ -318,7 +317,7 @@ class ConsumeResult(StrEnum):
 
 
 class TransactionState(IntEnum):
-    """The state of a local transaction (field `commitOrRollback` of 37)."""
+    """The state of a local transaction (`commitOrRollback` of 37)."""
 
     UNKNOWN = 0
     COMMIT = MessageSysFlag.TRANSACTION_COMMIT

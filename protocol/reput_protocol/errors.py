@@ -1,9 +1,7 @@
 """The project's exceptions, and the table of a broker's refusals.
 
-`ProtocolError`: the peer violated the protocol. `InvalidMessage`, `FilterSyntaxError`: the caller's data cannot be
-sent. `BrokerError`: the broker refused. A refusal is a RocketMQ response code and a remark "SYMBOL: text; remedy":
-RocketMQ's clients get a code that they know, people a remedy, and Reput's client the exact `ErrorCode`, which says
-whether retrying helps.
+A refusal is a RocketMQ response code and a remark "SYMBOL: text; remedy": RocketMQ's clients get a code that they know,
+people a remedy, and Reput's client the exact `ErrorCode`.
 """
 
 from __future__ import annotations
@@ -22,7 +20,7 @@ class ReputError(Exception):
     """The base class of all exceptions that this project raises on purpose. They can be pickled."""
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Rebuild from the attributes: the constructor of a subclass takes facts, not the message."""
+        """Rebuild from the attributes: a subclass's constructor takes facts, not the message."""
         return _rebuild, (type(self), self.args, self.__dict__)
 
 
@@ -42,7 +40,7 @@ class FrameMalformed(ProtocolError):
 
 
 class FrameTooLarge(ProtocolError):
-    """A frame, or its header, announces more bytes than are accepted. Nothing was buffered for it."""
+    """A frame, or its header, announces more bytes than are accepted. None was buffered."""
 
     def __init__(self, what: str, size: int, limit: int) -> None:
         super().__init__(f"{what} of {size} bytes, but at most {limit} are accepted")
@@ -66,9 +64,9 @@ class UnknownHeaderType(ProtocolError):
 
 
 class HeaderFieldError(ProtocolError):
-    """A field of a command's header is missing, or its value has a wrong type.
+    """A header field is missing or has a wrong type.
 
-    The frame itself is valid, so a server answers `INVALID_ARGUMENT` and keeps the connection.
+    The frame is valid, so a server answers `INVALID_ARGUMENT` and keeps the connection.
     """
 
     def __init__(self, name: str, reason: str) -> None:
@@ -78,10 +76,7 @@ class HeaderFieldError(ProtocolError):
 
 
 class BodyMalformed(ProtocolError):
-    """The JSON body of a request or answer is not valid, or a member has a wrong type.
-
-    The frame itself is valid, so the connection stays usable.
-    """
+    """A JSON body is not valid, or a member has a wrong type; the connection stays usable."""
 
 
 class RecordError(ReputError):
@@ -91,7 +86,7 @@ class RecordError(ReputError):
 class RecordMalformed(RecordError):
     """A record cannot be accepted or decoded.
 
-    `index` is its number in its block, `position` the byte of the block where it starts.
+    `index` is its number in its block, `position` its first byte there.
     """
 
     def __init__(self, index: int, position: int, reason: str) -> None:
@@ -106,11 +101,11 @@ class InvalidMessage(ReputError, ValueError):
 
 
 class InvalidName(InvalidMessage):
-    """A topic or group name is not valid; the text says why and what is allowed."""
+    """A topic or group name is not valid; the text says why."""
 
 
 class FilterSyntaxError(ReputError, ValueError):
-    """A filter expression cannot be parsed; `position` is the character of the error, counted from 0.
+    """A filter expression cannot be parsed; `position` is the character of the error, from 0.
 
     With the `expression`, the text shows that place.
     """
@@ -133,9 +128,9 @@ def _pointed_at(expression: str, position: int) -> str:
 
 
 class ErrorCode(Enum):
-    """Why a broker refuses: symbol, stable number, whether a retry helps, the nearest response code.
+    """Why a broker refuses: stable number, whether a retry helps, the nearest response code.
 
-    `retryable`: the same request can succeed a little later without any change, and the refused one stored nothing.
+    `retryable`: the same request can succeed a little later, and the refused one stored nothing.
     """
 
     NO_TOPIC = (1, False, ResponseCode.TOPIC_NOT_EXIST)
@@ -157,9 +152,9 @@ class ErrorCode(Enum):
     FILTER_SYNTAX = (17, False, ResponseCode.SUBSCRIPTION_PARSE_FAILED)
     DUPLICATE = (18, False, ResponseCode.TOPIC_EXIST_ALREADY)
     TIMEOUT = (19, True, ResponseCode.SYSTEM_BUSY)
-    # Not SLAVE_NOT_AVAILABLE: to RocketMQ's clients that means "stored", and this refusal stored nothing.
+    # Not SLAVE_NOT_AVAILABLE, which means "stored" to RocketMQ's clients: this refusal stored nothing.
     NO_REPLICA = (20, False, ResponseCode.SERVICE_NOT_AVAILABLE)
-    # The message is stored, only perhaps not on disk; sending it again would store it twice.
+    # The message is stored, only perhaps not on disk; a retry would store it twice.
     FLUSH_TIMEOUT = (21, False, ResponseCode.FLUSH_DISK_TIMEOUT)
     INVALID_ARGUMENT = (22, False, ResponseCode.INVALID_PARAMETER)
     NOT_FOUND = (23, False, ResponseCode.QUERY_NOT_FOUND)
@@ -222,7 +217,7 @@ class BrokerBusy(BrokerError):
 
 
 class StoreUnavailable(BrokerError):
-    """The store takes no messages now: disk full, read-only, starting, stopping or without its replica."""
+    """The store takes no messages: disk full, read-only, starting, stopping or without its replica."""
 
 
 class FilterRefused(BrokerError):
@@ -242,11 +237,11 @@ class NotFound(BrokerError):
 
 
 class TransactionEnded(BrokerError):
-    """The transaction has been ended the other way, or put aside; the first end counts."""
+    """The transaction was ended the other way, or put aside; the first end counts."""
 
 
 class RequesterGone(BrokerError):
-    """A reply could not be delivered: the client that sent the request is not connected any more."""
+    """The client that sent the request is not connected any more, so the reply was not delivered."""
 
 
 _CLASS_OF: dict[ErrorCode, type[BrokerError]] = {
@@ -274,7 +269,7 @@ _CLASS_OF: dict[ErrorCode, type[BrokerError]] = {
     ErrorCode.REQUESTER_GONE: RequesterGone,
 }
 
-# The meaning of a code whose remark has no symbol of Reput: the answer of an Apache broker.
+# A code whose remark has no symbol is an Apache broker's.
 _ERROR_OF_CODE: dict[int, ErrorCode] = {
     ResponseCode.SYSTEM_ERROR: ErrorCode.INTERNAL,
     ResponseCode.SYSTEM_BUSY: ErrorCode.BUSY,
@@ -305,17 +300,14 @@ _SYMBOL = re.compile(r"([A-Z][A-Z_]*): ")
 
 
 def refusal_remark(error: ErrorCode, text: str) -> str:
-    """Return the remark of a refusal: "SYMBOL: text".
-
-    `text` says what is wrong and, after a semicolon, the remedy.
-    """
+    """Return the remark "SYMBOL: text"; `text` is the fault and, after a semicolon, the remedy."""
     return f"{error.name}: {text}"
 
 
 def error_from_response(code: int, remark: str | None, ext: Mapping[str, Any]) -> BrokerError:
-    """Return, without raising it, the error for an answer with this code, remark and header fields.
+    """Return the error for an answer with this code, remark and header fields.
 
-    The symbol of the remark decides. Without one, the answer is Apache's, and the response code decides.
+    The remark's symbol decides; without one, the answer is Apache's, and the response code decides.
     """
     match = _SYMBOL.match(remark) if remark else None
     error = ErrorCode.__members__.get(match[1]) if match else None

@@ -6,7 +6,7 @@ from enum import IntEnum
 
 
 class ExitCode(IntEnum):
-    """Exit codes. A command ends with `DONE` also if there was nothing to change."""
+    """Exit codes. `DONE` also if there was nothing to change."""
 
     DONE = 0
     FAILED = 1

@@ -1,4 +1,4 @@
-"""Names of topics and groups: which are valid, and which are reserved for the system (RocketMQ: TopicValidator)."""
+"""Names of topics and groups: valid ones, and the system's (RocketMQ: TopicValidator)."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ SYSTEM_PREFIX: Final = "rmq_sys_"
 REPLY_TOPIC_SUFFIX: Final = "_REPLY_TOPIC"
 
 DEFAULT_TOPIC: Final = "TBW102"
-"""The template of topics created on first use; clients name it in the header of a send."""
+"""The template of topics created on first use; clients name it when they send."""
 
 SCHEDULE_TOPIC: Final = "SCHEDULE_TOPIC_XXXX"
 TRANS_HALF_TOPIC: Final = "RMQ_SYS_TRANS_HALF_TOPIC"
@@ -27,9 +27,9 @@ OFFSET_MOVED_EVENT: Final = "OFFSET_MOVED_EVENT"
 BENCHMARK_TOPIC: Final = "BenchmarkTest"
 TIMER_TOPIC: Final = "rmq_sys_wheel_timer"
 SINK_TOPIC: Final = "rmq_sys_reput_sink"
-"""Reput's: has a marker for every batch that a sink has committed."""
+"""Reput's: a marker for every batch that a sink has committed."""
 DELAY_CANCEL_TOPIC: Final = "rmq_sys_REPUT_DELAY_CANCEL"
-"""Reput's: has a record for each cancelled message of a delay level."""
+"""Reput's: a record for each cancelled message of a delay level."""
 
 SYSTEM_TOPICS: Final = frozenset(
     {
@@ -55,7 +55,7 @@ FORBIDDEN_SEND_TOPICS: Final = frozenset(
         TRANS_CHECK_MAX_TIME_TOPIC,
         SELF_TEST_TOPIC,
         OFFSET_MOVED_EVENT,
-        # The timer's own topic: RocketMQ lets clients write to it, and then fails on what they wrote.
+        # RocketMQ lets clients write to it, and then fails on what they wrote.
         TIMER_TOPIC,
         SINK_TOPIC,
         DELAY_CANCEL_TOPIC,
@@ -77,20 +77,20 @@ SYSTEM_GROUPS: Final = frozenset(
 )
 
 SYSTEM_GROUP_PREFIX: Final = "CID_RMQ_SYS_"
-"""Prefix of the groups of system services, which are created on first use (RocketMQ: MixAll)."""
+"""System services' groups, created on first use (RocketMQ: MixAll)."""
 
 CLIENT_INNER_PRODUCER_GROUP: Final = "CLIENT_INNER_PRODUCER"
-"""The producer group of messages that RocketMQ's clients send by themselves."""
+"""Sends the messages that RocketMQ's clients send by themselves."""
 
 REPLAY_GROUP: Final = "CID_RMQ_SYS_REPUT_DLQ_REPLAY"
-"""The group in which `reput dlq replay` keeps its progress."""
+"""Has the progress of `reput dlq replay`."""
 
 TRANSACTION_CHECK_GROUP: Final = "CID_RMQ_SYS_TRANS"
-"""The group in which the broker keeps its progress through the half messages."""
+"""Has the broker's progress through the half messages."""
 
 TOPIC_LENGTH_MAX: Final = 127
 LONG_TOPIC_LENGTH_MAX: Final = 255
-"""Maximum length of a retry or dead-letter topic; that of other topics is `TOPIC_LENGTH_MAX`."""
+"""Of retry and dead-letter topics; others have `TOPIC_LENGTH_MAX`."""
 
 GROUP_LENGTH_MAX: Final = 120
 _RESERVED_GROUPS: Final = frozenset({"DEFAULT_CONSUMER", "DEFAULT_PRODUCER"})
@@ -99,7 +99,7 @@ _ALLOWED: Final = "letters a-z A-Z, digits, and the characters % | _ -"
 
 
 def check_topic(topic: str) -> str:
-    """Return `topic` if it is a valid topic name; system and retry topics are.
+    """Return `topic` if it is a valid topic name, including system and retry topics.
 
     Raises:
         InvalidName: it is empty, too long (127 characters; retry and dead-letter topics 255), or has an invalid
@@ -167,8 +167,7 @@ def check_client_group(group: str) -> str:
     """Return `group` if a client may be a member of it.
 
     Raises:
-        InvalidName: it is not valid, or is one of the defaults of RocketMQ's clients, which would mix unrelated
-            programs.
+        InvalidName: it is not valid, or a default of RocketMQ's clients, which would mix unrelated programs.
     """
     check_group(group)
     if group in _RESERVED_GROUPS:
@@ -180,7 +179,6 @@ def is_system_topic(topic: str, own_names: Collection[str] = ()) -> bool:
     """Return whether `topic` is a system topic: hidden from ordinary lists, never created or deleted.
 
     Args:
-        topic: name of the topic.
         own_names: names of brokers and clusters, which have topics of the same names, and clusters one for replies.
     """
     return (
@@ -197,17 +195,17 @@ def is_system_group(group: str) -> bool:
 
 
 def retry_topic(group: str) -> str:
-    """Return the topic through which messages that `group` failed to handle are redelivered."""
+    """Return the topic for redelivery of messages that `group` failed to handle."""
     return RETRY_PREFIX + group
 
 
 def dlq_topic(group: str) -> str:
-    """Return the topic of the dead letters of `group`."""
+    """Return the topic of `group`'s dead letters."""
     return DLQ_PREFIX + group
 
 
 def group_of_retry_topic(topic: str) -> str | None:
-    """Return the group of a retry topic, or None for any other topic."""
+    """Return the group of a retry topic, or None."""
     return topic[len(RETRY_PREFIX) :] if topic.startswith(RETRY_PREFIX) else None
 
 

@@ -1,7 +1,7 @@
-"""Text for people: escapes characters of foreign text that do not print; counts of things.
+"""Text for people: escapes what does not print in foreign text; counts of things.
 
-A topic, client id or body may contain escape sequences, bidirectional overrides and line breaks. Unescaped, they move
-the cursor, reorder a line or forge another one.
+Unescaped, escape sequences, bidirectional overrides and line breaks in a topic, client id or body move the cursor,
+reorder a line or forge another one.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from unicodedata import category
 
 
 def counted(count: int, one: str, many: str | None = None) -> str:
-    """Return `1 queue`, `2 queues`; `many` is the plural if it is not `one` with an s."""
+    """Return `1 queue`, `2 queues`; `many` is the plural if not `one` with an s."""
     return f"{count} {one}" if count == 1 else f"{count} {many or one + 's'}"
 
 
@@ -39,7 +39,7 @@ _JSON = _Escapes("", as_json=True)
 
 
 def printable(text: str) -> str:
-    """Return a text on one line: every character that does not print is escaped as in a Python string."""
+    """Return a text on one line: characters that do not print are escaped as in a Python string."""
     return text if text.isprintable() else text.translate(_ONE_LINE)
 
 
@@ -54,6 +54,6 @@ def printable_body(body: bytes) -> str:
 
 
 def printable_json(value: Any, **options: Any) -> str:
-    """Return JSON in which characters that do not print are escaped; `options` are those of `json.dumps`."""
+    """Return JSON whose characters that do not print are escaped; `options` as for `json.dumps`."""
     text = json.dumps(value, ensure_ascii=False, **options)
     return text if text.isprintable() else text.translate(_JSON)

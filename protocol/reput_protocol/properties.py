@@ -1,9 +1,9 @@
 """Message properties in their encoded form: `name 0x01 value 0x02`, repeated, in UTF-8.
 
 Readers are tolerant, because other clients omit the last 0x02 or write empty values (RocketMQ: MessageDecoder). Writers
-are strict: what Reput's client sends and the broker accepts in a put block is *canonical*, that is, either empty or
-complete `name 0x01 value 0x02` units with non-empty name and value and no further 0x01. Every reader understands
-canonical text the same way, so the broker may store it without decoding it.
+are strict: Reput's client sends, and the broker accepts in a put block, only *canonical* text: empty, or complete units
+with non-empty name and value and no further 0x01. Every reader understands that the same way, so the broker stores it
+without decoding it.
 """
 
 from __future__ import annotations
@@ -72,11 +72,11 @@ PROPERTIES_BYTES_MAX: Final = 32_767
 """The limit of the record's signed 16-bit length."""
 
 CRC_PROPERTY_BYTES: Final = 20
-"""`__CRC32#`, 0x01, ten decimal digits, 0x02: always the last bytes of a record that has it."""
+"""`__CRC32#`, 0x01, ten decimal digits, 0x02: always a record's last bytes."""
 
 RESERVED_PREFIXES: Final = ("INNER_", "REAL_", "TIMER_")
 RESERVED_NAMES: Final = frozenset({TIMER_OUT_MS, POP_CK, DELAY, TRAN_MSG})
-"""With `RESERVED_PREFIXES`: properties by which the broker would treat a record as its own."""
+"""With `RESERVED_PREFIXES`: properties that would make the broker treat a record as its own."""
 
 _NAME_END: Final = b"\x01"
 _VALUE_END: Final = b"\x02"
@@ -85,7 +85,7 @@ _CRC_PROPERTY: Final = re.compile(rb"__CRC32#\x01[0-9]{10}\x02")
 
 
 def encode_properties(properties: Mapping[str, str]) -> bytes:
-    """Return the encoded form of `properties`, in order, each with its trailing 0x02; nothing is checked."""
+    """Return the encoded form of `properties`, in order, each with its trailing 0x02; unchecked."""
     return "".join([f"{name}\x01{value}\x02" for name, value in properties.items()]).encode()
 
 
@@ -104,7 +104,7 @@ def decode_properties(text: Buffer) -> dict[str, str]:
 
 
 def split_keys(value: str | None) -> tuple[str, ...]:
-    """Return the keys in the value of `KEYS`, which are separated by spaces only (RocketMQ: KEY_SEPARATOR)."""
+    """Return the keys in the value of `KEYS`, separated by spaces only (RocketMQ: KEY_SEPARATOR)."""
     return tuple(key for key in value.split(" ") if key) if value else ()
 
 
@@ -141,10 +141,10 @@ def reserved_property(text: Buffer) -> str | None:
 
 
 def properties_fault(text: bytes) -> str | None:
-    """Return why a put block may not have the properties `text`, or None if it may.
+    """Return why a put block may not have the properties `text`, or None.
 
     They must be canonical, UTF-8 and without reserved names. `__CRC32#` is allowed where RocketMQ writes it, as the
-    last unit with ten digits, which the broker fills in when the record is complete.
+    last unit with ten digits, which the broker fills in.
     """
     if _CRC_PROPERTY.fullmatch(text, max(0, len(text) - CRC_PROPERTY_BYTES)) and _starts_unit(text):
         text = text[:-CRC_PROPERTY_BYTES]
@@ -174,7 +174,7 @@ def properties_fault(text: bytes) -> str | None:
 
 
 def ends_with_crc_property(text: bytes) -> bool:
-    """Return whether `text` ends with a whole-record checksum unit, with valid or damaged digits."""
+    """Return whether `text` ends with a whole-record checksum unit, even with damaged digits."""
     tail = text[-CRC_PROPERTY_BYTES:]
     return tail.startswith(b"__CRC32#\x01") and tail.endswith(_VALUE_END) and _starts_unit(text)
 
@@ -216,7 +216,7 @@ def check_text(what: str, text: str) -> None:
     """Check that `text` can be a property's name or value.
 
     Raises:
-        InvalidMessage: it is not a str, is empty, or contains 0x01 or 0x02; `what` names it in the message.
+        InvalidMessage: not a str, empty, or contains 0x01 or 0x02; the message names it by `what`.
     """
     if not isinstance(text, str):
         raise InvalidMessage(f"{what} must be str, not {type(text).__name__}")
@@ -232,8 +232,8 @@ def check_tag(tag: str) -> None:
     """Check a message's tag, which a subscription must be able to name.
 
     Raises:
-        InvalidMessage: as `check_text`; or it contains `||`, which separates tags in a subscription, or begins or ends
-            with a blank, which a subscription strips.
+        InvalidMessage: as `check_text`; or it contains `||`, which separates tags, or begins or ends with a blank,
+            which a subscription strips.
     """
     check_text("tag", tag)
     if "||" in tag:
@@ -249,7 +249,7 @@ def check_tag(tag: str) -> None:
 
 
 def check_key(key: str, what: str = "key") -> None:
-    """Check a message's key or unique id; `what` names it in the message.
+    """Check a message's key or unique id, named by `what`.
 
     Raises:
         InvalidMessage: as `check_text`; or it contains a space, which would make it two keys.

@@ -1,7 +1,7 @@
-"""Durations and sizes as text: `"500ms"`, `"1h"`, `"4MiB"`, `"1GB"`.
+"""Durations and sizes as text: `"500ms"`, `"1h"`, `"4MiB"`, `"1GB"`; in programs, seconds (float) and bytes (int).
 
-In programs durations are seconds (float) and sizes bytes (int). A number without a unit is rejected, because a reader
-of `flush = 500` cannot tell milliseconds from seconds; a caller with a default unit appends it.
+A number without a unit is rejected, because a reader of `flush = 500` cannot tell milliseconds from seconds; a caller
+with a default unit appends it.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def parse_duration(text: str) -> float:
     """Return the seconds in `text`, such as `"500ms"`.
 
     Raises:
-        ValueError: it is not a number with one of the units us, ms, s, m, h, d (or `seconds`, `minutes`, ...).
+        ValueError: not a number with one of the units us, ms, s, m, h, d (or `seconds`, `minutes`, ...).
     """
     match = _NUMBER_WITH_UNIT.fullmatch(text.strip())
     if match is None:
@@ -52,7 +52,7 @@ def parse_size(text: str) -> int:
     """Return the bytes in `text`, such as `"4MiB"` (1,048,576 each) or `"1GB"` (10^9).
 
     Raises:
-        ValueError: it is not a number with a known unit, or not a whole number of bytes.
+        ValueError: not a number with a known unit, or not a whole number of bytes.
     """
     match = _NUMBER_WITH_UNIT.fullmatch(text.strip())
     if match is None:
@@ -70,7 +70,7 @@ def parse_size(text: str) -> int:
 
 
 def format_duration(seconds: float) -> str:
-    """Format seconds for `parse_duration`, in the largest unit that is exact."""
+    """Format seconds for `parse_duration`, in the largest exact unit."""
     for unit in ("d", "h", "m", "s", "ms"):
         number = round(seconds / _DURATION_UNITS_S[unit], 6)
         if number >= 1 and number == int(number):
@@ -79,7 +79,7 @@ def format_duration(seconds: float) -> str:
 
 
 def format_size(size_b: int) -> str:
-    """Format bytes for `parse_size`, in the largest binary unit that is exact."""
+    """Format bytes for `parse_size`, in the largest exact binary unit."""
     for unit in ("TiB", "GiB", "MiB", "KiB"):
         if size_b >= _SIZE_UNITS_B[unit] and size_b % _SIZE_UNITS_B[unit] == 0:
             return f"{size_b // _SIZE_UNITS_B[unit]}{unit}"

@@ -1,8 +1,8 @@
-"""The synchronous API, for programs without an event loop: the same classes with blocking methods.
+"""The synchronous API: the same classes with blocking methods, without an event loop.
 
-Each method runs the coroutine of `reput_client` to its end in the calling thread (see `runtime.py`). There is no event
-loop, and no background thread except for a group member, a transaction producer, or a producer that has sent a request.
-Threads may share a client. A forked child may continue to use one: it reconnects.
+Each method runs the coroutine of `reput_client` in the calling thread (see `runtime.py`). There is no background thread
+except for a group member, a transaction producer, or a producer that has sent a request. Threads may share a client. A
+forked child may continue to use one: it reconnects.
 """
 
 from __future__ import annotations

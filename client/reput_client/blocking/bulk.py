@@ -8,7 +8,7 @@ from reput_client.produce import batch_writer
 
 
 class BulkReader(BlockingClient[bulk_reader.BulkReader]):
-    """Reads queues in bulk; a context manager. Arguments, errors: `reput_client.consume.bulk_reader`."""
+    """Reads queues in bulk; a context manager. See `reput_client.consume.bulk_reader`."""
 
     @constructor(bulk_reader.BulkReader)
     def __init__(self, client: bulk_reader.BulkReader) -> None:
@@ -25,7 +25,7 @@ class BulkReader(BlockingClient[bulk_reader.BulkReader]):
 
 
 class BatchWriter(BlockingClient[batch_writer.BatchWriter]):
-    """Writes blocks in bulk; a context manager. Arguments, errors: `reput_client.produce.batch_writer`."""
+    """Writes blocks in bulk; a context manager. See `reput_client.produce.batch_writer`."""
 
     @constructor(batch_writer.BatchWriter)
     def __init__(self, client: batch_writer.BatchWriter) -> None:

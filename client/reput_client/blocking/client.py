@@ -1,8 +1,7 @@
-"""The base class of synchronous clients, and how their methods are derived from those of the async clients.
+"""The base class of synchronous clients, and how their methods are derived from the async ones.
 
-A synchronous client holds an async client whose runtime is a `BlockingRuntime`. `send = blocking(Producer.send)` is a
-method with the parameters, result and docstring of `Producer.send` that runs the coroutine in the calling thread. Only
-methods that differ are written out.
+A synchronous client holds an async client with a `BlockingRuntime`. `send = blocking(Producer.send)` has the signature
+and docstring of `Producer.send`. Only methods that differ are written out.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ _CARRIED_OVER = tuple(name for name in WRAPPER_ASSIGNMENTS if name != "__module_
 def blocking(
     method: Callable[Concatenate[Any, P], Coroutine[Any, Any, T]],
 ) -> Callable[Concatenate[Any, P], T]:
-    """Return a method that calls the coroutine function `method` and blocks until it is done."""
+    """Return a method that runs the coroutine function `method` and blocks until it is done."""
 
     def call(self: _Driven, /, *args: P.args, **kwargs: P.kwargs) -> T:
         return self._runtime.run(method(self._client, *args, **kwargs))
@@ -49,7 +48,7 @@ def signature_of(
 ) -> Callable[[Callable[..., T]], Callable[Concatenate[Any, P], T]]:
     """Give a written-out method the parameters and result of `method`.
 
-    Its docstring is appended to that of `method`: it describes the differences.
+    Its docstring, which describes the differences, is appended to that of `method`.
     """
 
     def decorate(function: Callable[..., T]) -> Callable[Concatenate[Any, P], T]:
@@ -64,7 +63,7 @@ def signature_of(
 def constructor(
     kind: Callable[P, ClientT],
 ) -> Callable[[Callable[[Any, ClientT], None]], Callable[Concatenate[Any, P], None]]:
-    """Make an `__init__` with the parameters of the async client `kind` out of one that takes such a client."""
+    """Make an `__init__` that takes the parameters of the async client `kind` out of one that takes such a client."""
     new_client = cast("Callable[P, ClientT]", on_blocking_runtime(cast("type[Client]", kind)))
 
     def decorate(init: Callable[[Any, ClientT], None]) -> Callable[Concatenate[Any, P], None]:
@@ -125,7 +124,7 @@ class BlockingClient(Generic[ClientT]):
         self._close(self._client.__aexit__(kind, error, trace))
 
     def close(self) -> None:
-        """Close the connections. Any thread may call it; calls in progress raise `ClientClosed`."""
+        """Close the connections; any thread may call it. Calls in progress raise `ClientClosed`."""
         self._close(self._client.aclose())
 
     def _close(self, closing: Coroutine[Any, Any, None]) -> None:

@@ -26,12 +26,11 @@ _Consumer = on_blocking_runtime(asynchronous.Consumer)
 
 
 class Consumer(BlockingClient[asynchronous.Consumer]):
-    """A member of a consumer group; a context manager and an iterator.
+    """A member of a consumer group; a context manager and an iterator. See `reput_client.Consumer`.
 
-    Arguments, errors and what counts as handled are those of `reput_client.Consumer`. One thread iterates; any thread
-    may close the consumer, which ends the iteration. A daemon thread keeps the membership and commits while the
-    application is busy; it ends when the consumer is closed. A forked child that continues to use the consumer becomes
-    a new member without messages.
+    One thread iterates; any thread may close the consumer, which ends the iteration. A daemon thread keeps the
+    membership and commits while the application is busy, until the consumer is closed. A forked child that continues to
+    use the consumer becomes a new member without messages.
     """
 
     def __init__(
@@ -114,7 +113,7 @@ class Consumer(BlockingClient[asynchronous.Consumer]):
 
     @property
     def assignment(self) -> list[MessageQueue]:
-        """The queues that this member has now, including those of the retry topic."""
+        """This member's queues now, including those of the retry topic."""
         return self._runtime.call(lambda: self._client.assignment)
 
     @property
@@ -129,7 +128,7 @@ class Consumer(BlockingClient[asynchronous.Consumer]):
 
     @property
     def stopped(self) -> bool:
-        """Whether no more messages are delivered because the consumer was stopped or closed."""
+        """Whether delivery has ended because the consumer was stopped or closed."""
         return self._client.stopped
 
     positions = locked(asynchronous.Consumer.positions)
@@ -164,9 +163,8 @@ class Consumer(BlockingClient[asynchronous.Consumer]):
     def run(self, handler: Callable[[ReceivedMessage], object], *, concurrency: int = 1) -> None:
         """Call `handler` with every message, in `concurrency` threads, until the consumer is stopped or closed.
 
-        With `concurrency=1` the handler runs in the calling thread. When a handler raises, `on_failure` decides. If
-        that ends `run`, the first exception is raised when the handlers in progress are done; its message is not
-        handled.
+        With `concurrency=1` it runs in the calling thread. When a handler raises, `on_failure` decides. If that ends
+        `run`, the first exception is raised once the handlers in progress are done; its message is not handled.
         """
         if concurrency < 1:
             raise ValueError(f"concurrency must be at least 1, not {concurrency}")
@@ -219,7 +217,7 @@ def run_in_threads(
         try:
             while True:
                 with gate:
-                    # A bounded wait, to notice another handler's failure while no message arrives.
+                    # Bounded, to notice another handler's failure.
                     message = None
                     while message is None and not failures and not is_over():
                         message = take(_LOOK_ROUND_S)
@@ -238,8 +236,8 @@ def run_in_threads(
         for thread in started:
             thread.start()
         for thread in started:
-            # Python runs signal handlers in the main thread. If another thread received the signal, as may happen after
-            # the process was stopped, the main thread notices only when its wait returns.
+            # Python runs signal handlers in the main thread. If another thread received the signal, the main thread
+            # notices only when its wait returns.
             while thread.is_alive():
                 thread.join(_LOOK_ROUND_S)
     except BaseException as error:

@@ -15,7 +15,7 @@ from reput_protocol.record.message import MessageQueue
 
 
 class BlockingOffsetStore:
-    """An offset store with blocking reads and writes; see `reput_client.offset_store` for the methods."""
+    """An offset store with blocking reads and writes; see `reput_client.offset_store`."""
 
     def __init__(self, store: OffsetStore, runtime: BlockingRuntime) -> None:
         self._client = store
@@ -28,7 +28,7 @@ class BlockingOffsetStore:
 
     @property
     def failure(self) -> Exception | None:
-        """The error for which the last `read` returned -1 or -2; None if there was simply no offset."""
+        """Why the last `read` returned -1 or -2; None if there was simply no offset."""
         return self._client.failure
 
     read = blocking(OffsetStore.read)
@@ -49,7 +49,7 @@ class BlockingOffsetStore:
 
 
 class RemoteOffsetStore(BlockingOffsetStore):
-    """Offsets kept by the broker, over the connection of a `PullConsumer`."""
+    """Offsets at the broker, over the connection of a `PullConsumer`."""
 
     def __init__(self, group: PullConsumer) -> None:
         client, runtime = group._client, group._runtime  # noqa: SLF001
@@ -57,7 +57,7 @@ class RemoteOffsetStore(BlockingOffsetStore):
 
 
 class LocalFileOffsetStore(BlockingOffsetStore):
-    """Offsets kept in a local file; see `reput_client.LocalFileOffsetStore`."""
+    """Offsets in a local file; see `reput_client.LocalFileOffsetStore`."""
 
     def __init__(self, path: str | Path) -> None:
         super().__init__(asynchronous.LocalFileOffsetStore(path, in_thread=_at_once), BlockingRuntime())

@@ -35,15 +35,15 @@ T = TypeVar("T")
 
 
 def _copy(items: Sequence[T]) -> Sequence[T]:
-    """Read the application's `items` without the client's lock: an exception from them leaves the client usable."""
+    """Read the application's `items` outside the lock: an exception from them leaves the client usable."""
     return items if type(items) in (list, tuple) else list(items)
 
 
 class Producer(BlockingClient[asynchronous.Producer]):
     """Sends messages; a context manager. Arguments and errors are those of `reput_client.Producer`.
 
-    Threads may share one; their sends wait concurrently on one connection. From the first `request` on a daemon thread
-    sends heartbeats; it ends when the producer is closed.
+    Threads may share one; their sends wait concurrently on one connection. From the first `request` until the producer
+    is closed, a daemon thread sends heartbeats.
     """
 
     @constructor(asynchronous.Producer)
@@ -80,12 +80,12 @@ class Producer(BlockingClient[asynchronous.Producer]):
 
     @property
     def client_id(self) -> str:
-        """The id that brokers know this producer by; empty until they need it."""
+        """The id that brokers know this producer by; empty until needed."""
         return self._client.client_id
 
     @property
     def late_replies(self) -> int:
-        """How many replies came after their request had timed out."""
+        """How many replies came after their request timed out."""
         return self._client.late_replies
 
     send = blocking(asynchronous.Producer.send)
@@ -130,11 +130,11 @@ class Producer(BlockingClient[asynchronous.Producer]):
         """In the synchronous API `post` blocks where the async one waits, and so does `result()`.
 
         There is no thread: blocks are sent, answers are taken and `on_done` is called during calls of `post`, `flush`,
-        `close` and `result()`, in the calling thread. So a message whose `linger_s` has passed is sent by the next of
-        these calls, not before: call `flush` after the last `post`. `on_done` may use the producer. A broker that
-        neither accepts nor refuses a connection blocks the caller for `connect_timeout_s` at each attempt. A
-        `KeyboardInterrupt` or `SystemExit` from `on_done` is raised by that call, and the producer stays usable.
-        Whether an interrupted `post` has taken its message is unknown.
+        `close` and `result()`, in the calling thread. Call `flush` after the last `post`: a message whose `linger_s`
+        has passed is sent by the next of these calls. `on_done` may use the producer; a `KeyboardInterrupt` or
+        `SystemExit` that it raises reaches that call, and the producer stays usable. A broker that neither accepts nor
+        refuses a connection blocks the caller for `connect_timeout_s` at each attempt. Whether an interrupted `post`
+        has taken its message is unknown.
         """
         return self._runtime.run(self._client.post(message, **options))
 
@@ -158,10 +158,10 @@ _TransactionProducer = on_blocking_runtime(transactions.TransactionProducer)
 class TransactionProducer(Producer):
     """A producer of messages that are part of local transactions; a context manager.
 
-    Arguments and errors are those of `reput_client.TransactionProducer`; `check` and local transactions are ordinary
-    functions. `check` is called in threads of its own, up to `checks_at_once` at a time, local transactions in the
-    sending thread. A daemon thread sends heartbeats; it ends when the producer is closed. A forked child that continues
-    to use the producer registers again with its first transaction.
+    As `reput_client.TransactionProducer`, but `check` and local transactions are ordinary functions: `check` runs in up
+    to `checks_at_once` threads of its own, local transactions in the sending thread. A daemon thread sends heartbeats
+    until the producer is closed. A forked child that continues to use the producer registers again with its first
+    transaction.
     """
 
     _client: transactions.TransactionProducer

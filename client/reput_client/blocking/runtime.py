@@ -1,17 +1,16 @@
 """The runtime of the synchronous API: every wait blocks the calling thread.
 
-Threads may share one client. A coroutine of the client runs in its caller's thread; the code between two waits is one
-*step*. One lock serialises the steps, and is not held while a thread waits. After a fork the child gets a new lock and
-reconnects; it never uses the parent's connection.
+Threads may share one client. A coroutine runs in its caller's thread; the code between two waits is one *step*. One
+lock serialises the steps; it is not held while a thread waits. After a fork the child gets a new lock and reconnects.
 
 Ctrl-C and signal handlers may raise between any two instructions of the main thread:
 
-- An exception in a wait is raised into the coroutine, like a cancellation: its `finally` blocks run, and the client
+- In a wait, the exception is raised into the coroutine like a cancellation: its `finally` blocks run, and the client
   stays usable.
-- An exception in a step closes the client for good (`interruption`), because its state may be inconsistent, unless the
-  step itself raised it: an error of the client, of its arguments, or of the operating system (`errno`). Setting one
-  attribute is enough, and nothing is repaired: every wait ends, every later call raises `ClientClosed`, and unfinished
-  operations have an unknown outcome. Other threads notice within a second, even if the lock is never released.
+- In a step, it closes the client for good (`interruption`), because its state may be inconsistent, unless the step
+  itself raised it: an error of the client, of its arguments, or of the operating system (`errno`). This sets one
+  attribute and repairs nothing: every wait ends, every later call raises `ClientClosed`, and unfinished operations have
+  an unknown outcome. Other threads notice within a second, even if the lock is never released.
 """
 
 from __future__ import annotations
@@ -35,12 +34,16 @@ from reput_protocol.errors import ReputError
 T = TypeVar("T")
 
 _SLICE_S: Final = 1.0
-"""A longer wait is divided into slices of this length: Python runs signal handlers in the main thread, which, if
-another thread received the signal, notices only between two waits. So does a thread whose client was interrupted."""
+"""Maximum length of one wait: an interrupted client is noticed between two waits.
+
+So is a signal that another thread received: Python runs signal handlers in the main thread.
+"""
 
 _RAISED_BY_CALLS: Final = (ReputError, ValueError, TypeError, AttributeError, LookupError, ArithmeticError)
-"""Exceptions of the client's own code and of wrong arguments. An `OSError` with an `errno` is the operating system's.
-Any other exception in a step may come from a signal handler."""
+"""Exceptions of the client's own code and of wrong arguments; also an `OSError` with an `errno`.
+
+Any other exception in a step may come from a signal handler.
+"""
 
 
 @coroutine
@@ -81,7 +84,7 @@ class BlockingEvent:
 
 
 class BlockingRuntime:
-    """Waits that block, and `run`, which runs a coroutine of the client in the calling thread."""
+    """Runs coroutines of the client in the calling thread; waits block."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -98,7 +101,7 @@ class BlockingRuntime:
         self._polled: tuple[socket.socket, ...] = ()
 
     def on_fork(self, callback: Callable[[], None]) -> None:
-        """Call `callback` in a forked child before the first use of the client there."""
+        """Call `callback` in a forked child before its first use of the client."""
         self._on_fork = callback
 
     def on_interrupt(self, callback: Callable[[], None]) -> None:
@@ -178,7 +181,7 @@ class BlockingRuntime:
     def call_soon(self, function: Callable[[], None]) -> None:
         """Like `call`, but never waits: if the client's code is running, `function` is called when that pauses.
 
-        So a signal handler may call this, whatever it has interrupted.
+        So a signal handler may call this at any point.
         """
         if self._lock.locked():
             # Not a `Thread`: starting one takes locks that the interrupted code might hold.
@@ -202,7 +205,7 @@ class BlockingRuntime:
             raise
 
     def _after_fork(self) -> None:
-        # Another thread of the parent may have held the lock; it does not exist here and would never release it.
+        # A thread of the parent may have held the lock; it does not exist here and would never release it.
         self._lock = threading.Lock()
         self._pid = os.getpid()
         self._polling = self._woken = False
@@ -210,7 +213,7 @@ class BlockingRuntime:
         if self._on_fork is not None:
             self._on_fork()
 
-    # The monotonic clock without a call in between: it is read six times for each send.
+    # Read six times for each send, so there is no call in between.
     now = staticmethod(time.monotonic)
 
     def event(self) -> BlockingEvent:
@@ -229,7 +232,7 @@ class BlockingRuntime:
         """Create the socket pair by which `interrupt` ends a wait.
 
         Raises:
-            OSError: there are no descriptors left.
+            OSError: no descriptors are left.
         """
         if self._waker is None:
             self._waker = socket.socketpair()
@@ -288,7 +291,7 @@ class BlockingRuntime:
         sock.close()
 
     def close(self) -> None:
-        """Free the runtime's own descriptors, after the client was closed."""
+        """Free the runtime's descriptors after the client was closed."""
         self._closing = True
         if not self._polling or self._interrupted_by is not None:
             self._close_waker()  # otherwise the polling thread does it

@@ -14,7 +14,7 @@ from reput_protocol.record.columns import Places, RecordColumns
 
 
 class ArrowRecords:
-    """The columns of some records; each is copied out of their buffer when it is requested."""
+    """The columns of some records, each copied out of their buffer on request."""
 
     def __init__(self, records: RecordColumns) -> None:
         self._records = records
@@ -34,21 +34,21 @@ class ArrowRecords:
         return self._values(self._records.part("topic"), kind, is_text=True)
 
     def body(self, kind: pa.DataType, inflated: dict[int, bytes]) -> pa.Array:
-        """Return the bodies, with those in `inflated`, by row, in place of the compressed ones."""
+        """Return the bodies, with `inflated` ones, by row, in place of compressed ones."""
         return self._values(self._records.part("body"), kind, replaced=inflated)
 
     def property(self, name: str, kind: pa.DataType) -> pa.Array:
-        """Return the value of one property, null for messages without it."""
+        """Return one property, null for messages without it."""
         return self._values(self._records.property(name), kind, is_text=True, is_nullable=True)
 
     def map(self, kind: pa.MapType) -> pa.Array:
-        """Return all properties of every message, including the broker's, as a map."""
+        """Return all properties, including the broker's, as maps."""
         bounds, names, values = self._property_units()
         texts = (self._values(places, pa.string(), is_text=True) for places in (names, values))
         return pa.MapArray.from_arrays(bounds, *texts, kind)
 
     def headers(self, kind: pa.ListType) -> pa.Array:
-        """Return all properties of every message as a list of structures of `key` and `value`."""
+        """Return all properties as lists of structures of `key` and `value`."""
         bounds, names, values = self._property_units()
         pairs = pa.StructArray.from_arrays(
             [
@@ -100,7 +100,7 @@ COLUMNS: Final[dict[str, Callable[[ArrowRecords, Inflated], pa.Array]]] = {
     "store_timestamp": lambda records, _: records.number("store_timestamp_ms", TIME),
     "reconsume_times": lambda records, _: records.number("reconsume_times", pa.int32()),
 }
-"""How each column is made. `keys` are separated by blanks; `properties` are all of a message's."""
+"""How each column is made. `keys` are separated by blanks."""
 
 
 def record_batch(

@@ -1,7 +1,7 @@
 """Bulk reads: the bounds of many queues at once, and ranges of a queue as blocks of records.
 
 For programs that read much and keep their own progress, such as the Spark source. There is no group and no waiting for
-new messages; only durable messages are returned.
+messages; only durable messages are returned.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class BulkReader(Client):
 
     Args:
         address: `host:port` of the broker, or several of its addresses separated by commas.
-        timeout_s: how long a request may take, including reconnecting.
+        timeout_s: seconds a request may take, including reconnecting.
     """
 
     def __init__(
@@ -76,14 +76,14 @@ class BulkReader(Client):
         return found
 
     async def topics(self) -> list[str]:
-        """Return the names of all topics, including system topics."""
+        """Return all topics, including system topics."""
         call = await self._session.ask_ok(
             RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER, {}, what="list of topics"
         )
         return sorted(TopicList.from_json(call.body).topics)
 
     async def queue_bounds(self, topics: Sequence[str]) -> QueueBoundsTable:
-        """Return the bounds of every readable queue of the topics that exist."""
+        """Return the bounds of every readable queue of those topics that exist."""
         call = await self._session.ask_ok(
             RequestCode.QUERY_QUEUE_BOUNDS,
             QueryQueueBoundsHeader().to_ext(_MSGPACK),
@@ -119,8 +119,8 @@ class BulkReader(Client):
     ) -> FetchedBlock:
         """Return the first records of `[start, end)` of a queue: as many as fit into `max_bytes`, at least one.
 
-        The records after them are requested at once and arrive while these are processed: a reader that continues at
-        `next_offset` with the same arguments gets them.
+        The records after them are requested at once; a reader that continues at `next_offset` with the same arguments
+        gets them.
 
         Args:
             tags: `*`, or tags joined by `||`; may return records whose tag only has the same hash.
@@ -158,10 +158,10 @@ class BulkReader(Client):
         tags: str = "*",
         generation: str | None = None,
     ) -> None:
-        """Request what a `fetch` with the same arguments will return, without waiting; one request for each queue.
+        """Request what a `fetch` with the same arguments will return, without waiting; one request per queue.
 
         Raises:
-            ConnectFailed: there is no connection, and none can be made in time.
+            ConnectFailed: no connection can be made in time.
         """
         ext = fetch_ext(topic, queue_id, start, end, max_bytes, tags, generation)
         await self._ask_ahead((topic, queue_id), ext, self._session.deadline(None))

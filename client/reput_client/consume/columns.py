@@ -1,4 +1,4 @@
-"""The messages of a pull as NumPy arrays, or as an Arrow batch if pyarrow is installed; no object per message."""
+"""The messages of a pull as NumPy arrays or an Arrow batch; no object per message."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class CodedValues(NamedTuple):
 
 
 class MessageColumns:
-    """Messages of one queue in the order of their offsets. Their checksums have been verified.
+    """Messages of one queue by ascending offset, with verified checksums.
 
     Numbers are native NumPy arrays with one value per message. Nothing is computed before it is requested.
 
@@ -54,27 +54,27 @@ class MessageColumns:
 
     @property
     def queue_offset(self) -> IntArray:
-        """The offset of each message in its queue."""
+        """Offsets in the queue."""
         return self.records.queue_offset
 
     @property
     def physical_offset(self) -> IntArray:
-        """The position of each message in the commit log."""
+        """Positions in the commit log."""
         return self.records.physical_offset
 
     @property
     def born_timestamp_ms(self) -> IntArray:
-        """When each message was created, by its producer's clock; milliseconds since 1970."""
+        """When messages were created, by the producer's clock; ms since 1970."""
         return self.records.born_timestamp_ms
 
     @property
     def store_timestamp_ms(self) -> IntArray:
-        """When each message was stored, by the broker's clock; milliseconds since 1970."""
+        """When messages were stored, by the broker's clock; ms since 1970."""
         return self.records.store_timestamp_ms
 
     @property
     def flag(self) -> NDArray[np.int32]:
-        """The application's flag of each message."""
+        """The application's flags."""
         return self.records.flag
 
     @property
@@ -84,14 +84,14 @@ class MessageColumns:
 
     @property
     def compressed(self) -> NDArray[np.bool_]:
-        """Whether the producer compressed the body; `bodies` has it decompressed."""
+        """Whether the producer compressed each body; `bodies` decompresses it."""
         flags: NDArray[np.bool_] = (self.records.sys_flag & MessageSysFlag.COMPRESSED) != 0
         return flags
 
     def body_matrix(self) -> ByteArray | None:
-        """Return the bodies as a 2-D array, one row of bytes each; None if sizes differ or a body is compressed.
+        """Return the bodies as rows of a 2-D array; None if sizes differ or a body is compressed.
 
-        It is a view of the received bytes if the records have one size as well, otherwise a copy.
+        A view of the received bytes if the records have one size as well, otherwise a copy.
         """
         sizes, starts = self.records.body_size, self.records.body_position
         if not len(self) or (sizes != sizes[0]).any() or self.compressed.any():
@@ -108,7 +108,7 @@ class MessageColumns:
         """Return the bodies back to back, and their bounds: body i is `data[bounds[i]:bounds[i + 1]]`.
 
         Args:
-            max_inflated: the limit in bytes for all compressed bodies together, decompressed.
+            max_inflated: limit in bytes for all compressed bodies together, decompressed.
 
         Raises:
             DamagedMessage: a compressed body cannot be decompressed; names the first.
@@ -120,7 +120,6 @@ class MessageColumns:
         return np.frombuffer(data, np.uint8), np.asarray(bounds, np.int64)
 
     def _inflated_bodies(self, max_inflated: int) -> dict[int, bytes]:
-        """Return the decompressed bodies of compressed messages, by row."""
         found: dict[int, bytes] = {}
         left = max_inflated
         for row in np.flatnonzero(self.compressed).tolist():
@@ -147,11 +146,11 @@ class MessageColumns:
             raise DamagedMessage(self.topic, self.queue_id, offset, str(error)) from None
 
     def tags(self) -> list[str | None]:
-        """Return the tag of each message, or None."""
+        """Return each message's tag, or None."""
         return self.values_of(TAGS)
 
     def keys(self) -> list[str | None]:
-        """Return the keys of each message, separated by blanks, or None."""
+        """Return each message's keys, separated by blanks, or None."""
         return self.values_of(KEYS)
 
     def values_of(self, name: str) -> list[str | None]:
@@ -160,14 +159,14 @@ class MessageColumns:
         return [values[code] for code in codes.tolist()]
 
     def coded(self, name: str) -> CodedValues:
-        """Return one property as its distinct values and, for each message, the index of its value.
+        """Return one property as its distinct values and each message's index into them.
 
         For values that repeat, such as tags: no string is created per message.
         """
         return CodedValues(*self.records.distinct(self.records.property(name)))
 
     def take(self, rows: Any) -> MessageColumns:
-        """Return some of the messages: by a slice, row numbers, or a boolean for each."""
+        """Return some of the messages, by slice, row numbers or booleans."""
         return MessageColumns(self.topic, self.queue_id, self.records.take(rows))
 
     def to_arrow(
@@ -176,8 +175,7 @@ class MessageColumns:
         """Return the messages as an Arrow batch.
 
         Args:
-            names: columns of `reput_client.consume.arrow.COLUMNS`; all by default. A column that is left out costs
-                nothing.
+            names: columns of `reput_client.consume.arrow.COLUMNS`, all by default. A column left out costs nothing.
             max_inflated: as for `bodies`.
 
         Raises:

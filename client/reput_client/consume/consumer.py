@@ -42,42 +42,38 @@ class Consumer(Client):
 
     Or `run` calls a handler, for several messages at a time.
 
-    The members of a group divide the queues of their topics among themselves, again within a second after a member
-    joins, leaves or dies. A message counts as handled when the next one is requested, or when the `async with` block
-    ends without an exception. Progress is committed every `commit_interval_s`, when a queue moves to another member and
-    at the end, and never past an unhandled message: after a crash some messages are redelivered, and none is lost.
+    Members divide the queues of their topics among themselves, again within a second after a member joins, leaves or
+    dies. Progress is never committed past an unhandled message: after a crash some messages are redelivered, and none
+    is lost (docs/client.md, Consuming).
 
-    One task may iterate at a time; any task may close the consumer, which ends the iteration. A lost connection is
-    reconnected with back-off, without limit. While entered, a task of its own keeps the membership and commits,
-    whatever the application does; it belongs to the event loop and to no task group.
+    One task may iterate at a time; any task may close the consumer, which ends the iteration. Lost connections are
+    reconnected with back-off, without limit. While entered, a task outside any task group keeps the membership and
+    commits.
 
     Args:
         address: `host:port` of a broker, several separated by commas, or a list of them.
         group: the consumer group. All members must subscribe to the same topics and tags.
-        topic, topics: what to consume: one topic, several names, or a mapping from names to tags.
+        topic, topics: one topic, several names, or a mapping from names to tags.
         tags: `*`, or tags joined by `||`, for every topic without its own.
         sql: instead of tags, a SQL92 expression over message properties: `amount > 5 AND TAGS = 'paid'`.
         start: where to begin in a queue for which the group has no offset: `earliest`, `latest`, a datetime (messages
             stored from then on), a queue offset, or a function that returns one for a queue.
         mode: `clustering`, or `broadcasting`: every member gets every message and keeps its own offsets.
-        orderly: deliver one message of a queue at a time, the next when that is handled, also with
-            `run(concurrency=n)`. Queues are locked at the broker, so that one member has each. A queue moves when its
-            message is handled, however long that takes; after a member was killed, within a minute.
+        orderly: deliver one message of a queue at a time, even with `run(concurrency=n)`, under a lock at the broker. A
+            queue moves when its message is handled; after a member was killed, within a minute.
         allocation: how queues are divided, the same for all members: `averagely`, `circularly`, `by_machine_room`,
             `by_config` or `consistent_hash`.
-        on_failure: what `run` does when a handler raises. Default: `GiveBack`, the broker redelivers the message later;
-            in order or broadcasting, it is redelivered here. Others: `RetryHere`, `StopRunning`.
-        handler_timeout_s: a message that a handler of `run` or the caller of `take` has had for this long is given back
-            to the broker and counts as handled, so that it is redelivered and its queue can be committed. Not in order,
-            and not for `broadcasting`.
-        prefetch_messages, prefetch_bytes: how much may be prefetched over all queues (a single message may be larger).
+        on_failure: what `run` does when a handler raises: `GiveBack` (default), `RetryHere` or `StopRunning`.
+        handler_timeout_s: after this long in a handler of `run` or with the caller of `take`, a message is given back
+            to the broker and counts as handled. Not in order or broadcasting.
+        prefetch_messages, prefetch_bytes: prefetch limits over all queues (a single message may be larger).
         queue_messages_max, queue_bytes_max, queue_span_max: when to stop pulling from a queue; see `FlowLimits`.
         commit_interval_s: seconds between commits; 0 commits each time a message is requested.
         heartbeat_interval_s: seconds between heartbeats; less than the broker's `groups.heartbeat_timeout`.
         offset_store: where progress is kept; by default at the broker, or for `broadcasting` in a file in
             `~/.reput_offsets` (or `$REPUT_OFFSETS_DIR`).
-        wait_for_topic: wait for a topic that does not exist, and then read it from the beginning even with
-            `start="latest"`; if False, entering raises `TopicNotFound`.
+        wait_for_topic: wait for a topic that does not exist, and read it from the beginning even with `start="latest"`;
+            if False, entering raises `TopicNotFound`.
         instance: distinguishes broadcasting consumers of one group on one machine.
 
     Raises:
@@ -154,7 +150,7 @@ class Consumer(Client):
     # -- life --------------------------------------------------------------------------------------------------
 
     async def __aenter__(self) -> Self:
-        """Connect, join the group and take the queues assigned to this member.
+        """Connect, join the group and take the assigned queues.
 
         Queues that other members have to give up first follow within a second.
 
@@ -194,17 +190,16 @@ class Consumer(Client):
     def stop(self) -> None:
         """Deliver no more messages: an iteration ends at its next message, `run` when its handlers are done.
 
-        Never waits; any task may call it. `aclose`, or the end of the `async with` block, then commits all messages
-        that were delivered and leaves the group.
+        Never waits; any task may call it. `aclose`, or the end of the `async with` block, then commits all delivered
+        messages and leaves the group.
         """
         self._taking.stop()
 
     async def aclose(self) -> None:
         """Commit what is handled, leave the group and close the connections; an iteration in progress ends.
 
-        The message that the application has does not count as handled. In order, no member gets it or later messages
-        of its queue before the queue's lock has expired, as if the program was killed; to avoid that, call `stop` and
-        wait for the end of `run`. Idempotent.
+        The application's message does not count as handled. In order, its queue stays locked until the lock expires, as
+        if the program was killed; to avoid that, call `stop` and wait for the end of `run`. Idempotent.
         """
         session = self._session
         if session.closed:
@@ -228,7 +223,7 @@ class Consumer(Client):
 
     @property
     def stopped(self) -> bool:
-        """Whether no more messages are delivered because the consumer was stopped or closed."""
+        """Whether delivery has ended because the consumer was stopped or closed."""
         return self._taking.over
 
     # -- the group ---------------------------------------------------------------------------------------------
@@ -250,7 +245,7 @@ class Consumer(Client):
 
     @property
     def assignment(self) -> list[MessageQueue]:
-        """The queues that this member has now, including those of the retry topic."""
+        """This member's queues now, including those of the retry topic."""
         return sorted(queue for queue, assigned in self._member.fetcher.queues.items() if assigned.confirmed)
 
     @property
@@ -259,7 +254,7 @@ class Consumer(Client):
         return self._session.connected
 
     def positions(self) -> dict[MessageQueue, int]:
-        """Return for each assigned queue the offset of its first unhandled message."""
+        """Return the offset of the first unhandled message of each assigned queue."""
         queues = self._member.fetcher.queues
         return {queue: queues[queue].progress.position for queue in self.assignment}
 
@@ -277,7 +272,7 @@ class Consumer(Client):
         return self
 
     async def __anext__(self) -> ReceivedMessage:
-        # `receive_nowait` inlined: this runs once for each message.
+        # `receive_nowait` inlined: this runs for every message.
         iteration = self._iteration
         if monotonic() < iteration.until:
             message = next(iteration.messages, None)
@@ -290,7 +285,7 @@ class Consumer(Client):
         return message
 
     def receive_nowait(self) -> ReceivedMessage | None:
-        """Like `receive`, but None if that would have to wait or poll; never waits."""
+        """Like `receive`, but never waits: None if it would have to wait or poll."""
         iteration = self._iteration
         if monotonic() < iteration.until:
             message = next(iteration.messages, None)
@@ -300,10 +295,9 @@ class Consumer(Client):
         return None
 
     async def receive(self, timeout_s: float = math.inf) -> ReceivedMessage | None:
-        """Return the next message, or None after `timeout_s` or when the consumer was stopped or closed.
+        """Mark the message before as handled; return the next, or None after `timeout_s` or when stopped or closed.
 
-        Asking for a message marks the one before as handled. With a `commit_interval_s` of 0, a commit may take half a
-        second longer than `timeout_s`.
+        With a `commit_interval_s` of 0, a commit may take half a second longer than `timeout_s`.
 
         Raises:
             BrokerError: a refusal that waiting does not change, such as a deleted topic.
@@ -314,7 +308,7 @@ class Consumer(Client):
     async def take(self, timeout_s: float = math.inf) -> ReceivedMessage | None:
         """Like `receive`, but the message counts as handled only when `done` is called with it.
 
-        For programs that handle several messages at a time; `run` does this.
+        For programs that handle several messages at a time, as `run` does.
         """
         taken = await self._taking.take(timeout_s)
         return None if taken is None else taken[1]
@@ -344,12 +338,12 @@ class Consumer(Client):
         No effect if its queue has moved to another member, which gets the message.
 
         Args:
-            delay_level: the delay as RocketMQ's delay level; 0: longer with each attempt, from 10 s on; -1: make it a
-                dead letter, as happens to messages that were given back too often.
+            delay_level: RocketMQ's delay level; 0: longer with each attempt, from 10 s on; -1: make it a dead letter,
+                as after too many attempts.
             reason: stored with the message, for people.
 
         Raises:
-            BrokerError: the broker refuses it.
+            BrokerError: refused.
             ConnectFailed, ConnectionLost, RequestTimeout: it is unknown whether the broker has it; repeating is safe.
             DamagedMessage: it is unknown which message it is.
         """
@@ -372,7 +366,7 @@ class Consumer(Client):
 
         A message is handled when its handler returns; only a contiguous prefix of a queue is committed. With
         `concurrency=1` or `orderly`, messages of a queue are handled in order. When a handler raises, `on_failure`
-        decides. If that ends `run`, the exception is raised, with `concurrency` above 1 in an exception group, and its
+        decides. If that ends `run`, the exception is raised, with `concurrency` above 1 in an exception group; its
         message is not handled.
         """
         if concurrency < 1:
@@ -387,11 +381,11 @@ class Consumer(Client):
 
     @property
     def handlers(self) -> Handlers:
-        """The handlers of `run`; for code that runs handlers in another way."""
+        """The handlers of `run`; for code that runs handlers in its own way."""
         return self._member.handlers
 
     async def failed(self, message: ReceivedMessage, error: Exception) -> None:
-        """Apply `on_failure` to a message from `take` that could not be handled because of `error`.
+        """Apply `on_failure` to a message from `take` whose handling raised `error`.
 
         Raises:
             Exception: `error` itself, if `on_failure` ends `run`.
@@ -399,7 +393,7 @@ class Consumer(Client):
         await self._handling.failed(message, error)
 
     def rewind(self) -> None:
-        """Redeliver next what was taken and is not handled. Messages handled out of order are delivered twice."""
+        """Redeliver next what was taken and not handled. Messages handled out of order are delivered twice."""
         self._iteration.finish()
         self._member.rewind()
 
@@ -407,7 +401,7 @@ class Consumer(Client):
         """Commit all progress now, including the message last received by iteration.
 
         Raises:
-            ReputError: the offset store did not take it; progress is kept and committed later.
+            ReputError: the offset store failed; progress is kept and committed later.
         """
         self._taking.current_is_handled()
         await self._member.commits.commit(self._member.fetcher.queues.values())

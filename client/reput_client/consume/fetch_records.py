@@ -1,4 +1,4 @@
-"""FETCH_RECORDS: blocks of the log as the broker stores them, raw for bulk readers or as columns."""
+"""FETCH_RECORDS: blocks of the log, raw for bulk readers or as columns."""
 
 from __future__ import annotations
 
@@ -27,19 +27,19 @@ _ANSWERS: Final = (
 COLUMN_BYTES: Final = 1 << 20
 """Default size of a pull of columns; larger answers exceed the processor's caches."""
 NO_END: Final = (1 << 62) - 1
-"""The end of a range without an end."""
+"""End of an unbounded range."""
 
 
 class FetchedBlock(NamedTuple):
     """The result of one fetch."""
 
     records: memoryview
-    """Records back to back, not verified; valid as long as it is referenced."""
+    """Records back to back, not verified."""
     next_offset: int
     """All wanted records before it are in `records`."""
     min_offset: int
     max_offset: int
-    """Bounds of the durable part of the queue."""
+    """Bounds of the queue's durable part."""
     moved: bool
     """Whether the requested messages are not in the queue."""
 
@@ -91,7 +91,7 @@ def fetched(topic: str, queue_id: int, offset: int, call: Call, tag_filter: TagF
 
     Raises:
         BrokerError: the broker refused.
-        DamagedMessage: the first message cannot be read; has its offset.
+        DamagedMessage: the first message, at its offset, cannot be read.
     """
     found = fetched_block(call)
     return columns_result(
@@ -120,8 +120,8 @@ def columns_result(
 ) -> ColumnsResult:
     """Return `empty`, completed with the received records.
 
-    The records are verified: their sizes, that they are the requested messages, and their checksums. Those before the
-    first damaged one are returned, and the next pull begins with the damaged one.
+    Their sizes and checksums are verified, and that they are the requested messages. Those before the first damaged one
+    are returned, and the next pull begins with the damaged one.
 
     Raises:
         DamagedMessage: the first message is damaged; to continue after it, pull from its offset + 1.
@@ -150,7 +150,7 @@ def columns_result(
 
 
 def require_columns() -> None:
-    """Import NumPy, which programs that pull no columns do not need.
+    """Import NumPy, which only programs that pull columns need.
 
     Raises:
         ModuleNotFoundError: it is not installed.

@@ -1,6 +1,6 @@
 """Requests about offsets: a group's progress, the bounds of a queue, offsets by time.
 
-A request goes to the broker that the queue names, since several brokers may have a queue of one topic and number.
+Each goes to the broker that the queue names: several brokers may have a queue of one topic and number.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _MSGPACK = HeaderType.MSGPACK
 
 
 class OffsetRequests:
-    """Offset requests of one session. `timeout_s` None means the client's own timeout."""
+    """Offset requests of one session. `timeout_s` None means the client's timeout."""
 
     def __init__(self, session: Session) -> None:
         self._session = session
@@ -36,8 +36,8 @@ class OffsetRequests:
     ) -> int | None:
         """Return the committed offset of `group`, or None.
 
-        With `set_zero_if_not_found` the broker answers 0 for a group without an offset if the queue still has all its
-        messages and they are recent, as it does for RocketMQ's clients.
+        With `set_zero_if_not_found` the broker answers 0, as for RocketMQ's clients, for a group without an offset if
+        the queue still has all its messages and they are recent.
         """
         header = QueryConsumerOffsetHeader(
             group, queue.topic, queue.queue_id, None if set_zero_if_not_found else False
@@ -94,7 +94,7 @@ class OffsetRequests:
         return _offset(await self._ask(code, header, queue, "offset by time"))
 
     async def earliest_time_ms(self, queue: MessageQueue) -> int | None:
-        """Return when the first message was stored, in milliseconds since 1970, or None if the queue is empty."""
+        """Return when the first message was stored, in ms since 1970, or None if the queue is empty."""
         header = QueueHeader(queue.topic, queue.queue_id)
         call = await self._ask(RequestCode.GET_EARLIEST_MSG_STORETIME, header, queue, "first message")
         raise_refusal(call)
@@ -109,7 +109,7 @@ class OffsetRequests:
         what: str,
         timeout_s: float | None = None,
     ) -> Call:
-        """Send a request to the queue's broker; return the answered call, whatever its code."""
+        """Return the answered call, whatever its code."""
         return await self._session.ask(
             code,
             header.to_ext(_MSGPACK),

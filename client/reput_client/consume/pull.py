@@ -45,12 +45,12 @@ class PullStatus(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """A filter: the expression for the broker, and the tags that are compared here."""
+    """A filter: the expression for the broker, and the tags compared here."""
 
     expression_type: ExpressionType
     expression: str
     tag_filter: TagFilter | None
-    """The broker compares hashes of tags only; None for SQL92, which it evaluates completely."""
+    """The broker compares only hashes of tags; None for SQL92, which it evaluates completely."""
 
     @property
     def is_everything(self) -> bool:
@@ -59,7 +59,7 @@ class Wanted:
 
     @classmethod
     def of(cls, tags: str, sql: str | None) -> Self:
-        """Return the filter for `tags` or `sql`; SQL92 is parsed by the broker only.
+        """Return the filter for `tags` or `sql`; only the broker parses SQL92.
 
         Raises:
             FilterSyntaxError: `tags` cannot be parsed.
@@ -93,7 +93,7 @@ def pull_ext(
     wait_s: float,
     commit_offset: int | None = None,
 ) -> dict[str, Value]:
-    """Return the header fields of a pull; with `wait_s` the broker holds it until messages arrive.
+    """Return the header fields of a pull, which the broker holds for `wait_s` until messages arrive.
 
     `commit_offset` is committed too; the answer does not say whether that succeeded.
     """
@@ -118,9 +118,9 @@ def pull_ext(
 
 
 class PulledMessages(Sequence[ReceivedMessage]):
-    """The messages of a pull; each object is created when it is accessed, over the received bytes.
+    """The messages of a pull, each created over the received bytes when it is accessed.
 
-    A broker filters tags by hash; messages that only share the hash of a wanted tag are left out here. A message whose
+    A broker filters tags by hash; messages that only share the hash of a wanted tag are left out. A message whose
     record is unreadable, is not the requested one or fails its checksum is included, and raises `DamagedMessage` when
     its content is accessed.
     """
@@ -138,7 +138,7 @@ class PulledMessages(Sequence[ReceivedMessage]):
         """Read the records and verify their checksums; with `pulled`, also that they are the requested ones.
 
         Raises:
-            RecordMalformed: the records are malformed; with `pulled`, so badly that damaged ones cannot be noted apart.
+            RecordMalformed: the records are malformed; with `pulled`, so badly that damaged ones cannot be told apart.
         """
         data = records if type(records) is bytes else bytes(records)
         surveyed: list[SurveyedMessage] | None = None
@@ -149,7 +149,7 @@ class PulledMessages(Sequence[ReceivedMessage]):
             table = array("q", chain.from_iterable(message.row for message in surveyed))
         self._records = PulledRecords(topic, broker_name, data, table)
         self._rows: Sequence[int] = range(0, len(table), WIDTH)
-        """The start of each message's row in the table."""
+        """Where each message's row starts in the table."""
         if tag_filter is not None and not tag_filter.matches_all:
             values, codes = distinct(data, table, TAG, WIDTH)
             is_wanted = [tag_filter.matches_tag(value.decode("utf-8", "replace") or None) for value in values]
@@ -159,7 +159,7 @@ class PulledMessages(Sequence[ReceivedMessage]):
             self._messages = list(self._with_damaged(surveyed, pulled.queue_id))
 
     def _with_damaged(self, surveyed: list[SurveyedMessage], queue_id: int) -> Iterator[ReceivedMessage]:
-        """Yield all messages in order. The tag of a damaged one is unknown, so no filter hides it."""
+        """Yield all messages in order. A damaged one's tag is unknown, so no filter hides it."""
         records = self._records
         wanted = frozenset(self._rows)
         at = 0
@@ -215,7 +215,7 @@ def read_records(data: bytes) -> array[int]:
     """Return the table of the records that fill `data`.
 
     Raises:
-        RecordMalformed: there are other bytes; `index` and `position` say where.
+        RecordMalformed: there are other bytes, at `index` and `position`.
     """
     table, end, _, _, reason = scan_records(data, 0, len(data))
     if end < len(data):
@@ -313,13 +313,13 @@ def pull_result(queue: MessageQueue, offset: int, call: Call, wanted: Wanted) ->
     )
     messages = PulledMessages(queue.topic, call.body, wanted.tag_filter, queue.broker_name, pulled)
     if status is PullStatus.FOUND and not messages:
-        # All of them only shared a tag's hash.
+        # All only shared a tag's hash.
         status = PullStatus.NO_MATCHED_MESSAGE
     return PullResult(status, messages, result.next_begin_offset, result.min_offset, result.max_offset)
 
 
 class ReadAhead:
-    """At most one request ahead for each queue; its answer is kept until it is taken, replaced or dropped.
+    """At most one request ahead for each queue; its answer is kept until taken, replaced or dropped.
 
     Only an identical request takes it; any other drops it.
 

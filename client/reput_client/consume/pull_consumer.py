@@ -40,12 +40,12 @@ from reput_protocol.wire.header import Value
 class PullConsumer(Client):
     """Pulls messages and keeps a group's offsets; an async context manager for trio and asyncio.
 
-    Any number of tasks may share one; their pulls wait concurrently on one connection.
+    Tasks may share one; their pulls wait concurrently on one connection.
 
     Args:
         address: `host:port` of a broker, several separated by commas, or a list of them.
         group: the consumer group for `commit` and `committed`.
-        timeout_s: seconds a request may take, connecting included; for a pull, in addition to `wait_s`.
+        timeout_s: seconds a request may take, including connecting; for a pull, in addition to `wait_s`.
 
     Raises:
         InvalidName: the group's name is not valid.
@@ -96,18 +96,16 @@ class PullConsumer(Client):
     ) -> PullResult:
         """Return messages of one queue from `offset` on; waits up to `wait_s` seconds if there are none.
 
+        The result says why nothing was found (`status`), and where to continue (`next_begin_offset`).
+
         Args:
-            offset: the queue offset of the first wanted message.
             max_messages, max_bytes: upper bounds; the first message is returned whatever its size.
             tags: `*`, or tags joined by `||`.
             sql: instead of tags, a SQL92 expression over message properties, evaluated by the broker.
-            read_ahead: if the queue has more, request it at once, so that it arrives while these messages are handled.
-                The next pull from `next_begin_offset` with the same arguments takes it; its answer, including the
-                bounds, may be as old as this pull. One answer per queue is kept.
+            read_ahead: if the queue has more, request it at once. The next pull from `next_begin_offset` with the same
+                arguments takes it; its answer, including the bounds, may be as old as this pull. One answer per queue
+                is kept.
             broker_name: required if several brokers have a queue `queue_id` of the topic.
-
-        Returns:
-            A result even if nothing was found: its status says why, `next_begin_offset` where to continue.
 
         Raises:
             TopicNotFound, PermissionDenied, BrokerError: refused.
@@ -165,19 +163,19 @@ class PullConsumer(Client):
     ) -> ColumnsResult:
         """Return messages of one queue from `offset` on as columns; waits up to `wait_s` seconds if there are none.
 
-        For programs that read much: the broker sends blocks of its log without examining single messages, and no object
-        is created per message. Checksums and tags are checked for all messages at once.
+        For programs that read much: the broker sends blocks of its log, and no object is created per message. Checksums
+        and tags are checked for all messages at once.
 
         Args:
             tags: `*`, or tags joined by `||`.
-            max_bytes: maximum bytes of records, at most 4 MiB; the first message is returned whatever its size.
-            read_ahead: request the next messages at once, so that they arrive while these are handled.
+            max_bytes: of records, at most 4 MiB; the first message is returned whatever its size.
+            read_ahead: request the next messages at once.
             broker_name: required if several brokers have a queue `queue_id` of the topic.
 
         Raises:
-            DamagedMessage: the message at `offset` cannot be read; continue after it with `offset` + 1. (If a later
-                one is damaged, those before it are returned first. With `tags` and an unreadable record, the offset may
-                be that of an earlier message with another tag.)
+            DamagedMessage: the message at `offset` cannot be read; continue with `offset` + 1. (Messages before a
+                damaged one are returned first. With `tags` and an unreadable record, the offset may be that of an
+                earlier message with another tag.)
             TopicNotFound, PermissionDenied, BrokerError: refused. Apache RocketMQ's broker does not have this request.
             FilterSyntaxError: `tags` cannot be parsed.
             RequestTimeout, ConnectFailed, ConnectionLost: no answer in time.
@@ -202,7 +200,7 @@ class PullConsumer(Client):
         result = fetched(topic, queue_id, offset, call, tag_filter)
         is_beyond = result.status is PullStatus.OFFSET_ILLEGAL and offset > result.max_offset
         if is_beyond or result.status is PullStatus.NO_NEW_MESSAGE:
-            # Blocks end with the durable messages; an ordinary pull also returns later ones, and can wait.
+            # Blocks have durable messages only; an ordinary pull also returns later ones, and can wait.
             return await self._pull_as_columns(queue, offset, wait_s, tag_filter, max_bytes)
         if read_ahead and offset < result.next_begin_offset < result.max_offset:
             following = fetch_ext(topic, queue_id, result.next_begin_offset, NO_END, max_bytes, tags)
@@ -252,8 +250,8 @@ class PullConsumer(Client):
     ) -> int | None:
         """Return the group's committed offset, or None if it has none.
 
-        With `set_zero_if_not_found` it is 0, as for RocketMQ's clients, if the group has none but the queue still has
-        all its messages and they are recent.
+        With `set_zero_if_not_found` it is 0, as for RocketMQ's clients, if there is none but the queue still has all
+        its messages and they are recent.
         """
         return await self._offsets.committed(
             self.group,

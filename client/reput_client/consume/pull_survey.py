@@ -1,15 +1,14 @@
 """Sorting the records of a pull that are not all valid into intact and damaged messages.
 
-Damage is reported and skipped, and never hides what follows: a message whose record is unreadable, or is another
-message's, is returned as a damaged one in its place.
+Damage never hides what follows: a message whose record is unreadable, or another message's, is returned as damaged in
+its place.
 
-- After an unreadable record the search continues at the next readable one: one of this queue with a plausible queue
-  offset, whose body matches its checksum.
-- Without a filter no message is missing, so the position of a record determines which message it must be.
-- Otherwise queue offsets ascend within the requested range. Records that do not fit are damaged: as few as possible,
-  since one wrong number must not make all that follow wrong.
-- The number of messages in an unreadable stretch follows from the missing queue offsets. With a filter it counts as
-  one.
+- After an unreadable record the search continues at the next record of this queue with a plausible queue offset and a
+  body that matches its checksum.
+- Without a filter no message is missing, so a record's position determines which message it must be.
+- Otherwise queue offsets ascend within the requested range. As few records as possible are damaged, since one wrong
+  number must not make all that follow wrong.
+- The number of messages in an unreadable stretch follows from the missing queue offsets; with a filter it is one.
 """
 
 from __future__ import annotations
@@ -61,7 +60,7 @@ class _Span(NamedTuple):
 
 
 class _Stretch(NamedTuple):
-    """Bytes that are one record, or that have no readable record."""
+    """One record, or bytes without a readable record."""
 
     start: int
     end: int
@@ -82,7 +81,7 @@ def survey(records: bytes, pulled: Pulled) -> list[SurveyedMessage]:
     """Return the messages of a pull by ascending queue offset.
 
     Raises:
-        RecordMalformed: nothing is readable, and no queue offset is left that a message could have had.
+        RecordMalformed: nothing is readable, and no queue offset is left for a message.
     """
     stretches = _stretches(records, pulled)
     found = max((_messages(stretches, fits, pulled) for fits in _judgements(stretches, pulled)), key=len)
@@ -142,7 +141,6 @@ def _damaged_messages(
 
 
 def _stretches(records: bytes, pulled: Pulled) -> list[_Stretch]:
-    """Split the bytes into records and unreadable stretches."""
     stretches: list[_Stretch] = []
     position = 0
     end = len(records)
@@ -179,7 +177,6 @@ def _next_record(records: bytes, position: int, pulled: Pulled) -> int:
 
 
 def _may_be(span: _Span, pulled: Pulled) -> bool:
-    """Whether a record claims to be one of the requested messages."""
     return (
         span.topic == pulled.topic.encode()
         and span.queue_id == pulled.queue_id
@@ -189,7 +186,7 @@ def _may_be(span: _Span, pulled: Pulled) -> bool:
 
 def _ascending(stretches: list[_Stretch], pulled: Pulled, *, of_equals_first: bool) -> list[bool]:
     """Return which records form a longest ascending sequence within the requested range."""
-    lowest_ends: list[int] = []  # by length - 1: the lowest queue offset that such a sequence can end with
+    lowest_ends: list[int] = []  # by length - 1: the lowest queue offset that ends such a sequence
     holders: list[int] = []
     before: dict[int, int] = {}
     for number, (_, _, span, _) in enumerate(stretches):

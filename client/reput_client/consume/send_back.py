@@ -1,9 +1,8 @@
-"""Giving back a message that could not be handled: the broker redelivers it later to any member.
+"""Giving back a message that could not be handled (docs/retry.md).
 
 The client sends request 36, again if there is no answer. If the broker refuses or cannot be reached, the message is
-sent to the group's retry topic like any other, as RocketMQ's clients do (DefaultMQPushConsumerImpl.sendMessageBack). If
-that fails too, the caller keeps the message and retries. All these requests have the same id, by which the broker takes
-the message back once, whichever answers are lost.
+sent to the group's retry topic (RocketMQ: DefaultMQPushConsumerImpl.sendMessageBack). All these requests have the same
+id, by which the broker takes the message back once.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ from reput_protocol.record.message import MessageQueue
 from reput_protocol.wire.header import HeaderType
 
 DEAD_LETTER: Final = -1
-"""The delay level that makes a message a dead letter immediately."""
+"""The delay level for an immediate dead letter."""
 _FIRST_LEVEL: Final = 3
 _ANY_QUEUE: Final = -1
 _REASON_CHARACTERS_MAX: Final = 500
@@ -65,8 +64,8 @@ async def send_back(
         queue: where the message was pulled from; for a redelivered message, a queue of the retry topic.
         delay_level: 1 to 18 for RocketMQ's delays; 0 for a longer one each time: 10 s, 30 s, 1 min, ...; `DEAD_LETTER`
             for no further attempt.
-        max_reconsume_times: how often it may be redelivered before it is a dead letter; None leaves that to the group's
-            settings at the broker, by default 16.
+        max_reconsume_times: how often it may be redelivered before it is a dead letter; None: the group's setting at
+            the broker, by default 16.
         reason: shown with retries and dead letters.
 
     Raises:
@@ -96,7 +95,7 @@ async def send_back(
     except ReputError as error:
         session.check_open()
         if address is not None and isinstance(error, RequestTimeout | ConnectionLost):
-            raise  # the broker may have the message, and will recognise a repeated request
+            raise  # the broker may have it, and will recognise a repeated request
         if is_unsupported(error):
             raise  # such a broker does not serve the retry topic either
         log.warning("%r not sent back, it is sent to the retry topic instead: %s", message, error)
@@ -154,9 +153,7 @@ def resend_header(
     if delay_level >= 0:
         properties[names.DELAY] = str(delay_level or _FIRST_LEVEL + message.reconsume_times)
     else:
-        max_reconsume_times = (
-            message.reconsume_times
-        )  # exceeded by this one, so that it becomes a dead letter
+        max_reconsume_times = message.reconsume_times  # exceeded now, so it becomes a dead letter
     if reason:
         properties[names.RETRY_REASON] = "".join(c if c.isprintable() else " " for c in reason)
         if len(encode_properties(properties)) > PROPERTIES_BYTES_MAX:
@@ -175,11 +172,11 @@ def resend_header(
 
 
 def is_unsupported(error: ReputError) -> bool:
-    """Whether the broker knows nothing of messages that are given back."""
+    """Whether the broker does not know messages that are given back."""
     return isinstance(error, BrokerError) and error.response_code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED
 
 
 def reason_of(error: BaseException) -> str:
-    """Return what a handler's exception says, in one line."""
+    """Return a handler's exception in one line."""
     text = str(error)
     return f"{type(error).__name__}: {text}" if text else type(error).__name__

@@ -23,7 +23,7 @@ from reput_protocol.record.message_id import UniqueIdGenerator
 from reput_protocol.record.put_block import BLOCK_BYTES_MAX
 
 BLOCK_MESSAGES: Final = 1024
-"""Messages in a block, if they are small; larger blocks are hardly cheaper."""
+"""Maximum messages in a block; larger blocks are hardly cheaper."""
 _TEXTS_MAX: Final = 1024
 _TEXT_BYTES_MAX: Final = 256
 
@@ -35,8 +35,7 @@ class Accumulator:
 
     Args:
         ids: makes the unique ids; None writes none.
-        known_alone: messages with a unique id of their own get a block of their own, since the broker deduplicates
-            whole blocks.
+        known_alone: messages with an own unique id get a block each, since the broker deduplicates whole blocks.
         block_bytes: maximum size of a block, unless a single message is larger.
         held_max: maximum bytes of all unfinished blocks, unless a single message is larger.
     """
@@ -64,7 +63,7 @@ class Accumulator:
         self._current: dict[str, PostedBlock] = {}
         """By topic: the open block of messages without a chosen queue."""
         self.last_serial = 0
-        """Serial of the last block opened."""
+        """Of the last block opened."""
         self._texts: dict[str | None, bytes] = {}
         """Encoded properties of messages that have only a tag, by tag."""
 
@@ -103,7 +102,7 @@ class Accumulator:
         return self._put(block, message, body, text, size, on_done)
 
     def size_of(self, message: Message, text: bytes) -> int:
-        """Return the bytes of a message's record.
+        """Return the size of a message's record.
 
         Raises:
             InvalidMessage: it cannot be sent.
@@ -114,7 +113,7 @@ class Accumulator:
         return size
 
     def text_of(self, message: Message) -> bytes:
-        """Return a message's encoded properties, without a unique id unless it has its own.
+        """Return a message's encoded properties, with a unique id only if it has its own.
 
         Raises:
             InvalidMessage: it cannot be sent.
@@ -134,7 +133,7 @@ class Accumulator:
         return text
 
     def has_room(self, size: int) -> bool:
-        """Whether a record of `size` bytes fits into the held bytes."""
+        """Whether a record of `size` bytes fits into `held_max`."""
         return self.held + size <= self._held_max or not self.held
 
     def choose(
@@ -227,5 +226,5 @@ class Accumulator:
         return posted
 
     def is_alone(self, message: Message) -> bool:
-        """Whether a message must have a block of its own."""
+        """Whether a message needs a block of its own."""
         return message.delay is not None or (self._known_alone and message.unique_id is not None)

@@ -1,7 +1,7 @@
 """Bulk writes for whole batches, such as the Spark sink's: several requests in flight, staged or put at once.
 
-Every request may be repeated: the broker recognises repeated staging, and puts are at least once. A lost connection or
-a broker restart therefore only costs time, if the broker is back before the timeout.
+Every request may be repeated: the broker recognises repeated staging, and puts are at least once. So a lost connection
+or a broker restart only costs time, if the broker is back before the timeout.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ class BatchWriter(Client):
 
     Args:
         address: `host:port` of the broker, or several of its addresses separated by commas.
-        timeout_s: how long a request may take, including repeats and reconnecting.
+        timeout_s: seconds a request may take, including repeats and reconnecting.
         window_bytes: maximum bytes sent and unanswered.
     """
 
@@ -109,7 +109,7 @@ class BatchWriter(Client):
         self._session.close()
 
     async def write_queues(self, topic: str) -> list[int] | None:
-        """Return the writable queues of a topic; None for a topic that will be created by its first message.
+        """Return the writable queues of a topic; None if its first message will create it.
 
         Raises:
             TopicNotFound: there is no such topic and the broker does not create topics.
@@ -150,7 +150,7 @@ class BatchWriter(Client):
         await self._send(RequestCode.STAGE_RECORDS, ext, body, f"staging {scope.staging_id}")
 
     async def end(self) -> StagedPart:
-        """Wait until everything staged is on the broker's disk, and return what `commit` needs.
+        """Wait until everything staged is on the broker's disk; return what `commit` needs.
 
         Raises:
             BrokerError, RequestTimeout, ConnectFailed: it is not.
@@ -171,7 +171,7 @@ class BatchWriter(Client):
     async def commit(
         self, query_id: str, batch_id: int, parts: Sequence[StagedPart], timeout_s: float | None = None
     ) -> CommitStagedResult:
-        """Publish stagings as one batch; returns once the batch is on disk.
+        """Publish stagings as one batch; returns once it is on disk.
 
         Raises:
             BrokerError: refused; the text says whether the batch is decided nevertheless.
@@ -187,7 +187,7 @@ class BatchWriter(Client):
         return CommitStagedResult.from_ext(call.answer.ext)
 
     async def abort(self, query_id: str, batch_id: int) -> QueryStagedResult:
-        """Drop what is staged for a batch, and return what remains of its query."""
+        """Drop what is staged for a batch; return what remains of its query."""
         call = await self._ask(
             RequestCode.ABORT_STAGED,
             AbortStagedHeader(query_id, batch_id).to_ext(_MSGPACK),
@@ -224,7 +224,7 @@ class BatchWriter(Client):
     async def put(
         self, topic: str, queue_id: int, count: int, block: Buffer, ack: AckLevel = AckLevel.FLUSHED
     ) -> None:
-        """Put a block of `count` records, at least once: it is sent again after a lost connection.
+        """Put a block of `count` records, at least once: it is repeated after a lost connection.
 
         Raises:
             BrokerError: an earlier request was refused.
@@ -234,7 +234,7 @@ class BatchWriter(Client):
         await self._send(RequestCode.PUT_MESSAGE, ext, block, f"put to {topic}/{queue_id}")
 
     async def drain(self) -> None:
-        """Send what is buffered and wait until everything is answered. Raises the first refusal."""
+        """Wait until everything, including what is buffered, is answered. Raises the first refusal."""
         if self._parts:
             await self._send_parts()
         while self._window:
@@ -297,10 +297,10 @@ class BatchWriter(Client):
 
 def _is_done(call: Call) -> bool:
     code = call.answer.code
-    # Stored but not synced in time: at least once is satisfied, so it is not put again.
+    # Stored but not synced in time satisfies at least once.
     return code in (ResponseCode.SUCCESS, ResponseCode.FLUSH_DISK_TIMEOUT)
 
 
 def _passes_soon(error: BrokerError) -> bool:
-    """Whether to repeat a refused request; a full disk may stay full for long, so the caller must be notified."""
+    """Whether to repeat a refused request; a full disk may stay full for long, so the caller is notified."""
     return error.retryable and error.error is not ErrorCode.DISK_FULL

@@ -79,7 +79,7 @@ class Block(Waiter):
     )
 
     on_arrival: Callable[[Block], None]
-    """Called when its call has finished; set when the block is sent."""
+    """Called when its call has finished."""
 
     def __init__(
         self,
@@ -90,33 +90,33 @@ class Block(Waiter):
     ) -> None:
         self.queue = queue
         self.address = address
-        """The address of the queue's broker."""
+        """Of the queue's broker."""
         self.terms = terms
         self.on_done = on_done
         """Called once, with the block, when it is done."""
         self.holders: list[Waiter] = []
-        """Callers that wait for it and send meanwhile; if empty, only the producer's task does."""
+        """Callers that wait for it and send meanwhile; if empty, only the producer's task sends."""
         self.bodies: list[Buffer] = []
         self.texts: list[bytes] = []
-        """Encoded properties, without a unique id unless the message has its own: of each message, or one for all."""
+        """Encoded properties, with unique ids only if messages have their own: of each message, or one for all."""
         self.flags: list[int] = []
         """Of each message, or one for all."""
         self.own_ids: dict[int, str] = {}
         self.is_delayed = False
         """Whether its only message is sent as a 310."""
         self.delayed_text = b""
-        """The encoded properties of such a message, once sealed."""
+        """That message's encoded properties, once sealed."""
         self.count = 0
         self.data: Buffer = b""
         self.positions: Sequence[int] = ()
         self.unique_ids: Sequence[str | None] = ()
         self.is_serial = False
-        """Whether it may be sent again, so that no other block of its queue may be in flight with it."""
+        """Whether it may be sent again, so that it must be its queue's only block in flight."""
         self.attempt = 0
         self.since = 0.0
-        """Start of its time limit for leaving."""
+        """Start of its time to leave."""
         self.sent_at = 0.0
-        """Start of its time limit for the answer."""
+        """Start of its time to be answered."""
         self.spared = False
         self.not_before = 0.0
         self.call: Call | None = None
@@ -172,7 +172,7 @@ class Block(Waiter):
         return putter.template(self.queue, self.count, ack, may_be_stored=may_be_stored)
 
     def divide(self) -> list[Block]:
-        """Return a block for each message of a rejected block; this block is done when they are."""
+        """Return a block for each message of a rejected block, which is done when they are."""
         ends = (*self.positions[1:], len(self.data))
         left = self.count
         data = memoryview(self.data)
@@ -235,7 +235,7 @@ class Block(Waiter):
         self.finish(None, last)
 
     def error_of(self, number: int) -> ReputError | None:
-        """Return one message's error, as an exception object of its own: tracebacks must not be shared."""
+        """Return one message's error, an exception object of its own: tracebacks must not be shared."""
         if self.parts:
             return self.parts[number].error_of(0)
         error = self.error
@@ -258,7 +258,7 @@ class Block(Waiter):
         return None if self.receipts is None else self.receipts[number]
 
     def outcome(self, number: int) -> SendReceipt:
-        """Return the receipt of one message of a decided block, or raise its error."""
+        """Return one message's receipt, or raise its error; the block is decided."""
         if self.error is not None or self.receipts is None:
             error = self.error_of(number)
             if error is not None:

@@ -21,25 +21,24 @@ _ENDS_CALLER: Final = (KeyboardInterrupt, SystemExit)
 
 
 class Callbacks:
-    """The callbacks of one producer, called one at a time, in the order in which their blocks were done."""
+    """Calls one producer's callbacks, one at a time, in the order in which their blocks were done."""
 
     def __init__(self, runtime: Runtime) -> None:
         self._runtime = runtime
         # A producer's task must survive these; a caller need not.
         self._let_through = _ENDS_CALLER if isinstance(runtime, CallerRuns) else ()
         self._to_call: deque[PostedBlock] = deque()
-        """Done blocks whose callbacks were not all called."""
+        """Done blocks with callbacks to call."""
         self._calling: int | None = None
-        """The thread that is calling callbacks."""
+        """The thread that is calling one."""
         self._called: Event | None = None
-        """Set when the callbacks of a block were called, if a caller waits for that."""
+        """Set when a block's callbacks were called, if a caller waits."""
 
     def __bool__(self) -> bool:
-        """Whether callbacks remain to be called."""
         return bool(self._to_call)
 
     def add(self, block: PostedBlock) -> None:
-        """Schedule the callbacks of a block that is done."""
+        """Schedule the callbacks of a done block."""
         if block.callbacks:
             self._to_call.append(block)
 
@@ -69,7 +68,7 @@ class Callbacks:
     async def called(self, last: int) -> None:
         """Return when the callbacks of blocks up to serial `last` were called, by any thread.
 
-        Returns early when called from a callback, which would otherwise wait for itself.
+        Returns early when called from a callback, which would wait for itself.
         """
         await self.call()
         while self._calling not in (None, get_ident()) and any(
@@ -88,7 +87,7 @@ class Callbacks:
     def _call_each(self, block: PostedBlock) -> None:
         with suppress(IndexError):  # from `popleft`: none is left
             # CPython runs no signal handler between a step of this `map` and the first instruction of `on_done`, so
-            # each callback is called once, whatever interrupts this.
+            # each callback is called once.
             for posted, on_done in map(deque.popleft, repeat(block.callbacks)):
                 try:
                     on_done(posted)

@@ -1,4 +1,4 @@
-"""The properties of a forwarded message: those that belong to the message, not to its delivery."""
+"""The properties of a forwarded message: the message's own, not those of its delivery."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ _OF_THE_DELIVERY: Final = frozenset(
         names.CHECK_IMMUNITY_TIME,
     }
 )
-"""Properties that a copy does not get, in addition to those that only brokers may write."""
+"""Properties that a copy does not get, besides those that only brokers may write."""
 
 
 def forwarded_properties(

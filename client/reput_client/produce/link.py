@@ -23,7 +23,7 @@ log = logging.getLogger("reput_client")
 _IN_FLIGHT: Final = 64
 """Maximum unanswered blocks."""
 _IN_FLIGHT_BYTES: Final = 4 << 20
-"""No further block is sent while this many bytes are unanswered."""
+"""No further block is sent while so many bytes are unanswered."""
 _LOOK_AHEAD: Final = 64
 """How many waiting blocks are examined for one that may be sent."""
 
@@ -31,9 +31,9 @@ _LOOK_AHEAD: Final = 64
 class Link:
     """The blocks for one broker. Only `connect` waits, and nothing raises.
 
-    Blocks of one queue are sent in order. If a block may have to be sent again, it is the only one of its queue in
-    flight, so that none overtakes it. Other blocks are sent again only if they cannot have left, and then before the
-    blocks behind them.
+    Blocks of one queue are sent in order. A block that may have to be sent again is the only one of its queue in
+    flight, so that none overtakes it. Others are sent again only if they cannot have left, before the blocks behind
+    them.
 
     Invariant: a sealed block that is not done is in `waiting` or in `flying`.
     """
@@ -59,7 +59,7 @@ class Link:
         self._failure: ReputError | None = None
         self._heard_at = -math.inf
         self.expires_at = math.inf
-        """`expire` has nothing to do before this time; `next_expiry` updates it."""
+        """`expire` has nothing to do before; `next_expiry` updates it."""
 
     def add(self, block: Block, now: float) -> None:
         """Add a sealed block."""
@@ -164,13 +164,13 @@ class Link:
         return done
 
     def _wait_again(self, blocks: list[Block]) -> None:
-        """Put blocks back, before all waiting ones."""
+        """Put blocks back before all waiting ones."""
         self.waiting.extendleft(reversed(blocks))
         for block in blocks:
             self.expires_at = min(self.expires_at, block.since + block.terms.timeout_s)
 
     def expire(self, now: float, *, spares: bool) -> list[Block]:
-        """Give up blocks that were not answered or not sent in time; return those that are done.
+        """Give up blocks not answered or not sent in time; return those that are done.
 
         `spares`: no step was done for a while, so blocks that have not left get their time again, once each.
         """
@@ -205,7 +205,7 @@ class Link:
     def withdraw(self, block: Block) -> None:
         """Remove a block without waiting for its answer.
 
-        An interrupt in the middle of a start may have left it waiting and in flight, or in flight without a call.
+        An interrupt while it was started may have left it waiting and in flight, or in flight without a call.
         """
         if block in self.waiting:
             self.waiting.remove(block)
@@ -247,7 +247,7 @@ class Link:
         return self.expires_at
 
     def next_due(self, now: float) -> float:
-        """Return a time, perhaps too early, at which there is work here even if no answer comes."""
+        """Return a time, perhaps too early, at which there is work here even without an answer."""
         due_at = self.expires_at
         if self.waiting:
             for block in islice(self.waiting, _LOOK_AHEAD):
@@ -288,7 +288,7 @@ class Link:
             log.exception("cannot connect to %s", self._connection.address)
             self._failure = ReputError(f"cannot connect to {self._connection.address}: {error!r}")
         finally:
-            self.connecting = False  # first, in case an interrupt skips the rest
+            self.connecting = False  # first: an interrupt may skip the rest
             self._connect_at = runtime.now() + self._backoff.next_delay_s()
             self.connected()
 

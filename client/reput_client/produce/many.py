@@ -44,7 +44,7 @@ class Group(NamedTuple):
     """Messages for one block.
 
     Attributes:
-        texts: encoded properties, without a unique id unless the message has its own: of each message, or one for all.
+        texts: as `Block.texts`.
         flags: of each message, or one for all.
         own_ids: messages' own unique ids, by message number.
     """
@@ -62,7 +62,7 @@ class Limits(NamedTuple):
 
     Attributes:
         id_bytes: of the unique id added to each message's properties.
-        known_alone: a message with a unique id of its own gets a block of its own.
+        known_alone: a message with an own unique id gets a block of its own.
     """
 
     messages: int
@@ -72,7 +72,7 @@ class Limits(NamedTuple):
 
 
 class SendOfMany:
-    """One send of many messages. Blocks are sent until one fails; then only those in flight are waited for.
+    """One send of many messages. Once a block fails, only those in flight are waited for.
 
     Args:
         choose: returns the queue of a block.
@@ -93,18 +93,17 @@ class SendOfMany:
         self._terms = terms
         self._in_flight = in_flight
         self._room_from = in_flight - max(1, in_flight // 2)
-        """The next blocks are encoded when this many or fewer are unanswered; the broker handles those meanwhile."""
+        """The next blocks are encoded at this many unanswered; the broker handles those meanwhile."""
         self._unanswered = 0
         self._blocks: list[tuple[int, Block]] = []
         """With the index of the first message of each."""
         self._open: dict[Block, int] = {}
         """Unfinished blocks in order, each with what it counts towards `in_flight`."""
         self._begun = 0
-        """How many messages are in blocks."""
+        """Messages in blocks."""
         self._failed = False
         self._holder = Waiter()
         self._links: set[Link] = set()
-        """The links of the blocks."""
 
     async def run(self, groups: Iterable[Group]) -> Sequence[SendReceipt]:
         """Send all messages and return their receipts in order.
@@ -262,7 +261,7 @@ def groups_of(messages: Iterable[Message], limits: Limits) -> Iterator[Group]:
 def groups_of_bodies(
     topic: str, bodies: Iterable[Buffer], texts: list[bytes], flag: int, limits: Limits
 ) -> Iterator[Group]:
-    """Divide the bodies of one topic into groups; `texts` has the properties of each message, or one entry for all.
+    """Divide the bodies of one topic into groups; `texts` has each message's properties, or one entry for all.
 
     Raises:
         InvalidMessage: for the first body that is not in a group.
@@ -300,7 +299,7 @@ def groups_of_bodies(
 
 
 def _checked(bodies: list[Buffer]) -> tuple[list[Buffer], InvalidMessage | None]:
-    """Return the bodies as bytes up to the first invalid one, and the error of that one."""
+    """Return the bodies as bytes up to the first invalid one, and its error."""
     good: list[Buffer] = []
     for body in bodies:
         try:
@@ -322,10 +321,10 @@ def texts_of(
 ) -> list[bytes]:
     """Return the encoded properties of `count` messages without unique ids; one entry if all are the same.
 
-    `id_bytes`: size of the unique id that is added later; it counts towards the limit.
+    `id_bytes`: size of the unique id added later; it counts towards the limit.
 
     Raises:
-        InvalidName, InvalidMessage: an argument cannot be sent; the text names it.
+        InvalidName, InvalidMessage: an argument, which the text names, cannot be sent.
     """
     common = Message(topic, b"", tag, properties=properties, flag=flag)
     if tags is None and keys is None:

@@ -17,14 +17,14 @@ from reput_protocol.record.message import Message, MessageQueue
 
 
 class Waits(Protocol):
-    """How the holder of a posted message waits for its block."""
+    """How a posted message's holder waits for its block."""
 
     async def wait_for(self, block: PostedBlock) -> None:
         """Return when the block is done."""
 
     @property
     def interruption(self) -> str | None:
-        """Why an interrupt closed the client in the middle of an operation, or None."""
+        """Why an interrupt closed the client, or None."""
 
     def block_for(self, block: PostedBlock) -> None:
         """Block the calling thread until the block is done or the client was interrupted.
@@ -62,7 +62,7 @@ class PostedBlock(Block):
     ) -> None:
         super().__init__(queue, address, terms, on_done)
         self.serial = serial
-        """Blocks are sealed in any order; those of one queue in the order of their serials."""
+        """Blocks are sealed in any order, those of one queue by their serials."""
         self.due_at = due_at
         """Latest time to leave."""
         self.waits = waits
@@ -71,13 +71,13 @@ class PostedBlock(Block):
         self.size = 0
         """Bytes of the records."""
         self.withdrawn: Set[int] = frozenset()
-        """Numbers of removed messages."""
+        """Removed messages, by number."""
         self.callbacks: deque[tuple[Any, Callable[[Any], object]]] = deque()
-        """Callbacks with their arguments."""
+        """With their arguments."""
         self.asked: set[int] = set()
-        """Messages whose outcome was reported, or for which a caller waits."""
+        """Messages whose outcome was reported or is waited for."""
         self.changed: Event | None = None
-        """Set when the block is done, if a caller waits for that."""
+        """Set when the block is done, if a caller waits."""
 
     def put(self, message: Message, body: Buffer, text: bytes, size: int) -> int:
         """Add a message with its encoded properties, a record of `size` bytes; return its number."""
@@ -106,7 +106,7 @@ class PostedBlock(Block):
         return not self.bodies
 
     def _place(self, number: int) -> int:
-        """Return the index of this message among those not removed."""
+        """Return the message's index among those not removed."""
         return number - sum(other < number for other in self.withdrawn) if self.withdrawn else number
 
     def receipt_of(self, number: int) -> SendReceipt | None:
@@ -142,7 +142,7 @@ class PostedBlock(Block):
 class Posted:
     """One posted message: `await` it under trio or asyncio, call `result()` in the synchronous API.
 
-    A failure that was reported here or to a callback is not raised again by `flush`.
+    A failure reported here or to a callback is not raised again by `flush`.
     """
 
     __slots__ = ("block", "number")
@@ -165,7 +165,7 @@ class Posted:
         return block.error_of(self.number)
 
     def mark_reported(self) -> None:
-        """Note that its outcome was reported, by any means."""
+        """Note that its outcome was reported."""
         self.block.asked.add(self.number)
 
     def result(self) -> SendReceipt:
@@ -183,7 +183,7 @@ class Posted:
         return block.outcome(number)
 
     def __await__(self) -> Generator[Any, Any, SendReceipt]:
-        """Wait until it is done; return its receipt or raise its error, like `Producer.send`."""
+        """Return its receipt or raise its error, like `Producer.send`."""
         block, number = self.block, self.number
         if not block.is_decided:
             with _Asking(block, number):
@@ -192,7 +192,6 @@ class Posted:
         return block.outcome(number)
 
     def __eq__(self, other: object) -> bool:
-        """Whether `other` is a handle of the same message."""
         return isinstance(other, Posted) and other.block is self.block and other.number == self.number
 
     def __hash__(self) -> int:
@@ -207,7 +206,7 @@ class _Asking:
     def __init__(self, block: PostedBlock, number: int) -> None:
         self._block = block
         self._number = number
-        self._is_known = number in block.asked  # a callback reports it, or another caller waits
+        self._is_known = number in block.asked  # reported by a callback, or another caller waits
 
     def __enter__(self) -> None:
         self._block.asked.add(self._number)

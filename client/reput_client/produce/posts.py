@@ -1,4 +1,4 @@
-"""Posted messages of one producer: `post` adds each to a block and returns; the outcome is reported later."""
+"""Posted messages of one producer: `post` adds each to a block; the outcome is reported later."""
 
 from __future__ import annotations
 
@@ -34,14 +34,14 @@ BUFFER_BYTES: Final = 32 << 20
 _FAILED_BLOCKS_MAX: Final = 1000
 _STOP_S: Final = 5.0
 _EXIT_S: Final = 5.0
-"""How long the exit of a program may wait for posted messages."""
+"""How long a program's exit may wait for posted messages."""
 
 
 class Posts:
     """The posted messages of one producer: added, sent and reported.
 
-    Under trio and asyncio a task sends them while any is unfinished, and callers only wait; a waiting caller restarts
-    the task if it was cancelled. In the synchronous API the callers that post or wait send them.
+    Under trio and asyncio a task sends them while any is unfinished; a waiting caller restarts it if it was cancelled.
+    In the synchronous API the callers that post or wait send them.
     """
 
     def __init__(
@@ -57,18 +57,18 @@ class Posts:
         self._sender = sender
         self._linger_s = linger_s if linger_s > 0 else POST_LINGER_S
         self._unfinished: dict[int, PostedBlock] = {}
-        """Unfinished blocks by serial, in that order."""
+        """Unfinished blocks by serial, in order."""
         self._changed: Event | None = None
-        """Set when a block is done, if a caller waits for that."""
+        """Set when a block is done, if a caller waits."""
         self._callbacks = Callbacks(session.runtime)
         self._ended: Event | None = None
-        """Set when the task has ended; None while there is no task."""
+        """Set when the task has ended; None without a task."""
         self._failed: deque[PostedBlock] = deque()
-        """Failed blocks; `flush` raises for their messages whose failure was not reported."""
+        """Failed blocks; `flush` raises for messages not reported."""
         self._failed_before = 0
         """Number of such messages in blocks dropped from `_failed`."""
         self._flushing = 0
-        """How many callers wait in `flush`, which reports failures."""
+        """Callers in `flush`, which reports failures."""
         self._closed = False
 
     # -- taking messages -----------------------------------------------------------------------------------------------
@@ -126,10 +126,7 @@ class Posts:
         key: str | None,
         on_done: OnDone | None,
     ) -> Posted:
-        """Wait for room and for the route, and add a message.
-
-        If this raises or is cancelled, the message was not added.
-        """
+        """Wait for room and for the route, and add a message; if this raises or is cancelled, it was not added."""
         accumulator, session = self._accumulator, self._session
         text = accumulator.text_of(message)
         size = accumulator.size_of(message, text)
@@ -263,14 +260,13 @@ class Posts:
             if len(self._failed) > _FAILED_BLOCKS_MAX:
                 self._failed_before += len(_unreported(self._failed.popleft()))
         self._accumulator.held -= block.size
-        # Last: after an interrupt before this line, the outcome is unknown or not reported yet.
+        # Last: if an interrupt comes before, the outcome is unknown or not reported yet.
         del self._unfinished[block.serial]
         self._signal()
         if not self._unfinished:
             _unfinished.discard(self)
 
     def _signal(self) -> None:
-        """Wake the callers that wait for blocks."""
         if self._changed is not None:
             self._changed.set()
             self._changed = None
@@ -279,7 +275,7 @@ class Posts:
         """Return the messages whose failure was not reported, and their number including those of dropped blocks."""
         blocks = list(self._failed)
         if self.interruption is not None:
-            # Include those that were not done by then; a block may be in both collections.
+            # Including unfinished blocks; a block may be in both collections.
             blocks = list(dict.fromkeys((*blocks, *self._unfinished.values())))
         failed = [posted for block in blocks for posted in _unreported(block)]
         count = self._failed_before + len(failed)
@@ -292,12 +288,10 @@ class Posts:
     # -- sending -------------------------------------------------------------------------------------------------------
 
     async def _attend(self) -> None:
-        """Do what is due, without waiting for answers."""
         await self._sender.attend()
         await self._callbacks.call()
 
     async def _send_until(self, condition: Callable[[], bool], deadline: float) -> bool:
-        """Do what is due until `condition` holds; False if `deadline` came first."""
         return await self._sender.send_until(condition, deadline, self._callbacks.call)
 
     # -- the task ------------------------------------------------------------------------------------------------------
@@ -318,7 +312,7 @@ class Posts:
             log.exception("posted messages cannot be sent any more")
             self._give_up(ReputError(f"posting has failed: {error!r}"))
         finally:
-            # Here and not when the loop gets to it: the next post must see that there is no task.
+            # Not when the loop gets to it: the next post must see that there is no task.
             self._has_ended(ended)
 
     def _has_ended(self, ended: Event) -> None:
@@ -373,7 +367,7 @@ class Posts:
 
     @property
     def interruption(self) -> str | None:
-        """Why an interrupt closed the client in the middle of an operation, or None."""
+        """Why an interrupt closed the client, or None."""
         return self._sender.interruption
 
     # -- ending --------------------------------------------------------------------------------------------------------
@@ -437,7 +431,7 @@ class Posts:
 
 
 _unfinished: Final[set[Posts]] = set()
-"""Posts with unfinished blocks; this keeps them until `_end_with_program` even if the program drops them."""
+"""Posts with unfinished blocks, kept until `_end_with_program` even if the program drops them."""
 
 os.register_at_fork(after_in_child=_unfinished.clear)
 
@@ -456,7 +450,7 @@ def _end_with_program() -> None:
 
 
 def _unreported(block: PostedBlock) -> list[Posted]:
-    """Return the failed messages of a block, unknown outcomes included, that were not reported."""
+    """Return a block's failed messages, unknown outcomes included, that were not reported."""
     count = block.count or len(block.bodies)
     return [
         Posted(block, number)

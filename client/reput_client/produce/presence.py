@@ -1,7 +1,6 @@
-"""Membership of a producer whose group receives requests from brokers, and the heartbeats that keep it.
+"""Membership of a producer whose group receives requests from brokers, and its heartbeats.
 
-A broker sends its requests on the connection of the last heartbeat. When that connection ends, it has no client to send
-to until a heartbeat arrives on another one. Producers that only send have no membership.
+A broker sends its requests on the connection of the last heartbeat. Producers that only send have no membership.
 """
 
 from __future__ import annotations
@@ -30,9 +29,7 @@ _LEAVE_S: Final = 1.0
 
 
 class Presence:
-    """Membership of one client in its producer group, at every broker it has sent to. It starts when it is needed.
-
-    It is the chore of its own background.
+    """One client's membership of its producer group, at every broker it has sent to; started when needed.
 
     Attributes:
         client_id: the id that brokers know this producer by; empty before it has joined.
@@ -47,12 +44,12 @@ class Presence:
         """By broker: the epoch of the connection that it knows this producer by, or None."""
         self._beating: dict[Address, Event] = {}
         self._due_at = 0.0
-        # It logs what ends it; the next use starts it again.
+        # It logs what ends it; the next use restarts it.
         self._background = Background(session, (self,), on_failure=lambda: None)
         session.on_lost = self._connection_lost
 
     async def begin(self) -> None:
-        """Register with a broker and start the heartbeats; does nothing if it has begun.
+        """Register with a broker and start the heartbeats, unless that was done.
 
         Raises:
             ConnectFailed, RequestTimeout: no broker answers.
@@ -66,7 +63,7 @@ class Presence:
             self._background.start()
 
     async def be_known_to(self, address: Address, deadline: float | None = None) -> None:
-        """Make sure that a broker knows this producer by the present connection to it, and start the heartbeats.
+        """Make a broker know this producer by the present connection to it, and start the heartbeats.
 
         Raises:
             InvalidName: the group's name is not valid for members.
@@ -77,7 +74,7 @@ class Presence:
         self._background.start()
 
     async def _register(self, address: Address, deadline: float) -> None:
-        """Send a heartbeat unless the broker knows the present connection; one heartbeat serves all callers."""
+        """Send a heartbeat unless the broker knows the present connection; one serves all callers."""
         runtime = self._session.runtime
         while not self._is_known_to(address):
             beating = self._beating.get(address)

@@ -36,15 +36,15 @@ from reput_protocol.record.put_block import BLOCK_BYTES_MAX, encode_block
 log = logging.getLogger("reput_client")
 
 SEND_TIMEOUT_S: Final = 10.0
-"""Longer than the 5 s a broker waits for its disk by default, so that the broker can report a slow disk."""
+"""Longer than the 5 s a broker waits for its disk by default, so that it can report a slow disk."""
 """Longer than the 5 s for which a broker waits for its disk by default, so that it can report a slow disk."""
 MANY_BATCH: Final = 1024
-"""Messages in a block of `send_many`, if they are small; otherwise `batch_bytes` limits the block."""
+"""Messages in a block of `send_many`, unless `batch_bytes` is reached first."""
 
 MANY_IN_FLIGHT: Final = 8
 
 _BLOCKS_OF_SINGLES: Final = 4
-"""The in-flight limit of `send_pipelined` is divided into this many blocks, which go to different queues."""
+"""`send_pipelined` divides its in-flight limit into this many blocks, for different queues."""
 
 _STOP_S: Final = 5.0
 _LEVELS: Final[dict[str, AckLevel]] = {level.value: level for level in AckLevel}
@@ -55,27 +55,26 @@ class Producer(Client):
 
     An async context manager for trio and asyncio, shared by any number of tasks. It owns a task only while posted or
     lingering messages are unfinished, and from the first `request` on one for heartbeats. Cancelling a send leaves the
-    producer usable; closing it from any task ends the sends in progress with `ClientClosed`.
+    producer usable; closing it ends the sends in progress with `ClientClosed`.
 
     Args:
         address: `host:port` of a broker, several separated by commas, or a list of them.
         group: the producer group, shown by the broker.
-        ack: what an acknowledgement means by default: `page_cache` (survives the broker process), `flushed`
-            (survives the machine) or `replicated`.
-        timeout_s: seconds a send may take, connecting included; each repetition has as many.
-        retries: how often a send is repeated when its outcome is unknown or the broker is busy. The default is 0
-            because a repeated send can store a message twice, unless `deduplicate` is on.
+        ack: the default acknowledgement level: `page_cache` (survives the broker process), `flushed` (survives the
+            machine) or `replicated`.
+        timeout_s: seconds a send may take, including connecting; each repetition has as many.
+        retries: how often a send is repeated when its outcome is unknown or the broker is busy. 0 by default, because a
+            repeated send can store a message twice, unless `deduplicate` is on.
         deduplicate: make the broker store each message once, by topic and unique id, within its `dedup.window`; a
             duplicate is answered with the first receipt. Generated ids are checked only when a send is repeated, a
             message's own `unique_id` always.
         linger_s: seconds a `send` waits for others to share a block with; 0 sends immediately. Posted messages wait as
             long, or 5 ms if it is 0.
         batch_bytes: maximum size of a block, at most 8 MiB.
-        buffer_bytes: maximum bytes of posted or lingering messages that are not done; further ones wait for room.
+        buffer_bytes: maximum bytes of unfinished posted or lingering messages; further ones wait for room.
         max_in_flight: the default limit of unanswered messages in `send_pipelined`.
         unique_ids: write a `UNIQ_KEY` into every message; without it a message has only its offset id.
-        heartbeat_interval_s: seconds between heartbeats, if any; well below the broker's
-            `groups.heartbeat_timeout`.
+        heartbeat_interval_s: seconds between heartbeats, if any; well below the broker's `groups.heartbeat_timeout`.
 
     Raises:
         ValueError: an argument is out of range.
@@ -138,12 +137,12 @@ class Producer(Client):
 
     @property
     def client_id(self) -> str:
-        """The id that brokers know this producer by; empty until they need it."""
+        """The id that brokers know this producer by; empty until needed."""
         return self._presence.client_id
 
     @property
     def late_replies(self) -> int:
-        """How many replies came after their requests had timed out."""
+        """How many replies came after their request timed out."""
         return self._requests.late_replies
 
     async def __aexit__(
@@ -152,7 +151,7 @@ class Producer(Client):
         """Flush what was posted, and close.
 
         Also flushes if the block raises or ends by `sys.exit()`. If it is cancelled or ends by a `KeyboardInterrupt`,
-        nothing is waited for: unsent messages fail as with `aclose`, which logs their number.
+        unsent messages fail as with `aclose`, which logs their number.
 
         Raises:
             PostsFailed: messages failed and this was not reported yet; only logged if the block raises already.
@@ -163,7 +162,7 @@ class Producer(Client):
             await self.aclose()
 
     async def flush_at_exit(self, error: BaseException | None) -> None:
-        """Flush as `__aexit__` does; the first half of it."""
+        """Flush as the first half of `__aexit__`."""
         if error is None:
             await self._posts.flush()
         elif isinstance(error, (Exception, SystemExit)):
@@ -175,7 +174,7 @@ class Producer(Client):
     async def aclose(self) -> None:
         """Close the connections. Sends in progress and posted messages fail: `ClientClosed`, `SendOutcomeUnknown`.
 
-        To have posted messages stored, call `flush` first, or leave the `async with` block, which does.
+        To have posted messages stored, call `flush` first, or leave the `async with` block.
         """
         self._requests.close()
         try:
@@ -187,7 +186,6 @@ class Producer(Client):
             await self._session.runtime.shielded(_STOP_S, self._posts.ended)
 
     async def _leave(self) -> None:
-        """Unregister from the brokers."""
         await self._presence.leave()
         await self._presence.stop(_STOP_S)
 
@@ -202,8 +200,8 @@ class Producer(Client):
     ) -> SendReceipt:
         """Send one message and return its receipt once the ack level is reached.
 
-        For a delayed message, `queue_offset` and the offset message id are those of the waiting record, not of the one
-        that consumers get. A delayed message does not linger.
+        A delayed message does not linger; its receipt's offsets and offset message id are those of the waiting record,
+        not of the one that consumers get.
 
         Args:
             ack: the level for this message; the producer's own if None.
@@ -233,7 +231,7 @@ class Producer(Client):
                 route = session.routes.fresh(topic, now) or await session.publish_route(topic, deadline)
                 queue = self._selector.choose(route, queue_id, key)
                 try:
-                    # A put that may be stored shares no block: the broker deduplicates whole blocks.
+                    # The broker deduplicates whole blocks, so a put that may be stored shares none.
                     may_be_stored = attempt > 0 or (
                         self._putter.deduplicate and message.unique_id is not None
                     )
@@ -263,8 +261,8 @@ class Producer(Client):
     ) -> SendReceipt:
         """Send a received message to another topic, or again to its own.
 
-        The copy has the stored body, compressed or not, and the flag, tag, keys and properties. It gets a new unique
-        id, and none of the properties that brokers and consumers added to the original (see `forwarding.py`).
+        The copy has the stored body, compressed or not, and the flag, tag, keys and properties, but a new unique id and
+        none of the properties that brokers and consumers added (see `forwarding.py`).
 
         Args:
             properties: additional or replaced properties.
@@ -302,8 +300,8 @@ class Producer(Client):
     ) -> None:
         """Send one message without an answer, for messages that may be lost, such as measurements.
 
-        Returns when the system has taken the message. Whether the broker stored or refused it is unknown; the broker
-        counts both. Messages to one queue are stored in the order in which they were sent. It does not linger.
+        Returns when the system has taken the message; whether the broker stored or refused it is unknown. Messages to
+        one queue are stored in the order of sending. It does not linger.
 
         Raises:
             ConnectFailed, RequestTimeout, ClientClosed, InvalidMessage: not sent.
@@ -342,14 +340,14 @@ class Producer(Client):
         """Send one message and return the reply of a consumer of its topic (see `reply`).
 
         Any number of requests may wait at a time. The first one registers the producer with the broker, by heartbeats.
-        A request is never sent twice, whatever `retries` is; sending it again may have it handled twice.
+        A request is never sent twice, whatever `retries` is.
 
         Args:
             timeout_s: for the whole request; the producer's own if None.
             ack, queue_id, key: as for `send`.
 
         Raises:
-            ReplyTimeout: no reply in time; it has topic and correlation id. A later reply is dropped and counted.
+            ReplyTimeout: no reply in time; has topic and correlation id. A later reply is dropped and counted.
             BrokerError: refused, with the reason as the subclass; not stored.
             ConnectFailed, RequestTimeout, InvalidMessage: not sent.
             ClientClosed: the producer was closed meanwhile.
@@ -380,9 +378,9 @@ class Producer(Client):
         flag: int = 0,
         timeout_s: float = REPLY_TIMEOUT_S,
     ) -> None:
-        """Reply to a request that a consumer has received; returns when the requester's client has the reply.
+        """Reply to a received request (`request.wants_reply`); returns when the requester's client has the reply.
 
-        Whether the request still waits there is not reported. `request.wants_reply` tells which messages are requests.
+        Whether the request still waits there is not reported.
 
         Raises:
             InvalidMessage: the message is not a request, or the reply cannot be sent; not sent.
@@ -407,7 +405,7 @@ class Producer(Client):
     ) -> list[SendReceipt]:
         """Send messages of one topic to one queue, in order, in blocks; return their receipts in order.
 
-        Each block is stored whole or not at all and is acknowledged before the next is sent, so the stored messages are
+        Each block is stored whole or not at all and acknowledged before the next is sent, so the stored messages are
         always a prefix of `messages`. `timeout_s` counts for each block. A delayed message is a block of its own; for
         many of them `send_pipelined` is faster.
 
@@ -473,7 +471,7 @@ class Producer(Client):
         in_flight = in_flight or self._max_in_flight
         singles = batch == 1
         if singles:
-            # Such messages may still share frames: they fail one by one.
+            # They may still share frames: they fail one by one.
             blocks = _BLOCKS_OF_SINGLES if queue_id is None and key is None else 1
             batch = max(1, in_flight // blocks)
         limits = self._limits(batch, known_alone=singles and self._putter.deduplicate)
@@ -501,16 +499,14 @@ class Producer(Client):
     ) -> Sequence[SendReceipt]:
         """Send a message of `topic` for each body, in blocks, several in flight; return their receipts in order.
 
-        Stores what `send` would store for each body, at a fraction of the cost: no `Message` is created, and a receipt
-        only when it is accessed. Each block is stored whole or not at all. Messages to one queue are stored in order.
-        Without `queue_id` or `key` the blocks go to the queues round robin. `timeout_s` is how long the broker may be
-        silent. `retries` does not apply.
+        Stores what `send` would, at a fraction of the cost: no `Message` is created, and a receipt only on access. Each
+        block is stored whole or not at all. Order, queues, `timeout_s` and `retries` are as for `send_pipelined`.
 
         Args:
             bodies: may be an iterator, which is read as blocks are sent, unless `tags` or `keys` are given. A body must
                 not change before the call returns.
             tag, properties, flag: of every message.
-            tags: instead of `tag`: the tag of each message, or None for no tag.
+            tags: instead of `tag`: the tag of each message, or None.
             keys: the keys of each message.
             batch: maximum messages in a block; the producer's `batch_bytes` also applies.
             in_flight: maximum unanswered blocks.
@@ -540,18 +536,17 @@ class Producer(Client):
         key: str | None = None,
         on_done: OnDone | None = None,
     ) -> Posted:
-        """Add one message to a block and return; it is sent and acknowledged later.
+        """Add one message to a block and return; it is sent and acknowledged later (docs/client.md, post).
 
         A block is sent when its first message has waited `linger_s`, when another message comes and it has
-        `batch_bytes` or 1,024 messages, or by `flush`. `post` waits for the route of a new topic, while `buffer_bytes`
-        are not done, and briefly whenever a block is full, so that other tasks run. Messages to one queue are stored in
-        the order of posting, also those that `retries` sends again; a failed block does not hold up later ones. A
-        message reported as `SendOutcomeUnknown` may still be stored, later and behind others. Without `queue_id` or
-        `key` the blocks go round robin to the queues, except those of brokers that lag.
+        `batch_bytes` or 1,024 messages, or by `flush`. `post` waits for the route of a new topic, for room in
+        `buffer_bytes`, and briefly whenever a block is full, so that other tasks run. Messages to one queue are stored
+        in the order of posting, also those that `retries` sends again; a block that fails, with all its messages, does
+        not hold up later ones. A message reported as `SendOutcomeUnknown` may still be stored, later and behind others.
+        Without `queue_id` or `key` the blocks go round robin to the queues, except those of brokers that lag.
 
         `await` the result for the outcome. Failures not reported by that or by `on_done` are raised by the next `flush`
-        or at the end of the `async with` block (see `__aexit__`). A block that a broker refuses fails with all its
-        messages.
+        or at the end of the `async with` block.
 
         Args:
             message: a delayed one gets a block of its own, as does, with `deduplicate`, one with its own unique id. A
@@ -572,7 +567,7 @@ class Producer(Client):
         return posted
 
     async def flush(self) -> None:
-        """Send at once what was posted, and wait until all of it is done and its callbacks were called.
+        """Send at once what was posted; return when all of it is done and its callbacks were called.
 
         Every message gets done: it has `timeout_s` to leave and `timeout_s` to be answered, for each repetition.
 
@@ -590,7 +585,7 @@ class Producer(Client):
         self._posts.report_interrupted()
 
     def after_fork(self) -> None:
-        """In a forked child: abandon the parent's connections and posts, and generate ids of the child's own."""
+        """In a forked child: abandon the parent's connections and posts, and generate own ids."""
         if self._ids is not None:
             self._ids = new_generator()
         self._posts.forget(self._ids)

@@ -1,6 +1,6 @@
 """Puts on the wire: one frame out, and what its answer, silence or failure means.
 
-A block of records is sent as PutMessage. A message of which the broker makes another record, such as a delayed one, is
+Records are sent in blocks, as PutMessage. A message of which the broker makes another record, such as a delayed one, is
 sent alone as RocketMQ's 310.
 """
 
@@ -83,10 +83,9 @@ class Putter:
         oneway: bool = False,
         shareable: bool = False,
     ) -> RequestTemplate:
-        """Return the encoded header of a put; a producer uses few different ones, so they are cached.
+        """Return the encoded header of a PutMessage; there are few different ones, so they are cached.
 
         Args:
-            queue, count, ack: of the put.
             may_be_stored: it was sent before, or the application chose the ids of its messages.
             oneway: it has no answer.
             shareable: a put of one message that may share a frame with similar ones.
@@ -100,14 +99,14 @@ class Putter:
                 self._templates.clear()
             header = PutMessageHeader(queue.topic, queue.queue_id, count, ack, dedup)
             ext = header.to_ext(HeaderType.MSGPACK)
-            # The broker deduplicates whole blocks, so a put that it has to check shares none.
+            # The broker deduplicates whole blocks, so a put that it checks shares none.
             of_many = partial(self.template, queue, ack=ack) if shareable and dedup is None else None
             template = RequestTemplate(RequestCode.PUT_MESSAGE, ext, flag=flag, of_many=of_many, queue=queue)
             self._templates[key] = template
         return template
 
     def dedup(self, may_be_stored: bool) -> Dedup | None:
-        """Return whether the broker is to check for the put (it may be stored) or only to remember it."""
+        """Return whether the broker checks for the put (it may be stored) or only remembers it."""
         if not self.deduplicate:
             return None
         return Dedup.CHECK if may_be_stored else Dedup.MARK
@@ -124,10 +123,9 @@ class Putter:
         dedup: Dedup | None = None,
         oneway: bool = False,
     ) -> RequestTemplate:
-        """Return the encoded header of a 310; its body is the message's.
+        """Return the encoded header of a 310, whose body is the message's.
 
         Args:
-            body_size: in bytes.
             text: the encoded properties.
             flag: the application's.
             sys_flag: bits of `MessageSysFlag`.
@@ -167,7 +165,7 @@ class Putter:
         deadline: float,
         unique_ids: Sequence[str | None],
     ) -> Call:
-        """Send one frame with the messages of `unique_ids` and return its answered call, whatever the answer is.
+        """Send one frame with the messages of `unique_ids`; return its answered call, whatever the answer.
 
         A frame that cannot have left is sent on the next connection; one that may have left is never repeated.
 
@@ -187,7 +185,7 @@ class Putter:
             try:
                 answered = await session.pump.wait(waiter, deadline)
             except ClientClosed as closed:
-                # Closed by an interrupt: how much of the frame has left is unknown.
+                # Closed by an interrupt, perhaps after part of the frame had left.
                 raise outcome_unknown(queue, unique_ids, str(closed)) from closed
             finally:
                 if not call.done:
@@ -208,7 +206,7 @@ class Putter:
     async def put_oneway(
         self, queue: MessageQueue, template: RequestTemplate, body: Buffer, deadline: float
     ) -> None:
-        """Send one frame that has no answer; return when the system has taken all of it.
+        """Send one frame without an answer; return when the system has taken all of it.
 
         Raises:
             SendOutcomeUnknown: the connection ended when part of it had left.
@@ -245,7 +243,7 @@ def outcome_unknown(queue: MessageQueue, unique_ids: Sequence[str | None], reaso
 def unknown_after(
     error: ReputError, unknown: SendOutcomeUnknown | None, *, is_last: bool
 ) -> SendOutcomeUnknown | None:
-    """Return for a send that failed with `error` and is to be repeated: the unknown outcome so far, or None.
+    """Return, for a send to be repeated after `error`, the unknown outcome so far, or None.
 
     Raises:
         SendOutcomeUnknown: it is not repeated, and this or an earlier attempt may be stored.
@@ -264,7 +262,7 @@ def unknown_after(
 
 
 def result_of(call: Call) -> PutMessageResult:
-    """Return where an answered put or 310 was stored, whatever ack level was reached.
+    """Return where an answered put or 310 was stored, whatever the ack level reached.
 
     Raises:
         BrokerError: it was refused.
@@ -288,7 +286,7 @@ def result_of(call: Call) -> PutMessageResult:
 
 
 def check_ack(call: Call, asked: AckLevel, receipts: Sequence[SendReceipt]) -> None:
-    """Raise if a put was stored but the asked ack level was not reached.
+    """Raise if a put was stored but not at the asked ack level.
 
     Raises:
         AckNotReached: with the receipts.
@@ -312,7 +310,7 @@ def receipt_of(topic: str, call: Call, unique_id: str | None, asked: AckLevel) -
 
 def single_receipt(topic: str, result: PutMessageResult, unique_id: str | None) -> SendReceipt:
     """Return the receipt of a put of one message."""
-    # Not by the constructor of the named tuple, which is Python code.
+    # The named tuple's constructor is slower, being Python code.
     return _new_tuple(
         SendReceipt,
         (

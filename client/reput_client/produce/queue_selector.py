@@ -15,9 +15,9 @@ _I32_MIN = -0x8000_0000
 
 
 def queue_by_key(route: Route, key: str) -> MessageQueue:
-    """Return the queue of `key`. A key always has the same queue while the number of queues does not change.
+    """Return the queue of `key`, by RocketMQ's rule (SelectMessageQueueByHash).
 
-    The rule is RocketMQ's (SelectMessageQueueByHash), so that its producers choose the same queue.
+    It is always the same while the number of queues does not change.
     """
     queues = route.writable
     if not queues:
@@ -42,7 +42,7 @@ def queue_by_id(route: Route, queue_id: int) -> MessageQueue:
 
 
 def named_queue(route: Route, queue_id: int | None, key: str | None) -> MessageQueue:
-    """Return the queue of this number, or of this key; one of them must be given.
+    """Return the queue of this number or key, one of which must be given.
 
     Raises:
         InvalidMessage, NoQueue: there is none.
@@ -54,14 +54,14 @@ def named_queue(route: Route, queue_id: int | None, key: str | None) -> MessageQ
 
 
 class RoundRobin:
-    """Round robin over the queues of each topic, from a random first one, so that producers spread."""
+    """Round robin over each topic's queues, from a random first one, so that producers spread."""
 
     def __init__(self, first: Callable[[], int] = lambda: random.randrange(1 << 16)) -> None:
         self._first = first
         self._next: dict[str, int] = {}
 
     def choose(self, route: Route, queue_id: int | None = None, key: str | None = None) -> MessageQueue:
-        """Return the queue of this number, or of this key, or the next writable one.
+        """Return the queue of this number or key, or the next writable one.
 
         Raises:
             InvalidMessage, NoQueue: there is no such queue.

@@ -17,7 +17,7 @@ _new_tuple = tuple.__new__
 
 
 class SendReceipt(NamedTuple):
-    """The place of a stored message, from the broker's answer.
+    """Where a message is stored, from the broker's answer.
 
     `queue_offset` is its number in its queue, `physical_offset` its byte position in the broker's commit log,
     `store_timestamp_ms` by the broker's clock, `ack` the level reached.
@@ -44,7 +44,7 @@ class SendReceipt(NamedTuple):
 
 
 class BlockReceipts(Sequence[SendReceipt]):
-    """The receipts of a stored block; each is created when it is accessed.
+    """The receipts of a stored block, each created on access.
 
     Args:
         result: where the block is stored.
@@ -80,7 +80,7 @@ class BlockReceipts(Sequence[SendReceipt]):
             return [self[number] for number in range(*index.indices(len(self)))]
         result, positions = self._result, self._positions
         position = positions[index]
-        # Not by the constructor of the named tuple, which is Python code.
+        # As `single_receipt` of `puts.py`.
         return _new_tuple(
             SendReceipt,
             (
@@ -107,14 +107,14 @@ class BlockReceipts(Sequence[SendReceipt]):
                 repeat(result.store_timestamp),
                 repeat(result.store_host),
                 repeat(result.ack),
-                self._unique_ids[:],  # makes a list of ids that are not formatted yet
+                self._unique_ids[:],  # formats the ids
                 strict=False,
             ),
         )
 
 
 class ChainedReceipts(Sequence[SendReceipt]):
-    """The receipts of several blocks, one after the other."""
+    """The receipts of several blocks."""
 
     __slots__ = ("_ends", "_parts")
 
@@ -142,7 +142,6 @@ class ChainedReceipts(Sequence[SendReceipt]):
         return chain.from_iterable(self._parts)
 
     def __eq__(self, other: object) -> bool:
-        """Whether `other` is a sequence of the same receipts, such as a list."""
         return isinstance(other, Sequence) and list(self) == list(other)
 
     __hash__ = None  # type: ignore[assignment]

@@ -1,9 +1,8 @@
-"""Requests and replies (RocketMQ: DefaultMQProducerImpl.request, MessageUtil.createReplyMessage).
+"""Requests and replies (docs/request-reply.md).
 
-A request is an ordinary message with a correlation id and the client id of the waiting producer. A consumer handles it
-and sends a reply with both (325) to the broker that has the request. That broker delivers the reply (326) to the
-requester on its heartbeat connection, and answers when the requester has it. A reply whose request has timed out is
-dropped and counted.
+A request is an ordinary message with a correlation id and the waiting producer's client id. The reply (325) goes to the
+broker that has the request, which delivers it (326) on the requester's heartbeat connection. A late reply is dropped
+and counted. (RocketMQ: DefaultMQProducerImpl.request, MessageUtil.createReplyMessage.)
 """
 
 from __future__ import annotations
@@ -52,7 +51,7 @@ class Requests:
     """The requests of one producer that wait for replies.
 
     Attributes:
-        late_replies: how many replies came after their request had timed out.
+        late_replies: how many replies came after their request timed out.
     """
 
     def __init__(self, session: Session, putter: Putter, presence: Presence) -> None:
@@ -79,7 +78,7 @@ class Requests:
                 "the broker would drop a request that it has already, and no consumer would handle it; send it without "
                 "unique_id, or with a producer without deduplicate"
             )
-        # The broker with the request must have this client's connection when the reply comes.
+        # When the reply comes, the broker must have this client's connection.
         await self._presence.be_known_to(await session.broker_address(queue, deadline), deadline)
         correlation_id = str(uuid.uuid4())
         pending = self._pending[correlation_id] = _Pending()
@@ -110,8 +109,7 @@ class Requests:
     ) -> bool:
         """Send the request; return whether it is certainly stored. A reply may come in either case.
 
-        It is sent as a 310: only then does the broker add the property CLUSTER, by which RocketMQ's clients find the
-        reply topic.
+        As a 310: only then does the broker add CLUSTER, by which RocketMQ's clients find the reply topic.
         """
         # A request is never sent twice, so it is not marked for deduplication.
         text = encode_properties_text(message, unique_id) + encode_properties(added)
@@ -127,7 +125,7 @@ class Requests:
     def _take(self, request: BrokerRequest) -> None:
         """Take a reply.
 
-        The broker gets an answer even if the request does not wait any more (RocketMQ: receiveReplyMessage).
+        The broker gets an answer even if no request waits any more (RocketMQ: receiveReplyMessage).
         """
         header = PushReplyHeader.from_ext(request.ext)
         reply = _message_of(header, bytes(request.body))
@@ -153,7 +151,7 @@ class Requests:
 
 
 def _message_of(header: PushReplyHeader, body: bytes) -> ReceivedMessage:
-    """Return a reply as a received message. Raises InvalidMessage if it is not valid."""
+    """Return a reply as a received message, or raise InvalidMessage."""
     properties = decode_properties((header.properties or "").encode())
     properties[names.ARRIVE_TIME] = str(wall_clock_ms())
     record = encode_record(
@@ -193,7 +191,7 @@ def reply_to(
     """Return the reply message for a request.
 
     Raises:
-        InvalidMessage: the message is not a request, or a part of the reply cannot be sent.
+        InvalidMessage: not a request, or a part of the reply cannot be sent.
     """
     found = request.properties
     cluster = found.get(names.CLUSTER)
@@ -217,10 +215,7 @@ async def send_reply(
 ) -> None:
     """Send a reply to its requester through the broker that has the request.
 
-    Repeated if the connection is lost: a requester takes the first reply.
-
-    Raises:
-        RequesterGone, BrokerError and others: see `Producer.reply`.
+    Repeated if the connection is lost: a requester takes the first reply. Raises like `Producer.reply`.
     """
     queue = await _queue_on(session, reply.topic, broker_name, deadline)
     header = SendMessageHeader(
@@ -230,7 +225,7 @@ async def send_reply(
         born_timestamp=wall_clock_ms(),
         flag=reply.flag,
         properties=encode_properties_text(reply, unique_id).decode(),
-        # The requester has the reply when this is answered; syncing the stored copy adds nothing.
+        # The requester then has it; syncing the stored copy adds nothing.
         ack=AckLevel.PAGE_CACHE,
     )
     await session.ask_ok(
@@ -244,7 +239,7 @@ async def send_reply(
 
 
 async def _queue_on(session: Session, topic: str, broker_name: str, deadline: float) -> MessageQueue:
-    """Return a queue of the reply topic on this broker, or else on any other."""
+    """Return a queue of the reply topic on this broker, or else any other."""
     route = await session.publish_route(topic, deadline)
     if not route.writable:
         raise NoQueue(topic, "writable queue")

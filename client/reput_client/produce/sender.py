@@ -1,4 +1,4 @@
-"""Sends the blocks of one producer. Callers that wait do the work, in steps."""
+"""Sends the blocks of one producer, in steps that waiting callers do."""
 
 from __future__ import annotations
 
@@ -48,15 +48,15 @@ class Sender:
         """The runtime if there are no tasks and callers do the work, else None."""
         self._links: dict[Address, Link] = {}
         self._has_news = False
-        """Whether links have news that no step has handled."""
+        """Whether links have news not handled by a step."""
         self._steppers: dict[Waiter, float] = {}
         """Callers in `send_until`, and until when they sleep."""
         self._waiting = 0
-        """How many callers wait for blocks that they hold."""
+        """Callers in `wait`."""
         self._parked: set[Waiter] = set()
-        """Those of them who would step at once if they were woken."""
+        """Those of them who would step at once if woken."""
         self.due_at = math.inf
-        """When `step` must be called again even if no answer comes."""
+        """When `step` must be called again even without an answer."""
         self._stepped_at = -math.inf
 
     # -- steps: nothing here waits -------------------------------------------------------------------------------------
@@ -80,7 +80,6 @@ class Sender:
                 self._wake_holders(block)
 
     def _wake_holders(self, block: Block) -> None:
-        """Wake the callers that send a block."""
         if not block.holders:
             self.wake()
         for holder in block.holders:
@@ -88,14 +87,14 @@ class Sender:
                 self._session.pump.wake(holder)
 
     def _heard(self, block: Block | None) -> None:
-        """Note that the call of a block has finished, or that a connection attempt has ended."""
+        """Note that a block's call has finished, or that a connection attempt has ended."""
         self._has_news = True
         if block is None or block.call is None or block.call.error is not None:
             self._wake_all()
         elif not block.holders:
             self.wake()
         elif self._parked.isdisjoint(block.holders):
-            self._wake_all()  # its holder does something else now, and others may have room
+            self._wake_all()  # its holder is busy, and others may have room
         else:
             for holder in block.holders:
                 holder.notify()
@@ -180,7 +179,7 @@ class Sender:
             if block.due_at > now:
                 due_at = min(due_at, block.due_at)
                 break
-            # It leaves after an answer; callers that only post must check for that.
+            # It leaves after an answer, for which callers that only post must check.
             again_at = math.inf if self.caller is None else now + _LOOK_AGAIN_S
             due_at = min(due_at, _grows_until(block), again_at)
         self.due_at = due_at
@@ -195,7 +194,6 @@ class Sender:
                 self._finished(done)
 
     def _expire(self, now: float) -> None:
-        """Give up expired blocks, if there are any."""
         links = self._links.values()
         if now < min(link.next_expiry() for link in links):
             return
@@ -207,7 +205,6 @@ class Sender:
             self._finished(link.expire(now, spares=spares))
 
     def _finished(self, blocks: Sequence[Block]) -> None:
-        """Report blocks that are done."""
         routes = self._session.routes
         for block in blocks:
             route = routes.get(block.queue.topic)
@@ -222,7 +219,7 @@ class Sender:
         self._take_news(self._session.runtime.now())
 
     def withdraw(self, blocks: Iterable[Block]) -> None:
-        """Stop waiting for blocks that are not done; those not sent never will be."""
+        """Stop waiting for unfinished blocks; those not sent never will be."""
         for block in blocks:
             for part in (block, *block.parts):
                 self._links[block.address].withdraw(part)
@@ -246,7 +243,7 @@ class Sender:
         self._finished(ended)
 
     def forget(self, ids: UniqueIdGenerator | None) -> None:
-        """In a forked child: drop what the parent sends, and continue with other ids."""
+        """In a forked child: drop what the parent sends, and use other ids."""
         self._steppers.clear()
         self._waiting = 0
         self._links.clear()
@@ -269,7 +266,7 @@ class Sender:
     async def send_until(
         self, condition: Callable[[], bool], deadline: float, between: Callable[[], Awaitable[None]]
     ) -> bool:
-        """Do steps until `condition` holds; False if `deadline` came first.
+        """Do steps for the whole producer until `condition` holds; False if `deadline` came first.
 
         `between` is awaited after each step.
         """
@@ -296,7 +293,7 @@ class Sender:
             self._steppers.pop(waiter, None)
 
     async def wait(self, holder: Waiter, condition: Callable[[], bool], links: Collection[Link]) -> None:
-        """After `step`: do steps on the links of the holder's blocks until `condition` holds.
+        """After `step`: do steps until `condition` holds, woken only for the `links` of the holder's blocks.
 
         The caller connects by itself, even if there are tasks.
         """
@@ -355,13 +352,10 @@ class Sender:
 
     @property
     def interruption(self) -> str | None:
-        """Why an interrupt closed the client in the middle of an operation, or None."""
+        """Why an interrupt closed the client, or None."""
         return None if self.caller is None else self.caller.interruption
 
 
 def _grows_until(block: PostedBlock) -> float:
-    """Return until when a block that is due may still take messages.
-
-    No message may join late if its time counts from its own call.
-    """
+    """Return until when a due block may still take messages: no message may join late that has its own time limit."""
     return block.since + block.terms.timeout_s if block.terms.is_patient else block.due_at

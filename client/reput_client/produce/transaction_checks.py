@@ -1,12 +1,11 @@
-"""Ending transactions: telling the broker (37), and answering its checks of unfinished ones (39).
+"""Ending transactions (37), and answering the broker's checks of unfinished ones (39).
 
-(RocketMQ: DefaultMQProducerImpl.endTransaction, checkTransactionState.) Ending is idempotent, also by two producers:
-the first end counts. So a request whose answer was lost is repeated. RocketMQ's clients expect no answer; Reput's
-broker says whether it has the end.
+(RocketMQ: DefaultMQProducerImpl.endTransaction, checkTransactionState.) The first end counts, so one whose answer was
+lost is repeated. RocketMQ's clients expect no answer; Reput's broker says whether it has the end.
 
-Checks come on the heartbeat connection. The application's `check` answers a limited number of them at a time, each in a
-task, or a thread in the synchronous API. A check that is not answered, because `check` raised or too many wait, is
-repeated in the broker's next round, perhaps with another producer of the group.
+Checks come on the heartbeat connection and are answered by the application's `check`, a limited number at a time, each
+in a task, or a thread in the synchronous API. An unanswered check is repeated in the broker's next round, perhaps with
+another producer of the group.
 """
 
 from __future__ import annotations
@@ -30,16 +29,16 @@ from reput_protocol.wire.header import HeaderType
 
 log = logging.getLogger("reput_client")
 Check: TypeAlias = Callable[[ReceivedMessage], Awaitable[TransactionState]]
-"""Returns how the local transaction of a message went; `message_id` is the transaction's id."""
+"""Returns how a message's local transaction went; `message_id` is the transaction's id."""
 _WAITING_MAX: Final = 1000
 
 
 class HalfPlace(NamedTuple):
-    """A half message: its place at its broker, and its identity."""
+    """A half message's place at its broker, and its identity."""
 
     address: Address
     queue_offset: int
-    """Its offset in the half queue."""
+    """In the half queue."""
     physical_offset: int
     topic: str
     unique_id: str
@@ -55,10 +54,7 @@ class TransactionEnds:
     async def end(self, half: HalfPlace, state: TransactionState, *, from_check: bool = False) -> bool:
         """Tell the broker of the half message how it ended; return whether the broker has accepted that.
 
-        If the broker could not be reached, for example, that is logged and not an error: it will check.
-
-        Args:
-            from_check: this answers a check.
+        An unreachable broker is logged and not an error: it will check. `from_check`: this answers a check.
 
         Raises:
             TransactionEnded: the transaction has been ended the other way.
@@ -96,11 +92,7 @@ class _Question(NamedTuple):
 
 
 class TransactionChecks:
-    """Takes the checks for one producer group and answers them by the application's `check`.
-
-    Args:
-        at_once: how many are answered at a time.
-    """
+    """Answers the checks for one producer group by the application's `check`, up to `at_once` at a time."""
 
     def __init__(
         self, session: Session, group: str, check: Check, ends: TransactionEnds, at_once: int
@@ -111,7 +103,7 @@ class TransactionChecks:
         self._ends = ends
         self._at_once = at_once
         self._waiting: deque[_Question] = deque()
-        self._known: set[str] = set()  # transactions whose checks wait or are in progress
+        self._known: set[str] = set()  # with waiting or running checks
         self._working = 0
         self._stopping = False
         self._idle: Event | None = None
@@ -143,7 +135,6 @@ class TransactionChecks:
             self._session.runtime.spawn(self._work)
 
     async def _work(self) -> None:
-        """Answer checks until none waits."""
         try:
             while self._waiting and not self._stopping:
                 question = self._waiting.popleft()
@@ -181,7 +172,7 @@ class TransactionChecks:
         return state
 
     async def finish(self, timeout_s: float) -> None:
-        """Take no more checks; return when those in progress are answered, or after `timeout_s`."""
+        """Take no more checks; return when running ones are answered, or after `timeout_s`."""
         self._stopping = True
         self._waiting.clear()
         if self._working:

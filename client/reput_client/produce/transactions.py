@@ -1,16 +1,4 @@
-"""Transactional messages: sent together with a local transaction, delivered only if it commits.
-
-    async with TransactionProducer(address, group="shop", check=was_paid) as producer:
-        receipt = await producer.send_in_transaction(Message("orders", body), pay)
-
-1. The message is stored as a half message, which no consumer sees.
-2. `pay`, the local transaction, runs and returns how it went.
-3. The producer tells the broker to commit the message or roll it back.
-
-If step 3 does not reach the broker, or `pay` returned UNKNOWN, the broker checks later: any producer of the group, on
-any machine, answers with `check`. So `check` must look up what the local transaction has left, such as a row in a
-database, by the transaction's id: `unique_id` of the message passed to `pay`, `message_id` of that passed to `check`.
-"""
+"""Transactional messages: sent with a local transaction, delivered only if it commits (docs/transactions.md)."""
 
 from __future__ import annotations
 
@@ -41,17 +29,17 @@ _STOP_S: Final = 5.0
 
 
 class TransactionReceipt(NamedTuple):
-    """The outcome of a message that was sent in a transaction."""
+    """The outcome of a message sent in a transaction."""
 
     topic: str
     queue_id: int
-    """The queue that consumers get it from."""
+    """That consumers get it from."""
     transaction_id: str
     """Also the message's id for consumers."""
     state: TransactionState
     """What the local transaction returned."""
     confirmed: bool
-    """Whether the broker has accepted that. If not, it will call `check`."""
+    """Whether the broker has accepted `state`. If not, it will call `check`."""
     half: SendReceipt
     """The receipt of the half message; consumers see other offsets."""
 
@@ -69,14 +57,18 @@ class TransactionReceipt(NamedTuple):
 class TransactionProducer(Producer):
     """A producer of messages that are part of local transactions; it can send other messages as well.
 
-    An async context manager for trio and asyncio. While entered it has a task for heartbeats, by which the broker knows
-    whom to check with, and a task for each check being answered.
+        async with TransactionProducer(address, group="shop", check=was_paid) as producer:
+            receipt = await producer.send_in_transaction(Message("orders", body), pay)
+
+    An async context manager for trio and asyncio. While entered it has a task for heartbeats, by which the broker finds
+    a producer to check with, and a task for each check being answered.
 
     Args:
         address: `host:port` of a broker, several separated by commas, or a list of them.
         group: the producer group; its members can answer checks for each other's transactions.
-        check: called with a message whose transaction has not ended; returns how it went. This includes messages whose
-            local transaction never began: the answer is then ROLLBACK. If it raises, the broker repeats the check.
+        check: called with a message whose transaction has not ended; returns how it went, by looking up what the local
+            transaction has left under `message_id`. If the transaction never began, the answer is ROLLBACK. If it
+            raises, the broker repeats the check.
         checks_at_once: how many checks are answered at a time.
         heartbeat_interval_s: seconds between heartbeats; well below the broker's `groups.heartbeat_timeout`.
         ack, timeout_s, connect_timeout_s, retries, linger_s, batch_bytes, max_in_flight: as for `Producer`, for
@@ -161,18 +153,15 @@ class TransactionProducer(Producer):
     ) -> TransactionReceipt:
         """Store a message, run a local transaction, and commit or roll back the message accordingly.
 
-        A delay of the message counts from the commit.
+        A delay of the message counts from the commit. It is not an error if the broker cannot be told the outcome: it
+        will check.
 
         Args:
             local_transaction: called once, with the message, when the half message is stored. UNKNOWN leaves the
-                decision to `check`. So does an exception, which is raised here: only the application's own records tell
-                whether it committed before.
+                decision to `check`, and so does an exception, which is raised here.
             check_after_s: seconds before the broker's first check; at least the broker's own `transactions.timeout`.
-                After the first check the result of this call is ignored, and only `check` counts.
+                After the first check only `check` counts, not the result of this call.
             queue_id, key, timeout_s: as for `send`; the timeout is for the half message.
-
-        Returns:
-            The outcome. It is not an error if the broker could not be told: it will check.
 
         Raises:
             TransactionEnded: `check` has meanwhile ended it the other way, or it was put aside.
@@ -228,7 +217,7 @@ class TransactionProducer(Producer):
         )
         try:
             address = await session.broker_address(queue, deadline)
-            # The broker must have a producer to check with before it has the half message.
+            # The broker must know a producer to check with before it has the half message.
             await self._presence.be_known_to(address)
             call = await self._putter.put(queue, template, message.body, deadline, (unique_id,))
         finally:

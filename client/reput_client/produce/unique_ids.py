@@ -22,7 +22,7 @@ def new_generator() -> UniqueIdGenerator:
 
 
 def id_text_bytes(generator: UniqueIdGenerator | None) -> int:
-    """Return how many bytes a generator's id takes in the encoded properties."""
+    """Return the size of a generator's id in the encoded properties."""
     return 0 if generator is None else len(UNIQ_KEY) + generator.id_size + 2
 
 
@@ -30,7 +30,7 @@ def own_address() -> bytes:
     """Return this machine's IPv4 address towards the outside; no packet is sent."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         try:
-            probe.connect(("192.0.2.1", 9))  # an address reserved for documentation
+            probe.connect(("192.0.2.1", 9))  # reserved for documentation
             return socket.inet_aton(probe.getsockname()[0])
         except OSError:
             return socket.inet_aton("127.0.0.1")

@@ -9,7 +9,7 @@ DEFAULT_PORT = 10911
 
 
 class Address(NamedTuple):
-    """The address of a broker, and alternatives for it; `str()` returns `host:port`, several separated by commas."""
+    """A broker's address and alternatives for it; `str()` returns `host:port`, several separated by commas."""
 
     host: str
     port: int

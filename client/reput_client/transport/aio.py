@@ -1,11 +1,10 @@
 """The runtime for trio and asyncio programs, built on anyio.
 
 A client owns no task and no task group: the caller that waits for an answer reads the sockets (see `pump.py`). So
-two clients may be closed in any order and from any task, and leaving an `async for` early leaves nothing running.
+clients may be closed in any order and from any task, and leaving an `async for` early leaves nothing running.
 
-Under trio, waits are anyio's. Under asyncio they are futures of the loop, because anyio's waits cost more there than
-the rest of a `send`: each registers the socket with the loop, removes it again, and opens a cancel scope for its
-timeout. Cancelling the waiting task, by asyncio or by an anyio scope, ends these waits like any other.
+Under trio, waits are anyio's. Under asyncio they are futures of the loop, because anyio's cost more there than the rest
+of a `send`: each registers the socket, removes it again, and opens a cancel scope for its timeout.
 """
 
 from __future__ import annotations
@@ -77,7 +76,7 @@ class SocketWatch:
 
     @property
     def is_of_running_loop(self) -> bool:
-        """Whether it was made in the running loop; a client may be used in several loops, one after the other."""
+        """Whether it was made in the running loop; a client may be used in several, one after the other."""
         return self._loop is asyncio.get_running_loop()
 
     async def wait(self, sockets: tuple[socket.socket, ...], timeout_s: float) -> None:
@@ -95,12 +94,12 @@ class SocketWatch:
             self._future = None
 
     def interrupt(self) -> None:
-        """End the wait in progress, if there is one."""
+        """End the wait in progress, if any."""
         if self._future is not None:
             _wake(self._future)
 
     def forget(self, sock: socket.socket) -> None:
-        """Stop watching a socket that is about to be closed."""
+        """Stop watching a socket that will be closed."""
         descriptor = self._registered.pop(sock, None)
         if descriptor is not None and not self._loop.is_closed():
             self._loop.remove_reader(descriptor)
@@ -121,7 +120,7 @@ class SocketWatch:
     def _on_readable(self) -> None:
         future = self._future
         if self._has_woken:
-            # The loop reported the socket again before the woken task could read. New data is reported once more.
+            # Reported again before the woken task could read. New data is reported once more.
             self._has_woken = False
         elif future is None:
             for descriptor in self._registered.values():
@@ -132,7 +131,7 @@ class SocketWatch:
             _wake(future)
 
     def _set_timer(self) -> None:
-        """Keep one timer for all waits: nearly all waits end before it fires, and the next one ends later still."""
+        """Keep one timer for all waits: nearly all end before it fires, and the next ends later still."""
         if self._timer is not None:
             self._timer.cancel()
         self._timer = None if self._ends_at == math.inf else self._loop.call_at(self._ends_at, self._on_time)
@@ -174,23 +173,23 @@ class AnyioEvent:
 
 
 class AnyioRuntime:
-    """Waits that suspend the calling task; cancelling that task ends them and leaves nothing open."""
+    """Waits that suspend the calling task; cancelling it ends them and leaves nothing open."""
 
     def __init__(self) -> None:
         self._clock: Callable[[], float] | None = None
         self._reading: anyio.CancelScope | None = None
         self._watch: SocketWatch | None = None  # under asyncio
         self._tasks: dict[asyncio.Task[None], Callable[[], None]] = {}
-        """Under asyncio: spawned tasks and their `on_end`. The loop itself keeps only weak references."""
+        """Under asyncio: spawned tasks, to which the loop keeps only weak references, and their `on_end`."""
 
     def now(self) -> float:
-        """Return the running loop's time; a test's virtual clock thus governs deadlines too."""
+        """Return the running loop's time, so that a test's virtual clock governs deadlines too."""
         if self._clock is None:
             self._clock = self._find_loop()
         return self._clock()
 
     def _find_loop(self) -> Callable[[], float]:
-        """Return the clock of the running loop; looking the loop up each time would cost more than the clock."""
+        """Return the running loop's clock; finding the loop each time would cost more than the clock."""
         if _running_in_trio():
             clock: Callable[[], float] = sys.modules["trio"].current_time
             return clock
@@ -267,7 +266,7 @@ class AnyioRuntime:
             return
         task = asyncio.get_running_loop().create_task(work())
         self._tasks[task] = on_end or (lambda: None)
-        # Not in the task: asyncio ends a task that is cancelled before its first step without running it.
+        # Not in the task: asyncio does not run a task that is cancelled before its first step.
         task.add_done_callback(self._has_ended)
 
     def _has_ended(self, task: asyncio.Task[None]) -> None:

@@ -1,7 +1,7 @@
-"""The background task of a client that must act while its application is busy: heartbeats, rebalancing, commits.
+"""The background of a client that must act while its application is busy: heartbeats, rebalancing, commits.
 
-It is one task, or one thread in the synchronous API. It does each chore when it is due and reads the connections
-between chores (see `pump.py`). Clients that only answer their callers have no background.
+It is one task, or one thread in the synchronous API. It does each chore when it is due and reads the connections in
+between (see `pump.py`).
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class Chore(Protocol):
     """Recurring work."""
 
     def next_due(self) -> float:
-        """Return when it is due next, on the runtime's clock; `math.inf` if there is nothing to do."""
+        """Return when it is due next, on the runtime's clock; `math.inf` for never."""
 
     async def do(self) -> None:
         """Do it. Expected failures are handled here; an exception ends the background."""
@@ -51,7 +51,7 @@ class Background:
         return self._ended is not None
 
     def start(self) -> None:
-        """Start; does nothing if it is running."""
+        """Start, unless it is running."""
         self._session.runtime.end_dead()
         if self._ended is None:
             self._stopping = False

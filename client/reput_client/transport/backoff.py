@@ -27,8 +27,8 @@ class Backoff:
         self._failures = 0
 
     def next_delay_s(self) -> float:
-        """Count a failure and return the seconds to wait before the next attempt."""
-        # The exponent is bounded so that a broker that is down for days does not overflow a float.
+        """Count a failure; return the seconds before the next attempt."""
+        # Bounded, so that a broker that is down for days does not overflow a float.
         whole = min(self._max_s, self._first_s * 2.0 ** min(self._failures, 32))
         self._failures += 1
         return whole * (1.0 - self._jitter * self._uniform())

@@ -1,11 +1,8 @@
-"""Requests from the broker to the client, and their handlers.
+"""Requests from the broker to the client, and their handlers; docs/protocol.md lists them.
 
-The broker notifies members when their group changes (40), checks transactions with producers (39), delivers replies
-(326), and passes on what administrators ask of a member (220, 221, 307, 309).
-
-These requests arrive among the answers and are read by the caller that waits for an answer (see `pump.py`): a client
-that waits for nothing reads nothing. A client that expects them keeps a request waiting, such as a pull, or calls
-`Session.poll` now and then, in the synchronous API from a thread of its own.
+They arrive among the answers and are read by the caller that waits for one (see `pump.py`): a client that waits for
+nothing reads nothing. A client that expects them keeps a request waiting, such as a pull, or calls `Session.poll` now
+and then, in the synchronous API from a thread of its own.
 """
 
 from __future__ import annotations
@@ -62,7 +59,7 @@ class BrokerRequest:
         code: int = ResponseCode.SUCCESS,
         remark: str | None = None,
     ) -> None:
-        """Answer, now or at any later time. Never waits.
+        """Answer, now or later. Never waits.
 
         Does nothing if no answer is wanted, one was given, or the connection is gone: the broker could not match it.
         """
@@ -87,12 +84,14 @@ class BrokerRequest:
 
 
 Handler: TypeAlias = Callable[[BrokerRequest], None]
-"""Takes a request. It is called between two answers, so it must not wait: longer work is done in a task or thread that
-answers later."""
+"""Takes a request. It is called between two answers, so it must not wait.
+
+Longer work is done in a task or thread that answers later.
+"""
 
 
 class RequestHandlers:
-    """The handlers of one client, by request code, for all of its connections."""
+    """One client's handlers, by request code, for all of its connections."""
 
     def __init__(self) -> None:
         self._handlers: dict[int, Handler] = {}
@@ -107,11 +106,11 @@ class RequestHandlers:
             raise ValueError(f"requests of code {int(code)} have a handler already; unregister it first")
 
     def unregister(self, code: int) -> None:
-        """Remove the handler of this code, if any; such requests are refused again."""
+        """Remove this code's handler, if any; such requests are refused again."""
         self._handlers.pop(int(code), None)
 
     def handle(self, request: BrokerRequest) -> None:
-        """Call the handler of a request. Without a handler it is refused; if the handler raises, logged and refused.
+        """Call the handler of a request. Refused without a handler; if the handler raises, logged and refused.
 
         Never raises: the calling reader waits for another answer.
         """

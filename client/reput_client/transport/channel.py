@@ -1,10 +1,8 @@
 """The protocol of one connection: turns requests into bytes and bytes into answered calls. No I/O, no clock.
 
-    Call --start--> bytes for the socket          bytes from the socket --receive_data--> finished calls
-
 A call is pending from `start` until it is answered, abandoned, or the connection fails. Answers to abandoned calls are
 dropped, so giving up on a request leaves the connection usable. Requests from the broker come in between, with opaques
-of their own, and are passed to `on_request`.
+of their own, and go to `on_request`.
 """
 
 from __future__ import annotations
@@ -22,7 +20,7 @@ from reput_protocol.wire.header import Header, HeaderType, Value
 _HEAD: Final = struct.Struct(">II")
 _OPAQUE: Final = struct.Struct(">I")
 _OPAQUE_MAX: Final = 0x7FFF_FFFF
-# A value whose msgpack form occurs nowhere else in a header, so that the opaque can be found and replaced.
+# Its msgpack form occurs nowhere else in a header, so that the opaque can be replaced.
 _OPAQUE_MARK: Final = 0x7E5A_A5E7
 _EMPTY: Final = memoryview(b"")
 _MSGPACK: Final = int(HeaderType.MSGPACK)
@@ -31,7 +29,7 @@ _MSGPACK: Final = int(HeaderType.MSGPACK)
 class Waiter:
     """A caller that waits for calls. `ready`: at least one has finished since it was cleared."""
 
-    # Class attributes instead of a constructor, which every send would call.
+    # Class attributes, because every send would call a constructor.
     ready: bool = False
     wake: Callable[[], None] | None = None
 
@@ -45,14 +43,14 @@ class Waiter:
 class Call:
     """One request and, once `done`, its answer (`header`, `body`) or the transport's `error`.
 
-    `sent` tells whether the whole frame was written; only then may the broker have acted on it.
+    `sent`: the whole frame was written; only then may the broker have acted on it.
     """
 
     __slots__ = ("body", "done", "error", "header", "opaque", "sent", "waiter")
 
     @property
     def is_wanted(self) -> bool:
-        """Whether a caller still waits for one of the calls that it stands for."""
+        """Whether a caller waits for one of the calls that it stands for."""
         return False
 
     def __init__(self, opaque: int, waiter: Waiter) -> None:
@@ -91,7 +89,7 @@ class Call:
 
 
 class ShareableCall(Call):
-    """A put of one message, which may share a frame with other puts (see `sharing.py`)."""
+    """A put of one message, which may share a frame with others (see `sharing.py`)."""
 
     __slots__ = ("is_abandoned", "shared", "template", "travels_alone")
 
@@ -99,7 +97,7 @@ class ShareableCall(Call):
         super().__init__(opaque, waiter)
         self.template = template
         self.shared: Call | None = None
-        """The call that is pending in its place, once a part of the shared frame was written."""
+        """The call that is pending in its place, once part of the shared frame was written."""
         self.is_abandoned = False
         self.travels_alone = False
         """Whether it is sent in its own frame from now on."""
@@ -131,9 +129,9 @@ class NoticedCall(Call):
 
 
 class OnewayCall(NoticedCall):
-    """A frame without an answer: a oneway request, or our answer to a request from the broker.
+    """A frame without an answer: a oneway request, or our answer to the broker.
 
-    It is done, without a header, when the system has taken the whole frame.
+    Done, without a header, when the system has taken the whole frame.
     """
 
     __slots__ = ()
@@ -161,7 +159,6 @@ class RequestTemplate:
         """Encode the header.
 
         Args:
-            code, ext, flag: of the header.
             of_many: for the put of one message: returns the template for that many; such puts may share a frame.
             queue: the target of the put; puts into one queue keep their order.
         """
@@ -194,14 +191,14 @@ class RequestTemplate:
 
 
 Outgoing: TypeAlias = tuple[Call, tuple[Buffer, ...]]
-"""A frame that waits to be written, in one or more pieces: a request, or an answer to the broker."""
+"""A frame to be written, in one or more pieces: a request, or an answer to the broker."""
 
 RequestSink: TypeAlias = Callable[[Header, int, memoryview], None]
 """Takes a request from the broker: header, header type, body."""
 
 
 class Channel:
-    """The calls of one connection: numbers and encodes them, and matches answers by opaque."""
+    """One connection's calls: numbers and encodes them, and matches answers by opaque."""
 
     def __init__(self, on_request: RequestSink | None = None, *, frame_limit: int = FRAME_BYTES_MAX) -> None:
         """Start without calls; requests from the broker go to `on_request`, or are dropped."""
@@ -250,7 +247,7 @@ class Channel:
         self._pending[call.opaque] = call
 
     def new_oneway(self, waiter: Waiter) -> OnewayCall:
-        """Return a call that is done when its frame was written; it is never pending."""
+        """Return a call that is done when its frame was written; never pending."""
         return OnewayCall(self.next_opaque(), waiter)
 
     def abandon(self, call: Call) -> None:
@@ -262,9 +259,9 @@ class Channel:
                 self._pending.pop(call.shared.opaque, None)
 
     def receive_data(self, data: Buffer) -> bool:
-        """Take bytes from the socket, finish the calls they answer and pass on requests from the broker.
+        """Take bytes from the socket, finish the calls they answer and pass on the broker's requests.
 
-        Answers to abandoned calls are dropped. Return whether a frame is incomplete; the next read may then be large.
+        Return whether a frame is incomplete; the next read may then be large.
 
         Raises:
             ProtocolError: the broker violated the protocol; the connection is unusable.

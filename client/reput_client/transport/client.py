@@ -1,4 +1,4 @@
-"""The base class of all clients: a session, opening and closing it, its runtime; and new client ids."""
+"""The base class of all clients; new client ids."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class Client:
 
     @staticmethod
     def new_runtime() -> Runtime:
-        """Return the runtime of a new client: the running event loop, unless a subclass overrides this."""
+        """Return a new client's runtime: the running event loop, unless a subclass overrides this."""
         from reput_client.transport.aio import (
             AnyioRuntime,  # not at the top: the synchronous API imports no event loop
         )
@@ -76,8 +76,8 @@ _last_ns = _FIRST
 def new_client_id(local_ip: str) -> str:
     """Return a unique client id, `address@process#number`, as RocketMQ's clients write it.
 
-    The members of a group sort these ids to assign queues, so an id must not change while its client is a member.
+    A group assigns queues by these ids, sorted, so an id must not change while its client is a member.
     """
     global _last_ns
-    _last_ns = max(time.time_ns(), _last_ns + 1)  # unique even within one tick of the clock
+    _last_ns = max(time.time_ns(), _last_ns + 1)  # unique within a tick of the clock
     return f"{local_ip}@{os.getpid()}#{_last_ns}"

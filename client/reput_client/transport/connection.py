@@ -1,4 +1,4 @@
-"""One connection to a broker: connecting, identifying the broker, writing, reading, and losing it."""
+"""One connection to a broker: connecting, identifying the broker, writing, reading, losing it."""
 
 from __future__ import annotations
 
@@ -33,20 +33,20 @@ from reput_protocol.errors import ProtocolError, ReputError
 from reput_protocol.wire.frames import encode_frame_head
 from reput_protocol.wire.header import Header, Value
 
-# A larger read buffer is mapped by the system each time, which costs more than a small read itself. So it is large only
-# after a read that filled it, or while a frame is incomplete.
+# The system maps a larger read buffer each time, which costs more than a small read. So it is large only after a read
+# that filled it, or while a frame is incomplete.
 _READ_BYTES: Final = 64 * 1024
 _READ_BYTES_LARGE: Final = 1024 * 1024
 _READS_MAX: Final = 8
 _IDLE_S: Final = 0.05
-"""A connection without an answer for this long is checked before it is used."""
+"""A connection without an answer for this long is checked before use."""
 _STUCK_S: Final = 0.01
 """The write turn is given up after this long without writing a byte."""
 _JOIN_BYTES_MAX: Final = 256 * 1024
 _HTTP_PORT: Final = "an HTTP server answers there (the broker's http_port?)"
 _IOV_MAX: Final = 64
 _TRY_S: Final = 1.0
-"""How long one of several addresses may take to connect, and then to answer, before the next is tried."""
+"""How long one of several addresses may take to connect, and then to answer."""
 
 
 class BrokerIdentity(NamedTuple):
@@ -56,7 +56,7 @@ class BrokerIdentity(NamedTuple):
     start_id: str | None
 
     def difference_from(self, expected: BrokerIdentity) -> str | None:
-        """Return how it differs from `expected`, or None if it does not."""
+        """Return how it differs from `expected`, or None."""
         if self.name != expected.name:
             return f"broker {self.name!r} answers there, not {expected.name!r}"
         if expected.start_id is not None and self.start_id not in (None, expected.start_id):
@@ -68,18 +68,18 @@ class BrokerIdentity(NamedTuple):
 
 
 class Connection:
-    """A connection to `address`, opened when it is needed and opened again after it was lost.
+    """A connection to `address`, opened when needed and again after it was lost.
 
-    An address may have several alternatives. They are tried one after the other, each for a short time, starting with
-    the last one that worked; one may accept connections and never answer. An address that another broker announced may
-    belong to a different broker. In both cases a new connection is used only after the broker has identified itself.
+    Alternative addresses are tried one after the other, each for a short time, starting with the last that worked; one
+    may accept connections and never answer. An address that another broker announced may belong to a different broker.
+    In both cases the broker must identify itself before a new connection is used.
 
-    Invariant: without a socket, no call is pending and nothing is unwritten. Losing the socket fails every pending call
-    and drops every unwritten frame; `sent` of a call tells which of the two it was.
+    Invariant: without a socket, no call is pending and nothing is unwritten. Losing it fails every pending call and
+    drops every unwritten frame; a call's `sent` tells which.
 
     Attributes:
-        epoch: counts the sockets. What the broker knows about this client by its connection is valid for one epoch.
-        broker: the identity of the broker, if it was asked and answered.
+        epoch: counts the sockets. What the broker knows of this client by its connection is valid for one epoch.
+        broker: the broker's identity, if it was asked and answered.
     """
 
     def __init__(
@@ -92,12 +92,12 @@ class Connection:
         on_lost: Callable[[Connection], None],
         on_met: Callable[[Connection], None] = lambda _connection: None,
     ) -> None:
-        """Start without a connection.
+        """Start without a connection. The callbacks must neither wait nor raise.
 
         Args:
-            on_request: called with each request from the broker; must neither wait nor raise.
-            on_lost: called when the connection has ended; must neither wait nor raise.
-            on_met: called when the broker has identified itself; must neither wait nor raise.
+            on_request: called with each request from the broker.
+            on_lost: called when the connection has ended.
+            on_met: called when the broker has identified itself.
         """
         self._runtime = runtime
         self._pump = pump
@@ -110,17 +110,17 @@ class Connection:
         self._places = deque(address.each)  # next to try first
         self._expected: BrokerIdentity | None = None
         self.broker: BrokerIdentity | None = None
-        self._unsure = False  # whether the broker must identify itself before the connection is used
+        self._unsure = False  # whether the broker must identify itself before use
         self._channel = self._new_channel()
         self._socket: socket.socket | None = None
         self._connecting: Event | None = None
         self._next_attempt_at = -math.inf
         self._last_failure = "not tried yet"
         self._out: deque[Outgoing] = deque()
-        self._out_skip = 0  # bytes of the first frame that are written already
+        self._out_skip = 0  # written bytes of the first frame
         self._writing = False
         self._closed = False
-        self._useful = False  # whether this connection has received anything
+        self._useful = False  # whether it has received anything
         self._read_bytes = _READ_BYTES
         self._read_at = -math.inf
 
@@ -132,7 +132,7 @@ class Connection:
         return self._socket is not None and not self._unsure
 
     def is_of(self, broker_name: str) -> bool:
-        """Whether the broker at the other end has, or may have, this name."""
+        """Whether the broker at the other end may have this name."""
         return self.broker is None or self.broker.name == broker_name
 
     @property
@@ -207,7 +207,7 @@ class Connection:
         )
 
     def _share(self, deadline: float, left: int) -> float:
-        """Return until when to try the next of `left` remaining addresses."""
+        """Return until when to try the next of `left` addresses."""
         now = self._runtime.now()
         return now + min(_TRY_S, max(0.0, deadline - now) / left)
 
@@ -242,7 +242,7 @@ class Connection:
 
     @property
     def is_doubtful(self) -> bool:
-        """Whether a silent or wrong broker must be noticed, because there is another address to use instead."""
+        """Whether a silent or wrong broker must be noticed, because there is another address to use."""
         return bool(self.address.others) or self._expected is not None
 
     def expect(self, broker: BrokerIdentity) -> None:
@@ -254,7 +254,7 @@ class Connection:
     def doubt(self, since: float) -> bool:
         """Note that a request sent at `since` has no answer: the broker must identify itself before the next use.
 
-        Return whether the broker is in doubt. It is not if anything has been read since, or there is no alternative.
+        Return whether it is in doubt. It is not if anything was read since, or there is no alternative.
         """
         if self._socket is not None and self.is_doubtful and self._read_at < since:
             self._unsure = True
@@ -289,7 +289,7 @@ class Connection:
             raise ConnectionLost(str(self._places[0]), silence)
         ext = call.answer.ext
         name = ext.get("brokerName")
-        # A broker that does not tell its name counts as the expected one.
+        # A broker without a name counts as the expected one.
         self.broker = BrokerIdentity(str(name), str(ext.get("startId"))) if name is not None else None
         if self.broker is not None and self._expected is not None:
             difference = self.broker.difference_from(self._expected)
@@ -361,13 +361,13 @@ class Connection:
         return call
 
     def start_oneway(self, template: RequestTemplate, waiter: Waiter, body: Buffer = b"") -> OnewayCall:
-        """Like `start_template`, for a oneway request: the call is done when the system has taken the whole frame."""
+        """Like `start_template`, for a oneway request: done when the system has taken the whole frame."""
         call = self._channel.new_oneway(waiter)
         self._out.append((call, (template.encode(call.opaque, len(body)), body)))
         return call
 
     def answer(self, channel: Channel, header: Header, header_type: int, body: Buffer) -> None:
-        """Queue the answer to a request that came on `channel`; dropped if that connection is gone. Never waits."""
+        """Queue the answer to a request on `channel`; dropped if that connection is gone. Never waits."""
         if channel is not self._channel or self._socket is None:
             return
         frame = encode_frame_head(header, header_type, len(body))
@@ -385,7 +385,7 @@ class Connection:
     def usable(self) -> bool:
         """Whether frames may be queued now.
 
-        An idle connection is read first, to notice that the broker has closed it before a frame is sent.
+        An idle connection is read first, to notice that the broker has closed it.
         """
         if self._socket is None or self._unsure:
             return False
@@ -400,10 +400,8 @@ class Connection:
     async def write_out(self, timeout_s: float, *, polite: bool) -> None:
         """Take the write turn: write queued frames until none is left, `timeout_s` has passed or writing is stuck.
 
-        The turn is given up shortly after the system accepts no more bytes, so that a broker that does not read does
-        not delay callers that wait for other brokers.
-
-        `polite`: first let other ready tasks queue their frames, so that they share the write.
+        It is given up shortly after the system accepts no more, so that a broker that does not read does not delay
+        callers of other brokers. `polite`: first let other ready tasks queue their frames, to share the write.
         """
         started_at = self._runtime.now()
         deadline, stuck_at = started_at + timeout_s, started_at + _STUCK_S
@@ -434,7 +432,7 @@ class Connection:
         return not out
 
     def _write_some(self, sock: socket.socket) -> bool:
-        """Write as much as the system takes without waiting; False if it took nothing."""
+        """Like `flush_now`, but return False if the system took nothing."""
         batch = next_batch(
             self._out,
             self._channel,
@@ -457,7 +455,7 @@ class Connection:
         return True
 
     def _write_single(self, sock: socket.socket, frame: Outgoing) -> None:
-        """Like `_write_some`, for a single small frame that is not partly written: usual with one message in flight."""
+        """Like `_write_some`, for a single small unwritten frame: usual with one message in flight."""
         call, pieces = frame
         data = pieces[0] if len(pieces) == 1 else b"".join(pieces)
         try:
@@ -474,7 +472,7 @@ class Connection:
     def _write_failed(self, error: OSError) -> bool:
         """Return the result of `_write_some` after `error`."""
         if error.errno is None:
-            raise error  # from a signal handler, for example a TimeoutError: bytes may have been written
+            raise error  # from a signal handler, such as a TimeoutError: bytes may have been written
         if isinstance(error, (BlockingIOError, InterruptedError)):
             return False
         self.lose(ConnectionLost(str(self._places[0]), error.strerror or str(error)))
@@ -505,13 +503,13 @@ class Connection:
         self._out_skip = written
 
     def _has_begun(self, call: Call) -> None:
-        """Note that a part of the call's frame was written: a shared frame can no longer be split."""
+        """Note that part of the call's frame was written: a shared frame can no longer be split."""
         if isinstance(call, SharedCall) and not call.has_begun:
             call.has_begun = True
             self._channel.join(call, [member for member, _ in call.frames])
 
     def _send_again(self, puts: Iterable[tuple[ShareableCall, Buffer]]) -> None:
-        """Queue puts again, each in its own frame, before everything that is unwritten."""
+        """Queue puts again, each in its own frame, before everything unwritten."""
         frames: list[Outgoing] = [self._out.popleft()] if self._out_skip else []
         for call, record in puts:
             self._channel.renew(call)

@@ -1,14 +1,13 @@
 """Which caller reads and which writes, so that a client needs no background task.
 
-A caller that waits for an answer also reads and writes. The first one takes the *read turn*: it waits for the sockets
-and finishes calls, its own and others', until its own is done. The others sleep until their answers wake them. A caller
-that finds unwritten frames takes the *write turn* of that connection. One rule keeps this going: **a caller that
-leaves, for any reason, wakes one sleeper if a turn is free**. So a cancelled task or interrupted thread leaves no turn
-taken and no caller stuck. Frames that many tasks queue at once leave in one write: the writer lets the others queue
-theirs first.
+The first caller that waits for an answer takes the *read turn*: it waits for the sockets and finishes calls, its own
+and others', until its own is done. The others sleep until their answers wake them. A caller that finds unwritten frames
+takes the *write turn* of that connection, and first lets other tasks queue theirs, so that they leave in one write. One
+rule keeps this going: **a caller that leaves, for any reason, wakes one sleeper if a turn is free**. So a cancelled
+task or interrupted thread leaves no turn taken and no caller stuck.
 
-A group member also has a background, which must notice requests from the broker while the application is busy. It
-*attends*: it takes the read turn after no caller wanted it for a while, and gives it to the first caller that comes.
+The background of a group member must notice the broker's requests while the application is busy. It *attends*: it takes
+the read turn after no caller wanted it for a while, and gives it to the first caller that comes.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ _ATTEND_AFTER_S: Final = 0.05
 
 
 class Pump:
-    """The read and write turns of one client over all its connections."""
+    """One client's read and write turns over all its connections."""
 
     def __init__(self, runtime: Runtime) -> None:
         self._runtime = runtime
@@ -36,7 +35,7 @@ class Pump:
         self._reader: Waiter | None = None
         self._sleepers: dict[Waiter, Event] = {}
         self._attending = False  # whether the reader is the background
-        self._resting: Event | None = None  # set when the background should check whether to read
+        self._resting: Event | None = None  # set when the background should check
         self._unattended = False  # whether no caller has read for a while
 
     @property
@@ -45,7 +44,7 @@ class Pump:
         return self._reader is not None and not self._attending
 
     def touch(self) -> None:
-        """Note that a caller reads without waiting: the background need not read yet."""
+        """Note that a caller reads without waiting: the background need not yet."""
         self._unattended = False
 
     def add(self, connection: Connection) -> None:
@@ -95,16 +94,16 @@ class Pump:
                     unwritten = self._unwritten()
                 if unwritten is not None and self._reader is None and not self._others_are_ready():
                     if unwritten.flush_now():
-                        # Usually everything was written, and a single connection has no other to check.
+                        # Usually everything is written, and a single connection has no other to check.
                         unwritten = None if alone else self._unwritten()
                     if waiter.ready:
-                        continue  # the write finished its call, or the connection failed
+                        continue  # it finished by the write, or the connection failed
                 if unwritten is not None:
                     await unwritten.write_out(remaining, polite=True)
                     if self._reader is None and unwritten.has_unwritten:
-                        self._read_all()  # its broker takes no more for now; others may have answered
+                        self._read_all()  # its broker takes no more; others may have answered
                 elif self._reader is None and connections:
-                    # `_read` inlined: every send takes this path.
+                    # `_read` inlined: every send is here.
                     self._unattended = False
                     self._reader = waiter
                     try:
@@ -154,7 +153,7 @@ class Pump:
             self._hand_over()
 
     async def _rest(self, waiter: Waiter, timeout_s: float) -> None:
-        """Wait until the reading caller leaves; if none reads, wait briefly for one to come."""
+        """Wait until the reading caller leaves; if none reads, wait briefly for one."""
         event = self._runtime.event()
         waiter.wake = event.set
         free = self._reader is None and bool(self._connections)
@@ -206,7 +205,7 @@ class Pump:
             event.set()
             return
         if self._reader is not None and unwritten is not None:
-            # No caller sleeps, but the reader does not know that there are unwritten frames.
+            # The reader does not know that there are unwritten frames.
             self._runtime.interrupt()
 
     def reset(self) -> None:

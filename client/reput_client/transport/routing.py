@@ -1,4 +1,4 @@
-"""Routes: which brokers hold a topic, and which of its queues are writable and readable. `session.py` fetches them."""
+"""Routes: which brokers hold a topic, and its writable and readable queues. `session.py` fetches them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ TEMPLATE_QUEUES_MAX: Final = 4
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """The queues of one topic and the addresses of the brokers that hold them.
+    """The queues of one topic and the addresses of their brokers.
 
     `template` marks the route of a topic that does not exist yet; the broker creates it on the first send (RocketMQ:
     TopicPublishInfo from the topic TBW102).
@@ -37,8 +37,8 @@ class Route:
     ) -> Route:
         """Read a broker's answer: write queues of writable topics, read queues of readable ones.
 
-        If `answered_by` is the only broker, its address is `home`, where it was asked. The address that it announces
-        may be unreachable from here, or belong to another broker.
+        If `answered_by` is the only broker, its address is `home`, where it was asked: the one that it announces may be
+        unreachable from here, or another broker's.
         """
         writable: list[MessageQueue] = []
         readable: list[MessageQueue] = []
@@ -58,7 +58,7 @@ class Route:
         return cls(topic, tuple(writable), tuple(readable), brokers)
 
     def as_template_for(self, topic: str) -> Route:
-        """Return the route for `topic` by this template topic's route: at most 4 queues on each broker."""
+        """Return the route for `topic` by this template's: at most 4 queues on each broker."""
         queues = tuple(
             MessageQueue(topic, queue.broker_name, queue.queue_id)
             for queue in self.writable
@@ -80,7 +80,7 @@ class RouteTable:
         return entry[0] if entry else None
 
     def fresh(self, topic: str, now: float) -> Route | None:
-        """Return the route of `topic` if it is not a template and not due for a refresh."""
+        """Return the route of `topic` unless it is a template or due for a refresh."""
         entry = self._routes.get(topic)
         if entry is None or entry[0].template or now - entry[1] >= self._refresh_s:
             return None

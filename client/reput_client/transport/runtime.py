@@ -1,11 +1,10 @@
 """The interface between the client and its environment: time, waiting, threads.
 
 The client is written once, as coroutines that reach the environment only through a `Runtime`. Under trio and asyncio
-(`aio.py`) a wait suspends the task. In the synchronous API (`blocking/runtime.py`) a coroutine runs in its caller's
-thread, which blocks in each wait; there is no event loop.
+(`aio.py`) a wait suspends the task; in the synchronous API (`blocking/runtime.py`) it blocks the caller's thread.
 
-A runtime belongs to one client. Coroutines of one client never run at the same time: they are tasks of one loop, or
-threads that hold the runtime's lock except while they wait. So state changes only at an `await`.
+A runtime belongs to one client, whose coroutines never run at the same time: they are tasks of one loop, or threads
+that hold the runtime's lock except while they wait. So state changes only at an `await`.
 """
 
 from __future__ import annotations
@@ -28,10 +27,10 @@ class Event(Protocol):
 
 
 class Runtime(Protocol):
-    """Time, waiting and threads for one client. Timeouts are in seconds; `math.inf` means no timeout."""
+    """Time, waiting and threads for one client. Timeouts are in seconds; `math.inf` means none."""
 
     def now(self) -> float:
-        """Return seconds on a monotonic clock; only differences are meaningful."""
+        """Return seconds on a monotonic clock."""
 
     def event(self) -> Event:
         """Return a new event."""
@@ -43,7 +42,7 @@ class Runtime(Protocol):
         """Wait `seconds`."""
 
     def prepare(self) -> None:
-        """Allocate what `wait_readable` needs from the operating system, before anything is sent. Idempotent.
+        """Allocate what `wait_readable` needs, before anything is sent. Idempotent.
 
         Raises:
             OSError: the operating system refuses.
@@ -52,8 +51,8 @@ class Runtime(Protocol):
     async def wait_readable(self, sockets: tuple[socket.socket, ...], timeout_s: float) -> None:
         """Return when a socket is readable, `interrupt` was called, or `timeout_s` has passed. One caller at a time.
 
-        May return early; the caller checks. The caller passes the same tuple object while the sockets are the same, so
-        that the runtime can recognise it.
+        May return early; the caller checks, and passes the same tuple object while the sockets are the same, so that
+        the runtime can recognise it.
         """
 
     def interrupt(self) -> None:
@@ -78,18 +77,18 @@ class Runtime(Protocol):
         """
 
     def end_dead(self) -> None:
-        """End what was spawned in an event loop that is closed, as if it had been cancelled. Never waits."""
+        """End what was spawned in a closed event loop, as if cancelled. Never waits."""
 
     async def outside(self, function: Callable[[], None]) -> None:
-        """Call a function of the application, which may itself use the client synchronously. Raises what it raises."""
+        """Call a function of the application, which may use the client synchronously. Raises what it raises."""
 
     async def shielded(self, timeout_s: float, work: Callable[[], Awaitable[Any]]) -> None:
-        """Await `work()` even if the caller is being cancelled, for at most `timeout_s` seconds."""
+        """Await `work()` even if the caller is being cancelled, for at most `timeout_s`."""
 
 
 @runtime_checkable
 class CallerRuns(Protocol):
-    """A runtime without tasks: all work happens in calls, none between them."""
+    """A runtime without tasks: all work happens in calls."""
 
     @property
     def interruption(self) -> str | None:

@@ -41,7 +41,7 @@ log = logging.getLogger("reput_client")
 
 
 class Session:
-    """Connections and routes of one client. It owns no task; the caller that awaits drives it (see `pump.py`).
+    """One client's connections and routes. It owns no task; the caller that awaits drives it (see `pump.py`).
 
     Attributes:
         requests: the handlers of requests from the broker.
@@ -82,7 +82,7 @@ class Session:
             raise ClientClosed
 
     def deadline(self, timeout_s: float | None) -> float:
-        """Return the time `timeout_s` (None: the client's default) from now."""
+        """Return the time in `timeout_s` (None: the client's default)."""
         return self.runtime.now() + (self.timeout_s if timeout_s is None else timeout_s)
 
     def connection_to(self, address: Address) -> Connection:
@@ -101,7 +101,7 @@ class Session:
         return connection
 
     def known_connection(self, queue: MessageQueue) -> Connection | None:
-        """Return the connection to the queue's broker, open or not, if route and connection exist."""
+        """Return the connection to the queue's broker, open or not, if known."""
         topic, broker_name, _ = queue
         route = self.routes.get(topic)
         address = None if route is None else route.brokers.get(broker_name)
@@ -134,7 +134,7 @@ class Session:
         return connection
 
     def unreachable(self, address: Address) -> None:
-        """Refresh the routes of the topics at an address that cannot be reached."""
+        """Refresh the routes of topics at an unreachable address."""
         if address != self.home:
             for topic in self.routes.topics_at(address):
                 self.routes.expire(topic)
@@ -144,7 +144,7 @@ class Session:
         """Return an open connection to the queue's broker.
 
         Raises:
-            BrokerNotFound: the route has no address for it, or another broker is at that address now.
+            BrokerNotFound: the route has no address for it, or another broker is there now.
             ConnectFailed, ClientClosed: as `open`.
         """
         connection = await self.open(await self.broker_address(queue, deadline), deadline)
@@ -170,7 +170,7 @@ class Session:
     def poll(self, *, to_the_end: bool = False) -> None:
         """Take what has arrived on the open connections, without waiting.
 
-        `to_the_end`: all of it, so that a connection that the broker has closed is known to be lost on return.
+        `to_the_end`: all of it, so that a connection closed by the broker is known to be lost on return.
         """
         reading = self.pump.reading
         if reading and not to_the_end:
@@ -200,8 +200,7 @@ class Session:
         """Send an idempotent request and return the answered call, whatever its code.
 
         It goes to `address`, else to the broker of `queue`, else to the client's own address. If the connection is
-        lost, the client reconnects and repeats the request, with `ext_repeated` in place of `ext` if given, until the
-        deadline.
+        lost, it is repeated, with `ext_repeated` in place of `ext` if given, until the deadline.
 
         Raises:
             BrokerNotFound: the queue's broker cannot be found.
@@ -234,8 +233,8 @@ class Session:
     async def _wait(self, connection: Connection, call: Call, deadline: float) -> bool:
         """Wait for the end of a call; False if `deadline` came first.
 
-        A broker that is silent meanwhile is asked to identify itself if there is an alternative to it; if it does not,
-        its connection is lost and the call fails.
+        If there is an alternative to it, a silent broker is asked to identify itself; if it does not, its connection is
+        lost and the call fails.
         """
         if not connection.is_doubtful:
             return await self.pump.wait(call.waiter, deadline)
@@ -262,11 +261,7 @@ class Session:
         body: Buffer = b"",
         ext_repeated: Mapping[str, Value] | None = None,
     ) -> Call:
-        """Like `ask`, but every answer except SUCCESS raises.
-
-        Raises:
-            BrokerError: the broker refused.
-        """
+        """Like `ask`, but every answer except SUCCESS raises `BrokerError`."""
         call = await self.ask(
             code,
             ext,
@@ -360,12 +355,12 @@ class Session:
             return route
 
     async def _refresh(self, topic: str, deadline: float) -> None:
-        """Like `refresh_soon`, but connect first, briefly, if there is no connection."""
+        """Like `refresh_soon`, but connect first, briefly, if necessary."""
         now = self.runtime.now()
         if self.routes.is_stale(topic, now):
             home = self.connection_to(self.home)
             if not home.is_open:
-                self.routes.touch(topic, now)  # if this fails, the next attempt is one interval later
+                self.routes.touch(topic, now)  # if this fails, try again one interval later
                 try:
                     await home.open(min(deadline, now + SILENCE_S), patient=False)
                 except ConnectFailed as error:
@@ -375,7 +370,7 @@ class Session:
             self.refresh_soon(topic)
 
     def refresh_soon(self, topic: str) -> None:
-        """Request the route, if it is due for a refresh, without waiting for the answer."""
+        """Request the route if it is due for a refresh, without waiting for the answer."""
         now = self.runtime.now()
         connection = self.connection_to(self.home)
         if connection.is_open and self.routes.is_stale(topic, now):
@@ -427,7 +422,7 @@ class Session:
     ) -> MessageQueue:
         """Return queue `queue_id` of `topic` on the named broker, or on the only one that has it.
 
-        Whether the queue exists and is readable is left to the broker.
+        The broker checks whether the queue exists and is readable.
 
         Raises:
             AmbiguousQueue: several brokers have a queue of that number and none is named.
@@ -449,7 +444,7 @@ class Session:
     # -- ending ------------------------------------------------------------------------------------------------
 
     def _close_sockets(self) -> None:
-        """Close the sockets only, after an interrupt has closed the client."""
+        """Close only the sockets, after an interrupt has closed the client."""
         for connection in list(self._connections.values()):
             if connection.is_open:
                 self.runtime.close_socket(connection.sock)
@@ -486,11 +481,7 @@ class _RouteArrival(Waiter):
 
 
 def raise_refusal(call: Call) -> None:
-    """Raise the error of an answered call unless its code is SUCCESS.
-
-    Raises:
-        BrokerError: the refusal, in the class for its code and remark.
-    """
+    """Raise the `BrokerError` of an answered call, by code and remark, unless it is SUCCESS."""
     header = call.answer
     if header.code != ResponseCode.SUCCESS:
         raise error_from_response(header.code, header.remark, header.ext)
@@ -502,5 +493,5 @@ def route_ext(topic: str) -> dict[str, Value]:
 
 
 def wall_clock_ms() -> int:
-    """Return the current time, a message's born time, in milliseconds since 1970."""
+    """Return the time, a message's born time, in ms since 1970."""
     return time.time_ns() // 1_000_000

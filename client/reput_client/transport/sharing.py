@@ -1,10 +1,9 @@
 """Puts of several tasks share frames: those that are unwritten at the same time leave together.
 
-Frames queue at a connection while others are written or other tasks run. When frames are written, puts of one message
-each to the same queue at the same ack level are joined into one block; no timer delays a put. Each put keeps its own
-call and is answered as if it had been sent alone.
+When frames are written, puts of one message each to the same queue at the same ack level are joined into one block; no
+timer delays a put. Each put keeps its own call and is answered as if it had been sent alone.
 
-The broker stores a block whole or not at all. If it rejects a message of a block, the messages are sent again, one per
+The broker stores a block whole or not at all. If it rejects a message, the block's messages are sent again, one per
 frame, so that only the faulty one fails. They then follow what was written meanwhile; otherwise puts into one queue
 keep their order, also across ack levels.
 """
@@ -75,7 +74,7 @@ class SharedCall(NoticedCall):
             return
         places: Iterable[PutMessageResult | None] = repeat(None)
         if "queueOffset" in header.ext:  # stored, at the asked level or not
-            # An answer that cannot be parsed goes to each put as it is, and each raises.
+            # An unparsable answer goes to each put as it is, and each raises.
             with suppress(HeaderFieldError):
                 places = self._places(PutMessageResult.from_ext(header.ext))
         for (call, _), own in zip(self.frames, places, strict=False):
@@ -134,7 +133,7 @@ def next_batch(
         bytes_max, pieces_max: where to stop.
     """
     frames: list[Outgoing] = []
-    groups: dict[Hashable, int] = {}  # by queue: index of the frame that may take more, its last one
+    groups: dict[Hashable, int] = {}  # by queue: the last frame, which may take more
     members_at: dict[int, list[tuple[ShareableCall, Buffer]]] = {}  # the puts of that frame
     size = taken = count = 0
     for frame in out:

@@ -1,4 +1,1 @@
-"""Requests and answers, one file for each family: typed headers and bodies.
-
-`header.py` is the base of typed headers, `body.py` of JSON bodies.
-"""
+"""Typed headers and JSON bodies of requests and answers, by family; see docs/protocol.md."""

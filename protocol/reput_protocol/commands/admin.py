@@ -1,7 +1,6 @@
-"""Questions of administrators about groups: connections, members, progress and lag.
+"""Administrators' questions about groups: connections, members, progress and lag.
 
-The lists of connections are RocketMQ's (ConsumerConnection, ProducerConnection, ProducerTableInfo); the lists and
-descriptions of groups are Reput's.
+The lists of connections are RocketMQ's, those of groups Reput's.
 """
 
 from __future__ import annotations
@@ -21,8 +20,8 @@ from reput_protocol.commands.header import I64, CommandHeader
 class GroupSummary(Members):
     """A summary of one group.
 
-    `lag` is the number of uncommitted messages over all queues with an offset, `lag_age_millis` the age of the oldest
-    of them at the broker's last check. `exists` is False for a group with offsets or members but no settings.
+    `lag` counts the uncommitted messages of all queues with an offset, `lag_age_millis` is the age of the oldest at the
+    broker's last check. `exists` is False for a group with offsets or members but no settings.
     """
 
     group: str = ""
@@ -42,7 +41,7 @@ class GroupSummaries(LargeBody):
 
 
 class DescribeGroupHeader(CommandHeader):
-    """Header of DESCRIBE_GROUP: one group's members, and its progress in all queues or in those of one topic."""
+    """Header of DESCRIBE_GROUP: a group's members, and its progress in all queues or those of one topic."""
 
     REQUEST_CODE: ClassVar[RequestCode] = RequestCode.DESCRIBE_GROUP
 
@@ -65,9 +64,9 @@ class GroupMember(Members):
 class GroupQueue(Members):
     """A group's progress in one queue; -1 means unknown.
 
-    `start_offset` and `end_offset` bound the queue, `committed_offset` is the next message to consume. `lag_age_millis`
-    is the age of the oldest uncommitted message. `client_id` is the member that has the queue's lock or pulled from it
-    last, "" for none. `in_flight` and `last_commit_timestamp` (ms since 1970) count from the broker's start.
+    `committed_offset` is the next message to consume, `lag_age_millis` the age of the oldest uncommitted message.
+    `client_id` is the member that has the queue's lock or pulled from it last, "" for none. `in_flight` and
+    `last_commit_timestamp` (ms since 1970) count from the broker's start.
     """
 
     topic: str = ""
@@ -82,12 +81,12 @@ class GroupQueue(Members):
 
     @property
     def lag(self) -> int:
-        """The number of uncommitted messages; for a group without an offset, all messages of the queue."""
+        """Uncommitted messages; for a group without an offset, all messages of the queue."""
         return max(0, self.end_offset - max(self.committed_offset, self.start_offset))
 
 
 class GroupDescription(LargeBody):
-    """Answer body of DESCRIBE_GROUP. The consume settings are those of the members, or defaults without any."""
+    """Answer body of DESCRIBE_GROUP. The consume settings are the members', or defaults without any."""
 
     summary: GroupSummary
     members: list[GroupMember] = []
@@ -102,7 +101,7 @@ class GroupDescription(LargeBody):
 
 
 class ClientConnection(Members):
-    """One client's connection: `language` is a name of `LanguageCode`, `client_addr` is `ip:port`."""
+    """One client's connection: `language` is a `LanguageCode` name, `client_addr` is `ip:port`."""
 
     client_id: str = ""
     client_addr: str = ""
@@ -119,7 +118,7 @@ class ConsumerConnectionHeader(CommandHeader):
 
 
 class ConsumerConnection(LargeBody):
-    """Answer body of 203: a group's members, how they consume, and their subscriptions by topic."""
+    """Answer body of 203: members, how they consume, and subscriptions by topic."""
 
     connections: list[ClientConnection] = field(default_factory=list, name="connectionSet")
     subscriptions: dict[str, SubscriptionData] = field(default_factory=dict, name="subscriptionTable")
@@ -143,7 +142,7 @@ class ProducerConnection(LargeBody):
 
 
 class ProducerInfo(Members):
-    """One producer in the answer to 328. `remote_ip` is `/ip:port`, Java's form of an address."""
+    """One producer in the answer to 328. `remote_ip` is `/ip:port`, Java's form."""
 
     client_id: str = ""
     remote_ip: str = field(default="", name="remoteIP")
@@ -153,6 +152,6 @@ class ProducerInfo(Members):
 
 
 class ProducerTable(LargeBody):
-    """Answer body of 328: every producer by group (RocketMQ: ProducerTableInfo)."""
+    """Answer body of 328: all producers by group (RocketMQ: ProducerTableInfo)."""
 
     producers: dict[str, list[ProducerInfo]] = field(default_factory=dict, name="data")

@@ -1,12 +1,11 @@
-"""The base of JSON bodies: how they are read and written (RocketMQ: RemotingSerializable).
+"""The base of JSON bodies, msgspec structs (RocketMQ: RemotingSerializable).
 
-A body is a msgspec struct. A member has the field's name in camel case unless `field(name=...)` is given. Members are
-written in alphabetical order, as RocketMQ does. A missing or null member gets its default, or is refused without one;
-unknown members are ignored.
+Members have the fields' names in camel case unless `field(name=...)` is given, and are written in alphabetical order,
+as by RocketMQ. A missing or null member gets its default, or is refused without one; unknown members are ignored.
 
-JSON is written strictly and without blanks, because the Go client's route parser fails on a blank. Exception: a map
-keyed by message queue has objects as keys, as Java's library writes it and every client expects it. Reading is lenient
-in two points, both Java's: keys may be bare integers or objects. They are quoted before `json.loads` reads them.
+JSON is strict and without blanks, on which the Go client's route parser fails. Exception: a map keyed by message queue
+has objects as keys, as Java writes it. When reading, keys may also be bare integers; such loose keys are quoted before
+`json.loads`.
 """
 
 from __future__ import annotations
@@ -26,17 +25,17 @@ from reput_protocol.errors import BodyMalformed
 from reput_protocol.record.message import MessageQueue
 
 ObjectKey: TypeAlias = tuple[tuple[str, Any], ...]
-"""An object that is used as a key: its members, sorted by name."""
+"""An object used as a key: its members, sorted by name."""
 
 LOOSE_BYTES_MAX: Final = 2048
-"""Maximum size of text with loose keys from an untrusted peer: such a key costs some microseconds."""
+"""Maximum size of text with loose keys from an untrusted peer; each costs some microseconds."""
 
 _STRING: Final = r'"(?:[^"\\]++|\\.)*+"?'
 _FLAT_REST: Final = rf'(?:[^{{}}"]++|{_STRING})*+\}}'
 """The rest of an object without nested ones, after its opening brace."""
 _UP_TO_KEY: Final = re.compile(
-    # Everything up to a loose key, which only a following colon identifies: strings, numbers and opening braces among
-    # the rest. Possessive quantifiers (`++`) keep the time linear.
+    # Everything up to a loose key, which only the colon after it identifies. Possessive quantifiers (`++`) keep the
+    # time linear.
     rf'((?:[^"{{0-9]++|{_STRING}|[0-9]++(?!\s*+:)|\{{(?!{_FLAT_REST}\s*+:))*+)'
     rf"(?:([0-9]++)|(\{{{_FLAT_REST})|\Z)",
     re.DOTALL,
@@ -47,7 +46,7 @@ encode_json = Encoder(order="sorted").encode
 """Return a value, including structs, as compact JSON with sorted keys."""
 PART_BYTES: Final = 16_384
 PART_VALUES: Final = 128
-"""A part of a large body ends when it has this many bytes or values."""
+"""A part of a large body ends at this many bytes or values."""
 Number: TypeAlias = Annotated[float, Meta(ge=-1e300, le=1e300)]
 T = TypeVar("T")
 
@@ -56,9 +55,9 @@ def read_json(data: Buffer, *, loose_bytes_max: int = LOOSE_BYTES_MAX) -> dict[A
     """Parse a body that must be one object. A key that is an object becomes an `ObjectKey`.
 
     Args:
-        data: the text, in UTF-8.
-        loose_bytes_max: maximum size of text with loose keys; the default is for requests, answers of brokers and own
-            files may be larger.
+        data: UTF-8 text.
+        loose_bytes_max: maximum size of text with loose keys; the default is for requests, not for brokers' answers and
+            own files.
 
     Raises:
         BodyMalformed: it is not UTF-8, not such JSON, not an object, or nested too deeply.
@@ -115,14 +114,14 @@ class Body(Members):
     """A whole body."""
 
     IS_TRUSTED: ClassVar[bool] = False
-    """Whether it comes from a broker and may therefore have many loose keys; see `read_json`."""
+    """Whether it comes from a broker and may have many loose keys; see `read_json`."""
 
     @classmethod
     def from_json(cls, data: Buffer, *, is_trusted: bool | None = None) -> Self:
         """Read the body.
 
         Raises:
-            BodyMalformed: it is not a JSON object, or a member has a wrong type; the message names the member.
+            BodyMalformed: not a JSON object, or a member, which the message names, has a wrong type.
         """
         try:
             body: Self = _decoder(cls).decode(data)
@@ -133,7 +132,7 @@ class Body(Members):
             return read_members(cls, members)
 
     def to_members(self) -> dict[str, Any]:
-        """Return the members of the JSON object, without those that are None or unset."""
+        """Return the JSON object's members without those that are None or unset."""
         values = ((name, getattr(self, own)) for name, own in _names(type(self)))
         return {name: value for name, value in values if value is not None and value is not UNSET}
 
@@ -146,11 +145,11 @@ class LargeBody(Body):
     """A body that is written in parts, so that other tasks can run in between.
 
     Items of lists and values of maps are written whole unless they are lists, maps or large bodies themselves, so they
-    must be small. A map keyed by message queue is not strict JSON: its keys are objects, as RocketMQ writes them.
+    must be small.
     """
 
     def json_parts(self) -> Iterator[bytes]:
-        """Yield the body in parts, each encoded when it is requested: the body must not change meanwhile."""
+        """Yield the body in parts, each encoded on request: the body must not change meanwhile."""
         texts: list[bytes] = []
         size = 0
         for text in _texts(self):
@@ -167,10 +166,10 @@ class LargeBody(Body):
 
 
 def read_members(kind: type[T], members: Mapping[Any, Any]) -> T:
-    """Convert the members of an object, as `read_json` returns them; raises BodyMalformed."""
+    """Convert an object's members from `read_json`; raises BodyMalformed."""
     try:
         return convert(_plain(members), kind, str_keys=True)
-    except (ValidationError, RecursionError, UnicodeEncodeError) as error:  # the last is for lone surrogates
+    except (ValidationError, RecursionError, UnicodeEncodeError) as error:  # the last for lone surrogates
         raise BodyMalformed(f"JSON body cannot be read: {error}") from None
 
 
@@ -181,7 +180,7 @@ def _decoder(kind: type[T]) -> Decoder[T]:
 
 @cache
 def _names(kind: type[Struct]) -> tuple[tuple[str, str], ...]:
-    """Return the fields of a struct: name on the wire and attribute name."""
+    """Return a struct's fields: name on the wire and attribute name."""
     return tuple(zip(kind.__struct_encode_fields__, kind.__struct_fields__, strict=True))
 
 
@@ -208,7 +207,7 @@ _Entries: TypeAlias = LargeBody | Mapping[Any, Any] | list[Any]
 
 
 def _texts(value: _Entries, before: bytes = b"") -> Iterator[bytes]:
-    """Yield the text of each entry; `before` precedes all."""
+    """Yield each entry's text; `before` precedes all."""
     if isinstance(value, LargeBody):
         value = value.to_members()
     if isinstance(value, Mapping):

@@ -1,7 +1,6 @@
 """The progress of groups, the state of members, and giving back messages.
 
-(RocketMQ: ConsumeStats, ConsumerRunningInfo, ProcessQueueInfo, ConsumeMessageDirectlyResult.) Maps keyed by message
-queue are not strict JSON; see `LargeBody`.
+(RocketMQ: ConsumeStats, ConsumerRunningInfo, ProcessQueueInfo, ConsumeMessageDirectlyResult.)
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from reput_protocol.record.message import MessageQueue
 
 
 class ConsumeStatsHeader(CommandHeader):
-    """Header of 208: a group's progress; `topic_list` has several topics separated by `;`."""
+    """Header of 208: a group's progress; `topic_list` is separated by `;`."""
 
     REQUEST_CODE: ClassVar[RequestCode] = RequestCode.GET_CONSUME_STATS
 
@@ -29,7 +28,7 @@ class ConsumeStatsHeader(CommandHeader):
     topic_list: str | None = None
 
     def topics(self) -> list[str]:
-        """Return the given topics; none means all topics in which the group has offsets."""
+        """Return the given topics; none means all in which the group has offsets."""
         named = [self.topic or "", *(self.topic_list or "").split(";")]
         return list(dict.fromkeys(topic for topic in named if topic))
 
@@ -48,17 +47,17 @@ class OffsetWrapper(Members):
 
     @property
     def lag(self) -> int:
-        """The number of uncommitted messages."""
+        """Uncommitted messages."""
         return self.broker_offset - self.consumer_offset
 
     @property
     def in_flight(self) -> int:
-        """The number of pulled and uncommitted messages."""
+        """Pulled and uncommitted messages."""
         return self.pull_offset - self.consumer_offset
 
 
 class ConsumeStats(LargeBody):
-    """Answer body of 208: a group's progress in each queue, and its messages per second."""
+    """Answer body of 208: progress by queue, and messages per second."""
 
     IS_TRUSTED: ClassVar[bool] = True
 
@@ -67,17 +66,17 @@ class ConsumeStats(LargeBody):
 
     @property
     def lag(self) -> int:
-        """The number of uncommitted messages over all queues."""
+        """Uncommitted messages of all queues."""
         return sum(wrapper.lag for wrapper in self.offset_table.values())
 
     @property
     def in_flight(self) -> int:
-        """The number of pulled and uncommitted messages over all queues."""
+        """Pulled and uncommitted messages of all queues."""
         return sum(wrapper.in_flight for wrapper in self.offset_table.values())
 
 
 class ConsumeTimeSpanHeader(CommandHeader):
-    """Header of 303: the times of the first and last message of a topic's queues, and a group's progress."""
+    """Header of 303: times of the first and last message of a topic's queues, and a group's progress."""
 
     REQUEST_CODE: ClassVar[RequestCode] = RequestCode.QUERY_CONSUME_TIME_SPAN
 
@@ -86,7 +85,7 @@ class ConsumeTimeSpanHeader(CommandHeader):
 
 
 class QueueTimeSpan(Members):
-    """Store times of one queue in ms: of its first and last message, and of the last committed one of a group.
+    """Store times of a queue in ms: of its first and last message, and of a group's last committed one.
 
     `delay_time` is the age of the first uncommitted message.
     """
@@ -108,7 +107,7 @@ class ConsumeTimeSpan(LargeBody):
 
 
 class ConsumerRunningInfoHeader(CommandHeader):
-    """Header of 307, sent to the broker and passed on to the member: what is it doing?"""
+    """Header of 307, which the broker passes on to the member: what is it doing?"""
 
     REQUEST_CODE: ClassVar[RequestCode] = RequestCode.GET_CONSUMER_RUNNING_INFO
 
@@ -123,13 +122,13 @@ PROP_CONSUME_ORDERLY: Final = "PROP_CONSUMEORDERLY"
 PROP_CONSUME_TYPE: Final = "PROP_CONSUME_TYPE"
 PROP_CLIENT_VERSION: Final = "PROP_CLIENT_VERSION"
 PROP_CONSUMER_START_TIMESTAMP: Final = "PROP_CONSUMER_START_TIMESTAMP"
-"""The properties of a `ConsumerRunningInfo` that RocketMQ's tools show."""
+"""Properties of a `ConsumerRunningInfo` that RocketMQ's tools show."""
 
 
 class ProcessQueueInfo(Members):
-    """A member's state of one queue: pulled and uncommitted messages, lock, and times of its last actions.
+    """A member's state of one queue: pulled and uncommitted messages, lock, times of its last actions.
 
-    The cached offsets count if messages are cached. Times are milliseconds since 1970, 0 for never.
+    The cached offsets count if messages are cached. Times are ms since 1970, 0 for never.
     """
 
     commit_offset: I64 = 0
@@ -157,7 +156,7 @@ class ConsumeStatus(Members):
 
 
 class ConsumerRunningInfo(LargeBody):
-    """Answer body of 307. The POP state of RocketMQ's clients (`mqPopTable`) is not read."""
+    """Answer body of 307. RocketMQ's POP state (`mqPopTable`) is not read."""
 
     IS_TRUSTED: ClassVar[bool] = True
 
@@ -169,12 +168,12 @@ class ConsumerRunningInfo(LargeBody):
     jstack: str | None = None
 
     def to_members(self) -> dict[str, Any]:
-        """Return the members, with the empty table that RocketMQ's tools expect."""
+        """Return the members, with the empty POP table that RocketMQ's tools expect."""
         return {**super().to_members(), "mqPopTable": {}}
 
 
 class ConsumeDirectlyHeader(CommandHeader):
-    """Header of 309, sent to the broker with `msg_id`, and passed on to the member with the record as body."""
+    """Header of 309, sent to the broker with `msg_id`, passed on to the member with the record as body."""
 
     REQUEST_CODE: ClassVar[RequestCode] = RequestCode.CONSUME_MESSAGE_DIRECTLY
 
@@ -188,7 +187,7 @@ class ConsumeDirectlyHeader(CommandHeader):
 
 
 class ConsumeDirectlyResult(Body):
-    """Answer body of 309: the result of consuming the message (RocketMQ: ConsumeMessageDirectlyResult)."""
+    """Answer body of 309 (RocketMQ: ConsumeMessageDirectlyResult)."""
 
     consume_result: ConsumeResult = ConsumeResult.CR_RETURN_NULL
     spent_time_ms: I64 = field(default=0, name="spentTimeMills")
@@ -201,12 +200,12 @@ class ConsumeDirectlyResult(Body):
 
 
 class SendBackHeader(CommandHeader):
-    """Header of 36: give back the message at the physical offset `offset`, which could not be handled.
+    """Header of 36: give back the message at physical offset `offset`, which could not be handled.
 
-    (RocketMQ: ConsumerSendMsgBackRequestHeader.) `delay_level` 0 leaves the delay to the broker, a positive level sets
-    it, and a negative one makes the message a dead letter at once. `max_reconsume_times` overrides the group's setting.
-    Reput's: `reason`, the consumer's text; `send_back_id`, up to 64 letters and digits, identifies one request in all
-    its repetitions; `is_repeated`, the request was sent before.
+    (RocketMQ: ConsumerSendMsgBackRequestHeader.) `delay_level` 0 leaves the delay to the broker; a negative one makes
+    the message a dead letter at once. `max_reconsume_times` overrides the group's setting. Reput's: `reason`, the
+    consumer's text; `send_back_id`, up to 64 letters and digits, identifies one request in all repetitions;
+    `is_repeated`, it was sent before.
     """
 
     REQUEST_CODE: ClassVar[RequestCode] = RequestCode.CONSUMER_SEND_MSG_BACK

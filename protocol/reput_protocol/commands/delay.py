@@ -1,4 +1,4 @@
-"""Delayed messages that are not delivered yet: listing and cancelling them. The requests are Reput's."""
+"""Listing and cancelling delayed messages; the requests are Reput's."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class ListDelayedHeader(CommandHeader):
     """Header of LIST_DELAYED_MESSAGES: the delayed messages of one topic, with one key, or all.
 
     `topic` is where they will be delivered, `key` their unique id or one of their keys. `cursor` continues after the
-    previous answer. The broker may return fewer than `max_num`.
+    previous answer. There may be fewer than `max_num`.
     """
 
     REQUEST_CODE: ClassVar[RequestCode] = RequestCode.LIST_DELAYED_MESSAGES
@@ -31,7 +31,7 @@ class DelayedMessage(Members):
     """One delayed message.
 
     `topic` and `queue_id` are where it will be delivered, `offset_message_id` identifies the waiting record. Times are
-    milliseconds since 1970. `delay_level` is 0 for a message with a time of its own.
+    ms since 1970. `delay_level` is 0 for a message with a time of its own.
     """
 
     topic: str = ""
@@ -69,18 +69,20 @@ class CancelOutcome(StrEnum):
     """The outcome of cancelling one message."""
 
     CANCELLED = "CANCELLED"
-    """In time: it is never delivered."""
+    """It is never delivered."""
     ALREADY_CANCELLED = "ALREADY_CANCELLED"
-    """An earlier request cancelled it; it is never delivered."""
+    """By an earlier request; it is never delivered."""
     DELIVERED = "DELIVERED"
     """Too late: consumers may have it."""
     DROPPED = "DROPPED"
-    """Too late, but it was not delivered and never will be, for example because its topic is gone. After a restart the
-    broker answers DELIVERED instead."""
+    """Too late, but it will never be delivered, for example because its topic is gone.
+
+    After a restart the broker answers DELIVERED instead.
+    """
 
 
 class CancelledMessage(Members):
-    """The outcome of cancelling the message whose waiting record is `offset_message_id`."""
+    """The outcome for the message whose waiting record is `offset_message_id`."""
 
     offset_message_id: str = field(default="", name="offsetMsgId")
     outcome: CancelOutcome = CancelOutcome.DELIVERED
@@ -88,6 +90,6 @@ class CancelledMessage(Members):
 
 
 class CancelResult(Body):
-    """Answer body of CANCEL_DELAYED_MESSAGE: the outcome for every matching message."""
+    """Answer body of CANCEL_DELAYED_MESSAGE."""
 
     messages: list[CancelledMessage] = []

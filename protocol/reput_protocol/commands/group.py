@@ -1,4 +1,4 @@
-"""Consumer groups and their members: subscriptions, heartbeats, members, queue locks, settings.
+"""Consumer groups: subscriptions, heartbeats, members, queue locks, settings.
 
 (RocketMQ: HeartbeatData, SubscriptionData, LockBatchRequestBody, SubscriptionGroupConfig.)
 """
@@ -21,9 +21,9 @@ from reput_protocol.record.message import MessageQueue
 class SubscriptionData(Members):
     """A group's subscription to one topic.
 
-    A newer subscription has a higher `sub_version`: milliseconds from most clients, nanoseconds from RocketMQ's Go
-    client. `expression_type` is text, because a group may use an unknown language. `tags_set` and `code_set` are the
-    client's parse of a tag expression; a broker parses the expression itself.
+    A newer one has a higher `sub_version`: milliseconds from most clients, nanoseconds from RocketMQ's Go client.
+    `expression_type` is text, because the language may be unknown. `tags_set` and `code_set` are the client's parse of
+    a tag expression; a broker parses it itself.
     """
 
     topic: str = ""
@@ -60,7 +60,7 @@ class SubscriptionData(Members):
 
 
 class ConsumerData(Members):
-    """One consumer group that a client is a member of. Subscriptions include the group's retry topic."""
+    """A client's membership of one consumer group. Subscriptions include the retry topic."""
 
     group_name: str = ""
     consume_type: ConsumeType = ConsumeType.CONSUME_PASSIVELY
@@ -79,8 +79,8 @@ class ProducerData(Members):
 class HeartbeatData(Body):
     """Body of 34: a client, and its consumer and producer groups.
 
-    `fingerprint` and `without_sub` are for the short heartbeats of RocketMQ 5, which a client sends only to brokers
-    that support them: with `without_sub` the subscriptions are those of the previous heartbeat.
+    `fingerprint` and `without_sub` are for RocketMQ 5's short heartbeats, sent only to brokers that support them:
+    `without_sub`: the subscriptions are those of the previous heartbeat.
     """
 
     client_id: str = field(default="", name="clientID")
@@ -96,7 +96,7 @@ class HeartbeatData(Body):
 
     @property
     def entries(self) -> int:
-        """The number of its groups and subscriptions."""
+        """The number of groups and subscriptions."""
         subscriptions = sum(len(consumer.subscriptions) for consumer in self.consumers)
         return len(self.producers) + len(self.consumers) + subscriptions
 
@@ -112,7 +112,7 @@ class UnregisterClientHeader(CommandHeader):
 
 
 class CheckClientBody(Body):
-    """Body of 46: a subscription to be validated before the client starts (RocketMQ: CheckClientRequestBody)."""
+    """Body of 46: a subscription to validate before the client starts (RocketMQ: CheckClientRequestBody)."""
 
     client_id: str
     group: str
@@ -149,7 +149,7 @@ class ConsumerIdsChangedHeader(CommandHeader):
 
 
 class LockBatchBody(Body):
-    """Body of 41 and 42: the queues that a member of a group wants to lock or unlock.
+    """Body of 41 and 42: the queues that a member wants to lock or unlock.
 
     `only_this_broker` is for RocketMQ's locks by a majority of brokers; its Go client omits it.
     """
@@ -161,7 +161,7 @@ class LockBatchBody(Body):
 
 
 class LockBatchResult(LargeBody):
-    """Answer body of 41: the queues now locked by the member. Queues that are missing here are not locked."""
+    """Answer body of 41: the queues now locked by the member; others are not."""
 
     locked: list[MessageQueue] = field(default_factory=list, name="lockOKMQSet")
 
@@ -173,11 +173,10 @@ _CONSUME_TIMEOUT_MINUTES: Final = 15
 
 
 class SubscriptionGroupConfig(Body):
-    """One consumer group's settings: body of 200, answer body of 352, an entry of 201 and of `subscriptionGroup.json`.
+    """A group's settings: body of 200, answer body of 352, entry of 201 and of `subscriptionGroup.json`.
 
-    Defaults are RocketMQ's for a new group. `retry_max_times` is how often a message is redelivered before it becomes a
-    dead letter, `retry_queue_nums` the number of queues of the group's retry topic; 0 drops messages given back.
-    `group_retry_policy` and `subscription_data_set` are kept unchanged.
+    Defaults are RocketMQ's. `retry_max_times` is how often a message is redelivered before it is a dead letter;
+    `retry_queue_nums` 0 drops messages given back. `group_retry_policy` and `subscription_data_set` are kept unchanged.
     """
 
     group_name: str = ""
@@ -198,7 +197,7 @@ class SubscriptionGroupConfig(Body):
 
 
 class SubscriptionGroupTableHeader(CommandHeader):
-    """Header of 201: all groups' settings. RocketMQ 5.3 requests pages; an answer may have everything at once."""
+    """Header of 201: all groups' settings. RocketMQ 5.3 asks for pages; an answer may have everything."""
 
     REQUEST_CODE: ClassVar[RequestCode] = RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG
 
@@ -208,7 +207,7 @@ class SubscriptionGroupTableHeader(CommandHeader):
 
 
 class SubscriptionGroupTableResult(CommandHeader):
-    """Answer to 201: the total number of groups."""
+    """Answer to 201: the number of groups."""
 
     REQUEST_CODE: ClassVar[RequestCode] = RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG
 
@@ -218,8 +217,8 @@ class SubscriptionGroupTableResult(CommandHeader):
 class SubscriptionGroupTable(LargeBody):
     """Answer body of 201: every group's settings (RocketMQ: SubscriptionGroupWrapper).
 
-    `forbidden` has, by group and topic, bits of what the group may not do with the topic (`Perm.READ`: read it).
-    `data_version` has counter, stateVersion and timestamp.
+    `forbidden` has, by group and topic, `Perm` bits that the group lacks. `data_version` has counter, stateVersion and
+    timestamp.
     """
 
     groups: dict[str, SubscriptionGroupConfig] = field(default_factory=dict, name="subscriptionGroupTable")
@@ -242,7 +241,7 @@ class SubscriptionGroupList(Body):
 
 
 class DeleteSubscriptionGroupHeader(CommandHeader):
-    """Header of 207: delete a group; `clean_offset` also deletes its offsets."""
+    """Header of 207: delete a group, with `clean_offset` its offsets too."""
 
     REQUEST_CODE: ClassVar[RequestCode] = RequestCode.DELETE_SUBSCRIPTIONGROUP
 
@@ -251,7 +250,7 @@ class DeleteSubscriptionGroupHeader(CommandHeader):
 
 
 class GroupForbiddenHeader(CommandHeader):
-    """Header of 353: allow or forbid a group to read a topic; without `readable` only query it."""
+    """Header of 353: allow or forbid a group to read a topic; without `readable`, query it."""
 
     REQUEST_CODE: ClassVar[RequestCode] = RequestCode.UPDATE_AND_GET_GROUP_FORBIDDEN
 
@@ -303,7 +302,7 @@ class ConsumerSubscriptionHeader(CommandHeader):
 
 
 class QuerySubscriptionBody(Body):
-    """Answer body of 345: an online group's subscription to a topic; None if it has none.
+    """Answer body of 345: an online group's subscription to a topic, or None.
 
     (RocketMQ: QuerySubscriptionResponseBody.)
     """

@@ -1,8 +1,8 @@
-"""The base of typed headers: reading fields from a header's `ext` and writing them.
+"""The base of typed headers: msgspec structs read from a header's `ext` and written to it.
 
-A typed header is a msgspec struct. A field has its own name in camel case on the wire unless `field(name=...)` is
-given. The same class reads all three header types: a value may be typed (msgpack) or text (JSON, binary), and an empty
-text is an absent number, as in RocketMQ's binary headers. Unknown fields are ignored.
+Fields have their names in camel case on the wire unless `field(name=...)` is given. One class reads all three header
+types: a value may be typed (msgpack) or text (JSON, binary), and an empty text is an absent number, as in RocketMQ's
+binary headers. Unknown fields are ignored.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class CommandHeader(Struct, gc=False, rename="camel"):
         """Read the fields.
 
         Raises:
-            HeaderFieldError: a required field is missing, or a value is not of its field's type or range.
+            HeaderFieldError: a required field is missing, or a value has the wrong type or range.
         """
         found = typed_fields(ext, *_not_texts(cls))
         try:
@@ -42,7 +42,7 @@ class CommandHeader(Struct, gc=False, rename="camel"):
             return convert(_forgive(cls, found), cls)
 
     def to_ext(self, header_type: int) -> dict[str, Value]:
-        """Return the fields for this header type, without None: text for JSON and binary, typed for msgpack."""
+        """Return the fields other than None: as text for JSON and binary, typed for msgpack."""
         ext: dict[str, Value] = to_builtins(self)
         if header_type != _MSGPACK:
             return {
@@ -58,13 +58,13 @@ class CommandHeader(Struct, gc=False, rename="camel"):
 
 @cache
 def _optional(kind: Any) -> tuple[str, ...]:
-    """Return the names of the fields that may be None."""
+    """Return the names of fields that may be None."""
     return tuple(field.encode_name for field in fields(kind) if field.default is None)
 
 
 @cache
 def _not_texts(kind: Any) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Return the names of a struct's integer fields, and of its flags."""
+    """Return the names of the integer fields, and of the flags."""
     plain = [(field.encode_name, _plain(field.type)) for field in fields(kind)]
     return (
         tuple(name for name, found in plain if found is int),
@@ -73,7 +73,7 @@ def _not_texts(kind: Any) -> tuple[tuple[str, ...], tuple[str, ...]]:
 
 
 def _forgive(kind: type[Any], found: Mapping[str, Value]) -> dict[str, Value]:
-    """Return the fields without absent ones, and with numbers as text where text is wanted.
+    """Return the fields without absent ones, and numbers as text where text is wanted.
 
     Raises:
         HeaderFieldError: for the first invalid one.

@@ -1,7 +1,4 @@
-"""Offsets: a group's progress and its reset, a queue's bounds by number and by time.
-
-(RocketMQ: ResetOffsetBody, ResetOffsetBodyForC, GetConsumerStatusBody.)
-"""
+"""Offsets: a group's progress and its reset, a queue's bounds by number and by time."""
 
 from __future__ import annotations
 
@@ -21,7 +18,7 @@ from reput_protocol.record.message import MessageQueue
 
 
 class QueryConsumerOffsetHeader(CommandHeader):
-    """Header of 14: a group's committed offset. With `set_zero_if_not_found` false, none is an error instead of 0."""
+    """Header of 14: a group's committed offset. `set_zero_if_not_found` false: none is an error, not 0."""
 
     REQUEST_CODE: ClassVar[RequestCode] = RequestCode.QUERY_CONSUMER_OFFSET
 
@@ -34,8 +31,8 @@ class QueryConsumerOffsetHeader(CommandHeader):
 class UpdateConsumerOffsetHeader(CommandHeader):
     """Header of 15: commit a group's offset. Clients with nothing to commit send negative offsets.
 
-    `increase_only` is Reput's: an offset below the committed one is then ignored, with success. Members of a group set
-    it, so that one that stood still while its queue moved on cannot lower the offset.
+    `increase_only` is Reput's: an offset below the committed one is ignored, with success, so that a member that stood
+    still while its queue moved on cannot lower the offset.
     """
 
     REQUEST_CODE: ClassVar[RequestCode] = RequestCode.UPDATE_CONSUMER_OFFSET
@@ -68,7 +65,7 @@ class QueueHeader(CommandHeader):
 
 
 class SearchOffsetHeader(CommandHeader):
-    """Header of 29: the first message stored at or after `timestamp` (milliseconds), or the last up to it."""
+    """Header of 29: the first message stored at or after `timestamp` (ms), or the last up to it."""
 
     REQUEST_CODE: ClassVar[RequestCode] = RequestCode.SEARCH_OFFSET_BY_TIMESTAMP
 
@@ -92,12 +89,12 @@ class EarliestTimeResult(CommandHeader):
 class ResetOffsetHeader(CommandHeader):
     """Header of 222 (to the broker) and 220 (from the broker to members): set where a group continues.
 
-    `timestamp` is in milliseconds since 1970, -1 for the end of each queue. With a `queue_id` (not -1), `offset` counts
-    instead. RocketMQ's client refuses a 220 without `isForce`, so that is always written.
+    `timestamp` is in ms since 1970, -1 for the end of each queue. With a `queue_id` (not -1), `offset` counts instead.
+    RocketMQ's client refuses a 220 without `isForce`, so that is always written.
 
-    Reput's, in a 222 with a msgpack header: without a queue, `offset` applies to every queue, counts from its end if
-    negative, and means the nearest existing one. Reput's, with any header: `shift` moves each committed offset by that
-    many messages; with `dry_run` nothing is set and the answer says what would be.
+    Reput's, in a 222 with a msgpack header: without a queue, `offset` applies to every queue, from its end if negative,
+    and means the nearest existing one. Reput's, with any header: `shift` moves each committed offset by that many
+    messages; `dry_run` sets nothing and answers with what would be.
     """
 
     REQUEST_CODE: ClassVar[RequestCode] = RequestCode.INVOKE_BROKER_TO_RESET_OFFSET
@@ -153,7 +150,7 @@ class ResetOffsetList(LargeBody):
     offset_table: dict[MessageQueue, I64] = {}
 
     def to_members(self) -> dict[str, Any]:
-        """Return the members; each queue is an object with its offset."""
+        """Return the members; each queue object has its offset."""
         queues = self.offset_table.items()
         listed = [
             _QueueOffset(queue.broker_name, queue.queue_id, queue.topic, offset) for queue, offset in queues
@@ -162,10 +159,10 @@ class ResetOffsetList(LargeBody):
 
 
 class CloneGroupOffsetHeader(CommandHeader):
-    """Header of 314: copy the offsets of one group to another, for one topic or all.
+    """Header of 314: copy a group's offsets to another, for one topic or all.
 
-    For an online source, topics that it does not subscribe to are left out unless `offline` is set. Reput's: with
-    `dry_run` nothing is set; the answer's body has the offsets in any case.
+    For an online source, topics that it does not subscribe to are left out unless `offline` is set. Reput's: `dry_run`
+    sets nothing; the answer's body has the offsets in any case.
     """
 
     REQUEST_CODE: ClassVar[RequestCode] = RequestCode.CLONE_GROUP_OFFSET
@@ -193,7 +190,7 @@ class ConsumerStatusHeader(CommandHeader):
 class ConsumerStatusBody(LargeBody):
     """Answer body of 221 (one member's `offsets`) and of 223 (`members`: offsets by client id).
 
-    (RocketMQ: GetConsumerStatusBody, which calls them `messageQueueTable` and `consumerTable`.)
+    (RocketMQ: GetConsumerStatusBody, `messageQueueTable` and `consumerTable`.)
     """
 
     IS_TRUSTED: ClassVar[bool] = True

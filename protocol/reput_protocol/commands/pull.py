@@ -1,8 +1,4 @@
-"""Reads: pulls, and Reput's requests for bulk readers.
-
-A bulk reader asks for the bounds of queues, then for ranges of queues as they are stored in the log.
-(RocketMQ: PullMessageRequestHeader.)
-"""
+"""Pulls (RocketMQ: PullMessageRequestHeader), and Reput's requests for bulk readers."""
 
 from __future__ import annotations
 
@@ -19,9 +15,8 @@ from reput_protocol.commands.header import I32, I64, CommandHeader
 class PullMessageHeader(CommandHeader):
     """Header of 11 and 361: messages of one queue from `queue_offset` on.
 
-    `sys_flag` has bits of `PullSysFlag`, which enable `commit_offset`, `suspend_timeout_millis` (how long the broker
-    may hold the request) and `subscription` (the filter). A non-empty answer has at least one message, whatever the
-    limits are.
+    Bits of `PullSysFlag` in `sys_flag` enable `commit_offset`, `suspend_timeout_millis` (how long the broker may hold
+    the request) and `subscription` (the filter). A non-empty answer has at least one message, whatever the limits.
     """
 
     REQUEST_CODE: ClassVar[RequestCode] = RequestCode.PULL_MESSAGE
@@ -43,7 +38,7 @@ class PullMessageHeader(CommandHeader):
 class PullMessageResult(CommandHeader):
     """Answer to a pull, for the codes 0, 19, 20 and 21; the body of a 0 is records back to back.
 
-    `next_begin_offset` is where to pull next, even if nothing was found; `max_offset` is the last message's + 1.
+    `next_begin_offset` is where to pull next in any case; `max_offset` is the last message's + 1.
     """
 
     REQUEST_CODE: ClassVar[RequestCode] = RequestCode.PULL_MESSAGE
@@ -57,16 +52,16 @@ class PullMessageResult(CommandHeader):
 # -- bulk reads --------------------------------------------------------------------------------------------------------
 
 FETCH_BYTES: Final = 1 << 20
-"""Default size of an answer to FETCH_RECORDS."""
+"""Default size of a FETCH_RECORDS answer."""
 FETCH_BYTES_MAX: Final = 4 << 20
-"""Maximum size of such an answer; the first record is returned whatever its size."""
+"""Maximum size of a FETCH_RECORDS answer, unless its first record is larger."""
 
 
 class FetchRecordsHeader(CommandHeader):
-    """Header of FETCH_RECORDS: the messages `[start_offset, end_offset)` of a queue, as many as fit into the answer.
+    """Header of FETCH_RECORDS: as many of the messages `[start_offset, end_offset)` of a queue as fit.
 
-    `subscription` is a tag expression; the broker compares only the hashes of tags. With `generation`, a topic of
-    another generation is refused as not existing.
+    `subscription` is a tag expression; the broker compares only hashes. A topic of another `generation` is refused as
+    not existing.
     """
 
     REQUEST_CODE: ClassVar[RequestCode] = RequestCode.FETCH_RECORDS
@@ -83,7 +78,7 @@ class FetchRecordsHeader(CommandHeader):
 class FetchRecordsResult(CommandHeader):
     """Answer to FETCH_RECORDS, for the codes 0, 19 and 21; the body of a 0 is records back to back.
 
-    All wanted messages before `next_offset` are in the body. `max_offset` is the end of the durable messages.
+    All wanted messages before `next_offset` are in it. `max_offset` is the end of the durable messages.
     """
 
     REQUEST_CODE: ClassVar[RequestCode] = RequestCode.FETCH_RECORDS
@@ -106,7 +101,7 @@ class QueueBoundsRequest(Body):
 
 
 class QueueBounds(NamedTuple):
-    """The first and the next offset of one queue; only durable messages count."""
+    """The first and the next offset of one queue's durable messages."""
 
     queue_id: I64
     min_offset: I64
@@ -114,10 +109,12 @@ class QueueBounds(NamedTuple):
 
 
 class QueueBoundsTable(LargeBody):
-    """Answer body of QUERY_QUEUE_BOUNDS: the readable queues of all existing topics. An unreadable topic has none."""
+    """Answer body of QUERY_QUEUE_BOUNDS: the readable queues of all existing topics."""
 
     broker_name: str = ""
     topics: Mapping[str, list[QueueBounds]] = {}
     generations: Mapping[str, str] = {}
-    """The generation of each topic, which changes when it is deleted and created again; empty for a topic older than
-    generations. An old broker sends none at all."""
+    """By topic; changes when it is deleted and created again, empty if the topic is older than generations.
+
+    An old broker sends none at all.
+    """

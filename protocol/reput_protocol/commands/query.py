@@ -1,4 +1,4 @@
-"""Finding single messages: by key, and by offset message id."""
+"""Finding messages by key, and by offset message id."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from reput_protocol.commands.header import I32, I64, CommandHeader
 
 
 class QueryMessageHeader(CommandHeader):
-    """Header of 12: the newest `max_num` messages of a topic with a key, stored between two times (milliseconds).
+    """Header of 12: the newest `max_num` messages of a topic with a key, stored between two times (ms).
 
-    The key is a message's unique id or one of its keys; RocketMQ's clients say which, but that has no effect here.
+    The key is a unique id or one of the keys; RocketMQ's clients say which, without effect here.
     """
 
     REQUEST_CODE: ClassVar[RequestCode] = RequestCode.QUERY_MESSAGE
@@ -26,7 +26,7 @@ class QueryMessageHeader(CommandHeader):
 class QueryMessageResult(CommandHeader):
     """Answer to 12: store time and log offset of the last indexed message; the body is the records.
 
-    `index_complete` is Reput's: false while the index is rebuilt after a crash, when messages may be missing.
+    `index_complete` is Reput's: false while the index is rebuilt after a crash.
     """
 
     REQUEST_CODE: ClassVar[RequestCode] = RequestCode.QUERY_MESSAGE

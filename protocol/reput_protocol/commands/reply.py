@@ -1,4 +1,4 @@
-"""Headers of replies: 324 and 325 send one (fields and answer as for 10 and 310), 326 delivers it to the requester."""
+"""Headers of replies: 324 and 325 send one (as 10 and 310), 326 delivers it to the requester."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ class PushReplyHeader(CommandHeader):
     """Header of 326, sent by the broker: the reply to a request; the body is the reply's.
 
     (RocketMQ: ReplyMessageRequestHeader.) `born_host` is the replier's `ip:port`, `store_host` the broker's. The
-    requester finds its request by the property `CORRELATION_ID`, and answers code 0 in any case.
+    requester finds its request by the property `CORRELATION_ID`, and always answers 0.
     """
 
     REQUEST_CODE: ClassVar[RequestCode] = RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT
@@ -43,7 +43,7 @@ class PushReplyHeader(CommandHeader):
         store_host: str,
         store_timestamp_ms: int,
     ) -> Self:
-        """Return the header that delivers a reply that was sent with `reply` (324 or 325)."""
+        """Return the header that delivers a reply sent with `reply` (324 or 325)."""
         return cls(
             reply.producer_group,
             reply.topic,

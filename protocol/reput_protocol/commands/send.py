@@ -1,4 +1,4 @@
-"""Headers of sends: RocketMQ's 10, 310, 320 and Reput's PutMessage (RocketMQ: SendMessageRequestHeader and its V2)."""
+"""Headers of sends: RocketMQ's 10, 310, 320 (SendMessageRequestHeader and its V2) and Reput's PutMessage."""
 
 from __future__ import annotations
 
@@ -17,9 +17,8 @@ from reput_protocol.wire.header import Value
 class SendMessageHeader(CommandHeader):
     """Header of 10 (long names), 310 and 320 (one letter each); the body is a message or a client batch.
 
-    A negative `queue_id` lets the broker choose the queue. `ack` and `dedup` are Reput's. RocketMQ's clients use the
-    property `WAIT` to ask for the flush. With `dedup` the message has a unique id and is not stored twice within the
-    broker's window.
+    A negative `queue_id` lets the broker choose. `ack` and `dedup` are Reput's; RocketMQ's clients ask for the flush by
+    the property `WAIT`. With `dedup` the message has a unique id and is not stored twice within the broker's window.
     """
 
     REQUEST_CODE: ClassVar[RequestCode] = RequestCode.SEND_MESSAGE
@@ -43,11 +42,11 @@ class SendMessageHeader(CommandHeader):
 
     @classmethod
     def from_ext_v2(cls, ext: Mapping[str, Value]) -> Self:
-        """Read the one-letter form of 310 and 320; raises like `from_ext`, naming the letter."""
+        """Read the one-letter form; raises like `from_ext`, naming the letter."""
         return cls(*astuple(_V2.from_ext(ext)))
 
     def to_ext_v2(self, header_type: int) -> dict[str, Value]:
-        """Return the one-letter form of 310 and 320."""
+        """Return the one-letter form."""
         letters: CommandHeader = _V2(*astuple(self))
         return letters.to_ext(header_type)
 
@@ -80,7 +79,7 @@ class SendMessageResult(CommandHeader):
     """Answer to 10, 310 and 320. Java's client fails without the first three fields.
 
     `msg_id` is the offset message id; for a batch, all ids separated by commas, and `queue_offset` is the first. The
-    last two fields are Reput's, for its own client only: the store time and the ack level reached.
+    last two fields, store time and ack level reached, are for Reput's own client only.
     """
 
     REQUEST_CODE: ClassVar[RequestCode] = RequestCode.SEND_MESSAGE
@@ -98,7 +97,7 @@ class SendMessageResult(CommandHeader):
 class PutMessageHeader(CommandHeader):
     """Header of PutMessage, the native send; the body is a block of `count` records of one topic and queue.
 
-    With `dedup` every record has a unique id, and no message is stored twice within the broker's window.
+    With `dedup` every record has a unique id, and none is stored twice within the broker's window.
     """
 
     REQUEST_CODE: ClassVar[RequestCode] = RequestCode.PUT_MESSAGE
@@ -113,8 +112,8 @@ class PutMessageHeader(CommandHeader):
 class PutMessageResult(CommandHeader):
     """Answer to PutMessage: where the block starts, and the ack level reached.
 
-    The client derives queue offset, physical offset and offset message id of every message from these fields and the
-    sizes of its records. `store_host` is "ip:port".
+    With the sizes of its records, the client derives every message's offsets and offset message id. `store_host` is
+    "ip:port".
     """
 
     REQUEST_CODE: ClassVar[RequestCode] = RequestCode.PUT_MESSAGE

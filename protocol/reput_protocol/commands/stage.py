@@ -1,20 +1,8 @@
 """Staging of a sink: store records, then publish or drop them all at once. The requests are Reput's.
 
-A staging consists of blocks of records as in PutMessage, each after a head:
-
-```text
-offset 0    4s   magic      "RBLK"
-offset 4    u32  size       of the block
-offset 8    i32  queue id
-offset 12   u32  count      of records
-offset 16   u32  crc        CRC-32 of the block
-offset 20   u16  length     of the topic
-offset 22   ...  topic
-            ...  block      records back to back, as in PutMessage
-```
-
-The blocks follow each other, on the wire as in the broker's file. The checksum of a staging is the CRC-32 of all heads
-with their topics, in order, which includes the checksums of the blocks.
+A staging is blocks of records as in PutMessage, each after a head (docs/protocol.md, Batches), on the wire as in the
+broker's file. Its checksum is the CRC-32 of all heads with their topics, in order, which includes the checksums of the
+blocks.
 """
 
 from __future__ import annotations
@@ -42,7 +30,7 @@ HEAD_BYTES_MAX: Final = HEAD_BYTES + TOPIC_BYTES_MAX
 
 
 class StagedBlock(NamedTuple):
-    """One block of a staging: its head, and the position of the block."""
+    """The head of one block of a staging, and the block's position."""
 
     topic: str
     queue_id: int
@@ -68,7 +56,7 @@ def staged_head(data: Buffer, position: int, index: int = 0) -> StagedBlock | No
     """Return the block whose head is at `position` of `data`, or None if the head is incomplete; checks only the head.
 
     Raises:
-        RecordMalformed: there is no head; `index` is passed on to it.
+        RecordMalformed: there is no head; has `index`.
     """
     if position + HEAD_BYTES > len(data):
         return None
@@ -92,10 +80,10 @@ def staged_head(data: Buffer, position: int, index: int = 0) -> StagedBlock | No
 
 
 def staged_blocks(data: Buffer) -> Iterator[StagedBlock]:
-    """Yield the blocks of `data`, which must have whole blocks only; their checksums are verified.
+    """Yield the blocks of `data`, which must be whole; their checksums are verified.
 
     Raises:
-        RecordMalformed: it has not, or a block does not match its head; has the block's number and position.
+        RecordMalformed: a block is incomplete or does not match its head; has the block's number and position.
     """
     view = memoryview(data)
     position = index = 0
@@ -156,7 +144,7 @@ class StageRecordsResult(CommandHeader):
 
     position: I64
     kept: bool = True
-    """False if the batch is committed already, so that nothing staged for it is kept."""
+    """False if the batch is committed already, so nothing staged for it is kept."""
 
 
 # -- batches -----------------------------------------------------------------------------------------------------------
@@ -193,7 +181,7 @@ class CommitStagedResult(CommandHeader):
     last_batch_id: I64
     messages: I64
     repeated: bool
-    """True if this or a later batch of the query was committed before; nothing was published now."""
+    """Whether this or a later batch of the query was committed before, so nothing was published now."""
 
 
 class AbortStagedHeader(CommandHeader):
@@ -214,11 +202,11 @@ class QueryStagedHeader(CommandHeader):
 
 
 class QueryStagedResult(CommandHeader):
-    """Answer to ABORT_STAGED and QUERY_STAGED: the existing stagings, of the query if one was given."""
+    """Answer to ABORT_STAGED and QUERY_STAGED: the stagings, of the query if one was given."""
 
     REQUEST_CODE: ClassVar[RequestCode] = RequestCode.QUERY_STAGED
 
     stagings: I32
     staged_bytes: I64
     last_batch_id: I64 = -1
-    """The last committed batch of the query; -1 if there is none or the broker has forgotten it."""
+    """The query's last committed batch; -1 if there is none or the broker has forgotten it."""

@@ -28,7 +28,7 @@ class RouteHeader(CommandHeader):
 
 
 class QueueData(Members):
-    """The number of queues of a topic on one broker, and its permission (bits of `Perm`)."""
+    """A topic's numbers of queues on one broker, and its permission (`Perm`)."""
 
     broker_name: str = ""
     read_queue_nums: I64 = 0
@@ -38,7 +38,7 @@ class QueueData(Members):
 
 
 class BrokerData(LargeBody):
-    """The addresses of one broker by id ("host:port"); id 0 is the master."""
+    """One broker's addresses ("host:port") by id; id 0 is the master."""
 
     cluster: str = ""
     broker_name: str = ""
@@ -66,7 +66,7 @@ _MASTER_ID: Final = 0
 
 
 class ClusterInfo(LargeBody):
-    """Answer body of 106: all brokers by name, and the brokers of each cluster."""
+    """Answer body of 106: all brokers by name, and each cluster's brokers."""
 
     IS_TRUSTED: ClassVar[bool] = True
 
@@ -75,7 +75,7 @@ class ClusterInfo(LargeBody):
 
     @property
     def masters(self) -> dict[str, str]:
-        """The address of every master by the name of its broker, as `host:port`."""
+        """Every master's `host:port` by the name of its broker."""
         return {
             name: data.broker_addrs[_MASTER_ID]
             for name, data in self.broker_addr_table.items()
@@ -84,7 +84,7 @@ class ClusterInfo(LargeBody):
 
     @property
     def own_names(self) -> set[str]:
-        """The names of the brokers and clusters, which have topics of the same names."""
+        """The names of brokers and clusters, which have topics of the same names."""
         return {*self.broker_addr_table, *self.cluster_addr_table}
 
 
@@ -92,11 +92,11 @@ class ClusterInfo(LargeBody):
 
 _QUEUES_DEFAULT = 16
 GENERATION_ATTRIBUTE: Final = "reput.generation"
-"""Reput's: distinguishes a topic from an earlier one of the same name that was deleted."""
+"""Reput's: distinguishes a topic from a deleted one of the same name."""
 
 
 class TopicConfig(Body):
-    """One topic's settings: answer body of 351, and an entry of the topic table. Defaults are RocketMQ's."""
+    """A topic's settings: answer body of 351, entry of the topic table. Defaults are RocketMQ's."""
 
     topic_name: str = ""
     read_queue_nums: I64 = _QUEUES_DEFAULT
@@ -114,13 +114,13 @@ class TopicConfig(Body):
 
 
 class TopicConfigTable(LargeBody):
-    """Answer body of 21: every topic's settings. `data_version` has counter, stateVersion and timestamp."""
+    """Answer body of 21: all topics' settings. `data_version` has counter, stateVersion and timestamp."""
 
     topics: dict[str, TopicConfig] = field(default_factory=dict, name="topicConfigTable")
     data_version: dict[str, I64] = {}
 
     def to_members(self) -> dict[str, Any]:
-        """Return the members, with the tables that RocketMQ 5 reads, which are empty here."""
+        """Return the members, with the tables that RocketMQ 5 reads, empty here."""
         return {
             **super().to_members(),
             "mappingDataVersion": self.data_version,
@@ -157,7 +157,7 @@ class CreateTopicHeader(CommandHeader):
 
 
 class DeleteTopicHeader(CommandHeader):
-    """Header of 215: delete a topic with its offsets. 216 takes the same and does nothing more."""
+    """Header of 215: delete a topic and its offsets. 216 takes the same and does nothing more."""
 
     REQUEST_CODE: ClassVar[RequestCode] = RequestCode.DELETE_TOPIC_IN_BROKER
 
@@ -189,7 +189,7 @@ class TopicStatsHeader(CommandHeader):
 
 
 class QueueStats(Members):
-    """Bounds of one queue; `last_update_timestamp` is the store time of its last message in ms, 0 for none."""
+    """A queue's bounds; `last_update_timestamp` is its last store time in ms, 0 for none."""
 
     min_offset: I64 = 0
     max_offset: I64 = 0
@@ -197,7 +197,7 @@ class QueueStats(Members):
 
 
 class TopicStats(LargeBody):
-    """Answer body of 202: the bounds of each queue. On the wire the map's keys are objects."""
+    """Answer body of 202: each queue's bounds."""
 
     IS_TRUSTED: ClassVar[bool] = True
 

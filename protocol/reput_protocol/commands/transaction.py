@@ -13,8 +13,8 @@ from reput_protocol.commands.header import I32, I64, CommandHeader
 class EndTransactionHeader(CommandHeader):
     """Header of 37: commit or roll back a half message.
 
-    `tran_state_table_offset` is its queue offset in the half queue and `commit_log_offset` its physical offset, by the
-    receipt or the check. `commit_or_rollback` is a `TransactionState`.
+    `tran_state_table_offset` is its offset in the half queue, `commit_log_offset` its physical offset, by the receipt
+    or the check. `commit_or_rollback` is a `TransactionState`.
     """
 
     REQUEST_CODE: ClassVar[RequestCode] = RequestCode.END_TRANSACTION
@@ -31,10 +31,10 @@ class EndTransactionHeader(CommandHeader):
 
 
 class CheckTransactionHeader(CommandHeader):
-    """Header of 39, sent by the broker: how did the transaction of this half message end? The body is its record.
+    """Header of 39, sent by the broker: how did this half message's transaction end? The body is its record.
 
-    The answer is a 37 with `fromTransactionCheck` and the same offsets. `msg_id` and `transaction_id` are the message's
-    unique id, `offset_msg_id` is the half record's.
+    The answer is a 37 with `fromTransactionCheck` and the same offsets. `msg_id` and `transaction_id` are the unique
+    id, `offset_msg_id` is the half record's.
     """
 
     REQUEST_CODE: ClassVar[RequestCode] = RequestCode.CHECK_TRANSACTION_STATE

@@ -1,6 +1,6 @@
 """Tag filters: `*`, or tags joined by `||` (RocketMQ: FilterAPI, ExpressionMessageFilter).
 
-The broker filters by the hash of a message's tag only. Hashes collide, so the client compares the tag itself again.
+The broker compares only hashes of tags, which collide, so the client compares the tags.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ from reput_protocol.record.hashing import tags_code
 ALL: Final = "*"
 _SEPARATOR: Final = "||"
 TAGS_MAX: Final = 512
-"""Maximum number of tags in an expression, since parsing takes time and storing takes memory of the broker."""
+"""Of an expression: parsing takes the broker's time, and storing its memory."""
 
 
 @dataclass(frozen=True, slots=True)
 class TagFilter:
     """A filter by tag.
 
-    `codes` are the signed 32-bit hashes of `tags`. Both are empty for a filter that matches everything, and also for an
-    expression of blanks only, which matches nothing.
+    `codes` are the signed 32-bit hashes of `tags`. Both are empty for a filter that matches everything, and for an
+    expression of blanks, which matches nothing.
     """
 
     expression: str
@@ -37,12 +37,12 @@ class TagFilter:
         """Return the filter for `expression`; None, an empty text and `*` match everything.
 
         Raises:
-            FilterSyntaxError: the expression is separators only, or has more than `TAGS_MAX` tags.
+            FilterSyntaxError: separators only, or more than `TAGS_MAX` tags.
         """
         return _parse(expression or ALL)
 
     def matches_tag(self, tag: str | None) -> bool:
-        """Return whether a message with this tag matches. Without a tag it matches only a filter for everything."""
+        """Return whether a message with this tag matches; None matches only a filter for everything."""
         return self.matches_all or tag in self.tags
 
 
@@ -53,7 +53,7 @@ def tag_hash(code: int) -> int:
 
 
 MessageFilter: TypeAlias = TagFilter | SqlFilter
-"""A consumer's filter: by tag, or by all properties."""
+"""A consumer's filter."""
 
 
 def _parse(expression: str) -> TagFilter:

@@ -1,7 +1,7 @@
 """The loops over records and over the files that describe them, in typed Python.
 
-Cython compiles these modules when the package is built and a C compiler is available; otherwise they are interpreted.
-They use no socket, file or clock, and read nothing outside of the buffer that is passed.
+Cython compiles these modules when the package is built, if there is a C compiler; otherwise they are interpreted. They
+use no socket, file or clock, and read nothing outside of the passed buffer.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from importlib.util import find_spec
 from typing import Final
 
 MODULES: Final = ("frames", "index", "put_blocks", "records", "tables", "timer", "units")
-"""The compiled modules: all or none of them are."""
+"""All of them are compiled, or none."""
 
 
 def _is_compiled(name: str) -> bool:
@@ -20,4 +20,3 @@ def _is_compiled(name: str) -> bool:
 
 
 FORM: Final = "compiled" if all(map(_is_compiled, MODULES)) else "interpreted"
-"""Whether the kernel is compiled or interpreted."""

@@ -25,13 +25,12 @@ def cut_frames(
     """Split `buffer` from `start` on into whole frames (`frames`).
 
     Args:
-        buffer: bytes as received.
-        total_max, header_max: maximum of the total and of the header size that a frame may state.
+        total_max, header_max: maximum total and header size that a frame may state.
         made: creates a frame from a tuple: header type, header as bytes, body as a view of `buffer`.
 
     Returns:
         The frames; where they end; the size of the next frame as far as known; total and header size of that frame if
-        it is invalid, else None.
+            it is invalid, else None.
     """
     data: cython.const[cython.uchar][::1] = buffer
     view = memoryview(buffer)
@@ -99,9 +98,8 @@ def typed_fields(ext: object, integers: tuple[str, ...], flags: tuple[str, ...])
     """Return the fields, with texts converted to integers and flags.
 
     Args:
-        ext: the fields.
-        integers: names of integer fields: text of up to 20 decimal digits, optionally with a sign, is converted.
-        flags: names of flag fields: `true` and `false` in any case are converted.
+        integers: names of integer fields: text of up to 20 decimal digits, with an optional sign.
+        flags: names of flag fields: `true` or `false` in any case.
     """
     found: dict[str, Any] = dict(ext)  # type: ignore[call-overload]
     for name in integers:

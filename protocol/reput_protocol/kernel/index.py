@@ -18,7 +18,7 @@ else:
 def _entries_at(
     size: cython.Py_ssize_t, slots: cython.Py_ssize_t, entries: cython.Py_ssize_t
 ) -> cython.Py_ssize_t:
-    """Return where the entries begin in an index file of `size` bytes, which must have room for both numbers."""
+    """Return where the entries begin in a file of `size` bytes, which must have room for both numbers."""
     if not 0 < slots <= size // 4 or not 0 <= entries <= size // 20 or size < 40 + 4 * slots + 20 * entries:
         raise ValueError(f"{size} bytes are no index file of {slots} slots and {entries} entries")
     return 40 + 4 * slots
@@ -28,7 +28,7 @@ def _entries_at(
 @cython.inline
 @cython.exceptval(check=False)
 def _slot_at(key_hash: cython.longlong, slots: cython.Py_ssize_t) -> cython.Py_ssize_t:
-    """Return the position of the slot for a hash in an index file with at least one slot."""
+    """Return the position of a hash's slot in a file with at least one slot."""
     slot: cython.Py_ssize_t = key_hash % slots
     return 40 + 4 * (slot if slot >= 0 else slot + slots)
 
@@ -49,13 +49,13 @@ def insert_keys(
     Args:
         file: the whole file.
         slots, entries: its capacity, including the unused entry 0.
-        keys: for each key a non-negative hash, a physical offset and a store time.
-        first: the number of the first entry.
-        begin_ms: the first store time in the header; entry 1 sets it to its own.
-        before_ms: the store time of the previous entry.
+        keys: for each a non-negative hash, a physical offset and a store time.
+        first: number of the first entry.
+        begin_ms: first store time in the header; entry 1 sets it to its own.
+        before_ms: store time of the previous entry.
 
     Returns:
-        The number of slots that were empty; the earliest and the latest store time; whether store times never descend.
+        How many slots were empty; the earliest and the latest store time; whether store times never descend.
     """
     entries_at: cython.Py_ssize_t = _entries_at(len(file), slots, entries)
     if not (0 <= start < stop and 3 * stop <= len(keys) and 0 < first <= entries - (stop - start)):
@@ -107,11 +107,10 @@ def follow_chain(
     key_hash: cython.longlong,
     steps: cython.Py_ssize_t,
 ) -> tuple[int, int, int, int]:
-    """Follow a chain of an index file from entry `number` to the first entry of a hash, for at most `steps` entries.
+    """Follow a chain from entry `number` to the first entry of a hash, for at most `steps` entries.
 
     Returns:
-        That entry's number, 0 if it was not found; its physical offset and its seconds; the next entry of the chain, 0
-        for none.
+        That entry's number, or 0; its physical offset and its seconds; the next entry of the chain, or 0.
     """
     entries_at: cython.Py_ssize_t = _entries_at(len(file), slots, entries)
     looked_at: cython.Py_ssize_t = 0
@@ -134,7 +133,7 @@ def seconds_ascend(
     start: cython.Py_ssize_t,
     stop: cython.Py_ssize_t,
 ) -> bool:
-    """Return whether the seconds of the entries `[start, stop)` of an index file never descend."""
+    """Return whether the seconds of the entries `[start, stop)` never descend."""
     entries_at: cython.Py_ssize_t = _entries_at(len(file), slots, entries)
     if not start >= 0 or stop > entries:
         raise ValueError(f"entries {start} to {stop} are not in a file of {entries}")
@@ -155,13 +154,13 @@ def fitting_slots(
     begin_offset: cython.longlong,
     end_offset: cython.longlong,
 ) -> int:
-    """Return the first possible number of slots of an index file among the given ones; 0 if none is possible.
+    """Return the first possible number of slots among the given ones; 0 if none is possible.
 
-    Its first and last entry must have the given physical offsets, and a slot must point to the last.
+    The first and last entry must have the given physical offsets, and a slot must point to the last.
 
     Args:
         first, stop, step: the numbers to try.
-        entries: the number of entries in use, including entry 0.
+        entries: in use, including entry 0.
     """
     most: cython.Py_ssize_t = len(file) // 4
     if not 2 <= entries <= most or step <= 0:
@@ -186,15 +185,15 @@ def index_chains(
     entries: cython.Py_ssize_t,
     faults_max: cython.Py_ssize_t,
 ) -> tuple[bytearray, int, list[int], list[tuple[int, int, int]]]:
-    """Check the entries of an index file in the order in which they were written.
+    """Check the entries of an index file in the order of writing.
 
     Args:
-        entries: the number of entries in use, including entry 0.
-        faults_max: maximum number of faults of each kind to return.
+        entries: in use, including entry 0.
+        faults_max: maximum faults of each kind to return.
 
     Returns:
         The slots according to the entries, and the number of used ones; entries with a negative hash; entries with a
-        wrong link: number, linked entry, and the previous entry of the slot.
+            wrong link: number, linked entry, and the previous entry of the slot.
     """
     entries_at: cython.Py_ssize_t = _entries_at(len(file), slots, entries)
     made = bytearray(4 * slots)
@@ -223,7 +222,7 @@ def index_chains(
 def _entries_of_keys(
     size: cython.Py_ssize_t, numbers: cython.Py_ssize_t, start: cython.Py_ssize_t
 ) -> cython.Py_ssize_t:
-    """Return the number of entries in `size` bytes; there must be as many keys from `start` on, three numbers each."""
+    """Return the number of entries in `size` bytes; as many keys of three numbers must follow `start`."""
     rows: cython.Py_ssize_t = size // 20
     if not 0 <= start <= numbers // 3 - rows:
         raise ValueError(f"{rows} entries have no keys from {start} on, of {numbers // 3}")
@@ -250,7 +249,7 @@ def wrong_seconds(
     start: cython.Py_ssize_t,
     begin_ms: cython.longlong,
 ) -> list[tuple[int, int, int]]:
-    """Return the entries whose seconds are not those from `begin_ms` to the store time of their key.
+    """Return the entries whose seconds are not those from `begin_ms` to their key's store time.
 
     Returns:
         For each the row, its seconds and the right ones.
@@ -268,7 +267,7 @@ def wrong_seconds(
 @cython.inline
 @cython.exceptval(check=False)
 def _seconds_since(begin_ms: cython.longlong, stored_ms: cython.longlong) -> cython.longlong:
-    """Return the whole seconds between two times, from 0 to the maximum of an entry."""
+    """Return the whole seconds between two times, from 0 to an entry's maximum."""
     if stored_ms <= begin_ms:
         return 0
     # The difference may exceed a signed number.

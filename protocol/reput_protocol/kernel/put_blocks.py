@@ -1,4 +1,4 @@
-"""Put blocks, the records of one queue back to back: the broker's check, and encoding them."""
+"""Put blocks, the records of one queue back to back: the broker's check, and encoding."""
 
 from __future__ import annotations
 
@@ -53,7 +53,6 @@ def check_block(
     """Check the records of a non-empty put block; return how many end with a whole-record checksum.
 
     Args:
-        block: the records back to back.
         magic, topic: required in every record; the topic with its length field.
         queue_id: required in every record.
         count: the required number of records; no more are examined.
@@ -204,7 +203,7 @@ def _properties_fault(
     start: cython.Py_ssize_t,
     stop: cython.Py_ssize_t,
 ) -> object:
-    """Return why properties may not be put, or None if they may (`properties.properties_fault`)."""
+    """Return why properties may not be put, or None (`properties.properties_fault`)."""
     name: cython.Py_ssize_t = start
     end: cython.Py_ssize_t
     value: cython.Py_ssize_t
@@ -254,13 +253,13 @@ def encode_block(
     """Return a put block for some bodies, with zeros in the broker's fields.
 
     Args:
-        bodies: a list of bytes-like objects; the `len` of each is its size in bytes.
+        bodies: bytes-like objects; the `len` of each is its size in bytes.
         texts: the encoded properties of each, or one for all.
         flags: of each, or one for all.
         magic, topic: of all records; the topic with its length field.
         queue_id, born_timestamp_ms: of all records.
         id_prefix, id_number: properties that do not begin with a unique id get one: the prefix, and four digits that
-            count up from `id_number` with every record. Without a prefix none are added.
+            count up from `id_number` with every record. No prefix, no ids.
 
     Returns:
         The records back to back, and where each begins.
@@ -382,15 +381,14 @@ def property_texts(
 ) -> tuple[bytearray, array[int]]:
     """Return the encoded properties of some messages, from columns of UTF-8 text.
 
-    A column has all its values back to back, and edges: where each begins and the last ends. A column without edges is
-    absent.
+    A column has its values back to back, and edges: where each begins and the last ends; without edges it is absent.
 
     Args:
         tags, keys: of each message; an empty one means none. Several keys are separated by blanks.
-        names, values: of the other properties of all messages. Names with a column of their own are left out, and so is
-            a whole-record checksum.
+        names, values: of the other properties of all messages. Names with a column of their own and whole-record
+            checksums are left out.
         is_set: 0 for each property that is null and left out; if empty, none is.
-        entry_edges: where the properties of each message begin among all, and the last end; empty without properties.
+        entry_edges: where each message's properties begin among all, and the last end; empty without properties.
 
     Returns:
         The encoded properties back to back, each with its unique id first if it has one, and their edges.
@@ -416,7 +414,7 @@ def property_texts(
         or (has_entries and len(is_set) > 0 and len(is_set) != entries)
     ):
         raise ValueError(f"the columns are not those of {rows} messages")
-    # Each value is used once, and each name or value gets a separator.
+    # Each value is used once; each name or value gets a separator.
     room: cython.Py_ssize_t = len(tag_data) + len(key_data) + rows * 12
     block = bytearray(room + len(name_data) + len(value_data) + 2 * entries)
     texts: cython.uchar[::1] = block
@@ -458,7 +456,7 @@ def property_texts(
 def _edges_fit(
     edges: cython.const[cython.longlong][::1], count: cython.Py_ssize_t, size: cython.Py_ssize_t
 ) -> cython.bint:
-    """Tell whether these are where `count` values begin, and the last ends, in a column of `size` bytes."""
+    """Return whether these are the edges of `count` values in a column of `size` bytes."""
     if count < 0 or len(edges) != count + 1 or edges[0] < 0 or edges[count] > size:
         return False
     index: cython.Py_ssize_t
@@ -550,7 +548,7 @@ def encode_rows(
     """Return a put block from columns, with zeros in the broker's fields.
 
     Args:
-        bodies, body_edges: all bodies back to back, and where each begins and the last ends.
+        bodies, body_edges: bodies back to back; where each begins and the last ends.
         texts, text_edges: the encoded properties (`property_texts`).
         flags, born_timestamps_ms: of each message, or one for all.
         start: the first message of the block.
@@ -563,8 +561,8 @@ def encode_rows(
         The records back to back, and the first message of the next block.
 
     Raises:
-        Refusal: with index and reason, for the first message whose properties are too long with their id, or whose
-            flag exceeds 32 bits.
+        Refusal: with index and reason, for the first message whose properties are too long with their id, or whose flag
+            exceeds 32 bits.
         ValueError: the edges do not fit.
     """
     count: cython.Py_ssize_t = len(body_edges) - 1
@@ -675,7 +673,7 @@ def encode_record(
 
     Raises:
         InvalidMessage: the properties are too long, or the record would have 2 GiB or more.
-        ValueError: the size of a host does not match `sys_flag`.
+        ValueError: a host's size does not match `sys_flag`.
     """
     if len(born_host) != (20 if sys_flag & 0x10 else 8) or len(store_host) != (20 if sys_flag & 0x20 else 8):
         raise ValueError(
@@ -727,7 +725,6 @@ def batch_to_block(
     """Return records for the units of a client's batch (`client_batch`); None if a unit is invalid.
 
     Args:
-        batch: the units.
         magic, topic: of all records; the topic with its length field.
         queue_id, sys_flag, born_timestamp_ms: of all records.
         count_max: maximum number of units.

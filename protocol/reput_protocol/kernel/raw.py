@@ -1,7 +1,7 @@
 """Reading and writing numbers and bytes in a buffer, for the interpreter.
 
-Compiled modules use the functions of the same names in raw.pxd instead, which handle single bytes; nothing else in the
-kernel exists twice. The functions do not check positions; their callers do.
+Compiled modules use the functions of the same names in raw.pxd, which handle single bytes; nothing else in the kernel
+exists twice. Callers check positions.
 """
 
 from __future__ import annotations
@@ -23,22 +23,22 @@ _PUT_I64: Final = Struct(">q").pack_into
 
 
 def i16(data: Buffer, at: int) -> int:
-    """Return the big-endian signed number of 2 bytes at `at`."""
+    """Return the big-endian signed 2-byte number at `at`."""
     return _I16(data, at)[0]  # type: ignore[no-any-return]
 
 
 def i32(data: Buffer, at: int) -> int:
-    """Return the big-endian signed number of 4 bytes at `at`."""
+    """Return the big-endian signed 4-byte number at `at`."""
     return _I32(data, at)[0]  # type: ignore[no-any-return]
 
 
 def u32(data: Buffer, at: int) -> int:
-    """Return the big-endian unsigned number of 4 bytes at `at`."""
+    """Return the big-endian unsigned 4-byte number at `at`."""
     return _U32(data, at)[0]  # type: ignore[no-any-return]
 
 
 def i64(data: Buffer, at: int) -> int:
-    """Return the big-endian signed number of 8 bytes at `at`."""
+    """Return the big-endian signed 8-byte number at `at`."""
     return _I64(data, at)[0]  # type: ignore[no-any-return]
 
 
@@ -63,13 +63,13 @@ def put_hex(data: bytearray | memoryview, at: int, value: int) -> None:
 
 
 def copy(source: Buffer, start: int, size: int, target: bytearray | memoryview, at: int) -> int:
-    """Copy `size` bytes from `start` on to `target[at:]` and return where they end."""
+    """Copy `size` bytes from `start` on to `target[at:]`; return where they end."""
     target[at : at + size] = source[start : start + size]
     return at + size
 
 
 def put(source: Buffer, target: bytearray | memoryview, at: int, stop: int) -> int:
-    """Copy a whole bytes-like object to `target[at:stop]` and return where it ends.
+    """Copy a whole bytes-like object to `target[at:stop]`; return where it ends.
 
     Raises:
         BufferError: it does not fit, for example because its `len` is not its size in bytes.
@@ -105,7 +105,7 @@ def find(data: Buffer, byte: int, at: int, stop: int) -> int:
 
 
 def searchable(buffer: Buffer) -> Buffer:
-    """Return the buffer in a form that `find` can search: the interpreter searches only bytes, so views are copied."""
+    """Return the buffer as `find` can search it: the interpreter searches only bytes, so views are copied."""
     return buffer if isinstance(buffer, bytes | bytearray) else bytes(buffer)
 
 
@@ -115,7 +115,7 @@ def is_ascii(data: Buffer, start: int, stop: int) -> bool:
 
 
 def ends_with_checksum(data: Buffer, start: int, stop: int) -> bool:
-    """Return whether the properties in `[start, stop)` end with a whole-record checksum, its digits perhaps damaged."""
+    """Return whether the properties in `[start, stop)` end with a whole-record checksum, even with damaged digits."""
     at = stop - 20
     return (
         at >= start
@@ -131,7 +131,7 @@ def crc(data: Buffer, start: int, stop: int, value: int) -> int:
 
 
 def crc31(data: Buffer, start: int, stop: int) -> int:
-    """Return the CRC-32 of `[start, stop)` with the top bit cleared, the only checksum of a record."""
+    """Return the CRC-32 of `[start, stop)` with the top bit cleared, a record's only checksum."""
     return crc32(data[start:stop]) & 0x7FFF_FFFF
 
 

@@ -1,7 +1,7 @@
 """Records in a buffer: finding their parts, describing them in a table, checking and sealing them.
 
-Every length is checked before it is used, so nothing outside of the buffer is read. The records of a buffer are
-described by a table of integers, one row per record (`scan_records`).
+Every length is checked before it is used, so nothing outside of the buffer is read. A table has one row of integers per
+record (`scan_records`).
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ COLUMNS: Final = (
     "topic_position", "topic_size", "properties_position", "properties_size", "tag_position", "tag_size",
     "unique_id_position", "unique_id_size", "keys_position", "keys_size",
 )  # fmt: skip
-"""The numbers in a row of the table, in this order. Positions are bytes from the start of the buffer.
+"""The numbers in a row of the table. Positions are bytes from the start of the buffer.
 
-Tag, unique id and keys are the values of the last units of these names that have a value; a size of 0 means none.
+Tag, unique id and keys are the values of the last units of these names that have a value; size 0 means none.
 """
 
-# What is at a position: a record, the end of a file, something else, or an incomplete record.
+# What is at a position: a record, the end of a file, something else, an incomplete record.
 _RECORD = cython.declare(cython.int, 0)
 _BLANK = cython.declare(cython.int, 1)
 _INVALID = cython.declare(cython.int, 2)
@@ -45,7 +45,7 @@ TRUNCATED: Final = 3
 
 @cython.cclass
 class _Record:
-    """The parts of one record. A scan uses one object for all records."""
+    """The parts of one record; a scan reuses one object."""
 
     size: cython.Py_ssize_t
     sys_flag: cython.int
@@ -148,9 +148,9 @@ def _checksum_fault(
     stop: cython.Py_ssize_t,
     must_have: cython.bint,
 ) -> object:
-    """Return why the checksum property of the record at `[position, stop)` is wrong.
+    """Return why the checksum property of the record at `[position, stop)` is wrong; None if it is right.
 
-    None if it is right, or if it is absent and not required.
+    None also if it is absent and not required.
     """
     if not raw.ends_with_checksum(data, properties, stop):
         return "the record has no checksum property" if must_have else None
@@ -167,7 +167,7 @@ def crc32(data: cython.const[cython.uchar][::1], value: cython.uint = 0) -> int:
 
 
 def body_fault(stated: int, actual: int) -> str:
-    """Return the message for a record whose stated checksum is not that of its body."""
+    """Return the message for a record whose stated checksum is not its body's."""
     return f"BODYCRC is {stated & 0xFFFF_FFFF:#010x}, but the body's CRC is {actual:#010x}"
 
 
@@ -186,8 +186,8 @@ def read_record(
     """Examine what is at `[position, end)`.
 
     Returns:
-        One of RECORD, BLANK, INVALID, TRUNCATED; the size; the reason; and for a valid record the positions of its
-        parts: body, its size, topic, its size, properties, their size, store timestamp.
+        One of RECORD, BLANK, INVALID, TRUNCATED; the size; the reason; and for a valid record: position and size of
+            body, topic and properties, and the store timestamp.
     """
     _check_range(position, end, len(data))
     record: _Record = _Record()
@@ -224,7 +224,7 @@ def read_record(
 @cython.cfunc
 @cython.exceptval(check=False)
 def _find_units(data: cython.const[cython.uchar][::1], record: _Record) -> cython.void:
-    """Find tag, unique id and keys in the properties of a record, tolerantly: the last of each counts.
+    """Find tag, unique id and keys in a record's properties, tolerantly: the last of each counts.
 
     A value ends with 0x02 or with the text, and may contain 0x01; a unit without a value is ignored.
     """
@@ -261,12 +261,11 @@ def scan_records(
 
     Args:
         buffer: bytes of the log.
-        start, end: the range to read.
         physical_offset: the log position of `start`; a record that states another position is invalid. -1: ignored.
 
     Returns:
         The table, an `array('q')` of `len(COLUMNS)` numbers for each record; where the records end; what is there
-        (RECORD means the end of the buffer); the size that it states, and why it is not a record.
+            (RECORD means the end of the buffer); the size that it states, and why it is not a record.
     """
     data: cython.const[cython.uchar][::1] = raw.searchable(buffer)
     _check_range(start, end, len(data))
@@ -351,7 +350,7 @@ def _check_range(start: cython.Py_ssize_t, end: cython.Py_ssize_t, size: cython.
 def _count_sizes(
     data: cython.const[cython.uchar][::1], position: cython.Py_ssize_t, end: cython.Py_ssize_t
 ) -> cython.Py_ssize_t:
-    """Return the maximum number of records, by following their sizes."""
+    """Return the maximum number of records, by their sizes."""
     count: cython.Py_ssize_t = 0
     size: cython.Py_ssize_t
     while end - position >= 92:
@@ -408,10 +407,10 @@ def checksum_faults(
     """Return the rows whose record fails the checksum of its body or, if it has one, of the whole record.
 
     Args:
-        bodies: False for readers that return no bodies: verify only records with a whole-record checksum.
+        bodies: False, for readers that return no bodies: verify only whole-record checksums.
 
     Returns:
-        The number and the reason for each such row.
+        Number and reason for each such row.
     """
     found = []
     row: cython.Py_ssize_t
@@ -452,8 +451,6 @@ def queue_records(
     Ends before the first bytes that are not a valid record of this queue with the next queue offset.
 
     Args:
-        buffer: bytes of records.
-        start, end: the range to read.
         topic, queue_id: the queue.
         queue_offset: of the first record.
         is_gapless: whether queue offsets are consecutive; otherwise they ascend.
@@ -577,7 +574,7 @@ def follow_records(
             of its records are appended.
 
     Returns:
-        Where the records end, and where the last of them starts; -1 if there is none.
+        Where the records end, and where the last of them starts, or -1.
     """
     record: _Record = _Record()
     last: cython.Py_ssize_t = -1
@@ -625,13 +622,13 @@ def patch_block(
     hosts: cython.const[cython.uchar][::1],
     is_sealed: cython.bint,
 ) -> None:
-    """Write the broker's fields into the valid records in `[start, stop)`, which are appended to the log together.
+    """Write the broker's fields into the valid records in `[start, stop)`, which are appended together.
 
     Args:
         queue_offset: of the first record.
-        step: difference between the queue offsets of consecutive records.
+        step: from one queue offset to the next.
         physical_offset: log position of the first record.
-        hosts: 8 bytes of the born host and 8 of the store host; if empty, the hosts of the records are kept.
+        hosts: 8 bytes each of born host and store host; if empty, the records' hosts are kept.
         is_sealed: whether any record ends with a whole-record checksum, which is then computed again.
     """
     position: cython.Py_ssize_t = start
@@ -649,7 +646,7 @@ def patch_block(
 
 
 def seal_record(buffer: cython.uchar[::1], position: cython.Py_ssize_t) -> None:
-    """Recompute the whole-record checksum of the valid record at `position`; without one, do nothing."""
+    """Recompute the whole-record checksum of the valid record at `position`, if it has one."""
     record: _Record = _Record()
     stop: cython.Py_ssize_t = position + raw.i32(buffer, position)
     # One byte rules out almost every record.

@@ -1,4 +1,4 @@
-"""Columns of values, hashes, and runs of one queue, from a table of records (`records.scan_records`)."""
+"""Columns, hashes, and runs of one queue, from a table of records (`records.scan_records`)."""
 
 from __future__ import annotations
 
@@ -23,7 +23,6 @@ _NUMBERS: Final = array("q")
 def _rows_of(
     places: cython.const[cython.longlong][::1], first: cython.Py_ssize_t, step: cython.Py_ssize_t
 ) -> cython.Py_ssize_t:
-    """Return the number of rows in `places`."""
     if not 0 <= first <= step - 2 or len(places) % step:
         raise ValueError(f"{len(places)} numbers have no place and size at {first} of every {step}")
     return len(places) // step
@@ -38,7 +37,7 @@ def _check_place(start: cython.longlong, size: cython.longlong, end: cython.Py_s
     return 0
 
 
-# A column of values is given as places: the value of a row starts at `places[first + row * step]`; its size is next.
+# A column is given as places: a row's value starts at `places[first + row * step]`; its size is next.
 
 
 def gather(
@@ -54,11 +53,11 @@ def gather(
     Args:
         buffer, places, first, step: the values.
         is_text: replace invalid UTF-8 as `bytes.decode` does.
-        replaced: by row, replacements of values.
+        replaced: replacements of values, by row.
 
     Returns:
         Where the values begin and the last one ends, an `array('i')`; the values back to back; a bit for each row, set
-        if it has a non-empty value; the number of rows without one.
+            if it has a non-empty value; the number of rows without one.
 
     Raises:
         ValueError: the values have 2 GiB or more.
@@ -110,7 +109,7 @@ def distinct(
     first: cython.Py_ssize_t,
     step: cython.Py_ssize_t,
 ) -> tuple[list[bytes], Any]:
-    """Return the distinct values in order of their first rows, and an `array('q')` with the index for each row."""
+    """Return the distinct values in order of their first rows, and an `array('q')` with each row's index."""
     rows: cython.Py_ssize_t = _rows_of(places, first, step)
     found = raw.zeros(_NUMBERS, rows)
     numbers: dict[bytes, int] = {}
@@ -134,7 +133,7 @@ def property_places(
     """Return where each record has the value of a property, from the last unit of this name with a value.
 
     Returns:
-        An `array('q')` of two numbers for each row: position and size; the size is 0 without the property.
+        An `array('q')` of two numbers for each row: position and size, 0 without the property.
     """
     rows: cython.Py_ssize_t = _rows_of(table, 16, 24)
     found = raw.zeros(_NUMBERS, 2 * rows)
@@ -161,8 +160,8 @@ def property_units(
 
     Returns:
         The index of each record's first unit, and last the number of units, an `array('i')`; for each unit position and
-        size of name and value, an `array('q')` of four numbers. A repeated name of a record is at its first place, with
-        the last value.
+            size of name and value, an `array('q')` of four numbers. A repeated name is at its first place, with the
+            last value.
     """
     rows: cython.Py_ssize_t = _rows_of(table, 16, 24)
     firsts = array("i", bytes(4 * rows + 4))
@@ -220,7 +219,7 @@ def java_hash(text: str) -> int:
 
 @cython.cfunc
 def _hash_units(units: bytes, value: cython.uint) -> cython.uint:
-    """Continue Java's hash `value` with UTF-16 code units, big-endian."""
+    """Continue Java's hash `value` with big-endian UTF-16 code units."""
     index: cython.Py_ssize_t
     for index in range(0, len(units), 2):
         value = _hash_unit(value, cython.cast(cython.uint, units[index]) << 8 | units[index + 1])
@@ -262,7 +261,7 @@ def _signed(value: cython.uint) -> cython.int:
 
 
 def tags_codes(buffer: cython.const[cython.uchar][::1], table: cython.const[cython.longlong][::1]) -> Any:
-    """Return the tags code of a ConsumeQueue unit for each record: the hash of its tag, or 0."""
+    """Return each record's tags code of a ConsumeQueue unit: the hash of its tag, or 0."""
     rows: cython.Py_ssize_t = len(table) // 24
     found = raw.zeros(_NUMBERS, rows)
     codes: cython.longlong[::1] = found
@@ -334,7 +333,7 @@ def key_hashes(
 @cython.inline
 @cython.exceptval(check=False)
 def _index_hash(value: cython.uint) -> cython.longlong:
-    """Return the hash of a key in the index: the absolute value, or 0 for the one that has none."""
+    """Return a key's hash in the index: the absolute value, or 0 for the one that has none."""
     signed: cython.longlong = _signed(value)
     return signed if signed >= 0 else -signed if signed > -2_147_483_647 - 1 else 0
 
@@ -344,8 +343,8 @@ def runs(
 ) -> list[tuple[bytes, int, int, int, int]]:
     """Return the runs of rows of one queue: topic, queue id, first row, row after the last, transaction bits.
 
-    The transaction bits of the system flag are equal in a run. The queue offsets of a run are consecutive; those of
-    prepared and rolled-back transaction records, which have no place in a queue, are ignored.
+    The system flag's transaction bits are equal in a run. Queue offsets are consecutive; those of prepared and
+    rolled-back transaction records, which have no place in a queue, are ignored.
     """
     found = []
     rows: cython.Py_ssize_t = len(table) // 24
@@ -412,7 +411,7 @@ def columns_of_runs(
 def _follows(
     data: cython.const[cython.uchar][::1], table: cython.const[cython.longlong][::1], at: cython.Py_ssize_t
 ) -> cython.bint:
-    """Return whether the record of the row at `at` follows that of the previous row in the same queue."""
+    """Return whether a row's record follows that of the previous row in the same queue."""
     before: cython.Py_ssize_t = at - 24
     if (
         table[at + 2] != table[before + 2]

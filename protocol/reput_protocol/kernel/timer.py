@@ -29,7 +29,7 @@ def _is_timer_unit(units: cython.const[cython.uchar][::1], at: cython.Py_ssize_t
 @cython.inline
 @cython.exceptval(check=False)
 def _timer_slot(units: cython.const[cython.uchar][::1], at: cython.Py_ssize_t) -> cython.longlong:
-    """Return the slot time of a unit of the timer log; -1 for one that no timer can have written."""
+    """Return the slot time of a timer log unit; -1 for one that no timer can have written."""
     write_time: cython.longlong = raw.i64(units, at + 16)
     if not 0 <= write_time < 0x4000_0000_0000_0000:
         return -1
@@ -37,7 +37,7 @@ def _timer_slot(units: cython.const[cython.uchar][::1], at: cython.Py_ssize_t) -
 
 
 def timer_units(units: cython.const[cython.uchar][::1]) -> int:
-    """Return the number of valid units of the timer log before the first invalid one."""
+    """Return the number of valid units before the first invalid one."""
     row: cython.Py_ssize_t
     for row in range(len(units) // 52):
         if not _is_timer_unit(units, 52 * row):
@@ -79,7 +79,7 @@ def chain_timer_units(
         position: of the first unit in the timer log.
         since_ms: slots before this non-negative time are finished.
         done: positions of finished records, ascending.
-        waiting: the number of waiting messages by hash of the topic; updated.
+        waiting: waiting messages by hash of the topic; updated.
 
     Returns:
         The earliest time of a slot that got a unit, and the latest of one with a finished record; -1 for none.
@@ -126,7 +126,7 @@ def chain_timer_units(
 
 
 def filled_slots(slots: cython.const[cython.uchar][::1], second: cython.longlong) -> list[int]:
-    """Return the slots of a wheel that have a chain, counted from the slot of `second`."""
+    """Return the slots of a wheel that have a chain, counted from that of `second`."""
     return [
         row
         for row in range(len(slots) // 32)

@@ -1,4 +1,4 @@
-"""The interpreted kernel's substitute for Cython: types without meaning and decorators without effect."""
+"""The interpreted kernel's substitute for Cython: types without meaning, decorators without effect."""
 
 from __future__ import annotations
 

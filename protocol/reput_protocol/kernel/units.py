@@ -31,12 +31,12 @@ def queue_units(
     Args:
         physical_offsets, sizes, tags_codes: of each message.
         queue_offset: of the first message.
-        end: the queue offset after the last unit of the queue; -1 for a queue without any.
+        end: the queue offset after the queue's last unit; -1 without any.
         max_physical_offset: where the record of its last unit ends in the log.
 
     Returns:
         The units; the messages they are for; where the record of the last one ends; how many would not get their own
-        queue offset, and for the first of these its queue offset and the one that it would get.
+            queue offset, and for the first of these its queue offset and the one that it would get.
     """
     count: cython.Py_ssize_t = len(physical_offsets)
     if len(sizes) != count or len(tags_codes) != count:
@@ -91,7 +91,7 @@ def select_units(
 
     Args:
         log_start, log_end: the readable part of the log.
-        memory_from: records from here on have the limits of memory; earlier ones have those of the disk.
+        memory_from: records from here on have the limits of memory; earlier ones those of the disk.
         max_bytes: no record is added to this many bytes.
         memory_messages, memory_bytes, disk_messages, disk_bytes: the limits.
         codes: hashes of the wanted tags, ascending; None for all. A unit with the address of an extended entry instead
@@ -100,8 +100,8 @@ def select_units(
             scan before this unit. None accepts all.
 
     Returns:
-        The number of processed units; of selected records; their bytes; position and size of each contiguous part; the
-        number of records that are not in the log.
+        How many units were processed, and records selected; their bytes; position and size of each contiguous part; how
+            many records are not in the log.
     """
     rows: cython.Py_ssize_t = len(units) // 20
     row: cython.Py_ssize_t
@@ -186,7 +186,7 @@ def files_of_units(
     log_end: cython.longlong,
     file_size: cython.longlong,
 ) -> list[int]:
-    """Return a position in every file of the log that has a record of the units."""
+    """Return a position in every log file that has a record of the units."""
     if file_size <= 0:
         raise ValueError(f"files of the log have no {file_size} bytes")
     places = {}
@@ -212,10 +212,7 @@ def valid_units(units: cython.const[cython.uchar][::1], place_limit: cython.long
 
 
 def address_units(units: cython.const[cython.uchar][::1], log_start: cython.longlong) -> tuple[int, int]:
-    """Return the first and the last unit with the address of an extended entry; -1 twice without any.
-
-    Units of records before `log_start` are ignored.
-    """
+    """Return the first and last unit with an extended entry's address, of records from `log_start` on; -1 for none."""
     first: cython.Py_ssize_t = -1
     last: cython.Py_ssize_t = -1
     row: cython.Py_ssize_t
@@ -238,12 +235,12 @@ def stray_units(
 
     Args:
         log_start: the start of the log, not negative.
-        log_end: units of records at or after it are only counted; -1: treat them like all others.
+        log_end: units of records from here on are only counted; -1: treat them like all others.
         may_be_blank: whether to skip pre-blank units.
         damaged: start and end of each damaged part of the log.
 
     Returns:
-        These units, and the number of those that were only counted.
+        These units, and the number of those only counted.
     """
     stray = []
     behind: cython.Py_ssize_t = 0

@@ -1,1 +1,1 @@
-"""The record, the one binary form of a message: its layout, ids, blocks of records, and views of stored ones."""
+"""The record, the one binary form of a message: layout, ids, blocks, and views of stored ones."""

@@ -1,4 +1,4 @@
-"""The body of RocketMQ's batch send (request 320, and 310 with its batch flag): units, back to back.
+"""The body of RocketMQ's batch send (320, and 310 with its batch flag): units, back to back.
 
     size  field
     ----  ------------------------------------
@@ -9,8 +9,7 @@
      4+n  body length, body
      2+p  properties length, properties text
 
-Topic, queue and times are in the request's header; the broker makes an ordinary record of every unit.
-(RocketMQ: MessageDecoder.encodeMessages.)
+The broker makes an ordinary record of every unit. (RocketMQ: MessageDecoder.encodeMessages.)
 """
 
 from __future__ import annotations
@@ -62,9 +61,7 @@ def encode_batch(items: Iterable[BatchItem]) -> bytes:
 
 
 def decode_batch(body: Buffer, count_max: int | None = None) -> list[BatchItem]:
-    """Return the units of a batch as copies; at most `count_max`.
-
-    The two unused fields are ignored, as by RocketMQ.
+    """Return the units of a batch as copies; at most `count_max`. Like RocketMQ, ignores the unused fields.
 
     Raises:
         RecordMalformed: a unit's lengths do not add up, the body ends within a unit, or there are too many.
@@ -116,12 +113,11 @@ def records_of_batch(
     limits: BlockLimits,
     unusual: Sequence[bytes] = (),
 ) -> tuple[bytearray, BlockCheck] | None:
-    """Return the records of a batch back to back; None if it is malformed, for which `decode_batch` has the reason.
+    """Return the records of a batch back to back; None if it is malformed (`decode_batch` has the reason).
 
     The broker's fields are zero (see `put_block.patch_block`); the properties are those of the units.
 
     Args:
-        batch: the units.
         count_max: maximum number of units.
         limits: of a body and its properties.
         unusual: also return None if the properties of a message have one of these names.

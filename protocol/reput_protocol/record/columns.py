@@ -1,4 +1,4 @@
-"""Records as NumPy columns: one row per record; numbers as arrays, texts and bodies as positions in the buffer."""
+"""Records as NumPy columns: numbers as arrays, texts and bodies as positions in the buffer."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ BoolArray: TypeAlias = NDArray[np.bool_]
 
 _NUMBER: Final = {name: number for number, name in enumerate(COLUMNS)}
 _IN_TABLE: Final = {TAGS: number.TAG, UNIQ_KEY: number.UNIQUE_ID, KEYS: number.KEYS}
-"""The position of some properties' values in a row."""
+"""Properties whose values' positions are in a row."""
 
 
 class Places(NamedTuple):
-    """Positions of a column of bytes: that of row i is `numbers[first + i * step]`, its size is the next number."""
+    """Positions of a column of bytes: row i's is `numbers[first + i * step]`, its size the next number."""
 
     numbers: array[int] | memoryview
     first: int
@@ -36,7 +36,7 @@ class Places(NamedTuple):
 class RecordColumns:
     """Columns of valid records in `buffer`; row i is the i-th record.
 
-    Positions are bytes from the buffer's start. Every column is a new array, created when it is requested.
+    Positions are bytes from the buffer's start. Every column is a new array, created on request.
 
     Args:
         buffer: what the kernel has read.
@@ -54,7 +54,7 @@ class RecordColumns:
 
     @property
     def table(self) -> memoryview:
-        """The numbers of all records in the kernel's form."""
+        """All records' numbers in the kernel's form."""
         flat: Any = self._table.ravel()
         return memoryview(flat)
 
@@ -69,7 +69,7 @@ class RecordColumns:
 
     @property
     def size(self) -> NDArray[np.int32]:
-        """Size of each whole record in bytes."""
+        """Bytes of each whole record."""
         return self.numbers("size").astype(np.int32)
 
     @property
@@ -84,7 +84,7 @@ class RecordColumns:
 
     @property
     def queue_id(self) -> NDArray[np.int32]:
-        """Queue of each record."""
+        """Queues."""
         return self.numbers("queue_id").astype(np.int32)
 
     @property
@@ -94,12 +94,12 @@ class RecordColumns:
 
     @property
     def queue_offset(self) -> IntArray:
-        """Message number of each record in its queue."""
+        """Message numbers in the queue."""
         return self.numbers("queue_offset")
 
     @property
     def physical_offset(self) -> IntArray:
-        """The commit-log position that each record states."""
+        """The commit-log positions that the records state."""
         return self.numbers("physical_offset")
 
     @property
@@ -124,7 +124,7 @@ class RecordColumns:
 
     @property
     def prepared_transaction_offset(self) -> IntArray:
-        """The position of the prepared half of a committed message."""
+        """Positions of the prepared halves of committed messages."""
         return self.numbers("prepared_transaction_offset")
 
     @property
@@ -134,7 +134,7 @@ class RecordColumns:
 
     @property
     def body_size(self) -> IntArray:
-        """Size of each body in bytes."""
+        """Bytes of each body."""
         return self.numbers("body_size")
 
     @property
@@ -143,25 +143,25 @@ class RecordColumns:
         return self.numbers("properties_position")
 
     def body(self, row: int) -> memoryview:
-        """Return a view of the body of record `row`."""
+        """Return a view of a body."""
         return self._view(row, number.BODY)
 
     def topic(self, row: int) -> memoryview:
-        """Return a view of the topic of record `row`."""
+        """Return a view of a topic."""
         return self._view(row, number.TOPIC)
 
     def properties(self, row: int) -> memoryview:
-        """Return a view of the properties text of record `row`."""
+        """Return a view of a properties text."""
         return self._view(row, number.PROPERTIES)
 
     def born_host(self, row: int) -> Host:
-        """Return the producer's address of record `row`."""
+        """Return a producer's address."""
         at = int(self._table[row, number.POSITION]) + BORN_HOST_AT
         size = 20 if self._table[row, number.SYS_FLAG] & BORN_HOST_IPV6 else 8
         return Host.unpack(memoryview(self.buffer)[at : at + size])
 
     def store_host(self, row: int) -> Host:
-        """Return the broker's address of record `row`."""
+        """Return a broker's address."""
         end = int(self._table[row, number.BODY]) - BACK.size
         size = 20 if self._table[row, number.SYS_FLAG] & STORE_HOST_IPV6 else 8
         return Host.unpack(memoryview(self.buffer)[end - size : end])
@@ -177,7 +177,7 @@ class RecordColumns:
         return Places(property_places(self.buffer, self.table, name.encode()), 0, 2)
 
     def distinct(self, places: Places) -> tuple[list[str | None], IntArray]:
-        """Return the distinct values as text, or None, and the index of each record's value."""
+        """Return the distinct values as text or None, and each record's index into them."""
         values, codes = distinct(self.buffer, *places)
         return [value.decode(errors="replace") if value else None for value in values], np.asarray(codes)
 
@@ -188,7 +188,7 @@ class RecordColumns:
         return gather(self.buffer, *places, is_text, replaced)
 
     def property_units(self) -> tuple[array[int], array[int]]:
-        """Return the positions of the names and values of all properties (`property_units`)."""
+        """Return the positions of all properties' names and values (`property_units`)."""
         return property_units(self.buffer, self.table)
 
     def take(self, rows: Any) -> Self:
@@ -202,13 +202,10 @@ class RecordColumns:
         return self.take(np.array([value in chosen for value in values], np.bool_)[codes])
 
     def checksum_faults(self, *, bodies: bool = True) -> list[tuple[int, str]]:
-        """Verify the checksum of every body, and that of the whole record if there is one.
+        """Return row and reason of each record that fails the checksum of its body or of the whole record.
 
         Args:
-            bodies: False for readers that return no bodies: verify only whole-record checksums.
-
-        Returns:
-            The row of each failed record, and the reason.
+            bodies: False, for readers that return no bodies: verify only whole-record checksums.
         """
         return checksum_faults(self.buffer, self.table, bodies)
 

@@ -1,7 +1,6 @@
 """Delivery times: a delay level, a delay in seconds, or a moment.
 
-RocketMQ's levels are fixed delays; the ConsumeQueue unit of a message with a level has its delivery time. (RocketMQ:
-Message.setDelayTimeLevel, setDelayTimeMs, setDeliverTimeMs; DefaultMessageStore, ScheduleMessageService.)
+(RocketMQ: Message.setDelayTimeLevel, setDelayTimeMs, setDeliverTimeMs; DefaultMessageStore, ScheduleMessageService.)
 """
 
 from __future__ import annotations
@@ -18,21 +17,19 @@ DELAY_LEVELS_MS: Final = tuple(
     1000 * seconds
     for seconds in (1, 5, 10, 30, 60, 120, 180, 240, 300, 360, 420, 480, 540, 600, 1200, 1800, 3600, 7200)
 )
-"""Delays of the levels from 1 on; the broker stores a message of level n in queue n - 1 of `SCHEDULE_TOPIC_XXXX`."""
+"""Delays of the levels from 1 on; level n is stored in queue n - 1 of `SCHEDULE_TOPIC_XXXX`."""
 _UNITS_MS: Final = {"s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND: Final = timedelta(microseconds=1)
 _DELAY_MAX_S: Final = 10**11
-"""About three thousand years. The broker's own limit is much lower."""
+"""About three thousand years; the broker's own limit is much lower."""
 
 
 def parse_delay_levels(text: str) -> tuple[int, ...]:
     """Return the delays, in ms, in RocketMQ's option messageDelayLevel: `1s 5s 10m 2h`.
 
-    (RocketMQ: ScheduleMessageService.parseDelayLevel.)
-
     Raises:
-        ValueError: a word is not a delay; the text names it.
+        ValueError: a word, which the text names, is not a delay.
     """
     delays: list[int] = []
     for word in text.split():
@@ -52,19 +49,19 @@ def parse_delay_levels(text: str) -> tuple[int, ...]:
 def deliver_time(delay: bytes | None, store_timestamp_ms: int, levels_ms: Sequence[int]) -> int | None:
     """Return when a message with the property `DELAY` is due, in ms; None without a level above 0.
 
-    A level beyond the table means its last one. Text that is not a number means no level.
+    A level beyond the table means its last one; text that is not a number means none.
     """
     if not delay or not delay.isdigit() or len(delay) > 10:
         return None
     level = min(int(delay), len(levels_ms))
     if level <= 0:
         return None
-    # Wraps like Java's: with a damaged timestamp the result must still fit into the 64 bits of a unit.
+    # Wraps like Java's: even with a damaged timestamp the result must fit into a unit's 64 bits.
     return (store_timestamp_ms + levels_ms[level - 1] + (1 << 63)) % (1 << 64) - (1 << 63)
 
 
 class Delay(NamedTuple):
-    """The property that requests a delay: name and value."""
+    """Name and value of the property that requests a delay."""
 
     name: str
     value: str
@@ -109,7 +106,7 @@ def _checked_delay_ms(delay_s: object) -> int:
         raise InvalidMessage(
             f"delay_s {delay_s!r} must be seconds from 0 on; nothing is delivered before it is sent"
         )
-    # Rounded up, so that it is never early, but without the rounding error of floats.
+    # Rounded up, so that it is never early, but without floats' rounding error.
     return math.ceil(round(delay_s * 1000, 3))
 
 

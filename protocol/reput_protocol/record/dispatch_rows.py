@@ -1,7 +1,6 @@
 """The rows from which ConsumeQueue and index are built.
 
-The bytes come from the broker's own log, so checksums are not verified. Lengths are, so that nothing outside of the
-buffer is read and damage stops the scan.
+The bytes come from the broker's own log, so checksums are not verified; lengths are, so damage stops the scan.
 """
 
 from __future__ import annotations
@@ -25,21 +24,21 @@ _NUMBER: Final = {name: number for number, name in enumerate(COLUMNS)}
 
 
 SEEN: Final = (0, TRANSACTION_COMMIT)
-"""Transaction bits of records that consumers see; prepared and rolled-back ones have no place in their queue."""
+"""Transaction bits of records that consumers see; others have no place in their queue."""
 
 
 class DispatchRun(NamedTuple):
-    """Rows `[start, stop)` belong to one queue of one topic, with consecutive queue offsets."""
+    """Rows `[start, stop)` of one queue, with consecutive queue offsets."""
 
     topic: str
     queue_id: int
     start: int
     stop: int
     transaction: int
-    """The transaction bits of the system flag, the same in all of them."""
+    """The system flag's transaction bits, the same in all of them."""
 
 
-_run: Final = partial(tuple.__new__, DispatchRun)  # avoids the Python-level constructor of a named tuple
+_run: Final = partial(tuple.__new__, DispatchRun)  # no Python-level constructor
 
 
 class DispatchRows:
@@ -49,7 +48,7 @@ class DispatchRows:
         data: the scanned bytes; positions count from their start.
         table: `len(COLUMNS)` numbers for each record.
         runs: which rows belong to which queue.
-        tags_codes: the tags code of each ConsumeQueue unit; for records of the schedule topic, when they are due.
+        tags_codes: of each ConsumeQueue unit; for records of the schedule topic, when they are due.
         consumed: where the rows end.
         stopped_by: what is there: None at the end of the buffer, otherwise a blank record, an incomplete record, or
             bytes that are not a record, with the reason.
@@ -99,11 +98,11 @@ class DispatchRows:
     def keys(self) -> array[int]:
         """Return the index entries of the records: for each key its hash, physical offset and store time.
 
-        A key is indexed as `TOPIC#KEY` under Java's string hash (store format 5.2, 5.6; RocketMQ:
-        IndexService.buildIndex). Rolled-back transaction records have none.
+        A key is indexed as `TOPIC#KEY` under Java's string hash (RocketMQ: IndexService.buildIndex). Rolled-back
+        transaction records have none.
         """
         found: array[int] = array("q")
-        merged: list[tuple[str, int, int]] = []  # runs of different queues of one topic are hashed alike
+        merged: list[tuple[str, int, int]] = []  # a topic's runs are hashed together
         for topic, _, start, stop, transaction in self.runs:
             if transaction == TRANSACTION_ROLLBACK:
                 continue
@@ -115,7 +114,7 @@ class DispatchRows:
         return found
 
     def _note_due_times(self, run: DispatchRun, levels_ms: Sequence[int]) -> None:
-        """Replace the tags code of each record with a delay level by the time when it is due."""
+        """Replace the tags code of each record with a delay level by its due time."""
         stored_at = self.column("store_timestamp_ms")
         for row in range(run.start, run.stop):
             level = find_property(self.properties(row), b"DELAY")
@@ -129,8 +128,8 @@ def scan_dispatch(
 ) -> DispatchRows:
     """Return the rows of all whole records from the buffer's start on.
 
-    With `base_physical_offset`, the log offset of the buffer's start, a record that states another place is invalid and
-    ends the rows. `levels_ms` are the delay levels.
+    With `base_physical_offset`, the log offset of the buffer's start, a record that states another place ends the rows.
+    `levels_ms` are the delay levels.
     """
     offset = -1 if base_physical_offset is None else base_physical_offset
     table, end, status, size, reason = scan_records(buffer, 0, len(buffer), offset)
@@ -140,11 +139,10 @@ def scan_dispatch(
 
 @lru_cache(maxsize=4096)
 def topic_text(topic: bytes) -> str:
-    """Return a topic as text, whatever its bytes are."""
+    """Return a topic as text, whatever its bytes."""
     return topic.decode("utf-8", "replace")
 
 
 @lru_cache(maxsize=4096)
 def _prefix_hash(topic: str) -> int:
-    """Return Java's hash of the prefix of a topic's keys, unsigned."""
     return java_hash(f"{topic}#") & 0xFFFF_FFFF

@@ -56,7 +56,7 @@ class Host(NamedTuple):
         """Return the 8 or 20 bytes.
 
         Raises:
-            ValueError: `ip` is not an address, or the port is not 32 bits.
+            ValueError: `ip` is not an address, or the port exceeds 32 bits.
         """
         return _packed(self.ip, self.port)
 
@@ -78,8 +78,8 @@ ZERO_HOST: Final = Host("0.0.0.0", 0)
 def born_host_bytes(ip: str, port: int) -> bytes:
     """Return the 8 bytes that a stored record has for the peer `ip`.
 
-    An IPv4 address is kept, one mapped into IPv6 is unwrapped, any other IPv6 address becomes 0.0.0.0: some RocketMQ
-    clients read every host as 8 bytes, so a longer one would shift the rest of the record for them.
+    An IPv4 address is kept, one mapped into IPv6 unwrapped; any other becomes 0.0.0.0, because some RocketMQ clients
+    read every host as 8 bytes.
     """
     address = ipaddress.ip_address(ip.partition("%")[0])
     if isinstance(address, ipaddress.IPv6Address):

@@ -1,33 +1,9 @@
 """The record: the one binary form of a message, on the wire, in the commit log and in every answer.
 
-    size  field                        meaning (RocketMQ: MessageExtEncoder, MessageDecoder)
-    ----  ---------------------------  ----------------------------------------------------------------------
-       4  TOTALSIZE                    bytes of the whole record, this field included
-       4  MAGIC                        DA A3 20 A7 version 1, DA A3 20 AB version 2
-       4  BODYCRC                      CRC-32 of the body, top bit cleared; 0 for an empty body
-       4  QUEUEID                      0 or more
-       4  FLAG                         the application's, opaque
-       8  QUEUEOFFSET                  message number in its queue; 0 for prepared and rolled-back messages
-       8  PHYSICALOFFSET               byte position of this record in the commit log
-       4  SYSFLAG                      bits of MessageSysFlag
-       8  BORNTIMESTAMP                ms, the producer's clock
-     8|20 BORNHOST                     4 address bytes and a 4-byte port; 16 and 4 if SYSFLAG has 0x10
-       8  STORETIMESTAMP               ms, the broker's clock
-     8|20 STOREHOST                    as BORNHOST, by SYSFLAG's 0x20
-       4  RECONSUMETIMES               how often a consumer sent it back
-       8  PREPARED_TRANSACTION_OFFSET  of a committed message: position of its prepared half; else 0
-     4+n  BODYLEN, BODY                as sent, possibly compressed
-     1+t  TOPICLEN, TOPIC              UTF-8; the length is signed: 1 byte in version 1, 2 in version 2
-     2+p  PROPLEN, PROPERTIES          0 to 32767 bytes, see properties.py
-
-All integers are big-endian and signed. With two 4-byte addresses BODYLEN is at byte 84 and the record has
-91 + n + t + p bytes, one more in version 2, 12 more for each IPv6 address. All-zero bytes are never a record.
-
-If no further record fits into a commit-log file, a blank record ends it: 4 bytes with the size of the rest of the file,
-then CB D4 31 94.
-
-A record may end with a checksum of itself as its last property: `__CRC32#` 0x01, ten decimal digits with the least
-significant first, 0x02. It covers every byte before these twenty, including offsets and store timestamp.
+Its fields, the blank record that ends a log file and the whole-record checksum are in docs/formats.md (RocketMQ:
+MessageExtEncoder, MessageDecoder). All integers are big-endian and signed. With two 4-byte addresses BODYLEN is at byte
+84, and a record has 91 bytes plus body, topic and properties, one more in version 2, 12 more for each IPv6 address.
+All-zero bytes are never a record.
 """
 
 from __future__ import annotations
@@ -60,13 +36,13 @@ QUEUE_OFFSET_AT: Final = 20
 SYS_FLAG_AT: Final = 36
 BORN_HOST_AT: Final = 48
 HEAD_BYTES: Final = 88
-"""Size of everything before the body, with two 4-byte addresses."""
+"""Everything before the body, with two 4-byte addresses."""
 RECORD_BYTES_MIN: Final = HEAD_BYTES + 1 + 1 + 2
-"""Version 1, a topic of one byte, nothing else."""
+"""Version 1, a one-byte topic, nothing else."""
 
 SIZE_MAGIC: Final = struct.Struct(">ii")
 FRONT: Final = struct.Struct(">iiiiiqqiq")
-"""TOTALSIZE to BORNTIMESTAMP, the fields at fixed positions."""
+"""TOTALSIZE to BORNTIMESTAMP, at fixed positions."""
 BACK: Final = struct.Struct(">iqi")
 """RECONSUMETIMES to BODYLEN."""
 OFFSETS: Final = struct.Struct(">qq")
@@ -77,11 +53,11 @@ I16: Final = struct.Struct(">h")
 _TOPIC_V1_MAX: Final = 127
 _TOPIC_V2_MAX: Final = 32_767
 HEAD_BYTES_MAX: Final = HEAD_BYTES + 24
-"""Size of everything before the body, with two IPv6 addresses."""
+"""Everything before the body, with two IPv6 addresses."""
 
 
 def crc31(data: Buffer) -> int:
-    """Return the CRC-32 of `data` with the top bit cleared, the only checksum of this format."""
+    """Return the CRC-32 of `data` with the top bit cleared, this format's only checksum."""
     return crc32(data) & 0x7FFF_FFFF
 
 
@@ -96,7 +72,7 @@ def record_version_for(topic: str) -> int:
 def topic_field(topic: bytes, version: int = 0) -> tuple[int, bytes]:
     """Return the magic of a record with `topic`, and the length-prefixed topic; cached, as topics are few.
 
-    `version` is that of the record; 0 chooses as RocketMQ does.
+    `version` 0 chooses as RocketMQ does.
 
     Raises:
         InvalidMessage: the topic is empty, not UTF-8, or too long for the version.
@@ -116,7 +92,7 @@ def topic_field(topic: bytes, version: int = 0) -> tuple[int, bytes]:
 
 
 def record_bytes(body_size: int, topic: str, properties_size: int, sys_flag: int = 0) -> int:
-    """Return the size of a record; the host bits of `sys_flag` say which addresses are IPv6."""
+    """Return the size of a record; `sys_flag` says which addresses are IPv6."""
     fixed = HEAD_BYTES + 2 + len(topic_field(topic.encode())[1])
     return (
         fixed
@@ -128,7 +104,7 @@ def record_bytes(body_size: int, topic: str, properties_size: int, sys_flag: int
 
 
 def encode_blank(size: int) -> bytes:
-    """Return the 8 bytes that end a file of which `size` bytes, including these, are left."""
+    """Return the 8 bytes that end a file in which `size` bytes, including these, are left."""
     return SIZE_MAGIC.pack(size, MAGIC_BLANK)
 
 
@@ -161,8 +137,8 @@ def properties_of(buffer: Buffer, position: int, size: int) -> bytes | None:
 def tail_position(buffer: Buffer, position: int, size: int) -> int | None:
     """Return where the tail of the record at `position` begins: TOPICLEN, TOPIC, PROPLEN, PROPERTIES.
 
-    `buffer` has at least `HEAD_BYTES_MAX` bytes of the record, or all; the record should have `size` bytes. The result
-    counts from where `position` does; None if this is not the head of such a record.
+    It counts from `position`; None if this is not the head of a record of `size` bytes. `buffer` has all of the record
+    or at least `HEAD_BYTES_MAX` bytes.
     """
     if size < HEAD_BYTES:
         return None

@@ -44,9 +44,8 @@ class Message:
     """A message to be sent.
 
     Consumers filter by `tag`; the message can be found by `keys`; `properties` and the 32 bits of `flag` are the
-    application's. `unique_id` identifies the message in RocketMQ's tools; a producer generates one if it is None.
-    `delay` is the property for `delay_level`, `delay_s` or `deliver_at`, None for immediate delivery. Everything is
-    validated by the constructor, so do not change a message afterwards.
+    application's. `unique_id` identifies it in RocketMQ's tools; a producer generates one if it is None. `delay` is the
+    property for a delay, or None. The constructor validates everything, so do not change a message afterwards.
     """
 
     topic: str
@@ -72,9 +71,7 @@ class Message:
         delay_s: float | None = None,
         deliver_at: datetime | None = None,
     ) -> None:
-        """Validate and keep the parts; `body` is not copied.
-
-        At most one of the last three delays the delivery:
+        """Validate and keep the parts; `body` is not copied. At most one of the last three is given.
 
         Args:
             delay_level: 1 to 18, RocketMQ's fixed delays: 1 5 10 30 s, 1 to 10 20 30 min, 1 2 h.
@@ -82,13 +79,13 @@ class Message:
             deliver_at: the moment; local time without a time zone. A past one is no delay.
 
         Raises:
-            InvalidName: the topic's name is not valid, or clients may not send to the topic.
+            InvalidName: the topic's name is not valid, or clients may not send to it.
             InvalidMessage: another part cannot be sent; the text says which, and the remedy.
         """
         check_send_topic(topic)
         if type(body) is not bytes:
             body = checked_body(body)
-        # `isprintable` quickly rules out the separators, which are control characters.
+        # `isprintable` quickly rules out separators, which are control characters.
         if tag is not None and (
             type(tag) is not str or not tag or not tag.isprintable() or "||" in tag or " " in tag
         ):
@@ -114,15 +111,15 @@ class Message:
 
     @property
     def is_delayed(self) -> bool:
-        """Whether its delivery is delayed. Such a message is sent alone (310), never in a block."""
+        """Whether delivery is delayed. Such a message is sent alone (310), never in a block."""
         return self.delay is not None
 
 
 def encode_properties_text(message: Message, unique_id: str | None) -> bytes:
     """Return the canonical properties of `message`, its unique id first, its delay last.
 
-    `unique_id` is used if the message has none of its own; without either, none is written. The broker refuses a
-    PutMessage block with a delayed message; request 310 takes it.
+    `unique_id` is used if the message has none; without either, none is written. The broker refuses a PutMessage block
+    with a delayed message; request 310 takes it.
 
     Raises:
         InvalidMessage: longer than 32767 bytes, or text that UTF-8 cannot encode (a lone surrogate).
@@ -149,7 +146,7 @@ def encode_properties_text(message: Message, unique_id: str | None) -> bytes:
 
 
 def encode_keys_texts(keys: Sequence[Sequence[str]]) -> list[bytes]:
-    """Return the encoded keys of each message, empty for a message without keys.
+    """Return each message's encoded keys, empty without keys.
 
     Raises:
         InvalidMessage: for the first message with invalid keys.
@@ -157,7 +154,7 @@ def encode_keys_texts(keys: Sequence[Sequence[str]]) -> list[bytes]:
     if set(map(type, keys)) <= {list, tuple}:
         with suppress(TypeError):  # a key is not text
             joined = list(map(" ".join, keys))
-            # All keys are checked together, as in `_checked_keys` for one message. Printable text can be encoded.
+            # All keys are checked together, as in `_checked_keys`.
             whole = "".join(joined)
             blanks = sum(map(len, keys)) - sum(map(bool, keys))
             if whole.isprintable() and whole.count(" ") == blanks and all(chain.from_iterable(keys)):
@@ -203,7 +200,7 @@ def _checked_keys(keys: Sequence[str]) -> tuple[str, ...]:
         joined = " ".join(keys)
     except TypeError:
         joined = "\x01"  # not printable, so that each key is checked
-    # Printable text has no separators, and its only printable space is the blank itself.
+    # The only printable space is the blank itself.
     if not joined.isprintable() or joined.count(" ") != len(keys) - 1 or "" in keys:
         for key in keys:
             check_key(key)

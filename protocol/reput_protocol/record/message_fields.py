@@ -1,4 +1,4 @@
-"""A stored message as members of a JSON object, with the names that all commands print and `reput produce` reads."""
+"""A stored message as members of a JSON object, as all commands print it and `reput produce` reads it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def message_fields(
     born_timestamp_ms: int,
     properties: Mapping[str, str],
 ) -> dict[str, Any]:
-    """Return the members of every message except its body; `message_id` is the producer's id if it has one."""
+    """Return a message's members except its body; `message_id` is the producer's id if it has one."""
     return {
         "topic": topic,
         "queue_id": queue_id,

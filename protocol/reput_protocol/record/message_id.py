@@ -1,4 +1,4 @@
-"""The two ids of a message: the offset id, by its place, and the unique id, by its producer."""
+"""A message's two ids: the offset id, by its place, and the unique id, by its producer."""
 
 from __future__ import annotations
 
@@ -47,13 +47,13 @@ def decode_offset_message_id(message_id: str) -> tuple[Host, int]:
 
 
 _RUN_IDS_MAX: Final = 0x1_0000
-"""This many ids with one prefix are distinct; no block has more records with ids."""
+"""So many ids with one prefix are distinct; no block has more records with ids."""
 
 
 class IdRun(Sequence[str]):
     """Consecutive unique ids: a prefix, then numbers in four upper-case hex digits; 0000 follows FFFF.
 
-    Each id is formatted when it is accessed.
+    Each is formatted on access.
 
     Attributes:
         prefix: of all ids.
@@ -90,8 +90,7 @@ class UniqueIdGenerator:
 
     Upper-case hex of the address (4 or 16 bytes), the process id (16 bits), a number that separates generators of one
     process (32 bits), the milliseconds since the local month began (32 bits) and a counter (16 bits), which keeps up to
-    65536 ids of one millisecond distinct. Threads may share a generator; a forked child must create its own, with its
-    own process id.
+    65536 ids of one millisecond distinct. Threads may share a generator; a forked child must create its own.
     """
 
     __slots__ = (
@@ -113,7 +112,7 @@ class UniqueIdGenerator:
         self._numbers = itertools.count()
         self._count = self._numbers.__next__
         self._month_start_ms = self._month_end_ms = 0
-        # One tuple, so that no thread sees a millisecond with another one's prefix.
+        # One tuple, so that no thread sees a millisecond with another's prefix.
         self._prefix: tuple[int, str] = (-1, "")
 
     @property
@@ -126,9 +125,9 @@ class UniqueIdGenerator:
         return self._prefix_now() + "%04X" % (self._count() & 0xFFFF)
 
     def next_run(self, count: int) -> IdRun:
-        """Return the next `count` ids, at most 65536, without formatting them."""
+        """Return the next `count` ids, at most 65536, unformatted."""
         assert count <= _RUN_IDS_MAX, "the ids of a run are distinct"
-        # One call into C, atomic for other threads: the numbers are consecutive.
+        # One call into C, atomic for other threads: numbers are consecutive.
         numbers = list(itertools.islice(self._numbers, count))
         return IdRun(self._prefix_now(), numbers[0] & 0xFFFF if numbers else 0, count)
 
@@ -145,7 +144,7 @@ class UniqueIdGenerator:
         if now_ms >= self._month_end_ms or since_month_start <= -_CLOCK_STEP_MAX_MS:
             self._start_month(now_ms)
             since_month_start = now_ms - self._month_start_ms
-        # A clock that was set back slightly across the start of the month counts as that start.
+        # A clock set back slightly across the start of the month counts as that start.
         return f"{self._identity}{max(since_month_start, 0) & 0xFFFF_FFFF:08X}"
 
     def _start_month(self, now_ms: int) -> None:

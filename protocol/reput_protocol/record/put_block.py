@@ -1,7 +1,7 @@
 """Put blocks: the records of one topic and queue, back to back, sent in one request.
 
-A producer encodes a block with zeros in the broker's fields. The broker validates it as a whole and fills in its
-fields; the block is then stored as it is.
+A producer encodes a block with zeros in the broker's fields. The broker validates it as a whole, fills in its fields
+and stores it as it is.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class RecordTooLarge(RecordMalformed):
 
 
 class BlockLimits(NamedTuple):
-    """Maximum sizes in bytes: body and encoded properties of a record, whole block."""
+    """Maximum bytes: body and encoded properties of a record, whole block."""
 
     body_bytes_max: int = MESSAGE_BYTES_MAX
     properties_bytes_max: int = PROPERTIES_BYTES_MAX
@@ -37,7 +37,7 @@ class BlockLimits(NamedTuple):
 
 
 class BlockCheck(Struct, frozen=True, gc=False):
-    """A valid block: the number of its records, and of those that end with a whole-record checksum."""
+    """A valid block: how many records, and how many that end with a whole-record checksum."""
 
     count: int
     sealed: int = 0
@@ -48,7 +48,7 @@ DEFAULT_LIMITS: Final = BlockLimits()
 
 @lru_cache(maxsize=1024)
 def topic_of_records(topic: str) -> tuple[int, bytes]:
-    """Return the magic and the length-prefixed topic of every record of a block for `topic`."""
+    """Return magic and length-prefixed topic of every record of a block for `topic`."""
     return topic_field(topic.encode())
 
 
@@ -57,10 +57,7 @@ def check_put_block(
 ) -> BlockCheck:
     """Validate the body of a PutMessage request as a whole, before any of it is used.
 
-    Checked: sizes that add up to the block; `count` records; the version for the topic; `topic` and `queue_id` of
-    every record; zeros in the broker's fields; no system flag but compression; body checksums; sizes within `limits`;
-    properties that are canonical (see properties.py), UTF-8 and without reserved names. The block is not changed, and
-    no view of it is kept.
+    The rules are in docs/formats.md, What a producer may put. The block is not changed, and no view of it is kept.
 
     Raises:
         RecordTooLarge: a size exceeds a limit.
@@ -128,7 +125,7 @@ def encode_block(
     ids: IdRun | None = None,
     flags: Sequence[int] = (0,),
 ) -> tuple[bytearray, Sequence[int]]:
-    """Return the block that puts `bodies`, one or more, into one queue, in order, and where each record begins.
+    """Return the block that puts one or more `bodies` into one queue, in order, and where each record begins.
 
     Args:
         bodies: the `len` of each must be its size in bytes (see `message.checked_body`).
@@ -137,7 +134,7 @@ def encode_block(
         flags: of each record, or one for all.
 
     Raises:
-        InvalidMessage: for the first properties that do not fit, or a topic that does not fit into a record.
+        InvalidMessage: for the first properties that do not fit, or a topic that does not.
     """
     magic, topic_bytes = topic_of_records(topic)
     prefix, number = (b"", 0) if ids is None else (ids.prefix.encode(), ids.first)
@@ -155,11 +152,11 @@ def encode_put_block(
 ) -> bytearray:
     """Return the block that puts `messages` into one queue, in order.
 
-    `unique_ids` has one id per message, used if the message has none of its own; without it none are added. The
-    messages' own topics are ignored: `topic` is that of all.
+    `unique_ids` has one id per message, used if the message has none; without it none are added. `topic` replaces the
+    messages' own topics.
 
     Raises:
-        InvalidMessage: a message's properties do not fit, or the topic does not fit into a record.
+        InvalidMessage: a message's properties, or the topic, do not fit into a record.
     """
     texts = list(map(encode_properties_text, messages, repeat(None) if unique_ids is None else unique_ids))
     bodies = [message.body for message in messages]

@@ -1,4 +1,4 @@
-"""A stored record as a value; the layout of its bytes is in layout.py."""
+"""A stored record as a value; layout.py is about its bytes."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ from reput_protocol.record.view import RecordView
 class Record:
     """One message as it is stored: the producer's fields and the broker's.
 
-    `properties` is encoded, `body` is as stored (possibly compressed, see `sys_flag`). `version` is 1 or 2; 0 chooses
-    by the topic's length, as RocketMQ does.
+    `properties` is encoded, `body` as stored (possibly compressed, see `sys_flag`). `version` is 1 or 2; 0 chooses by
+    the topic's length, as RocketMQ does.
     """
 
     topic: str
@@ -53,7 +53,6 @@ class Record:
     version: int = 0
 
     def __post_init__(self) -> None:
-        """Choose the version if none was given."""
         if self.version == 0:
             self.version = record_version_for(self.topic)
 
@@ -87,12 +86,11 @@ class Record:
 
 
 def encode_record(record: Record, *, with_crc: bool = False, store_host: Host | None = None) -> bytes:
-    """Return the bytes of `record`; the host bits of its sysFlag are set by its hosts.
+    """Return the bytes of `record`; its hosts set the host bits of its sysFlag.
 
-    With `store_host` they are those of a broker that stores it: with this address, and the version for the topic.
-
-    With `with_crc` a checksum of the whole record becomes its last property, replacing an existing one; it is valid
-    until the record is changed other than by `patch_record`.
+    With `store_host` they are those of a broker that stores it: with this address, and the version for the topic. With
+    `with_crc` a checksum of the whole record becomes its last property, replacing an existing one; only `patch_record`
+    keeps it valid.
 
     Raises:
         InvalidMessage: the topic or the properties do not fit into a record.

@@ -1,7 +1,7 @@
 """Copying a record for another queue, with other properties.
 
-The result equals `encode_record` of the decoded record with other fields, but the body, its checksum and the born host
-are copied unchanged. A property test compares the two.
+The result equals `encode_record` of the decoded record with other fields (a property test compares them), but body, its
+checksum and born host are copied unchanged.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ def redirect_record(
         record: a valid record.
         topic, queue_id: the target; the version follows from the topic.
         properties: encoded, without a whole-record checksum.
-        prepared_transaction_offset: the value of that field.
+        prepared_transaction_offset: of the new record.
         store_host: the packed address, as in a record.
-        with_crc: whether to add a checksum of the whole record as the last property.
+        with_crc: whether to add a whole-record checksum as the last property.
 
     Raises:
         InvalidMessage: the topic or the properties do not fit into a record.

@@ -1,6 +1,6 @@
 """Positions of the numbers in a row of the kernel's table (`COLUMNS`).
 
-The size of a part is the number after its position.
+A part's size is the number after its position.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Whether there is a record at a position, and whether it is whole; for recovery, dispatch and all readers.
+"""Whether there is a whole record at a position; for recovery, dispatch and all readers.
 
 (RocketMQ: CommitLog.checkMessageAndReturnSize.) The answer is a value, not an exception: the end of a log is normal.
 """
@@ -44,9 +44,8 @@ STATUSES: Final = {
 class RecordScan(NamedTuple):
     """The result for one position.
 
-    `size` is that of the record, or the rest of the file according to a blank record. An invalid record with consistent
-    outer lengths has a size too, so that a reader may skip it, and so has a truncated one with a readable size; else it
-    is 0.
+    `size` is that of the record, or the rest of the file by a blank record. An invalid record with consistent outer
+    lengths, which a reader may skip, and a truncated one with a readable size have one too; else it is 0.
     """
 
     status: ScanStatus
@@ -55,7 +54,7 @@ class RecordScan(NamedTuple):
 
 
 class Extent(NamedTuple):
-    """Positions of the variable parts of one valid record in its buffer."""
+    """Positions of a valid record's variable parts in its buffer."""
 
     body: int
     body_size: int
@@ -69,10 +68,10 @@ class Extent(NamedTuple):
 def scan_record(
     buffer: Buffer, position: int, end: int, *, check_crc: bool, check_properties_crc: bool = False
 ) -> RecordScan:
-    """Examine what is at `[position, end)` of `buffer`.
+    """Examine what is at `[position, end)` of `buffer`. Never raises, whatever the bytes are.
 
-    `check_crc` verifies the body's CRC, and the whole-record one if the record has it. `check_properties_crc` also
-    treats a record without one as invalid, for a store that always writes it. Never raises, whatever the bytes are.
+    `check_crc` verifies the body's CRC, and the whole-record one if there is one. `check_properties_crc` makes a record
+    without one invalid, for a store that always writes it.
     """
     return locate(buffer, position, end, check_crc=check_crc, check_properties_crc=check_properties_crc)[0]
 
@@ -80,7 +79,7 @@ def scan_record(
 def locate(
     buffer: Buffer, position: int, end: int, *, check_crc: bool, check_properties_crc: bool = False
 ) -> tuple[RecordScan, Extent | None]:
-    """Like `scan_record`, and return where the parts of a valid record are."""
+    """Like `scan_record`, and return where a valid record's parts are."""
     status, size, reason, parts = read_record(buffer, position, end, check_crc, check_properties_crc)
     return RecordScan(STATUSES[status], size, reason), None if parts is None else Extent._make(parts)
 

@@ -1,4 +1,4 @@
-"""One stored record in its buffer: a row of the kernel's table, whose parts are decoded when they are accessed."""
+"""One stored record in its buffer, whose parts are decoded on access."""
 
 from __future__ import annotations
 
@@ -46,12 +46,12 @@ class RecordView:
 
     @property
     def size(self) -> int:
-        """Size of the whole record in bytes."""
+        """Bytes of the whole record."""
         return self._table[self._at + number.SIZE]
 
     @property
     def version(self) -> int:
-        """Record version, 1 or 2: the size of the topic's length field."""
+        """1 or 2: the size of the topic's length field."""
         row = self._table[self._at : self._at + number.WIDTH]
         return row[number.TOPIC] - row[number.BODY] - row[number.BODY_SIZE]
 
@@ -82,12 +82,12 @@ class RecordView:
 
     @property
     def born_timestamp_ms(self) -> int:
-        """The producer's clock when it sent the message."""
+        """The producer's clock at the send."""
         return self._table[self._at + number.BORN_TIMESTAMP_MS]
 
     @property
     def store_timestamp_ms(self) -> int:
-        """The broker's clock when it stored the record."""
+        """The broker's clock at the store."""
         return self._table[self._at + number.STORE_TIMESTAMP_MS]
 
     @property
@@ -97,12 +97,12 @@ class RecordView:
 
     @property
     def prepared_transaction_offset(self) -> int:
-        """The position of the prepared half of a committed message, else 0."""
+        """The position of a committed message's prepared half, else 0."""
         return self._table[self._at + number.PREPARED_TRANSACTION_OFFSET]
 
     @property
     def body_crc(self) -> int:
-        """The checksum of the body that the record states."""
+        """The body's checksum that the record states."""
         return self._table[self._at + number.BODY_CRC]
 
     @property
@@ -185,7 +185,7 @@ def record_views(
     """Return a view of every record in `[start, end)` of `buffer`.
 
     Raises:
-        RecordMalformed: for the first invalid record, or where the bytes are not a record.
+        RecordMalformed: for the first invalid record, or bytes that are not a record.
     """
     end = len(buffer) if end is None else end
     table, stop, _, _, reason = scan_records(buffer, start, end)

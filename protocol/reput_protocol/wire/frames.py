@@ -1,14 +1,8 @@
 """Frames: the units of requests and responses on a connection (RocketMQ: NettyDecoder, NettyEncoder).
 
-```text
-offset 0   u32  total         4 + header size + body size; does not count itself
-offset 4   u32  mark          header type << 24 | header size
-offset 8   ...  header        header size bytes
-           ...  body          total - 4 - header size bytes
-```
-
-`FrameReader` splits a byte stream into frames. Bodies are views of a read that has whole frames, the usual case. Only a
-frame that spans reads is copied, once, into a buffer that grows with the bytes received, not with the announced size.
+The layout is in docs/protocol.md. `FrameReader` splits a byte stream into frames. Bodies are views of a read that has
+whole frames, the usual case. Only a frame that spans reads is copied, once, into a buffer that grows with the bytes
+received, not with the announced size.
 """
 
 from __future__ import annotations
@@ -40,7 +34,7 @@ _ENCODERS = {
     HeaderType.MSGPACK.value: encode_msgpack_header,
 }
 FRAME_BYTES_MAX: Final = 16_777_216
-"""Maximum size of a frame, its length field included."""
+"""Maximum size of a frame, including its length field."""
 HEADER_BYTES_MAX: Final = 65_536
 """Default maximum size of a header for a `FrameReader`."""
 _HEAD = struct.Struct(">II")
@@ -50,7 +44,7 @@ _MARK_SIZE: Final = 4
 
 
 def decode_header(header_type: int, data: Buffer) -> Header:
-    """Decode the header of a frame; keeps no reference to `data`.
+    """Decode a frame's header; keeps no reference to `data`.
 
     Raises:
         UnknownHeaderType: there is no such type.
@@ -83,7 +77,7 @@ class Frame(NamedTuple):
     body: memoryview
 
 
-_frame: Final = partial(tuple.__new__, Frame)  # avoids the Python-level constructor of a named tuple
+_frame: Final = partial(tuple.__new__, Frame)  # no Python-level constructor
 
 
 class FrameReader:
@@ -99,17 +93,17 @@ class FrameReader:
         self._total_max = frame_limit - _LENGTH_SIZE
         self._header_max = header_limit
         self._buffer = bytearray()  # the incomplete frame, from its first byte
-        self._needed = _HEAD_SIZE  # size of `_buffer` for the next step: first the head, then the whole frame
+        self._needed = _HEAD_SIZE  # size of `_buffer` for the next step: the head, then the whole frame
         self.failure: ProtocolError | None = None
 
     @property
     def buffered_bytes(self) -> int:
-        """The number of bytes kept of an incomplete frame."""
+        """Bytes kept of an incomplete frame."""
         return len(self._buffer)
 
     @property
     def allocated_bytes(self) -> int:
-        """The memory allocated for the incomplete frame."""
+        """Memory allocated for the incomplete frame."""
         return sys.getsizeof(self._buffer) if self._buffer else 0
 
     @property
@@ -129,11 +123,11 @@ class FrameReader:
     def receive_data(self, data: Buffer) -> list[Frame]:
         """Take the next bytes and return the frames that they complete, in order.
 
-        Bodies may be views of `data`: do not change a `bytearray` while they are in use; `bytes` are always safe.
+        Bodies may be views of `data`: do not change a `bytearray` while they are in use.
 
         Raises:
-            FrameTooLarge, FrameMalformed: the next frame is invalid. If the same read has whole frames before it,
-                these are returned, `failure` is set, and the next call raises.
+            FrameTooLarge, FrameMalformed: the next frame is invalid. If the same read has whole frames before it, these
+                are returned, `failure` is set, and the next call raises.
         """
         if self.failure is not None:
             raise self.failure
@@ -175,7 +169,7 @@ def encode_frame_head(header: Header, header_type: int, body_size: int) -> bytes
 
     Raises:
         FrameTooLarge: the frame would exceed `FRAME_BYTES_MAX`.
-        ValueError: the header type cannot carry a value (see `encode_header`).
+        ValueError: as `encode_header`.
     """
     encoded = encode_header(header, header_type)
     header_size = len(encoded)

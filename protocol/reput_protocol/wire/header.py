@@ -11,7 +11,7 @@ from msgspec import Struct
 from reput_protocol.codes import LanguageCode
 
 Value: TypeAlias = bool | int | float | str | bytes | None
-"""The value of a header field. JSON and binary headers carry text only, and decode to `str`."""
+"""The value of a header field. JSON and binary headers carry and decode to text only."""
 
 RESPONSE_FLAG: Final = 0x1
 ONEWAY_FLAG: Final = 0x2
@@ -19,7 +19,7 @@ ONEWAY_FLAG: Final = 0x2
 
 _TEXT: Final = frozenset((str,))
 FIELDS_MAX: Final = 1024
-"""Maximum number of fields in a header of any type."""
+"""Of a header of any type."""
 
 
 class HeaderType(IntEnum):
@@ -56,7 +56,7 @@ class Header(Struct, gc=False):
 
 
 def value_text(value: Value) -> str:
-    """Return the text form of a value: `true`/`false`, decimal digits, or the text itself.
+    """Return a value as text: `true`/`false`, decimal digits, or the text itself.
 
     Raises:
         ValueError: it is None, or bytes that are not UTF-8.
@@ -73,7 +73,7 @@ def value_text(value: Value) -> str:
 
 
 def text_ext(ext: Mapping[str, Value]) -> dict[str, str]:
-    """Return `ext` as strings in the same order, without the fields that are None."""
+    """Return `ext` as strings in the same order, without those that are None."""
     if _TEXT.issuperset(map(type, ext.values())):
         return ext  # type: ignore[return-value]
     return {

@@ -1,13 +1,6 @@
-"""Header type 1: RocketMQ's binary form (RocketMQ: RocketMQSerializable). All numbers are big-endian and signed.
+"""Header type 1: RocketMQ's binary form (RocketMQSerializable), laid out in docs/protocol.md.
 
-```text
-i16 code   u8 language   i16 version   i32 opaque   i32 flag
-i32 size, remark                        0: no remark
-i32 size of all that follows            0: no fields
-    i16 size, name   i32 size, value    until the size is used up
-```
-
-A code beyond 16 bits does not fit: RocketMQ truncates it silently, here it raises.
+All numbers are big-endian and signed. A code beyond 16 bits raises here; RocketMQ truncates it silently.
 """
 
 from __future__ import annotations
@@ -50,7 +43,7 @@ def encode_binary_header(header: Header) -> bytes:
     """Encode in RocketMQ's binary form; `ext` keeps its order.
 
     Raises:
-        ValueError: a number or name does not fit; this includes all request codes of Reput.
+        ValueError: a number or name does not fit, such as any request code of Reput.
     """
     parts: list[bytes] = []
     for name, value in text_ext(header.ext).items():
@@ -71,7 +64,7 @@ def encode_binary_header(header: Header) -> bytes:
 
 
 def _end(data: bytes, start: int, size: int, what: str) -> int:
-    """Return where a text of `size` bytes ends, after checking that it is inside the header."""
+    """Return where a text of `size` bytes ends, which must be inside the header."""
     if size < 0 or size > len(data) - start:
         raise HeaderMalformed(f"binary header: {what} of {size} bytes, but {len(data) - start} are left")
     return start + size

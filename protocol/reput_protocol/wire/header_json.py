@@ -1,8 +1,8 @@
 """Header type 0: a JSON object, the default of RocketMQ's clients.
 
-Parsed strictly (RFC 8259), with two exceptions for real clients: unknown members are ignored, and `extFields` may be
-missing or have bare numbers and booleans. Written as Java writes it: sorted keys, no blanks, no absent members, and
-only strings in `extFields`, because the Go client rejects anything else.
+Parsed strictly (RFC 8259), except that unknown members are ignored, and `extFields` may be missing or have bare numbers
+and booleans. Written as Java writes it: sorted keys, no blanks, no absent members, and only strings in `extFields`,
+because the Go client rejects anything else.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class _Members(Struct):
     version: _I32 | None = None
 
 
-# Fractions remain text: they may occur only in extFields, where text is wanted.
+# Fractions remain text: they may occur only in extFields.
 _decode = Decoder(_Members, float_hook=str).decode
 _encode = Encoder().encode
 _LANGUAGE_NAMES = {language.value: language.name.encode() for language in LanguageCode}
@@ -43,10 +43,10 @@ def decode_json_header(data: Buffer) -> Header:
     """Decode a JSON header.
 
     Raises:
-        HeaderMalformed: it is not UTF-8, strict JSON or an object, is nested too deeply, or a member has a wrong type.
+        HeaderMalformed: not UTF-8, strict JSON or an object, nested too deeply, or a member has a wrong type.
     """
     try:
-        members = _decode(str(data, "utf-8"))  # bytes would not be validated in ignored members
+        members = _decode(str(data, "utf-8"))  # in bytes, ignored members would not be validated
     except (ValueError, RecursionError) as error:
         raise HeaderMalformed(f"JSON header cannot be read: {error}") from None
     return Header(
@@ -72,7 +72,7 @@ def encode_json_header(header: Header) -> bytes:
 
 
 def _language(value: object) -> int:
-    """Return the language's number; a client with an unknown language is served too."""
+    """Return the language's number; unknown ones are served too."""
     if type(value) is int and 0 <= value <= 255:
         return value
     return _LANGUAGE_CODES.get(value, _OTHER) if type(value) is str else _OTHER

@@ -1,11 +1,7 @@
-"""Header type 0x4D: Reput's, a msgpack array of seven small elements.
+"""Header type 0x4D: Reput's, a msgpack array of seven elements (docs/protocol.md).
 
-```text
-0 code  1 language  2 version  3 opaque  4 flag  5 remark or nil  6 map of names to nil, bool, int, float, str, bin
-```
-
-Values keep their types, so that the hot path parses no text. Elements after the seventh are reserved: they are checked
-against the limits and otherwise ignored.
+Values keep their types, so that the hot path parses no text. Elements after the seventh are reserved: checked against
+the limits and otherwise ignored.
 """
 
 from __future__ import annotations
@@ -26,7 +22,7 @@ _CONTAINER_LENGTH_MAX = 1024
 _DEPTH_MAX = 4
 _SMALL_BYTES = 2048
 _CONTAINERS_MAX = 64
-"""Maximum number of arrays and maps in a header above `_SMALL_BYTES`: each takes a byte, and up to a microsecond."""
+"""Arrays and maps in a header above `_SMALL_BYTES`: each takes a byte, and up to a microsecond."""
 _VALUE_TYPES = frozenset({type(None), bool, int, float, str, bytes})
 
 
@@ -48,9 +44,9 @@ def decode_msgpack_header(data: Buffer) -> Header:
     """Decode a msgpack header.
 
     Raises:
-        HeaderMalformed: it is not exactly one array of at least seven elements of the right types, a text is not
-            UTF-8, a map or array has more than 1024 entries, or nesting is deeper than 4; or it is larger than 2 KiB
-            and has more than 64 maps and arrays.
+        HeaderMalformed: not exactly one array of at least seven elements of the right types, a text is not UTF-8, a map
+            or array has more than 1024 entries, or nesting is deeper than 4; or it is larger than 2 KiB and has more
+            than 64 maps and arrays.
     """
     try:
         if len(data) > _SMALL_BYTES:
@@ -88,7 +84,7 @@ def _unpack_large(data: Buffer) -> Any:
 
 
 def encode_msgpack_header(header: Header) -> bytes:
-    """Encode as a msgpack array; `ext` keeps its order and the types of its values.
+    """Encode as a msgpack array; `ext` keeps its order and types.
 
     Raises:
         ValueError: a text is half a surrogate pair, or an integer takes more than 64 bits.

@@ -1,6 +1,6 @@
-"""A group member: joining, dividing, taking and giving up queues, delivering messages, committing.
+"""A group member; `member` puts its parts together.
 
-`member` puts the parts together. `membership` keeps it in the group, `rebalance` computes its queues by a rule of
-`allocation`, `handover` takes and gives them up (in order with `queue_locks`), `fetcher` pulls, `serving` decides which
-message is next, `handling` hands it to the application, and `commits` stores the progress.
+`membership` keeps it in the group, `rebalance` computes its queues by a rule of `allocation`, `handover` takes and
+gives them up (in order with `queue_locks`), `fetcher` pulls, `serving` decides which message is next, `handling` hands
+it to the application, `commits` stores the progress.
 """

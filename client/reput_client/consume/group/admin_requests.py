@@ -1,7 +1,6 @@
-"""Requests of administrators that the broker passes on to a member.
+"""Administrators' requests that the broker passes on to a member.
 
-The member reports what it is doing (307) and its progress (221), and continues at new offsets after the group's offsets
-were set (220).
+The member reports what it is doing (307) and its progress (221), and continues at offsets set for the group (220).
 """
 
 from __future__ import annotations
@@ -60,10 +59,9 @@ class AdminRequests:
         requests.register(RequestCode.GET_CONSUMER_STATUS_FROM_CLIENT, self._status)
 
     def _reset(self, request: BrokerRequest) -> None:
-        """Continue at the new offsets of queues that were set, and drop what was pulled of them.
+        """Continue at the new offsets, and drop what was pulled of these queues.
 
-        The next pull of a queue would report the same. Messages in flight are finished; those before the new offset
-        count.
+        The next pull would report the same. Messages in flight are finished; those before the new offset count.
         """
         if ResetOffsetHeader.from_ext(request.ext).group == self._group:
             for queue, offset in ResetOffsetBody.from_json(request.body).offset_table.items():

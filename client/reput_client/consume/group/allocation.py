@@ -1,8 +1,7 @@
 """The rules by which the members of a group divide the queues of a topic. No I/O.
 
-Every member knows the same queues and member ids and applies the same rule, so that they agree without communicating.
-The rules are exactly RocketMQ's (AllocateMessageQueueStrategy and the classes named below): its Java and Go clients may
-be members of the same group. `allocate` sorts queues and ids.
+Every member applies the same rule to the same queues and member ids, both sorted by `allocate`. The rules are exactly
+RocketMQ's (AllocateMessageQueueStrategy and the classes named below), so its clients may be members.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ from typing import Final, TypeAlias
 from reput_protocol.record.message import MessageQueue
 
 AllocationStrategy: TypeAlias = Callable[[str, Sequence[MessageQueue], Sequence[str]], list[MessageQueue]]
-"""Called with the member's own client id, all queues and all ids, both sorted; returns the member's queues."""
+"""Called with the member's client id, all queues and all ids, both sorted; returns the member's queues."""
 
 VIRTUAL_NODES: Final = 10
 
@@ -23,7 +22,7 @@ VIRTUAL_NODES: Final = 10
 def allocate(
     strategy: AllocationStrategy, client_id: str, queues: Iterable[MessageQueue], members: Collection[str]
 ) -> list[MessageQueue]:
-    """Return the queues of `client_id`; none if it is not among the members."""
+    """Return the queues of `client_id`; none if it is not a member."""
     if client_id not in members:
         return []
     return strategy(client_id, sorted(queues), sorted(set(members)))
@@ -45,8 +44,8 @@ def circularly(client_id: str, queues: Sequence[MessageQueue], members: Sequence
 def by_machine_room(rooms: Iterable[str]) -> AllocationStrategy:
     """Allocate only queues of brokers in `rooms`, with names like `room@broker`.
 
-    (RocketMQ: AllocateMessageQueueByMachineRoom.) Members get equal ranges of them; the first members also get one of
-    the remaining queues each.
+    Members get equal ranges; the first members also get one of the remaining queues each (RocketMQ:
+    AllocateMessageQueueByMachineRoom).
     """
     wanted = frozenset(rooms)
 
@@ -65,14 +64,14 @@ def by_machine_room(rooms: Iterable[str]) -> AllocationStrategy:
 
 
 def _room(broker_name: str) -> str | None:
-    parts = broker_name.rstrip("@").split("@")  # like Java's split, which drops empty parts at the end only
+    parts = broker_name.rstrip("@").split("@")  # Java's split drops empty parts at the end only
     return parts[0] if len(parts) == 2 else None
 
 
 def by_config(mine: Iterable[MessageQueue]) -> AllocationStrategy:
-    """Allocate the given queues, whatever other members there are (RocketMQ: AllocateMessageQueueByConfig).
+    """Allocate, of each topic, the given queues (RocketMQ: AllocateMessageQueueByConfig).
 
-    For each topic these are the given queues of that topic.
+    What other members there are does not matter.
     """
     fixed = list(mine)
 
@@ -89,7 +88,7 @@ def by_config(mine: Iterable[MessageQueue]) -> AllocationStrategy:
 def consistent_hash(virtual_nodes: int = VIRTUAL_NODES) -> AllocationStrategy:
     """Place queues and members on one ring, so that a change of members moves few queues.
 
-    (RocketMQ: AllocateMessageQueueConsistentHash with its MD5 hash; each member is on the ring `virtual_nodes` times.)
+    RocketMQ: AllocateMessageQueueConsistentHash with MD5; each member is on the ring `virtual_nodes` times.
     """
     if virtual_nodes < 1:
         raise ValueError(f"virtual_nodes must be 1 or more, not {virtual_nodes}")

@@ -1,4 +1,4 @@
-"""One queue of a member: what was pulled, delivered and handled, and whether the member still has the queue."""
+"""One queue of a member: what was pulled, delivered and handled, and whether the member still has it."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ _NONE: Final[Iterator[ReceivedMessage]] = iter(())
 class QueueProgress(Generic[M]):
     """Which messages of one queue were delivered and handled.
 
-    Invariant: `position` never exceeds the offset of a message that was delivered and not handled. So a commit of
-    `position` loses nothing, in whatever order handlers finish.
+    Invariant: `position` never exceeds the offset of a delivered, unhandled message, so a commit of `position` loses
+    nothing, in whatever order handlers finish.
 
     Attributes:
-        iteration: the iteration over this queue, which is synchronised before anything is read or changed, or None.
+        iteration: the iteration over this queue, or None; it is synchronised before any read or change.
     """
 
     __slots__ = ("_handed_to", "_in_flight", "iteration")
 
     def __init__(self, start: int) -> None:
         self._handed_to = start
-        self._in_flight: dict[int, M] = {}  # in order of delivery, except for messages put back
+        self._in_flight: dict[int, M] = {}  # in order of delivery, except messages put back
         self.iteration: Iteration | None = None
 
     @property
@@ -58,13 +58,13 @@ class QueueProgress(Generic[M]):
 
     @property
     def in_hand(self) -> Collection[M]:
-        """The delivered and unhandled messages, the first of the queue first."""
+        """The delivered and unhandled messages, by offset."""
         if self.iteration is not None:
             self.iteration.update_progress()
         return self._in_flight.values()
 
     def hand_out(self, queue_offset: int, message: M) -> None:
-        """Note that a message is delivered."""
+        """Note the delivery of a message."""
         if self.iteration is not None:
             self.iteration.update_progress()
         self._in_flight[queue_offset] = message
@@ -90,7 +90,7 @@ class QueueProgress(Generic[M]):
         return self._in_flight.get(queue_offset) is message
 
     def handled(self, queue_offset: int, message: M) -> bool:
-        """Note that a message is handled; False if this message is not in flight."""
+        """Note that a message is handled; False if it is not in flight."""
         if self.iteration is not None:
             self.iteration.update_progress()
         if self._in_flight.get(queue_offset) is not message:
@@ -106,14 +106,14 @@ class QueueProgress(Generic[M]):
         self._handed_to = queue_offset
 
     def truncate(self, offset: int) -> None:
-        """Forget everything at `offset` and beyond."""
+        """Forget everything from `offset` on."""
         if self.iteration is not None:
             self.iteration.update_progress()
         self._in_flight = {at: message for at, message in self._in_flight.items() if at < offset}
         self._handed_to = offset
 
     def restart(self, offset: int) -> None:
-        """Continue at `offset`, forwards or backwards, without any message in flight."""
+        """Continue at `offset`, in either direction, with nothing in flight."""
         if self.iteration is not None:
             self.iteration.update_progress()
         self._in_flight.clear()
@@ -126,14 +126,13 @@ class AssignedQueue:
     Attributes:
         next_offset: where the next pull starts.
         committed: the committed offset as far as known, or None.
-        confirmed: whether the queue is known to be this member's since the connection to its broker was made. If not,
-            another member may have it, so nothing is pulled or delivered.
-        leaving_until: set once the queue is given up: when to stop waiting for its messages in flight. In order it is
-            `math.inf`: the queue is kept until none is in flight.
+        confirmed: whether the queue is this member's on the present connection to its broker. If not, another member
+            may have it, so nothing is pulled or delivered.
+        leaving_until: set once the queue is given up: when to stop waiting for messages in flight; in order `math.inf`.
         rewound: the broker sent us back, perhaps below the committed offset, so the next commit may lower it.
-        locked_until: until when the lock is reliable, for ordered consumption; otherwise `math.inf`.
+        locked_until: until when the lock is reliable, in order; otherwise `math.inf`.
         suspended_until: when an orderly queue with a failed message continues.
-        unserved_bytes: the size of the pulls that have undelivered messages.
+        unserved_bytes: the size of the pulls with undelivered messages.
         held_back: there was no room for another pull; handling a message may make some.
         failures: how often each message in flight failed, by offset.
     """
@@ -182,7 +181,7 @@ class AssignedQueue:
 
     @property
     def uncommitted(self) -> bool:
-        """Whether there is uncommitted progress, or a commit to be lowered."""
+        """Whether there is progress to commit, or a commit to lower."""
         return self.rewound or self.progress.position != self.committed
 
     @property
@@ -192,26 +191,26 @@ class AssignedQueue:
 
     @property
     def span(self) -> int:
-        """The number of offsets between what is handled and what was pulled."""
+        """Offsets between what is handled and what was pulled."""
         return self.next_offset - self.progress.position
 
     def held_bytes(self) -> int:
-        """Return the size of the undelivered pulls and the messages in flight."""
+        """Return the size of undelivered pulls and messages in flight."""
         return self.unserved_bytes + sum(message.record_bytes for message in self.progress.in_hand)
 
     def handled(self, message: ReceivedMessage) -> None:
-        """Note that `message` is handled."""
+        """Note that a message is handled."""
         queue_offset = message.queue_offset
         if self.progress.handled(queue_offset, message) and self.failures:
             self.failures.pop(queue_offset, None)
 
     def reset_to(self, offset: int) -> None:
-        """Forget progress and failures at `offset` and beyond, after the queue was set to it."""
+        """Forget progress and failures from `offset` on, after the queue was set to it."""
         self.progress.truncate(offset)
         self.failures = {at: attempts for at, attempts in self.failures.items() if at < offset}
 
     def restart(self, offset: int, committed: int | None) -> None:
-        """Continue at `offset` with nothing known, after another member may have had the queue."""
+        """Continue at `offset` with nothing known, since another member may have had the queue."""
         self.next_offset = offset
         self.progress.restart(offset)
         self.committed = committed
@@ -223,15 +222,15 @@ Taken: TypeAlias = tuple[AssignedQueue, ReceivedMessage]
 
 
 class Iteration:
-    """Messages of one queue that an application gets one after the other; used for one such run after another.
+    """Messages of one queue that an application gets one after the other; reused for the next run.
 
-    A message is handled when the next is requested, so only the current one is noted for each. The progress of the
-    queue is updated when it is needed. Taking several messages at a time and redelivery work without an iteration.
+    A message is handled when the next is requested, so only the current one is noted, and the queue's progress is
+    updated when needed. Taking several messages at a time and redelivery work without an iteration.
 
     Attributes:
         message: the current message, or None.
         messages: those that follow; a caller that takes one from here stores it in `message` at once.
-        until: when to poll before the next one is taken, by `time.monotonic`.
+        until: when to poll before taking the next one, by `time.monotonic`.
     """
 
     __slots__ = ("_assigned", "_left", "_noted", "message", "messages", "until")
@@ -241,11 +240,11 @@ class Iteration:
         self.messages = _NONE
         self.until = float("-inf")
         self._assigned: AssignedQueue | None = None
-        self._noted: ReceivedMessage | None = None  # the current message according to the progress
+        self._noted: ReceivedMessage | None = None  # the current message by the progress
         self._left = 0
 
     def begin(self, taken: Taken, messages: Iterator[ReceivedMessage] = _NONE) -> None:
-        """Start with a taken message and the `messages` of its queue that follow it."""
+        """Start with a taken message and the `messages` that follow it in its queue."""
         self.drop_rest()
         self._assigned, self.message = taken
         self._noted = self.message
@@ -266,7 +265,7 @@ class Iteration:
         assigned.progress.move_on(noted.queue_offset, noted, message.queue_offset, message)
 
     def drop_rest(self) -> None:
-        """Drop the messages that follow; the current one stays."""
+        """Drop the messages after the current one."""
         if self._assigned is not None and self._assigned.progress.iteration is self:
             self.update_progress()
             self._assigned.progress.iteration = None

@@ -1,8 +1,7 @@
-"""Committing: where a group's offsets are kept, and when a member's progress is written there.
+"""Where a group's offsets are kept, and when a member's progress is committed.
 
-They are kept by the broker, in a store of the application, or, for broadcasting, in a local file that one consumer at a
-time may write. (RocketMQ: LocalFileOffsetStore keeps `~/.rocketmq_offsets/<ip@instance>/<group>/offsets.json`, for any
-number of writers.)
+At the broker, in a store of the application, or, for broadcasting, in a local file that one consumer at a time may
+write (RocketMQ's LocalFileOffsetStore: any number).
 """
 
 from __future__ import annotations
@@ -31,14 +30,14 @@ DIRECTORY_VARIABLE: Final = "REPUT_OFFSETS_DIR"
 
 
 def offset_file(group: str, instance: str, environment: Mapping[str, str] = os.environ) -> Path:
-    """Return the file in which `instance` keeps the offsets of `group`, for this user of this machine."""
+    """Return this user's file for the offsets of `group` and `instance`."""
     base = environment.get(DIRECTORY_VARIABLE)
     directory = Path(base) if base else Path.home() / ".reput_offsets"
     return directory / instance / group / "offsets.json"
 
 
 class FileOwner:
-    """Exclusive use of an offset file, among all processes, from `acquire` to `release`."""
+    """Exclusive use of an offset file among all processes."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -90,7 +89,7 @@ class KeptOffsets(Protocol):
 
 
 class BrokerOffsets:
-    """Offsets at the broker, for clustering members (RocketMQ: RemoteBrokerOffsetStore)."""
+    """Offsets at the broker (RocketMQ: RemoteBrokerOffsetStore)."""
 
     def __init__(self, offsets: OffsetRequests, group: str) -> None:
         self._offsets = offsets
@@ -152,7 +151,7 @@ class Commits:
         self._due_at = self._session.runtime.now() + self._interval_s if self._interval_s else math.inf
 
     def soon(self) -> None:
-        """Commit now: where the group begins in a queue should be stored immediately."""
+        """Commit now, so that where the group begins in a queue is stored immediately."""
         self._due_at = self._session.runtime.now()
 
     def next_due(self) -> float:
@@ -181,7 +180,7 @@ class Commits:
         A failure at one broker does not affect queues of others.
 
         Raises:
-            ReputError, OSError: some of it was not stored; that progress is kept and committed later.
+            ReputError, OSError: some progress was not stored; it is kept and committed later.
         """
         while self._committing is not None:
             await self._committing.wait(math.inf)
@@ -218,7 +217,7 @@ class Commits:
         assigned.committed = position
 
     async def commit_quietly(self, queues: Iterable[AssignedQueue], timeout_s: float | None = None) -> None:
-        """Like `commit`, but failures are only logged."""
+        """Like `commit`, but only logs failures."""
         try:
             await self.commit(queues, timeout_s)
         except (ReputError, OSError) as error:

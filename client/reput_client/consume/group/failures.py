@@ -1,9 +1,4 @@
-"""What happens to a message whose handler raised: the rules, and their decisions.
-
-`run` asks an `OnFailure` each time. The default, `GiveBack`, gives the message to the broker, which redelivers it to
-the group through its retry topic, after a delay that grows with each attempt; after the last attempt it becomes a dead
-letter. A message given back counts as handled here. Other rules redeliver it here, or end `run`.
-"""
+"""What happens to a message whose handler raised: `run` asks an `OnFailure`, by default `GiveBack`."""
 
 from __future__ import annotations
 
@@ -23,13 +18,13 @@ from reput_protocol.record.delays import DELAY_LEVELS_MS
 log = logging.getLogger("reput_client")
 
 _KEPT_S: Final = 5.0
-"""When a message that the broker did not take back is redelivered here (RocketMQ: submitConsumeRequestLater)."""
+"""When to redeliver here a message that the broker did not take back (RocketMQ: submitConsumeRequestLater)."""
 _FIRST_LEVEL: Final = 3
 
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """A handler raised `error`; the message has now failed `attempts` times in this member."""
+    """A handler raised `error`; its message has failed `attempts` times in this member."""
 
     message: ReceivedMessage
     error: Exception
@@ -107,7 +102,7 @@ class RetryHere(OnFailure):
 
 
 def is_passed_over(failure: Failure) -> bool:
-    """Return whether the message is damaged, so that no handler can handle it; logs the damage."""
+    """Return whether the message is damaged and cannot be handled; logs the damage."""
     try:
         _ = failure.message.raw_body
     except DamagedMessage as damage:
@@ -119,11 +114,12 @@ def is_passed_over(failure: Failure) -> bool:
 class GiveBack(OnFailure):
     """Give the message back to the broker, which redelivers it to any member (RocketMQ: RECONSUME_LATER).
 
-    The delay is 10 s, 30 s, 1 min and so on, or that of `delay_level`. After `attempts_max` redeliveries (by default
-    the group's setting, 16) it becomes a dead letter. While the broker does not take it, it is redelivered here.
+    Here it counts as handled. The delay is that of `delay_level`, or 10 s, 30 s, 1 min and so on. After `attempts_max`
+    redeliveries (by default the group's setting, 16) it becomes a dead letter. While the broker does not take it, it is
+    redelivered here.
 
-    In order, it is redelivered here after `after_s`, and its queue is suspended meanwhile; it becomes a dead letter
-    only if `attempts_max` is given. A damaged message is skipped.
+    In order, it is redelivered here after `after_s` with its queue suspended, and becomes a dead letter only if
+    `attempts_max` is given. A damaged message is skipped.
     """
 
     def __init__(self, delay_level: int = 0, attempts_max: int | None = None, after_s: float = 1.0) -> None:
@@ -171,6 +167,6 @@ class GiveBack(OnFailure):
 
 
 def _delay_s(failure: Failure) -> float:
-    """Return the delay that a broker would use, for brokers that cannot take messages back."""
+    """Return a broker's delay, for brokers that cannot take messages back."""
     level = _FIRST_LEVEL + failure.message.reconsume_times + failure.attempts - 1
     return DELAY_LEVELS_MS[min(level, len(DELAY_LEVELS_MS)) - 1] / 1000

@@ -1,4 +1,4 @@
-"""The pulls of a member: a long poll for each of its queues, concurrently, within the limits of flow control.
+"""The pulls of a member: a long poll for each queue, within the limits of flow control.
 
 (RocketMQ: pullThresholdForQueue, pullThresholdSizeForQueue, consumeConcurrentlyMaxSpan.)
 """
@@ -53,8 +53,8 @@ class FlowLimits:
     Attributes:
         prefetch_messages, prefetch_bytes: over all queues; each queue's pull gets at most an equal share.
         queue_messages_max, queue_bytes_max: for one queue. Bytes count whole pulls, since a message keeps its pull.
-        queue_span_max: from the first unhandled offset to the last pulled one. Otherwise a handler that hangs would
-            hold back the commit without limit, and the number of messages to redeliver after a crash would grow.
+        queue_span_max: from the first unhandled offset to the last pulled one. Otherwise a hanging handler would hold
+            back the commit without limit, and ever more messages would be redelivered after a crash.
     """
 
     prefetch_messages: int = 2048
@@ -81,8 +81,8 @@ class FlowLimits:
     ) -> Room | None:
         """Return how much to pull of one of `queues` queues that has `messages`, `size_b` and `span`, or None.
 
-        `pull_messages` and `pull_bytes` (lower and upper bound) apply to any pull. No pull asks for less than the
-        lower bound, and none is made for a few messages while others wait to be handled.
+        `pull_messages` and `pull_bytes` (lower and upper bound) apply to any pull. No pull asks for less than the lower
+        bound, and none is made for a few messages while others wait to be handled.
         """
         if span >= self.queue_span_max or size_b >= self.queue_bytes_max:
             return None
@@ -100,12 +100,12 @@ class FlowLimits:
 class Fetcher:
     """Pulls from several queues concurrently.
 
-    A queue has either one pull in progress or one result waiting to be served; `FlowLimits` has the other limits. The
-    cost for one message does not depend on the number of other queues that wait with a pull.
+    A queue has either one pull in progress or one result waiting to be served. The cost of a message does not depend on
+    the number of other queues that wait with a pull.
 
     Attributes:
         queues: the member's queues.
-        waiter: notified when a pull is answered, or when `take` of the serving may have something for another reason.
+        waiter: notified when a pull is answered, or when serving may have a message for another reason.
     """
 
     def __init__(
@@ -159,13 +159,13 @@ class Fetcher:
         assigned.next_offset = assigned.committed = offset
 
     def rewind(self) -> None:
-        """Redeliver what is delivered and not handled."""
+        """Redeliver what was delivered and not handled."""
         for assigned in self.queues.values():
             if assigned.progress.in_flight:
                 self.rewind_queue(assigned)
 
     def rewind_queue(self, assigned: AssignedQueue) -> None:
-        """Redeliver the messages in flight of one queue, by pulling them again."""
+        """Redeliver one queue's messages in flight, by pulling them again."""
         assigned.progress.restart(assigned.progress.position)
         self.halt(assigned)
         self.wake()
@@ -175,7 +175,7 @@ class Fetcher:
     async def pull_more(self, deadline: float) -> None:
         """Start a pull for every queue that may have one. Waits only to connect, at most until `deadline`.
 
-        A broker that cannot be reached is tried again later; see `next_wake`.
+        An unreachable broker is tried again later; see `next_wake`.
         """
         used: set[Connection] = set()
         for assigned in list(self._idle):
@@ -209,12 +209,12 @@ class Fetcher:
         except (ConnectFailed, BrokerNotFound) as error:
             log.warning("consumer of %s: %s", queue.topic, error)
             for other in self.queues.values():
-                # All queues of this broker wait for the same connection; one attempt is enough.
+                # All queues of this broker wait for the same connection.
                 if other.queue.broker_name == queue.broker_name:
                     other.pause_until = session.runtime.now() + _PAUSE_AFTER_CONNECT_FAILED_S
             return
         if self.queues.get(queue) is not assigned or not self._wants_pull(assigned):
-            return  # moved, or no longer confirmed, during the wait for the connection
+            return  # moved, or no longer confirmed, meanwhile
         position = assigned.progress.position
         commits = self._commit_with_pulls and not assigned.rewound and position != assigned.committed
         ext = pull_ext(
@@ -313,7 +313,7 @@ class Fetcher:
         return False
 
     def _moved(self, assigned: AssignedQueue, result: PullResult) -> None:
-        """Continue where the broker says: the group's offset was set, or there is nothing at the pulled offset."""
+        """Continue where the broker says: the group's offset was set, or nothing is at the pulled offset."""
         offset, asked = result.next_begin_offset, assigned.next_offset
         if result.min_offset <= asked <= result.max_offset:
             log.info("queue %s was set to offset %d", assigned.queue, offset)
@@ -340,7 +340,7 @@ class Fetcher:
             assigned.progress.advance(offset)
 
     def next_wake(self) -> float:
-        """Return when `collect` or `pull_more` has work even if no answer comes."""
+        """Return when `collect` or `pull_more` has work even without an answer."""
         now = self._session.runtime.now()
         wake = self._earliest_deadline
         for assigned in self._idle:
@@ -355,7 +355,7 @@ class Fetcher:
             self._idle[assigned] = None
 
     def forget(self) -> None:
-        """In a forked child: drop all queues; the answers go to the parent."""
+        """In a forked child: drop all queues; the parent gets the answers."""
         self.queues.clear()
         self._idle.clear()
         self._answered.clear()
@@ -374,7 +374,7 @@ class _Arrival(Waiter):
         self.call: Call | None = None
 
     def notify(self) -> None:
-        """Take the answer or the failure."""
+        """Report the answer or the failure."""
         super().notify()
         if self.call is not None:
             self._fetcher.answered(self._assigned, self.call)

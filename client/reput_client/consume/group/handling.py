@@ -1,7 +1,7 @@
 """Taking messages from a member, one caller at a time, and calling the application's handler.
 
-The caller that takes messages drives the member's pulls, so that prefetching follows consumption. Even while messages
-are available, it polls every `POLL_INTERVAL_S`: it takes what has arrived, pulls ahead and lets other tasks run.
+The caller that takes messages drives the pulls, so prefetching follows consumption. Even while messages are available
+it polls every `POLL_INTERVAL_S`: it takes what has arrived, pulls ahead and lets other tasks run.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class Taking:
     """Delivers the messages of one member.
 
     Attributes:
-        iteration: the iteration of an application: the current message and those available without any other work.
+        iteration: the application's: the current message and those available without other work.
     """
 
     def __init__(self, session: Session, member: GroupMember, join: Callable[[], Awaitable[None]]) -> None:
@@ -56,7 +56,7 @@ class Taking:
         return taken[1]
 
     def current_is_handled(self) -> None:
-        """Mark the current message of the iteration, if any, as handled."""
+        """Mark the iteration's current message, if any, as handled."""
         taken = self.iteration.finish()
         if taken is not None:
             self._member.handled(taken)
@@ -83,7 +83,7 @@ class Taking:
             self._busy = False
 
     def take_nowait(self) -> Taken | None:
-        """Like `take`, but None if that would have to wait or poll; never waits."""
+        """Like `take`, but never waits: None if it would have to wait or poll."""
         if self._busy or self.over or self._commits_each_time or monotonic() >= self._poll_at:
             return None
         return self._member.serving.take()
@@ -123,10 +123,9 @@ class Taking:
             await self._member.commits.commit_quietly(queues, min(self._session.timeout_s, left_s))
 
     async def _poll(self) -> None:
-        """Take what has arrived, pull ahead and let other tasks run, although messages are available."""
         if self._member.joined:
             fetcher = self._member.fetcher
-            # After a long pause it may not be a member any more; notice that before delivering anything.
+            # After a long pause it may not be a member any more; notice that before any delivery.
             stood_still = monotonic() - self._poll_at >= _STOOD_STILL_S
             self._session.poll(to_the_end=stood_still)
             fetcher.collect()
@@ -156,7 +155,7 @@ class Taking:
         return True
 
     def forget(self) -> None:
-        """In a forked child: no message is held, and the waiting caller exists in the parent only."""
+        """In a forked child: hold no message; a waiting caller exists in the parent only."""
         self.iteration.finish()
         self._busy = False
 
@@ -168,7 +167,7 @@ class Handling:
     """Runs handlers for one consumer.
 
     Attributes:
-        handlers: the running handlers and their messages; updated by the code that runs them.
+        handlers: the running handlers and their messages, updated by the code that runs them.
     """
 
     def __init__(self, session: Session, member: GroupMember, taking: Taking, on_failure: OnFailure) -> None:
@@ -179,7 +178,7 @@ class Handling:
         self.handlers = member.handlers
 
     async def run_one_by_one(self, handler: Handler) -> None:
-        """Call `handler` with one message after the other until no more are delivered.
+        """Call `handler` with one message after the other until delivery ends.
 
         Raises:
             Exception: the handler's, if it ends `run`. The message is not handled.
@@ -206,7 +205,7 @@ class Handling:
                 await self.failed(message, error)
 
     async def run_concurrently(self, handler: Handler, concurrency: int) -> None:
-        """Call `handler` with each message, `concurrency` at a time, until no more are delivered or a handler fails.
+        """Call `handler` with each message, `concurrency` at a time, until delivery ends or a handler fails.
 
         Each of `concurrency` tasks takes one message at a time, so a slow handler delays no other message while a task
         is free.
@@ -246,7 +245,7 @@ class Handling:
             self._member.handled(taken)
 
     async def failed(self, message: ReceivedMessage, error: Exception) -> None:
-        """Apply the application's `on_failure` to a message that was not handled because of `error`.
+        """Apply the application's `on_failure` to a message whose handling raised `error`.
 
         Raises:
             Exception: `error` itself, if it ends `run`.

@@ -1,14 +1,11 @@
-"""Moving queues between members: taking queues that are assigned to this member, giving up those that are not.
+"""Moving queues between members; docs/client.md says what may be redelivered.
 
-A member that gives up a queue stops delivering its messages, waits briefly for those in flight, and commits. A member
-that takes a queue from a living one waits longer than that, then asks for the committed offset. So only messages in
-flight for longer are delivered twice. Progress of a queue that was given up is ignored.
+A member that gives up a queue stops delivering, waits briefly for messages in flight, and commits; later progress is
+ignored. One that takes a queue from a living member waits longer than that, then asks for the committed offset. In
+order, the lock is kept until the message in flight is done, and the next member asks for it repeatedly.
 
-In order, no member may start before the message in flight is done, however long that takes: the queue's lock is kept
-and renewed until then. The member that is to get the queue asks for the lock repeatedly.
-
-A queue whose broker was unreachable may have been another member's meanwhile. The member then asks for the committed
-offset: if it is beyond our position, or was lowered, consumption continues there; otherwise nothing has changed.
+A queue whose broker was unreachable may have been another member's meanwhile. If the committed offset is beyond our
+position, or was lowered, consumption continues there.
 """
 
 from __future__ import annotations
@@ -44,7 +41,7 @@ class Handover:
     """Makes the member's queues follow its assignment; a background chore.
 
     Attributes:
-        leaving: queues that are being given up and have messages in flight.
+        leaving: queues being given up that have messages in flight.
     """
 
     def __init__(
@@ -120,7 +117,7 @@ class Handover:
             assigned.leaving_until = self._session.runtime.now()  # nothing to wait for any more
 
     def doubt(self, address: Address) -> None:
-        """Doubt a broker's queues after its connection has ended: others may have them until we join again."""
+        """Doubt a broker's queues after its connection ended: others may have them until we join again."""
         for assigned in self._fetcher.queues.values():
             route = self._session.routes.get(assigned.queue.topic)
             if route is None or route.brokers.get(assigned.queue.broker_name) in (None, address):
@@ -164,7 +161,7 @@ class Handover:
         if not ready:
             return
         for assigned in ready:
-            # Given up from here on: messages still in flight belong to the next owner.
+            # From here on messages in flight belong to the next owner.
             del self.leaving[assigned.queue]
         await self.let_go(ready)
 
@@ -185,7 +182,7 @@ class Handover:
     async def _take_due(self) -> None:
         now = self._session.runtime.now()
         due = sorted(queue for queue, at in self._taking.items() if at <= now)
-        # A queue that is being given up can be taken again only afterwards.
+        # A queue being given up can be taken again only afterwards.
         blocked = [queue for queue in due if queue in self.leaving]
         due = [queue for queue in due if queue not in self.leaving and self._is_member(queue)]
         for queue in blocked:
@@ -247,7 +244,7 @@ class Handover:
             self._commits.soon()
 
     def _confirm(self, assigned: AssignedQueue, committed: int | None, start: int) -> None:
-        """Note that the queue is ours again, or still; continue at `start` if its offset has changed."""
+        """Note that the queue is ours; continue at `start` if its offset has changed."""
         known, position = assigned.committed, assigned.progress.position
         moved_on = committed is not None and committed > position
         reset = known is not None and (committed is None or committed < known)

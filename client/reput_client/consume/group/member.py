@@ -41,7 +41,7 @@ class GroupMember:
 
     Attributes:
         handlers: the handlers of `run` and their messages.
-        fetcher, serving, commits: pull, deliver and commit; callers use them directly.
+        fetcher, serving, commits: used directly by callers.
     """
 
     def __init__(self, session: Session, options: MemberOptions) -> None:
@@ -121,7 +121,7 @@ class GroupMember:
 
     @property
     def client_id(self) -> str:
-        """The id of this member in the group; empty before it has joined."""
+        """The member's id in the group; empty before it has joined."""
         return self._membership.client_id
 
     @property
@@ -141,7 +141,7 @@ class GroupMember:
     # -- life ------------------------------------------------------------------------------------------------------
 
     async def join(self) -> None:
-        """Join the group and take the assigned queues. May be called again if it was interrupted.
+        """Join the group and take the assigned queues. May be repeated after an interrupt.
 
         Queues that other members have to give up first may follow after this returns.
 
@@ -181,7 +181,7 @@ class GroupMember:
         self._background.start()
 
     def _wait_for(self, topic: str) -> None:
-        """Take the queues of a topic once it exists, from their beginning: all its messages are new."""
+        """Take the queues of a topic once it exists, from their beginning: all messages are new."""
         if topic not in self._rebalancer.awaited:
             log.warning(
                 "topic %s does not exist yet: group %s waits for it to be created (wait_for_topic=False raises)",
@@ -207,9 +207,9 @@ class GroupMember:
     async def leave(self, timeout_s: float) -> None:
         """Commit, free locks and unregister. Never raises; `timeout_s` is for each request.
 
-        In order, a queue whose message is being handled stays locked until the lock expires, as if the program was
-        killed: no member may begin with its next message before. The member then does not unregister, which would free
-        all its locks; the broker notices the end of the connection.
+        In order, a queue whose message is being handled stays locked until the lock expires, so that no member begins
+        with its next message. The member then does not unregister, which would free all its locks; the broker notices
+        the end of the connection.
         """
         await self._background.stop(_STOP_S)
         if self._session.connected:
@@ -231,7 +231,7 @@ class GroupMember:
         await self._background.stop(math.inf)
 
     def forget(self) -> None:
-        """In a forked child: become a new member without messages, which joins when it is used."""
+        """In a forked child: become a new member without messages, which joins when used."""
         for assigned in self.fetcher.queues.values():
             assigned.leaving_until = 0.0
             self.serving.forget(assigned)
@@ -267,13 +267,13 @@ class GroupMember:
             self._background.wake()
 
     def rewind(self) -> None:
-        """Redeliver what is delivered and not handled, or leave it to the next owner of its queue."""
+        """Redeliver what was delivered and not handled, or leave it to the next owner."""
         self.fetcher.rewind()
         self._handover.rewind()
         self._background.wake()
 
     def find(self, queue: MessageQueue) -> AssignedQueue | None:
-        """Return one of the member's queues, or one that it is giving up."""
+        """Return one of the member's queues, or of those it is giving up."""
         return self.fetcher.queues.get(queue) or self._handover.leaving.get(queue)
 
     def _group_changed(self) -> None:
@@ -291,7 +291,7 @@ class GroupMember:
         self._background.wake()
 
     async def members(self) -> list[str]:
-        """Return the client ids of the group's members, sorted, as one broker of the topics knows them.
+        """Return the client ids of the group's members, sorted, as one of its brokers knows them.
 
         Raises:
             ReputError: the broker does not answer.

@@ -1,7 +1,7 @@
-"""Membership of a group: heartbeats to the brokers, the list of members, notifications of changes, leaving.
+"""Membership of a group: heartbeats, the list of members, change notifications, leaving.
 
-A broker identifies a member by its connection. When that ends, so does the membership, and the other members are
-notified. So on a new connection a member has to join again, and until then its queues may not be its own.
+A broker identifies a member by its connection. On a new connection the member has to join again; until then its queues
+may not be its own.
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ log = logging.getLogger("reput_client")
 
 
 class Membership:
-    """One client's membership of one group, at every broker with a queue of its topics; a background chore.
+    """One client's membership of one group, at every broker of its topics; a background chore.
 
     Attributes:
-        client_id: the id of this member in the group.
+        client_id: the member's id in the group.
         failure: why a broker refuses this member, or None. Every heartbeat tries again.
     """
 
@@ -62,7 +62,7 @@ class Membership:
         self._where = consume_from_where(options.start)
         self._interval_s = options.heartbeat_interval_s
         if session.home.others:
-            # So that a silent broker is noticed and looked for at the other addresses.
+            # So that a silent broker is noticed and looked for elsewhere.
             self._interval_s = min(self._interval_s, _SEVERAL_ADDRESSES_S)
         self._on_change = on_change
         self._on_lost = on_lost
@@ -115,7 +115,7 @@ class Membership:
             self._on_change()
 
     def soon(self) -> None:
-        """Send the next heartbeat now: a broker does not seem to know this member."""
+        """Send the next heartbeat now: a broker seems not to know this member."""
         self._due_at = self._session.runtime.now()
 
     def _heartbeat_body(self) -> bytes:

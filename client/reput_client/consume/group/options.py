@@ -14,7 +14,7 @@ from reput_protocol.codes import MessageModel
 
 @dataclass(frozen=True, slots=True)
 class MemberOptions:
-    """The configuration of a member; see `Consumer` for each option."""
+    """See `Consumer` for each option."""
 
     group: str
     subscriptions: Subscriptions

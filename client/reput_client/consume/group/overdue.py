@@ -1,12 +1,9 @@
-"""Messages that were delivered and not handled in time: a handler hangs, or the application does not call `done`.
+"""Messages not handled in time: a handler hangs, or the application does not call `done`.
 
-Such a message holds back the commits of its queue, and then its pulls (`FlowLimits.queue_span_max`). So it is given
-back to the broker as if its handler had failed, and counts as handled here
-(RocketMQ: ConsumeMessageConcurrentlyService.cleanExpireMsg, consumeTimeout). If its handler finishes after all, the
-message is handled twice.
-
-A handler that hangs keeps its slot of `run(concurrency=n)`. When all of them hang, this member handles nothing more
-although it keeps its queues; that is logged.
+Such a message holds back its queue's commits, and then its pulls (`FlowLimits.queue_span_max`). So it is given back to
+the broker and counts as handled (RocketMQ: ConsumeMessageConcurrentlyService.cleanExpireMsg, consumeTimeout); if its
+handler finishes after all, it is handled twice. A hanging handler keeps its slot of `run(concurrency=n)`. When all
+hang, this member keeps its queues but handles nothing more; that is logged.
 """
 
 from __future__ import annotations
@@ -35,10 +32,10 @@ log = logging.getLogger("reput_client")
 class Handlers:
     """The handlers of `run`: how many may run at a time (0 without `run`), and the message of each.
 
-    A single handler has the current message of the iteration, so that nothing has to be noted here.
+    A single handler has the iteration's current message, so nothing is noted here.
 
     Attributes:
-        slots: with several handlers, the message of each. The code that runs a handler updates its own slot.
+        slots: with several handlers, the message of each; the code that runs a handler updates its slot.
     """
 
     def __init__(self, iteration: Iteration) -> None:
@@ -57,7 +54,7 @@ class Handlers:
 
     @property
     def is_single(self) -> bool:
-        """Whether there is one handler, which has the current message of the iteration."""
+        """Whether there is one handler, which has the iteration's current message."""
         return self.count == 1
 
     def held(self) -> list[ReceivedMessage]:
@@ -67,9 +64,10 @@ class Handlers:
 
 
 class Overdue:
-    """Checks for overdue messages periodically, so that delivering one costs nothing; a background chore.
+    """Gives back overdue messages; a background chore.
 
-    The current message of an iterating application is left alone: no other message waits for it.
+    It checks periodically, so that delivering a message costs nothing. The current message of an iterating application
+    is left alone: no other message waits for it.
     """
 
     def __init__(
@@ -82,7 +80,7 @@ class Overdue:
         timeout_s: float,
         handled: Callable[[Taken], None],
     ) -> None:
-        """`handled` is called with each message that was given back."""
+        """`handled` is called with each message given back."""
         self._session = session
         self._group = group
         self._queues = queues
@@ -92,7 +90,7 @@ class Overdue:
         self._handled = handled
         self._seen: dict[tuple[MessageQueue, int], tuple[ReceivedMessage, float]] = {}
         self._pending: deque[Taken] = deque()  # overdue and not given back yet
-        self._hanging: list[ReceivedMessage] = []  # overdue messages of running handlers, given back or not
+        self._hanging: list[ReceivedMessage] = []  # overdue messages of running handlers
         self._all_hang = False
         self._due_at = math.inf
 

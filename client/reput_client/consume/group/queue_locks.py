@@ -1,9 +1,8 @@
-"""Locks of queues that are consumed in order: only the member that holds a queue's lock may consume it.
+"""Locks of queues consumed in order (docs/groups.md): only the holder of a queue's lock may consume it.
 
-The broker grants a lock (41) and revokes it if it is not renewed for a minute. A member renews its locks every 20 s,
-also those of queues that it is giving up with a message in flight. It stops consuming a queue whose lock was not
-confirmed for 30 s, when no other member can have it yet
-(RocketMQ: RebalanceImpl.lockAll, ProcessQueue.isLockExpired, REBALANCE_LOCK_INTERVAL, REBALANCE_LOCK_MAX_LIVE_TIME).
+A member renews its locks (41) every 20 s, also while it gives up a queue with a message in flight. It stops consuming
+when a lock was not confirmed for 30 s; the broker revokes it after a minute (RocketMQ: RebalanceImpl.lockAll,
+ProcessQueue.isLockExpired).
 """
 
 from __future__ import annotations
@@ -55,7 +54,7 @@ class QueueLocks:
         on_lost: Callable[[AssignedQueue], None],
         on_renewed: Callable[[], None],
     ) -> None:
-        """Renew the locks of `queues`: the member's, and those that it is giving up.
+        """Renew the locks of `queues`: the member's, and those it is giving up.
 
         `on_lost` is called with a queue whose lock is not confirmed, `on_renewed` when one is reliable again.
         """
@@ -96,7 +95,7 @@ class QueueLocks:
                 self._on_lost(assigned)
 
     async def lock(self, queues: Iterable[MessageQueue]) -> LockAnswers:
-        """Ask for the locks of `queues`, one broker after the other; a silent one delays the others by its timeout."""
+        """Ask for the locks of `queues`, one broker after the other; each silent one costs its timeout."""
         answers = LockAnswers()
         by_broker, answers.unanswered = await self._by_broker(queues)
         for address, wanted in by_broker.items():
@@ -119,7 +118,7 @@ class QueueLocks:
         return answers
 
     async def unlock(self, queues: Iterable[MessageQueue], timeout_s: float | None = None) -> None:
-        """Free the locks of `queues`. Failures are only logged: the lock expires."""
+        """Free the locks of `queues`. Failures are only logged: locks expire."""
         by_broker, _ = await self._by_broker(queues)
         for address, wanted in by_broker.items():
             try:
@@ -140,7 +139,7 @@ class QueueLocks:
     async def _by_broker(
         self, queues: Iterable[MessageQueue]
     ) -> tuple[dict[Address, list[MessageQueue]], set[MessageQueue]]:
-        """Return queues by the address of their broker, and those whose broker is not in a route."""
+        """Return queues by broker address, and those whose broker is not in a route."""
         found: dict[Address, list[MessageQueue]] = defaultdict(list)
         unknown: set[MessageQueue] = set()
         deadline = self._session.deadline(None)

@@ -1,4 +1,4 @@
-"""Rebalancing: asks the brokers for the members, and computes this member's queues (RocketMQ: RebalanceImpl)."""
+"""Rebalancing: computes this member's queues (RocketMQ: RebalanceImpl)."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ INTERVAL_S: Final = 20.0
 RETURN_S: Final = 1.0
 """How long members that a broker has lost at once, such as by a restart, have to come back."""
 SETTLED_S: Final = 1.0
-"""How long after a change the members may have different lists of members."""
+"""How long after a change members may have different member lists."""
 _RETRY_S: Final = 1.0
 
 log = logging.getLogger("reput_client")
@@ -32,9 +32,9 @@ log = logging.getLogger("reput_client")
 class Assignment:
     """The queues assigned to this member.
 
-    `from_living` are those that another, living member may still have: it needs a moment to give them up.
-    `unknown` are topics without an answer; their queues stay as they are.
-    `others_may_return`: the connection was lost a moment ago, perhaps for all members; a missing one may come back.
+    `from_living` are those that another, living member may still have and needs a moment to give up. `unknown` are
+    topics without an answer; their queues stay as they are. `others_may_return`: the connection was lost a moment ago,
+    perhaps for all members.
     """
 
     queues: set[MessageQueue] = field(default_factory=set)
@@ -46,7 +46,7 @@ class Assignment:
 class Rebalancer:
     """Computes the assignment when the group changes, and every 20 s; a background chore.
 
-    Without a strategy all queues are assigned to this member, for broadcasting.
+    Without a strategy this member gets all queues, for broadcasting.
 
     Attributes:
         failure: set if a subscribed topic is gone, or None.
@@ -80,11 +80,11 @@ class Rebalancer:
         return self._due_at
 
     def soon(self) -> None:
-        """Compute it again: the group has changed, or may have."""
+        """Compute it again: the group may have changed."""
         self._due_at = self._session.runtime.now()
 
     def cut_off(self) -> None:
-        """Forget the members after a lost connection: other members may have taken our queues."""
+        """Forget the members after a lost connection: others may have taken our queues."""
         self._cut_off = True
         self._members.clear()
 
@@ -171,7 +171,7 @@ class Rebalancer:
         before = self._members.get(route.topic) or sorted(others)
         has_settled = self._session.runtime.now() >= self._settled_at.get(route.topic, math.inf)
         if has_settled and not others.difference(before) and len(set(before).difference(members)) == 1:
-            # One member has left, and nothing else has changed: its queues have no owner.
+            # Only one member has left: its queues have no owner.
             return {
                 queue
                 for other in others.intersection(before)

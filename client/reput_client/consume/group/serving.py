@@ -1,12 +1,9 @@
-"""What a member delivers next, of the messages that were pulled.
+"""Which of the pulled messages a member delivers next.
 
 Ordinary members deliver messages of several queues to handlers that may finish in any order. Orderly ones deliver one
-message of each queue at a time, the next one when that is handled, and only while the queue's lock is confirmed (see
-`queue_locks.py`). A failed message suspends its queue and is redelivered before all others of it
-(RocketMQ: ConsumeMessageOrderlyService, SUSPEND_CURRENT_QUEUE_A_MOMENT).
-
-A message that was given back is stored again in the topic `%RETRY%group`, with its own topic in the property
-`RETRY_TOPIC`. Every member consumes that topic too; its messages show their own topic.
+message of each queue at a time, under its lock; a failed message suspends its queue (RocketMQ:
+ConsumeMessageOrderlyService, SUSPEND_CURRENT_QUEUE_A_MOMENT). Messages of the group's retry topic show their original
+topic (`RETRY_TOPIC`).
 """
 
 from __future__ import annotations
@@ -26,11 +23,11 @@ from reput_protocol.properties import RETRY_TOPIC
 from reput_protocol.record.message import MessageQueue
 
 _LOOK_AGAIN_S: Final = 0.1
-"""When to retry the redelivery of a message whose queue is not confirmed to be ours."""
+"""When to retry a redelivery whose queue is not confirmed to be ours."""
 POLL_INTERVAL_S: Final = 0.002
-"""How long messages are delivered without polling; the current message may take any time."""
+"""How long messages are delivered without polling."""
 _AT_ONCE: Final = 256
-"""How many message objects are created at once, before they are delivered."""
+"""How many message objects are created at once, before delivery."""
 
 
 class RetriedMessage(ReceivedMessage):
@@ -66,16 +63,16 @@ class RetriedMessage(ReceivedMessage):
 
 
 def made_ahead(assigned: AssignedQueue, messages: Iterator[ReceivedMessage]) -> Iterator[ReceivedMessage]:
-    """Return an iterator over the next messages of a pull, created already and as applications see them."""
+    """Return an iterator over the next messages of a pull, created ahead and as applications see them."""
     some = list(islice(messages, _AT_ONCE))
     return iter([RetriedMessage.of(message) for message in some] if assigned.is_retry else some)
 
 
 class Serving(Protocol):
-    """Keeps the results of pulls and determines which message is next.
+    """Keeps the results of pulls and determines the next message.
 
     Attributes:
-        iteration: the iteration of an application; every other use of this ends it.
+        iteration: the application's; every other use of this ends it.
     """
 
     iteration: Iteration
@@ -87,23 +84,23 @@ class Serving(Protocol):
         """Return the next message that may be delivered now, or None."""
 
     def begin_iteration(self, taken: Taken) -> None:
-        """Start an iteration with `taken`: each message counts as handled when the next is requested."""
+        """Start an iteration with `taken`."""
 
     def again(self, taken: Taken, at: float) -> None:
         """Redeliver a message in flight, not before `at`."""
 
     def will_come(self, message: ReceivedMessage) -> bool:
-        """Whether a delivered message waits for redelivery here."""
+        """Whether a delivered message awaits redelivery here."""
 
     def forget(self, assigned: AssignedQueue) -> None:
-        """Drop the undelivered messages of a queue. Its progress stays, and so do redeliveries if the queue stays."""
+        """Drop a queue's undelivered messages. Its progress stays, and so do redeliveries if the queue stays."""
 
     def next_wake(self) -> float:
-        """Return when `take` may have a message although nothing arrives and nothing is handled."""
+        """Return when `take` may have a message even if nothing arrives or is handled."""
 
 
 class FairServing:
-    """Serves pulls one by one, in the order in which they arrived.
+    """Serves pulls one by one, in the order of their arrival.
 
     Each queue has at most one waiting result, so a busy queue does not delay the others.
     """
@@ -153,7 +150,7 @@ class FairServing:
         """See `Serving`."""
         serving = self._serving
         if serving is None or serving[0] is not taken[0] or taken[0].failures:
-            self.iteration.begin(taken)  # it is a redelivery, or failures must be counted
+            self.iteration.begin(taken)  # a redelivery, or failures must be counted
         else:
             self.iteration.begin(taken, self._made)
             self.iteration.until = monotonic() + POLL_INTERVAL_S

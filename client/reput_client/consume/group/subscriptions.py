@@ -1,4 +1,4 @@
-"""What a group consumes: topics and their filters, and where to begin in a queue without an offset."""
+"""What a group consumes, and where it begins in a queue without an offset."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Subscriptions:
     """The topics of one member, each with its filter; a newer subscription has a higher `version`."""
 
     def __init__(self, filters: Mapping[str, Wanted], version: int, retry: str | None) -> None:
-        """Subscribe to the topics of `filters`, and to all messages of the `retry` topic if given."""
+        """Subscribe to `filters`, and to all messages of the `retry` topic if given."""
         self.topics = tuple(filters)
         self.retry = retry
         self.version = version
@@ -35,7 +35,7 @@ class Subscriptions:
         return self._filters[topic]
 
     def data(self) -> list[SubscriptionData]:
-        """Return the subscriptions in the form of a heartbeat."""
+        """Return the subscriptions as a heartbeat has them."""
         return [
             SubscriptionData.of(topic, wanted.expression, self.version, wanted.expression_type.value)
             for topic, wanted in self._filters.items()
@@ -93,7 +93,7 @@ def checked_start(start: Start) -> Start:
 
 
 def consume_from_where(start: Start) -> ConsumeFromWhere:
-    """Return the heartbeat's form of `start`; RocketMQ has none for an offset."""
+    """Return `start` as a heartbeat has it; RocketMQ has no form for an offset."""
     if isinstance(start, datetime):
         return ConsumeFromWhere.CONSUME_FROM_TIMESTAMP
     return _WHERE.get(start if isinstance(start, str) else "", ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET)
@@ -104,7 +104,7 @@ class StartingPoints:
 
     def __init__(self, offsets: OffsetRequests, start: Start, retry: str | None) -> None:
         self.late_topics: set[str] = set()
-        """Topics created after this member joined, so that it can read them from the beginning."""
+        """Topics created after this member joined, to be read from the beginning."""
         self._offsets = offsets
         self._start = start
         self._retry = retry

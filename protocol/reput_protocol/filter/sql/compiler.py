@@ -1,8 +1,7 @@
 """Compiles an expression, part by part as the parser recognises them, and rejects invalid combinations.
 
-RocketMQ's compiler rejects the same (ComparisonExpression, ConstantExpression): comparison with NULL, ordering of texts
-or truth values, IN of anything but a property, bounds of BETWEEN in the wrong order, a number out of range, `0.0`. In
-addition, there are limits on what evaluating an untrusted expression may cost.
+It rejects what RocketMQ's compiler does (ComparisonExpression, ConstantExpression; docs/filters.md), and limits what
+evaluating an untrusted expression may cost.
 """
 
 from __future__ import annotations
@@ -21,13 +20,13 @@ if TYPE_CHECKING:
     Texts: TypeAlias = list[bytes]
 
 CHARACTERS_MAX: Final = 8192
-"""Maximum length of an expression."""
+"""Of an expression."""
 PARTS_MAX: Final = 500
-"""Maximum number of operands and operations; a list after IN counts as one."""
+"""Operands and operations; a list after IN counts as one."""
 DEPTH_MAX: Final = 64
-"""Maximum nesting depth; a chain of ANDs or of ORs counts once."""
+"""Nesting; a chain of ANDs or of ORs counts once."""
 NAME_CHARACTERS_MAX: Final = 255
-"""Maximum length of a property's name."""
+"""Of a property's name."""
 
 _INT_MAX: Final = 0x7FFF_FFFF
 _LONG_MAX: Final = 0x7FFF_FFFF_FFFF_FFFF
@@ -183,7 +182,7 @@ class ExpressionCompiler:
         return literal_node(Kind.TEXT, _content(token), token.start_pos or 0)
 
     def whole(self, tokens: list[Token]) -> Node:
-        """A whole number: of 32 bits if it fits, of 64 otherwise, with or without an L."""
+        """A whole number: of 32 bits if it fits, else of 64, with or without an L."""
         (token,) = tokens
         value = int(token.rstrip("lL")) if len(token) <= len("9223372036854775807L") else _LONG_MAX + 1
         node = literal_node(Kind.INT if value <= _INT_MAX else Kind.LONG, value, token.start_pos or 0)
@@ -237,7 +236,7 @@ def _check_bounds(node: Node) -> None:
 
 
 def _joined(word: str, left: Node, right: Node) -> Node:
-    """Return a chain of conditions: a single part however long it is, so that evaluating it needs no recursion."""
+    """Return a chain of conditions as one part, however long, so that evaluating it needs no recursion."""
     left, right = _condition(left), _condition(right)
     if left.joined_by != word:
         row = [left.evaluate, right.evaluate]

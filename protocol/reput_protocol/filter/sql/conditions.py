@@ -1,7 +1,6 @@
-"""The operators of an expression, in three-valued logic.
+"""The operators of an expression, in three-valued logic; each function returns an evaluation.
 
-Every function returns the evaluation of one operation. None is SQL's unknown: a property that a message does not have,
-or what follows from it.
+None is SQL's unknown: a property that a message does not have, or what follows from it.
 """
 
 from __future__ import annotations
@@ -43,7 +42,7 @@ def ordered(left: Node, right: Node, compare: Compare) -> Evaluate:
 
 
 def between(operand: Node, low: Node, high: Node, *, negated: bool) -> Evaluate:
-    """`operand BETWEEN low AND high`, which is `operand >= low AND operand <= high`, or its negation."""
+    """`operand >= low AND operand <= high`, or its negation."""
     if low.is_known and high.is_known and low.kind is high.kind:
         convert, convert_bound = _order_of(operand, low)
         least, most = convert_bound(low.value), convert_bound(high.value)
@@ -60,7 +59,7 @@ def between(operand: Node, low: Node, high: Node, *, negated: bool) -> Evaluate:
 
 
 def is_in_order(low: Node, high: Node) -> bool:
-    """Return whether the first of two literal numbers is not larger than the second."""
+    """Return whether of two literal numbers the first is not larger."""
     convert_low, convert_high = _order_of(low, high)
     return bool(convert_low(low.value) <= convert_high(high.value))
 
@@ -72,14 +71,14 @@ def _order_of(left: Node, right: Node) -> Conversion:
 
 
 def equal(left: Node, right: Node) -> Evaluate:
-    """`left = right`. As in RocketMQ, a missing left side is unknown, but a missing right side is unequal."""
+    """`left = right`. As in RocketMQ, a missing left side is unknown, a missing right side unequal."""
     found = conversion(left.kind, right.kind, is_order=False)
     evaluate_left, evaluate_right = left.evaluate, right.evaluate
     if found is not None and right.is_known and right.value is not None:
         try:
             constant = found.right(right.value)
         except NotComparable:
-            pass  # fails only for messages for which the comparison is evaluated
+            pass  # fails only when a message needs the comparison
         else:
             return _with_constant(evaluate_left, found.left, constant, operator.eq)
 
@@ -133,7 +132,7 @@ _SEARCH: Final[dict[str, Callable[[bytes, bytes], bool]]] = {
 
 
 def searched(operand: Node, search: str, wanted: bytes, *, negated: bool) -> Evaluate:
-    """`operand [NOT] CONTAINS wanted` and the others: false, negated or not, if the property or the text is missing."""
+    """`operand [NOT] CONTAINS wanted` and the others: false, even negated, if either text is missing."""
     evaluate_operand = operand.evaluate
     if not wanted:
         return lambda _: False
@@ -141,14 +140,14 @@ def searched(operand: Node, search: str, wanted: bytes, *, negated: bool) -> Eva
     is_text = operand.kind is Kind.TEXT
 
     def evaluate(text: bytes) -> bool:
-        value = evaluate_operand(text)  # for operands of any type: evaluating may raise NotComparable
+        value = evaluate_operand(text)  # even without a text: evaluating may raise NotComparable
         return is_text and value is not None and has(value, wanted) != negated
 
     return evaluate
 
 
 def negative(operand: Node) -> Evaluate:
-    """`-operand` if it is not a constant: text and truth values have no negative."""
+    """`-operand` if not constant: text and truth values have no negative."""
     evaluate_operand = operand.evaluate
 
     def evaluate(text: bytes) -> None:
@@ -158,7 +157,7 @@ def negative(operand: Node) -> Evaluate:
 
 
 def truth(operand: Node) -> Evaluate:
-    """A property as a condition: it is text, and text is not true."""
+    """A property as a condition: text is not true."""
     evaluate_operand = operand.evaluate
     return lambda text: None if evaluate_operand(text) is None else False
 

@@ -1,14 +1,7 @@
 """The grammar of filter expressions (RocketMQ: SelectorParser.jj), and the messages for syntax errors.
 
-It accepts what RocketMQ's parser accepts, with these differences:
-
-- RocketMQ reads as far as it understands and ignores the rest: to it `a = 1 b = 2` means `a = 1`. Here the whole text
-  must be an expression.
-- A comment `-- ...` may end with the text; RocketMQ requires a line break after it.
-- `0L` is a number like `1L`; to RocketMQ it is a 0 and an ignored rest.
-- The length of a property's name is limited (`compiler.py` has all limits).
-
-Parsing takes time and memory proportional to the text, and no recursion.
+Differences from RocketMQ's parser are in docs/filters.md; `compiler.py` has the limits. Parsing takes time and memory
+proportional to the text, and no recursion.
 """
 
 from __future__ import annotations
@@ -119,7 +112,7 @@ _WORD_HINTS: Final = {
 
 @lru_cache(maxsize=1)
 def _parser() -> Lark:
-    """Return the parser; it is created, and its library imported, on first use."""
+    """Return the parser; it and its library are loaded on first use."""
     from lark import Lark
 
     return Lark(

@@ -1,4 +1,4 @@
-"""A part of an expression: the type of its value, its evaluation, and what the compiler needs to know about it."""
+"""A part of an expression: the type of its value and its evaluation."""
 
 from __future__ import annotations
 
@@ -12,20 +12,19 @@ from reput_protocol.properties import find_property_in
 class Node:
     """One operand or operation.
 
-    RocketMQ's compiler distinguishes parts by class; here flags do: `is_condition` for BooleanExpression, `is_literal`
-    for ConstantExpression, `name` for PropertyExpression.
+    RocketMQ's compiler distinguishes parts by class, here flags do: `is_condition` is BooleanExpression, `is_literal`
+    ConstantExpression, `name` PropertyExpression.
     """
 
     kind: Kind
     evaluate: Evaluate
     start: int
-    """The character of the expression where it begins."""
+    """Where it begins in the expression."""
     depth: int = 1
-    """The nesting depth."""
     size: int = 1
-    """The number of parts."""
+    """Number of parts."""
     lookups: int = 0
-    """Maximum number of property lookups."""
+    """Maximum property lookups."""
     is_condition: bool = False
     """Whether it may be used as a truth value."""
     is_literal: bool = False
@@ -35,9 +34,9 @@ class Node:
     name: str | None = None
     """The name of a property."""
     joined_by: str = ""
-    """AND or OR if it is a chain of conditions."""
+    """AND or OR for a chain of conditions."""
     row: list[Evaluate] = field(default_factory=list)
-    """The conditions of such a chain."""
+    """The conditions of the chain."""
 
     def shown(self) -> str:
         """Return a description for error messages."""
@@ -55,7 +54,7 @@ class Node:
 
 
 def property_node(name: str, start: int) -> Node:
-    """Return the part for the property `name`."""
+    """Return the part for property `name`."""
     return Node(Kind.TEXT, _property_lookup(name), start, lookups=1, name=name)
 
 
@@ -70,7 +69,7 @@ def literal_node(kind: Kind, value: object, start: int) -> Node:
 def _property_lookup(name: str) -> Evaluate:
     """Return a function that finds property `name` in encoded properties without decoding the others.
 
-    Invalid UTF-8 becomes U+FFFD, as in messages that are read.
+    Invalid UTF-8 becomes U+FFFD, as when messages are read.
     """
     name_bytes = name.encode()
 

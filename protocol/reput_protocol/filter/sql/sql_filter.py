@@ -15,18 +15,18 @@ _OUTCOMES_MAX: Final = 256
 
 @dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
 class SqlFilter:
-    """A filter by properties. Evaluating it takes no lock and changes nothing."""
+    """A filter by properties. Evaluation takes no lock and changes nothing."""
 
     expression: str
     parts: int
-    """The number of its operands and operations: its cost in time and memory."""
+    """Operands and operations: its cost in time and memory."""
     lookups: int
-    """Maximum number of property lookups of one evaluation."""
+    """Maximum property lookups of one evaluation."""
     _evaluate: Evaluate = field(repr=False)
 
     @staticmethod
     def parse(expression: str) -> SqlFilter:
-        """Compile an expression, or return the filter that was compiled for it before.
+        """Compile an expression, or return the filter compiled for it before.
 
         Raises:
             FilterSyntaxError: it cannot be compiled; says where and why.
@@ -41,10 +41,10 @@ class SqlFilter:
 
     @staticmethod
     def parsing(expression: str) -> Generator[None, None, SqlFilter]:
-        """Compile like `parse`, yielding after each fraction of a millisecond; return the filter.
+        """Like `parse`, yielding after each fraction of a millisecond; return the filter.
 
         Raises:
-            FilterSyntaxError: it cannot be compiled; says where and why.
+            FilterSyntaxError: as `parse`.
         """
         outcome = _outcomes.pop(expression, None)
         if outcome is None:
@@ -58,11 +58,11 @@ class SqlFilter:
 
     @staticmethod
     def is_known(expression: str) -> bool:
-        """Return whether an expression was compiled or rejected recently, so that compiling it again costs nothing."""
+        """Return whether an expression was compiled or rejected recently, so that again it costs nothing."""
         return expression in _outcomes
 
     def evaluate(self, properties: bytes) -> bool | None:
-        """Return the value of the expression for these encoded properties: true, false or unknown.
+        """Return whether the expression is true, false or unknown for these encoded properties.
 
         Raises:
             NotComparable: it compares values that cannot be compared, such as a word with a number.
@@ -79,7 +79,7 @@ class SqlFilter:
 
 
 _outcomes: dict[str, SqlFilter | FilterSyntaxError] = {}
-"""The outcomes of recent expressions, least recently used first. Rejections are kept too, since clients repeat them."""
+"""Outcomes of recent expressions, least recently used first; clients also repeat rejected ones."""
 
 
 def _compiling(expression: str) -> Generator[None, None, SqlFilter | FilterSyntaxError]:

@@ -1,9 +1,8 @@
 """The values of an expression, and the comparison of values of different types.
 
-A property is text, here its UTF-8 bytes; literals are text, integers of 32 or 64 bits, doubles and truth values. Before
-two values are compared, both are converted by the `Conversion` for their types (RocketMQ:
-ComparisonExpression.__compare). Text that is not such a number cannot be compared: `NotComparable` then ends the
-evaluation, whatever the rest of the expression is, and the message does not match.
+A property is text, here UTF-8 bytes; literals are text, integers of 32 or 64 bits, doubles and truth values. Both
+values are converted by the `Conversion` for their types (RocketMQ: ComparisonExpression.__compare). Text that cannot be
+converted raises `NotComparable`, which ends the evaluation: the message does not match.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ from enum import Enum, auto
 from typing import Any, Final, NamedTuple, TypeAlias
 
 Evaluate: TypeAlias = Callable[[bytes], Any]
-"""Takes encoded properties and returns a value of one type, or None if there is none."""
+"""Takes encoded properties and returns a value of one type, or None."""
 
 _I32: Final = (-0x8000_0000, 0x7FFF_FFFF)
 _I64: Final = (-0x8000_0000_0000_0000, 0x7FFF_FFFF_FFFF_FFFF)
@@ -39,7 +38,7 @@ class Kind(Enum):
 
     TEXT = auto()
     INT = auto()
-    """An integer of 32 bits: text compared with it must also be one."""
+    """32 bits: text compared with it must also be one."""
     LONG = auto()
     DOUBLE = auto()
     BOOLEAN = auto()
@@ -55,7 +54,7 @@ class NotComparable(Exception):
 
 
 class Conversion(NamedTuple):
-    """Conversions of the left and right value, such that Python compares the results as Java would."""
+    """Conversions of left and right value, such that Python compares the results as Java would."""
 
     left: Callable[[Any], Any]
     right: Callable[[Any], Any]
@@ -84,7 +83,7 @@ def _to_large(value: bytes) -> int:
     digits = text[1:] if text[:1] in ("+", "-") else text
     if not digits.isdecimal() or max(digits) > "\uffff":
         raise NotComparable
-    # int() reads digits of other scripts as well, but not thousands of them.
+    # int() reads other scripts as well, but not thousands of digits.
     significant = digits.lstrip("0") if digits.isascii() else digits
     if len(significant) > 4 * _I64_DIGITS:
         raise NotComparable
@@ -111,12 +110,12 @@ def to_double(value: bytes) -> float:
 
 
 def to_boolean(value: bytes) -> bool:
-    """Read a truth value like Boolean.valueOf: everything but `true`, in any case, is false."""
+    """Read a truth value like Boolean.valueOf: all but `true`, in any case, is false."""
     return value.lower() == b"true"
 
 
 def double_rank(value: float) -> int:
-    """Return an integer with the order of Double.compareTo: -0.0 before 0.0, NaN last and equal to itself."""
+    """Return an integer in the order of Double.compareTo: -0.0 before 0.0, NaN last and equal to itself."""
     if value != value:
         return 0x7FF8_0000_0000_0000
     bits: int = _I64_OF.unpack(_F64.pack(value))[0]
@@ -124,14 +123,14 @@ def double_rank(value: float) -> int:
 
 
 def conversion(left: Kind, right: Kind, *, is_order: bool) -> Conversion | None:
-    """Return how values of two types are compared, or None if they are never equal; neither value is None.
+    """Return how values of two types, neither of them None, are compared; None if they are never equal.
 
     `is_order`: for `<`, `<=`, `>` and `>=`, which order two texts as numbers; `=` compares them as they are.
     """
     if left is Kind.TEXT and right is Kind.TEXT and is_order:
         return Conversion(_text_rank, _text_rank)
     if left is Kind.BOOLEAN and right is Kind.TEXT:
-        return Conversion(_refuse, _as_it_is)  # RocketMQ fails on this, but not the other way round
+        return Conversion(_refuse, _as_it_is)  # RocketMQ fails on this, not the other way round
     if left is right or Kind.NOTHING in (left, right):
         rank = double_rank if left is Kind.DOUBLE else _as_it_is
         return Conversion(rank, rank)
