@@ -233,7 +233,7 @@ class ReceivedMessage:
 
     @property
     def queue_offset(self) -> int:
-        """The message's number in its queue."""
+        """Its number in its queue."""
         return self._records.table[self._at + QUEUE_OFFSET]
 
     @property
@@ -351,7 +351,7 @@ class DamagedRecord(ReceivedMessage):
 
     @property
     def queue_offset(self) -> int:
-        """The message's number in its queue."""
+        """Its number in the queue."""
         return self._queue_offset
 
     @property

@@ -119,7 +119,6 @@ class FilterSyntaxError(ReputError, ValueError):
 
 
 def _pointed_at(expression: str, position: int) -> str:
-    """Return the part of `expression` around a position, with a caret below it."""
     start = max(0, min(position - _SHOWN_AROUND, len(expression) - 2 * _SHOWN_AROUND))
     end = start + 2 * _SHOWN_AROUND
     before, after = "..." * (start > 0), "..." * (end < len(expression))

@@ -26,13 +26,13 @@ def face(request: pytest.FixtureRequest) -> Face:
 
 @pytest.fixture
 def names() -> Iterator[FakeBroker]:
-    """Knows where brokers are, and is none of them."""
+    """A name service that is not a broker itself."""
     with FakeBroker(queues=1) as names:
         yield names
 
 
 def announce(names: FakeBroker, addresses: dict[str, str], **identity: str) -> None:
-    """Have a fake name brokers at addresses, as the one that it says it is."""
+    """Make a fake announce brokers at addresses, with an identity of its own."""
     route = TopicRoute(
         queue_datas=[QueueData(name, 1, 1, 6, 0) for name in addresses],
         broker_datas=[BrokerData("c", name, {0: address}) for name, address in addresses.items()],
@@ -46,7 +46,7 @@ def small(data_dir: Path, **options: object) -> BrokerConfig:
 
 @pytest.mark.trio
 async def test_a_broker_that_announces_another_ones_address_gets_its_messages(tmp_path: Path) -> None:
-    """Messages silently went to the other broker, which has the same name."""
+    """Not the other broker, which has the same name."""
     async with (
         Broker(small(tmp_path / "other")) as other,
         Broker(small(tmp_path / "mine", advertise=other.address)) as mine,
@@ -114,7 +114,7 @@ def test_another_broker_of_the_same_name_is_told_by_its_start_id(face: Face, nam
                     await pull.commit("t", 0, 1, broker_name="broker-a")
                 await pull.commit("t", 0, 1, broker_name="broker-b")
                 assert not twin.commits
-                # A restart gives it another one, and the next route says which.
+                # A restart changes its start id, and the next route has the new one.
                 twin.behave(WHO, Answer(ext={"brokerName": "broker-a", "startId": "1"}))
                 await pull.commit("t", 0, 1, broker_name="broker-a")
             assert twin.commits == [("g", "t", 0, 1)]

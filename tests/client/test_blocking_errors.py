@@ -16,11 +16,11 @@ from reput_client.errors import ConnectFailed
 
 
 class RowUnreadable(Exception):
-    """What the database of the application raises."""
+    """An error of the application's database."""
 
 
 class Rows(Sequence[Any]):
-    """A table that is read row by row; its second row cannot be read."""
+    """A table read row by row; its second row raises."""
 
     def __init__(self, first: object) -> None:
         self._first = first
@@ -47,7 +47,7 @@ def no_descriptors() -> NoReturn:
 def test_a_connected_producer_needs_no_more_descriptors(
     broker: FakeBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The first wait asked for two. Where there were none, the producer was closed for good."""
+    """Otherwise its first wait would close it when there are none left."""
     with blocking.Producer(broker.address) as producer:
         monkeypatch.setattr(socket, "socketpair", no_descriptors)
         posted = producer.post(Message("t", b"1"), queue_id=0)

@@ -1,4 +1,4 @@
-"""Blocks that wait behind others of their queue: when they leave, and when they are given up."""
+"""Blocks that wait behind others of their queue: when they are sent, and when given up."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def broker() -> Iterator[FakeBroker]:
 def puts_answered_by(
     broker: FakeBroker, answered: int, delay_s: float
 ) -> Callable[[Header, bytes], Answer | object]:
-    """Answer so many puts, the second of them late, and no more."""
+    """Answer the first `answered` puts, the second of them late."""
 
     def behave(header: Header, body: bytes) -> Answer | object:
         count = broker.count(RequestCode.PUT_MESSAGE)

@@ -1,7 +1,7 @@
-"""Cancellation at every single await of every operation: nothing stays open and the client stays usable.
+"""Cancellation at every await of every operation: nothing stays open and the client stays usable.
 
-The runtime counts its waits; a run is repeated with the caller cancelled at the first, the second, ... of them until
-the operation is over before its cancellation comes.
+The runtime counts its waits; an operation is repeated with the caller cancelled at the first, the second, ... wait
+until it ends before the cancellation.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ T = TypeVar("T")
 
 
 class CancellingRuntime(AnyioRuntime):
-    """Cancels `scope` at the wait number `cancel_at`."""
+    """Cancels `scope` at wait number `cancel_at`."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -122,7 +122,7 @@ async def _send_many(client: Producer) -> object:
 
 
 def on(runtime: CancellingRuntime, kind: type[T]) -> type[T]:
-    """Return a client class whose waits are those of `runtime`."""
+    """Return a client class that waits by `runtime`."""
     return type(kind.__name__, (kind,), {"new_runtime": staticmethod(lambda: runtime)})
 
 
@@ -186,7 +186,7 @@ def test_cancelled_at_every_await(backend: str, case: str, opened: bool, broker:
 def test_a_block_that_waits_for_one_whose_sender_is_cancelled_leaves(
     backend: str, broker: FakeBroker
 ) -> None:
-    """A queue has one block on the way at a time where that may have to be sent again."""
+    """With retries a queue has one block in flight at a time."""
 
     def behave(header: Header, body: memoryview) -> Answer:
         return SILENCE if broker.count(RequestCode.PUT_MESSAGE) == 1 else broker.put(header, body)

@@ -1,4 +1,4 @@
-"""The client against a real broker: the same scenarios under trio, under asyncio and through the blocking API."""
+"""The client against a real broker: the same scenarios under trio, asyncio and the blocking API."""
 
 from __future__ import annotations
 
@@ -172,14 +172,14 @@ def test_lingering_sends_share_blocks_and_get_receipts_of_their_own(
             await face.together(*[sender(number) for number in range(30)])
             async with face.PullConsumer(address, group="g") as consumer:
                 await face.until(lambda: len(receipts) == 30)
-                # At `page_cache` the answer comes before the message can be read, so one pull need not have all.
+                # At `page_cache` the answer comes before the message is readable, so one pull may not have all.
                 while len(bodies) < 30:
                     result = await consumer.pull(topic, 0, len(bodies), wait_s=5.0)
                     assert result.messages
                     bodies |= {message.queue_offset: bytes(message.body) for message in result.messages}
         assert {receipts[number].queue_offset for number in range(30)} == set(range(30))
         assert all(bodies[receipts[number].queue_offset] == b"%d" % number for number in range(30))
-        # They left together: records of one block carry one store timestamp.
+        # Records of one block have one store timestamp.
         assert len({receipt.store_timestamp_ms for receipt in receipts.values()}) < 10
 
     face.run(scenario)
@@ -382,7 +382,7 @@ def test_a_long_poll_is_woken_by_a_message_and_ends_at_its_deadline(
                 results.append(await consumer.pull(topic, 0, 1, wait_s=20.0))
 
             async def send() -> None:
-                # Goes past the waiting pull on the same connection.
+                # On the same connection as the waiting pull.
                 assert await consumer.max_offset(topic, 0) == 1
                 await producer.send(Message(topic, b"2"), queue_id=0)
 
@@ -411,7 +411,7 @@ def test_reading_ahead_gives_what_single_pulls_give(face: Face, address: str, to
                 offset = result.next_begin_offset
             assert received == bodies
 
-            # Whoever turns elsewhere gets what is there, not what was asked for ahead.
+            # A different pull does not get the one read ahead.
             await consumer.pull(topic, 0, 0, max_messages=10, read_ahead=True)
             result = await consumer.pull(topic, 0, 100, max_messages=10)
             assert result.messages[0].queue_offset == 100
@@ -420,7 +420,7 @@ def test_reading_ahead_gives_what_single_pulls_give(face: Face, address: str, to
             assert len(result.messages) == 20
             await consumer.pull(topic, 0, 0, max_messages=10, read_ahead=True)
 
-            # At the end there is nothing to ask for, and the next pull waits for a message as ever.
+            # At the end nothing is read ahead, and the next pull waits for a message.
             await consumer.pull(topic, 0, 240, read_ahead=True)
 
             async def send() -> None:

@@ -26,7 +26,7 @@ def face(request: pytest.FixtureRequest) -> Face:
 
 @pytest.fixture
 def broker() -> Iterator[FakeBroker]:
-    """One that answers, and says that topic `deaf` is at another."""
+    """One that answers, and routes topic `deaf` to another."""
     with socket.create_server(("127.0.0.1", 0)) as listener, FakeBroker(queues=1) as broker:
         addresses = {"deaf": f"127.0.0.1:{listener.getsockname()[1]}", "good": broker.address}
 

@@ -1,4 +1,4 @@
-"""The Python in README.md and docs/ runs as it is written, against a broker with its defaults."""
+"""The Python in README.md and docs/ runs as written, against a broker with its defaults."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from reput_client import Message, Producer, PullConsumer, TransactionState, bloc
 
 ROOT = Path(__file__).parents[2]
 ELSEWHERE = {
-    "docs/embedding.md": "2",  # a test of a user's program, which tests/plugin runs
+    "docs/embedding.md": "2",  # a user's test, run by tests/plugin
     "docs/pipeline.md": "0 1",  # needs Spark
 }
 """Snippets, by number, that other tests run."""
@@ -76,7 +76,7 @@ async def some_orders() -> AsyncIterator[Any]:
 
 
 def compiled(key: tuple[str, int], address: str) -> Any:
-    # The default of a log file is 1 GiB.
+    # The default log file has 1 GiB.
     small = 'port=0, http_port=None, store={"commit_log_file_size": "16MiB", "index": False}'
     text = (
         TEXTS[key]
@@ -88,7 +88,7 @@ def compiled(key: tuple[str, int], address: str) -> Any:
 
 
 async def run(key: tuple[str, int], address: str, **names: Any) -> dict[str, Any]:
-    """Run a snippet with every public name of the client, as its text takes for granted."""
+    """Run a snippet with every public name of the client."""
     found = {
         **PUBLIC,
         "UTC": UTC,

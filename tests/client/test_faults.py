@@ -46,7 +46,7 @@ def broker() -> Iterator[FakeBroker]:
 
 
 def once(broker: FakeBroker, answer: Answer, then: Answer | None = None):  # type: ignore[no-untyped-def]
-    """A behaviour that gives `answer` to the first put and stores the others, or gives them `then`."""
+    """Answer the first put with `answer`; store the others, or answer with `then`."""
     given = []
 
     def behave(header: Header, body: memoryview) -> Answer:
@@ -101,9 +101,9 @@ def test_retries_repeat_a_send_with_the_same_unique_id(face: Face, broker: FakeB
 def test_a_send_that_may_be_stored_is_not_said_to_be_refused(
     face: Face, broker: FakeBroker, many: bool
 ) -> None:
-    """A repeated send whose last attempt was refused, or found no broker, raised that: as if nothing were stored.
+    """The first attempt got no answer and may be stored, whatever the repeated one raises.
 
-    The first attempt, which got no answer, may have been: its outcome stays unknown, with the later error as the cause.
+    Its outcome stays unknown, with the later error as the cause.
     """
 
     async def scenario() -> None:
@@ -158,7 +158,7 @@ def test_a_level_that_is_not_reached_carries_the_receipt(face: Face, broker: Fak
 def test_a_connection_that_ended_while_idle_is_noticed_before_a_frame_is_risked(
     face: Face, broker: FakeBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(connection, "_IDLE_S", 0.0)  # the shortest silence counts
+    monkeypatch.setattr(connection, "_IDLE_S", 0.0)  # any silence counts
 
     async def scenario() -> None:
         async with face.Producer(broker.address) as producer:

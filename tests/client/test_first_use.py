@@ -26,7 +26,7 @@ def config(data_dir: Path, **topics: object) -> BrokerConfig:
 @pytest.mark.trio
 @pytest.mark.parametrize("queues", [1, 3, 4, 16])
 async def test_the_first_messages_to_new_topics_are_stored(tmp_path: Path, queues: int) -> None:
-    """Round robin began at any of the template's four queues, of which a broker with smaller topics has fewer."""
+    """A broker with smaller topics has fewer queues than the template's four."""
     async with (
         Broker(config(tmp_path, default_queues=queues)) as broker,
         Producer(broker.address) as producer,
@@ -76,7 +76,7 @@ async def test_the_first_retry_of_a_new_group_comes(tmp_path: Path) -> None:
 async def test_a_consumer_may_come_before_its_topic(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, start: str
 ) -> None:
-    """It logs a warning, waits, and gets everything, since everything was sent after it came."""
+    """It logs a warning, waits, and gets everything: all was sent after it joined."""
     async with Broker(config(tmp_path)) as broker:
         async with Consumer(broker.address, group="g", topics=["t", "u"], start=start) as consumer:
             waiting = [record.message for record in caplog.records if record.levelno == logging.WARNING]
@@ -106,7 +106,7 @@ async def test_a_consumer_does_not_wait_if_told_so(tmp_path: Path) -> None:
 
 @pytest.mark.trio
 async def test_a_topic_that_is_deleted_is_not_waited_for(tmp_path: Path) -> None:
-    """A topic that was deleted is an error, as before."""
+    """A deleted topic is an error."""
     async with (
         Broker(config(tmp_path)) as broker,
         Admin(broker.address) as admin,

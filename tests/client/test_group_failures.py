@@ -34,7 +34,7 @@ def face(request: pytest.FixtureRequest) -> Face:
 
 
 class TakesBack:
-    """A broker that takes messages back and remembers which."""
+    """A broker that records the messages given back."""
 
     def __init__(self, broker: FakeBroker, *answers: Answer) -> None:
         self.taken: list[dict[str, Any]] = []
@@ -56,7 +56,7 @@ async def fill(face: Face, broker: FakeBroker, *bodies: bytes, topic: str = "t",
 async def run(
     face: Face, consumer: Any, handle: Any, until: Callable[[], bool], concurrency: int = 1
 ) -> None:
-    """Run a handler until something is so."""
+    """Run a handler until `until` holds."""
 
     async def work() -> None:
         await consumer.run(handle, concurrency=concurrency)
@@ -339,7 +339,7 @@ def test_an_iterating_application_gives_a_message_back(face: Face, broker: FakeB
                     await consumer.give_back(message, delay_level=2, reason="later")
                 if message.body == b"again":
                     await consumer.give_back(message, delay_level=-1)
-                    await consumer.give_back(message, delay_level=-1)  # it is not ours any more
+                    await consumer.give_back(message, delay_level=-1)  # not ours any more
             assert sorted(got) == [b"a", b"again", b"b", b"c"]
         found = {(taken["delayLevel"], taken.get("reason"), taken["originTopic"]) for taken in back.taken}
         assert found == {(2, "later", "t"), (-1, None, "t")}
@@ -359,12 +359,12 @@ def test_what_hangs_goes_back_and_holds_nothing_up(face: Face, broker: FakeBroke
             taken = [await consumer.take(5.0) for _ in range(5)]
             for message in taken[1:4]:
                 consumer.done(message)
-            consumer.again(taken[4], 60.0)  # it waits because the application wants it to
+            consumer.again(taken[4], 60.0)  # the application delays it
             await face.until(lambda: broker.committed["g", "t", 0] == 4)
             (given_back,) = back.taken
             assert given_back["offset"] == taken[0].physical_offset
             assert given_back["reason"] == "not handled within 0.2 s"
-            consumer.done(taken[0])  # too late, and no harm
+            consumer.done(taken[0])  # too late: no effect
             assert consumer.positions()[taken[0].queue] == 4
 
     face.run(scenario)

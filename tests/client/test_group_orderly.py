@@ -196,7 +196,7 @@ def test_a_queue_whose_lock_went_to_another_is_left_alone(
             await face.until(lambda: own_queues(consumer) == [0, 2, 3])
             got = {(m.queue_id, m.queue_offset) for m in [await consumer.receive(5.0) for _ in range(15)]}
             assert {queue_id for queue_id, _ in got} == {0, 2, 3}
-            broker.committed["g", "t", 1] = 3  # the other has handled three
+            broker.committed["g", "t", 1] = 3  # the other member has handled three
             del broker.groups.locks["g", queue]
             rest = [await consumer.receive(5.0) for _ in range(2)]
             assert [(m.queue_id, m.queue_offset) for m in rest] == [(1, 3), (1, 4)]
@@ -230,7 +230,7 @@ def test_without_a_confirmed_lock_nothing_is_handed_out(
 def test_a_queue_stays_locked_when_its_consumer_is_closed_while_a_message_is_in_hand(
     face: Face, broker: FakeBroker
 ) -> None:
-    """Saying that it leaves would free all locks of the member at the broker, so it does not."""
+    """Unregistering would free all locks of the member, so it does not."""
 
     async def scenario() -> None:
         await fill(face, broker, 1)

@@ -1,6 +1,6 @@
 """Members of a group against a scripted broker, with every API: joining, sharing, leaving, commits.
 
-The fake broker keeps groups as a real one does (`fake_groups.py`); strangers are members that only it knows.
+The fake broker keeps groups as a real one does (`fake_groups.py`); strangers are members that only it has.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ UNREGISTER = RequestCode.UNREGISTER_CLIENT
 UPDATE = RequestCode.UPDATE_CONSUMER_OFFSET
 PULL = RequestCode.PULL_MESSAGE
 FIRST, LAST = "0.0.0.0@0#0", "zzz@0#0"
-"""Ids of strangers that sort before, and after, those of the members under test."""
+"""Ids of strangers that sort before and after those of the members under test."""
 
 
 @pytest.fixture
@@ -133,7 +133,7 @@ def test_a_death_is_noticed_while_the_application_is_busy(face: Face, broker: Fa
         stranger = broker.groups.add_stranger("g", FIRST)
         async with face.Consumer(broker.address, group="g", topic="t") as consumer:
             assert queue_ids(consumer) == [2, 3]
-            assert await consumer.receive(5.0) is not None  # and it is being handled from here on
+            assert await consumer.receive(5.0) is not None  # its handling begins
             broker.groups.gone(stranger)
             started_at = time.monotonic()
             await face.until(lambda: queue_ids(consumer) == [0, 1, 2, 3])
@@ -217,7 +217,7 @@ def test_a_member_that_was_cut_off_and_overtaken_goes_on_where_the_group_is(
         ) as consumer:
             got = [await consumer.receive(5.0) for _ in range(4)]
             assert len(got) == 4
-            for queue_id in range(4):  # another member has had the queues meanwhile
+            for queue_id in range(4):  # another member had the queues meanwhile
                 broker.committed["g", "t", queue_id] = 8
             accepted = broker.accepted
             broker.drop_connections()
@@ -243,7 +243,7 @@ def test_a_member_that_stood_still_begins_nothing_before_it_knows_whether_it_is_
         await fill(face, broker, 10)
         async with face.Consumer(broker.address, group="g", topic="t", commit_interval_s=60.0) as consumer:
             assert await consumer.receive(5.0) is not None
-            broker.groups.tell("g")  # there is more to read than that the connection has ended
+            broker.groups.tell("g")  # more to read than the connection's end
             for queue_id in range(4):
                 broker.committed["g", "t", queue_id] = 9
             broker.drop_connections()

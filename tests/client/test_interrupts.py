@@ -65,7 +65,6 @@ def lines(*arguments: str) -> list[str]:
     "second", range(1, 60) if _ALL else [0, 1, 4, 16], ids=lambda second: f"and {second}"
 )
 def test_an_interrupt_anywhere_leaves_a_producer_closed_or_whole(second: int) -> None:
-    """In old clients one round in twenty hung or stored a message twice."""
     arguments = [] if _ALL else ["--first", str(1 + second), "--step", "131"]
     found = lines("points", "--second", str(second), *arguments)
     assert len(found) > 10

@@ -163,7 +163,7 @@ def test_a_lone_post_leaves_by_itself_where_there_are_tasks(name: str, broker: F
 
 @pytest.mark.parametrize("name", ["trio", "asyncio"])
 def test_a_post_right_behind_the_last_answer_leaves_by_itself(name: str, broker: FakeBroker) -> None:
-    """The producer's task is just ending then."""
+    """The producer's task is ending then."""
     face = Face(name)
 
     async def scenario() -> None:
@@ -178,7 +178,7 @@ def test_a_post_right_behind_the_last_answer_leaves_by_itself(name: str, broker:
 
 @pytest.mark.parametrize("name", ["trio", "asyncio"])
 def test_a_program_that_only_posts_is_answered_and_lets_others_run(name: str, broker: FakeBroker) -> None:
-    """It awaits nothing but `post`, and never waits for room."""
+    """It awaits only `post`, and never waits for room."""
     face = Face(name)
 
     async def scenario() -> None:
@@ -277,7 +277,7 @@ def test_a_delayed_message_is_copied_when_it_is_posted(face: Face, broker: FakeB
 
 
 def test_many_topics_do_not_lose_the_size_of_a_record() -> None:
-    """What was known of a topic was forgotten between the route and the block of a message, and the next one failed."""
+    """The cached size of a topic's record may be dropped between the route and the block of a message."""
     accumulator = Accumulator(
         RouteTable(), RoundRobin(), None, known_alone=False, block_bytes=1000, held_max=10_000
     )
@@ -341,7 +341,7 @@ def test_callbacks_learn_receipts_and_errors_and_what_they_raise_harms_nobody(
 def test_what_a_callback_raises_does_not_end_the_task(
     error: type[BaseException], loop: Face, broker: FakeBroker, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """As `Future.result()` does of one that was cancelled."""
+    """As `Future.result()` raises of a cancelled one."""
 
     def fail(_posted: Any) -> None:
         raise error
@@ -405,9 +405,9 @@ def test_room_is_made_as_soon_as_only_open_blocks_are_left(face: Face, broker: F
         options = {"linger_s": 60.0, "timeout_s": 5.0, "batch_bytes": 10_000, "buffer_bytes": 20_000}
         async with face.Producer(broker.address, **options) as producer:
             await producer.post(Message("t", b""), queue_id=0)
-            await producer.flush()  # the route is known
+            await producer.flush()  # fetches the route
             broker.behave(PUT, put)
-            for flag in (0, 1):  # the first block leaves when another one is begun
+            for flag in (0, 1):  # the second begins another block
                 await producer.post(Message("t", bytes(1000), flag=flag), queue_id=0)
             for queue_id in (0, 1):
                 await producer.post(Message("t", bytes(8500), flag=1), queue_id=queue_id)
@@ -446,7 +446,7 @@ def test_callbacks_may_use_the_blocking_client(broker: FakeBroker) -> None:
             producer.flush()
         producer.flush()
         assert all(each.done for each in again)
-        assert set(depths) == {1}  # a callback that posts is not called from within another
+        assert set(depths) == {1}  # callbacks are not nested
 
 
 def test_a_failure_of_which_nobody_was_told_is_raised_by_flush_once(face: Face, broker: FakeBroker) -> None:
@@ -521,7 +521,7 @@ def test_what_cannot_be_sent_is_said_at_once(face: Face, broker: FakeBroker) -> 
 
     async def scenario() -> None:
         async with face.Producer(broker.address) as producer:
-            for _ in range(2):  # with no block open, and with one
+            for _ in range(2):  # without and with an open block
                 with pytest.raises(InvalidMessage, match="properties"):
                     await producer.post(Message("t", b"x", properties={"k": "v" * 32_760}), queue_id=0)
                 with pytest.raises(InvalidMessage, match="properties"):

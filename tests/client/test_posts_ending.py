@@ -124,7 +124,7 @@ def test_a_block_that_raises_still_has_its_posts_sent(
             await fail()
         assert sum(map(len, broker.log.values())) == 1
         broker.behave(PUT, BUSY)
-        with pytest.raises(ZeroDivisionError):  # and not what flush says
+        with pytest.raises(ZeroDivisionError):  # not the error of flush
             await fail()
         assert "ZeroDivisionError" in caplog.text
         assert "1 posted message failed: BUSY" in caplog.text
@@ -164,7 +164,7 @@ def test_a_program_that_is_interrupted_waits_for_nothing(
 
 
 def test_a_producer_that_fails_as_it_closes_leaves_no_socket(broker: FakeBroker) -> None:
-    """Its runtime kept a pair of sockets open."""
+    """Nor its runtime's pair of sockets."""
     face = Face("blocking")
 
     async def scenario() -> None:
@@ -270,7 +270,7 @@ def test_a_post_that_is_cancelled_as_it_waits_was_not_taken(loop: Face, broker: 
 
 
 def test_a_program_that_cancels_all_tasks_may_still_flush(broker: FakeBroker) -> None:
-    """As programs do when they shut down; the producer's task is among those."""
+    """As programs do at shutdown; the producer's task is among them."""
     loop = Face("asyncio")
     going_on = threading.Event()
 
@@ -296,13 +296,13 @@ def test_a_program_that_cancels_all_tasks_may_still_flush(broker: FakeBroker) ->
 
 @pytest.mark.parametrize("is_known", [False, True])
 def test_tasks_that_are_cancelled_before_they_begin_hang_nobody(broker: FakeBroker, is_known: bool) -> None:
-    """asyncio ends such a task without a single step of it."""
+    """asyncio ends such a task without running it."""
     loop = Face("asyncio")
 
     async def scenario() -> None:
         async with loop.Producer(broker.address) as producer:
             if is_known:
-                await producer.send(Message("t", b"0"), queue_id=0)  # there is a connection
+                await producer.send(Message("t", b"0"), queue_id=0)  # connects
             else:
                 broker.drop_connections()
             posted = await producer.post(Message("t", b"1"), queue_id=0)
@@ -368,22 +368,22 @@ def test_a_forked_child_sends_its_own_and_not_its_parents(broker: FakeBroker) ->
 
 
 def test_time_that_nobody_spent_waiting_fails_nothing(broker: FakeBroker) -> None:
-    """Without tasks nothing is read or written between calls; that is no silence of the broker's."""
+    """Without tasks nothing is read or written between calls; that is not the broker's silence."""
     with blocking.Producer(broker.address, timeout_s=0.5, batch_bytes=8 << 20) as producer:
         for size in (
             10,
             3_900_000,
-        ):  # a block whose answer waits to be read, and one of which much has not left
+        ):  # an unread answer, and a block mostly unsent
             posted = [producer.post(Message("t", bytes(size)), queue_id=0) for _ in range(2)]
             threading.Event().wait(0.02)
-            posted.append(producer.post(Message("t", b"x"), queue_id=1))  # the first one is due
+            posted.append(producer.post(Message("t", b"x"), queue_id=1))  # sends the first one
             threading.Event().wait(1.2)
             producer.flush()
             assert all(each.result() for each in posted)
 
 
 def test_a_broker_that_is_gone_fails_a_program_that_goes_on_posting(broker: FakeBroker) -> None:
-    """Also where no call waits: the failures come by the calls that there are."""
+    """Even if no call waits."""
     with blocking.Producer(broker.address, timeout_s=0.2, linger_s=0.001) as producer:
         producer.post(Message("t", b"x")).result()
         broker.stop()
@@ -478,7 +478,7 @@ def test_a_producer_that_fails_as_the_program_ends_takes_no_posts_of_another_alo
 def test_a_broker_that_is_silent_as_the_program_ends_leaves_time_for_the_posts_of_another(
     broker: FakeBroker,
 ) -> None:
-    """The first producer waited until the time of both was over."""
+    """The first producer must not use up the time of both."""
 
     def put(header: Any, body: memoryview) -> Answer:
         threading.Event().wait(0.1)
@@ -497,7 +497,7 @@ def test_a_broker_that_is_silent_as_the_program_ends_leaves_time_for_the_posts_o
 def test_posts_of_an_event_loop_that_was_closed_are_sent_by_the_next_one(
     broker: FakeBroker, has_begun: bool
 ) -> None:
-    """The task of the first loop, which never ran again, was waited for."""
+    """The first loop's task never runs again."""
     producer = reput_client.Producer(broker.address, linger_s=0.001 if has_begun else 60.0, timeout_s=10.0)
     first = asyncio.new_event_loop()
     first.run_until_complete(producer.__aenter__())

@@ -56,7 +56,7 @@ def test_a_lost_connection_leaves_no_message_without_an_outcome(face: Face, brok
             errors = [each.error for each in posted]
             assert all(isinstance(error, SendOutcomeUnknown) for error in errors)
             assert len({error.message_ids[0] for error in errors}) == 3
-            assert broker.count(PUT) == 1  # nothing is repeated unasked
+            assert broker.count(PUT) == 1  # nothing is repeated by default
             broker.behave(PUT, None)
             await outcome(face, await producer.post(Message("t", b"again")))
 
@@ -90,9 +90,9 @@ def test_what_has_left_in_part_only_is_sent_again(face: Face) -> None:
         async def scenario() -> None:
             broker.behave(PUT, hang_up)
             async with face.Producer(broker.address, linger_s=30.0, batch_bytes=8 << 20) as producer:
-                # A message of another ack level ends the block before it, which leaves at once.
+                # A message of another ack level ends the open block, which is sent at once.
                 first = await producer.post(Message("t", b"x"), queue_id=0, ack="page_cache")
-                # More than the operating system takes while the broker does not read.
+                # More than the operating system buffers.
                 large = [await producer.post(Message("t", bytes(3_900_000)), queue_id=0) for _ in range(2)]
                 await producer.post(Message("t", b"x"), queue_id=0, ack="page_cache")
                 assert [(await outcome(face, each)).queue_offset for each in large] == [0, 1]
@@ -192,7 +192,7 @@ def test_deduplicated_posts_are_stored_once(face: Face, broker: FakeBroker) -> N
 
 
 def two_brokers(broker: FakeBroker, other: str) -> None:
-    """Have a broker say that each of both has two queues of every topic."""
+    """Announce both brokers, each with two queues of every topic."""
     route = TopicRoute(
         queue_datas=[QueueData("fake", 2, 2, 6, 0), QueueData("other", 2, 2, 6, 0)],
         broker_datas=[
@@ -210,7 +210,7 @@ def test_a_dead_broker_holds_up_none_of_the_others(face: Face, broker: FakeBroke
             other.stop()
             options = {"timeout_s": 1.0, "batch_bytes": 2_000, "buffer_bytes": 40_000, "new_backoff": quick}
             async with face.Producer(broker.address, **options) as producer:
-                # By key, some for the dead one; and more to any queue than may be held.
+                # By key, some to the dead broker; and more to any queue than may be held.
                 keyed = [await producer.post(Message("t", b"x"), key=f"{number}") for number in range(16)]
                 posted = [await producer.post(Message("t", bytes(300))) for _ in range(400)]
                 with pytest.raises(PostsFailed) as caught:
@@ -218,7 +218,7 @@ def test_a_dead_broker_holds_up_none_of_the_others(face: Face, broker: FakeBroke
                 failed = caught.value.failed
                 assert {type(each.error) for each in failed} == {ConnectFailed}
                 assert 0 < sum(each in failed for each in keyed) < 16
-                # One block of each queue of the dead broker at most: the others go past it.
+                # At most one block for each queue of the dead broker; others avoid it.
                 assert sum(each in failed for each in posted) <= 2 * 6
                 other.restart()
                 again = [await producer.post(Message("t", b"x"), key=f"{number}") for number in range(16)]
@@ -328,9 +328,7 @@ def test_a_broker_that_stops_reading_makes_nobody_wait_for_ever(face: Face, brok
         options = {"batch_bytes": 1 << 20, "buffer_bytes": 12 << 20, "timeout_s": 0.3}
         async with face.Producer(broker.address, **options) as producer:
             posted: list[Any] = []
-            with contextlib.suppress(
-                RequestTimeout
-            ):  # unless room was made in time, by giving up what was there
+            with contextlib.suppress(RequestTimeout):  # unless giving up blocks made room in time
                 for _ in range(300):
                     posted.append(await producer.post(Message("t", bytes(100_000))))
                     assert sum(not each.done for each in posted) < 130

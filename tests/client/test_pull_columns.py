@@ -50,7 +50,7 @@ def some_messages(seed: int, count: int) -> list[Message]:
 
 
 def by_columns(consumer: PullConsumer, **options: Any) -> list[tuple[Any, ...]]:
-    """Everything of queue 0, read as columns, as one row per message."""
+    """Queue 0 read as columns, one row per message."""
     rows: list[tuple[Any, ...]] = []
     offset = 0
     while True:
@@ -159,7 +159,7 @@ def test_compressed_bodies_come_as_they_were(broker: BackgroundBroker) -> None:
     with Producer(broker.address, group="p") as producer:
         producer.send(Message(TOPIC, b"plain"), queue_id=0)
     with RawClient(broker.address, HeaderType.JSON) as raw:
-        fields = in_letters(TOPIC, f=str(int(MessageSysFlag.COMPRESSED)))  # as Java's client compresses
+        fields = in_letters(TOPIC, f=str(int(MessageSysFlag.COMPRESSED)))  # as Java's client
         header, _ = raw.request(RequestCode.SEND_MESSAGE_V2, fields, zlib.compress(plain))
         assert header.code == 0, header.remark
     with PullConsumer(broker.address, group="g") as consumer:

@@ -64,7 +64,7 @@ class Broker(FakeBroker):
         return Answer(ext={"msgId": "0", "queueId": 0, "queueOffset": 0})
 
     def push(self, request: Any, body: bytes, *, header_type: int = HeaderType.MSGPACK) -> None:
-        """Push the reply to a request that came with these header fields."""
+        """Push the reply to a request with these header fields."""
         asked = decode_properties(str(request["i"]).encode())
         properties = {
             "CORRELATION_ID": asked["CORRELATION_ID"],

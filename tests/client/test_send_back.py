@@ -182,7 +182,7 @@ def test_a_request_whose_answer_is_lost_is_repeated(face: Face, broker: FakeBrok
 
 
 def test_a_request_that_gets_no_answer_is_never_replaced_by_another(face: Face, broker: FakeBroker) -> None:
-    """The broker may have done what it was asked: a message for the retry topic could be a second one."""
+    """The broker may have executed it: a message for the retry topic could be a second one."""
 
     async def scenario() -> None:
         answers = iter([SILENCE, SILENCE, SILENCE, Answer()])

@@ -54,12 +54,12 @@ class Client:
         return await work
 
     async def ask(self) -> None:
-        """A request that is answered at once."""
+        """Send a request that is answered at once."""
         queue = {"topic": "t", "queueId": 0}
         await self.drive(self.session.ask(MAX_OFFSET, queue, what="ask"))
 
     async def wait(self, timeout_s: float) -> None:
-        """Wait for an answer that never comes, and read what else there is."""
+        """Wait for an answer that never comes, and read what else arrives."""
         with pytest.raises(RequestTimeout):
             await self.drive(
                 self.session.ask(LOCK, {}, what="wait", deadline=self.session.deadline(timeout_s))
@@ -221,7 +221,7 @@ def test_a_write_that_fails_ends_the_wait_at_once(face: Face, broker: FakeBroker
 
 
 def test_a_thread_that_waits_reads_for_the_others(broker: FakeBroker) -> None:
-    """The blocking API has no background reader, but any thread that waits is one."""
+    """The blocking API has no background reader; any waiting thread is one."""
     face = Face("blocking")
 
     async def scenario() -> None:

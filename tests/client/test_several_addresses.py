@@ -1,4 +1,4 @@
-"""A client that was given several addresses finds its broker at each of them, and leaves those that do not answer."""
+"""A client with several addresses finds its broker at each, and leaves those that do not answer."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def broker() -> Iterator[FakeBroker]:
 
 
 def introduce(broker: FakeBroker, name: str = "fake") -> None:
-    """Have a fake say who it is, as brokers do."""
+    """Give a fake an identity, as brokers have."""
     identity = {"brokerName": name, "startId": "1"}
     route = TopicRoute([QueueData(name, 1, 1, 6, 0)], [BrokerData("c", name, {0: broker.address})])
     broker.behave(WHO, Answer(ext=identity))
@@ -50,7 +50,7 @@ def introduce(broker: FakeBroker, name: str = "fake") -> None:
 
 
 class Silent:
-    """Takes connections and never answers."""
+    """Accepts connections and never answers."""
 
     def __enter__(self) -> str:
         self.listener = socket.create_server(("127.0.0.1", 0))
@@ -61,7 +61,7 @@ class Silent:
 
 
 class Unreachable:
-    """Whose queue of connections is full: further attempts hang in SYN."""
+    """Has a full backlog: further attempts hang in SYN."""
 
     def __enter__(self) -> str:
         self.listener = socket.socket()
@@ -102,7 +102,7 @@ async def stored(face: Face, posted: Any) -> None:
 
 
 def moved(broker: FakeBroker, target: FakeBroker) -> None:
-    """The broker ends, and is found at another address with all that it has."""
+    """Move the broker, with its data, to another address."""
     target.log, target.committed = broker.log, broker.committed
     introduce(target)
     broker.stop()
@@ -155,11 +155,11 @@ def test_an_address_that_falls_silent_is_left(face: Face, broker: FakeBroker) ->
                 second.log = broker.log
                 for code in RequestCode:
                     broker.behave(code, SILENCE)
-                # What may have been stored is not sent again, but what follows goes elsewhere.
+                # What may be stored is not sent again; later messages go elsewhere.
                 with pytest.raises(SendOutcomeUnknown):
                     await producer.send(Message("t", b"lost"))
                 assert (await producer.send(Message("t", b"y"))).queue_offset == 1
-                # What may be repeated is, within its own time; so is a pull that waits.
+                # Idempotent requests are repeated within their time; so is a waiting pull.
                 await pull.commit("t", 0, 1)
                 assert len((await pull.pull("t", 0, 1, wait_s=5.0)).messages) == 1
                 assert [(await consumer.receive(10.0)).body for _ in range(2)] == [b"x", b"y"]

@@ -29,12 +29,12 @@ def face(request: pytest.FixtureRequest) -> Face:
 
 @pytest.fixture(params=["asyncio", "trio"])
 def loop_face(request: pytest.FixtureRequest) -> Face:
-    """Threads of the blocking API write each for itself, as a rule."""
+    """Threads of the blocking API usually write separately."""
     return Face(request.param)
 
 
 async def send_each(face: Face, producer: Any, messages: list[Message], **options: Any) -> list[Any]:
-    """Send all at once, twice; return what the second round brought: receipts and errors in order."""
+    """Send all at once, twice; return the second round's receipts and errors in order."""
     found: list[Any] = [None] * len(messages)
 
     async def one(index: int) -> None:
@@ -221,7 +221,7 @@ def test_without_an_answer_nobody_knows(loop_face: Face) -> None:
                 broker.behave(RequestCode.PUT_MESSAGE, None)
                 broker.drop_connections()
                 await anyio.sleep(0.1)
-                await producer.send(Message("shared", b"last"))  # looks at the connection before it uses it
+                await producer.send(Message("shared", b"last"))  # checks the connection before use
 
         loop_face.run(scenario)
 
@@ -243,7 +243,7 @@ def test_an_answer_without_sense_is_told_to_all_and_costs_no_connection(
 
 
 def test_puts_into_one_queue_keep_their_order_at_different_ack_levels(reput_broker: BackgroundBroker) -> None:
-    face = Face("asyncio")  # trio starts tasks in any order
+    face = Face("asyncio")  # trio: tasks start in any order
 
     async def scenario() -> None:
         async with face.Producer(reput_broker.address) as producer:
@@ -266,7 +266,7 @@ def test_puts_into_one_queue_keep_their_order_at_different_ack_levels(reput_brok
 
 
 def test_a_oneway_send_waits_for_nobody_elses_answer(loop_face: Face) -> None:
-    """Its frame is written by a task that lets others go first, while it waits for the sockets itself."""
+    """Its frame is written by a task that first lets others go, while it waits for the sockets."""
     with FakeBroker(queues=1) as broker:
 
         def withhold(header: Header, body: memoryview) -> Answer:

@@ -33,7 +33,7 @@ def face(request: pytest.FixtureRequest) -> Face:
 
 
 class Broker(FakeBroker):
-    """Takes heartbeats and ends, and remembers them."""
+    """Records heartbeats and ends."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -60,7 +60,7 @@ class Broker(FakeBroker):
         return ext, decode_properties(str(ext["i"]).encode())
 
     def question(self, unique_id: str, *, group: str = "shop", offset: int = 7) -> None:
-        """Ask what became of a transaction."""
+        """Check a transaction."""
         record = Record(
             "orders",
             b"body of " + unique_id.encode(),
@@ -216,7 +216,7 @@ def test_questions_about_other_groups_are_not_answered_nor_the_same_one_twice(
             broker.question("theirs", group="other")
             broker.question("tx-1", offset=1)
             await face.until(lambda: bool(asked))
-            broker.question("tx-1", offset=2)  # the next round of a broker that got no answer yet
+            broker.question("tx-1", offset=2)  # the next round, without an answer yet
             broker.question("tx-2", offset=3)
             await producer.send(Message("orders", b"what comes after them has been read"))
             assert asked == ["tx-1"], "one at a time"

@@ -21,7 +21,7 @@ A, B = MessageQueue("t", "broker-a", 0), MessageQueue("t", "broker-b", 0)
 
 
 def name_service(fake: FakeBroker, addresses: dict[str, str], *, queues: int = 1) -> None:
-    """Have a fake answer routes as a name service of several brokers does."""
+    """Make a fake answer routes as a name service of several brokers does."""
     route = TopicRoute(
         queue_datas=[QueueData(name, queues, queues, 6, 0) for name in addresses],
         broker_datas=[BrokerData("c", name, {0: address}) for name, address in addresses.items()],
@@ -36,7 +36,7 @@ def face(request: pytest.FixtureRequest) -> Face:
 
 @pytest.fixture
 def brokers() -> Iterator[dict[str, FakeBroker]]:
-    """Two brokers, each of which names both."""
+    """Two brokers, each announcing both."""
     with FakeBroker(queues=1) as first, FakeBroker(queues=1) as second:
         found = {"broker-a": first, "broker-b": second}
         for name, broker in found.items():
@@ -114,7 +114,7 @@ def test_a_members_progress_is_kept_by_each_queues_broker(face: Face, brokers: d
 
 @pytest.mark.trio
 async def test_two_embedded_brokers_in_one_route(tmp_path: Path) -> None:
-    """The queues of both are taken by one member, each with its own progress; resets go to the queue's broker."""
+    """One member takes the queues of both, each with its own progress; resets go to the queue's broker."""
     async with AsyncExitStack() as stack:
         found: dict[str, Broker] = {}
         for name, count in (("broker-a", 2), ("broker-b", 3)):
@@ -151,7 +151,7 @@ async def _send(address: str, body: str, count: int) -> None:
 
 @pytest.mark.trio
 async def test_a_new_group_reads_what_rocketmqs_clients_read(tmp_path: Path) -> None:
-    """0 in a young queue, by the broker's own chain; `committed` tells a group without progress apart."""
+    """0 in a young queue; `committed` distinguishes a group without progress."""
     async with Broker(
         BrokerConfig(data_dir=tmp_path, port=0, store={"commit_log_file_size": "1 MiB"})
     ) as broker:

@@ -64,13 +64,13 @@ class BlockingEvent:
         self._gate.acquire()
 
     def set(self) -> None:
-        """Wake the waiting threads."""
+        """See `Event`."""
         if not self._is_set:
             self._is_set = True
             self._gate.release()
 
     async def wait(self, timeout_s: float) -> None:
-        """Block until set, or for `timeout_s`."""
+        """See `Event`."""
         if not self._is_set and timeout_s > 0:
             await _blocking(partial(self._block, time.monotonic() + timeout_s))
 
@@ -105,12 +105,12 @@ class BlockingRuntime:
         self._on_fork = callback
 
     def on_interrupt(self, callback: Callable[[], None]) -> None:
-        """Call `callback` when an interrupt has closed the client; it must be idempotent, and closes the sockets."""
+        """See `CallerRuns`; `callback` closes the sockets."""
         self._on_interrupt = callback
 
     @property
     def interruption(self) -> str | None:
-        """Why an interrupt closed the client in the middle of an operation, or None."""
+        """See `CallerRuns`."""
         kind = self._interrupted_by
         if kind is None:
             return None
@@ -217,29 +217,25 @@ class BlockingRuntime:
     now = staticmethod(time.monotonic)
 
     def event(self) -> BlockingEvent:
-        """Return a new event."""
+        """See `Runtime`."""
         return BlockingEvent(self)
 
     async def pause(self) -> None:
-        """Let other threads take the lock."""
+        """See `Runtime`."""
         await _blocking(partial(time.sleep, 0.0))
 
     async def sleep(self, seconds: float) -> None:
-        """Block for `seconds`."""
+        """See `Runtime`."""
         await _blocking(partial(time.sleep, seconds))
 
     def prepare(self) -> None:
-        """Create the socket pair by which `interrupt` ends a wait.
-
-        Raises:
-            OSError: no descriptors are left.
-        """
+        """See `Runtime`: create the socket pair by which `interrupt` ends a wait."""
         if self._waker is None:
             self._waker = socket.socketpair()
             self._waker[0].setblocking(False)
 
     async def wait_readable(self, sockets: tuple[socket.socket, ...], timeout_s: float) -> None:
-        """Block until a socket is readable or closed, `interrupt` is called, or `timeout_s` has passed."""
+        """See `Runtime`."""
         poller = self._poller
         if poller is None or self._polled is not sockets:
             poller = self._new_poller(sockets)
@@ -265,13 +261,13 @@ class BlockingRuntime:
         return poller
 
     def interrupt(self) -> None:
-        """Wake the polling thread, if any."""
+        """See `Runtime`."""
         if self._polling and not self._woken and self._waker is not None:
             self._woken = True
             self._waker[1].send(b"\0")
 
     async def wait_writable(self, sock: socket.socket, timeout_s: float) -> None:
-        """Block until the socket is writable or closed, or `timeout_s` has passed."""
+        """See `Runtime`."""
         poller = select.poll()
         poller.register(sock, select.POLLOUT)
         await _blocking(partial(self._poll, poller, timeout_s))
@@ -285,13 +281,13 @@ class BlockingRuntime:
                 return
 
     def close_socket(self, sock: socket.socket) -> None:
-        """Close the socket; threads that poll it wake up."""
+        """See `Runtime`."""
         with suppress(OSError):  # not connected yet, or the peer has reset it
             sock.shutdown(socket.SHUT_RDWR)
         sock.close()
 
     def close(self) -> None:
-        """Free the runtime's descriptors after the client was closed."""
+        """Free the runtime's descriptors, after the client was closed."""
         self._closing = True
         if not self._polling or self._interrupted_by is not None:
             self._close_waker()  # otherwise the polling thread does it
@@ -308,7 +304,7 @@ class BlockingRuntime:
     def spawn(
         self, work: Callable[[], Coroutine[Any, Any, None]], on_end: Callable[[], None] | None = None
     ) -> None:
-        """Run `work` in a daemon thread."""
+        """See `Runtime`: run `work` in a daemon thread."""
 
         def run() -> None:
             with suppress(ClientClosed):
@@ -324,10 +320,10 @@ class BlockingRuntime:
         """Do nothing: threads end by themselves."""
 
     async def outside(self, function: Callable[[], None]) -> None:
-        """Call `function` here, without the lock, so that it may use the client."""
+        """See `Runtime`: without the lock."""
         await _blocking(function)
 
     async def shielded(self, timeout_s: float, work: Callable[[], Awaitable[Any]]) -> None:
-        """Await `work()`: nothing can cancel it here, and its own deadlines limit it."""
+        """See `Runtime`: nothing can cancel it, and its own deadlines limit it."""
         del timeout_s
         await work()

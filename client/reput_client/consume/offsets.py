@@ -109,7 +109,6 @@ class OffsetRequests:
         what: str,
         timeout_s: float | None = None,
     ) -> Call:
-        """Return the answered call, whatever its code."""
         return await self._session.ask(
             code,
             header.to_ext(_MSGPACK),

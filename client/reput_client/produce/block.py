@@ -131,7 +131,7 @@ class Block(Waiter):
         """The first error, if any message failed."""
 
     def notify(self) -> None:
-        """Report that its call has finished; the next step handles the answer."""
+        """See `Waiter`; the next step handles the answer."""
         self.on_arrival(self)
 
     def seal(self, born_timestamp_ms: int, ids: UniqueIdGenerator | None) -> None:

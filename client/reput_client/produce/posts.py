@@ -297,7 +297,6 @@ class Posts:
     # -- the task ------------------------------------------------------------------------------------------------------
 
     def _ensure_task(self) -> None:
-        """Start the sending task if it is needed and tasks exist."""
         if self._sender.caller is not None:
             return
         self._session.runtime.end_dead()
@@ -345,7 +344,7 @@ class Posts:
         return True
 
     async def wait_for(self, block: PostedBlock) -> None:
-        """Return when the block is done."""
+        """See `Waits`."""
         if self._sender.caller is not None:
             await self._send_until(lambda: block.done, math.inf)
             return
@@ -356,7 +355,7 @@ class Posts:
             await block.changed.wait(math.inf)
 
     def block_for(self, block: PostedBlock) -> None:
-        """Like `wait_for`, blocking the calling thread; also returns when the client was interrupted."""
+        """See `Waits`."""
         if self._sender.caller is None:
             raise RuntimeError("the message is not acknowledged yet; await it, or flush the producer first")
         try:
@@ -367,7 +366,7 @@ class Posts:
 
     @property
     def interruption(self) -> str | None:
-        """Why an interrupt closed the client, or None."""
+        """See `Waits`."""
         return self._sender.interruption
 
     # -- ending --------------------------------------------------------------------------------------------------------

@@ -140,7 +140,7 @@ class Requests:
         self._session.pump.wake(pending.waiter)
 
     def close(self) -> None:
-        """Make requests in progress raise `ClientClosed`."""
+        """Make waiting requests raise `ClientClosed`."""
         for pending in self._pending.values():
             pending.is_closed = True
             self._session.pump.wake(pending.waiter)

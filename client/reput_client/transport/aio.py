@@ -27,7 +27,7 @@ T = TypeVar("T")
 
 
 class AsyncioEvent:
-    """An event of one asyncio loop whose wait takes a timeout."""
+    """An event of one asyncio loop."""
 
     __slots__ = ("_is_set", "_waiting")
 
@@ -36,13 +36,13 @@ class AsyncioEvent:
         self._waiting: list[asyncio.Future[None]] = []
 
     def set(self) -> None:
-        """Wake the waiting tasks."""
+        """See `Event`."""
         self._is_set = True
         for future in self._waiting:
             _wake(future)
 
     async def wait(self, timeout_s: float) -> None:
-        """Return once set, or after `timeout_s`."""
+        """See `Event`."""
         if self._is_set:
             await asyncio.sleep(0)
             return
@@ -152,7 +152,7 @@ def _wake(future: asyncio.Future[None]) -> None:
 
 
 class AnyioEvent:
-    """An event of the running loop whose wait takes a timeout."""
+    """An event of the running loop."""
 
     __slots__ = ("_event",)
 
@@ -160,11 +160,11 @@ class AnyioEvent:
         self._event = anyio.Event()
 
     def set(self) -> None:
-        """Wake the waiting tasks."""
+        """See `Event`."""
         self._event.set()
 
     async def wait(self, timeout_s: float) -> None:
-        """Return once set, or after `timeout_s`."""
+        """See `Event`."""
         if timeout_s == math.inf:
             await self._event.wait()
             return
@@ -197,24 +197,24 @@ class AnyioRuntime:
         return asyncio.get_running_loop().time
 
     def event(self) -> Event:
-        """Return a new event of the running loop."""
+        """See `Runtime`."""
         if self._clock is None:
             self._clock = self._find_loop()
         return AnyioEvent() if self._watch is None else AsyncioEvent()
 
     async def pause(self) -> None:
-        """Let every ready task run once."""
+        """See `Runtime`."""
         await anyio.lowlevel.checkpoint()
 
     async def sleep(self, seconds: float) -> None:
-        """Suspend the task for `seconds`."""
+        """See `Runtime`."""
         await anyio.sleep(seconds)
 
     def prepare(self) -> None:
-        """Do nothing: the event loop has what it needs."""
+        """See `Runtime`: the event loop has what it needs."""
 
     async def wait_readable(self, sockets: tuple[socket.socket, ...], timeout_s: float) -> None:
-        """Wait until a socket is readable or closed, `interrupt` is called, or `timeout_s` has passed."""
+        """See `Runtime`."""
         if self._clock is None:
             self._clock = self._find_loop()
         if self._watch is not None:
@@ -234,19 +234,19 @@ class AnyioRuntime:
                 self._reading = None
 
     def interrupt(self) -> None:
-        """End the wait in progress, if any."""
+        """See `Runtime`."""
         if self._watch is not None:
             self._watch.interrupt()
         elif self._reading is not None:
             self._reading.cancel()
 
     async def wait_writable(self, sock: socket.socket, timeout_s: float) -> None:
-        """Wait until the socket is writable or closed, or `timeout_s` has passed."""
+        """See `Runtime`."""
         with anyio.move_on_after(timeout_s), suppress(anyio.ClosedResourceError):
             await anyio.wait_writable(sock)
 
     def close_socket(self, sock: socket.socket) -> None:
-        """Wake the tasks that wait for the socket and close it."""
+        """See `Runtime`."""
         if self._watch is not None:
             self._watch.forget(sock)
         with suppress(Exception):  # no loop is running, so no task waits
@@ -254,13 +254,13 @@ class AnyioRuntime:
         sock.close()
 
     async def in_thread(self, function: Callable[[], T]) -> T:
-        """Run `function` in a worker thread."""
+        """See `Runtime`."""
         return await anyio.to_thread.run_sync(function)
 
     def spawn(
         self, work: Callable[[], Coroutine[Any, Any, None]], on_end: Callable[[], None] | None = None
     ) -> None:
-        """Run `work` as a task that belongs to the loop and to no task group."""
+        """See `Runtime`: as a task of the loop, in no task group."""
         if _running_in_trio():
             sys.modules["trio"].lowlevel.spawn_system_task(_finish, work, on_end)
             return
@@ -275,7 +275,7 @@ class AnyioRuntime:
             on_end()
 
     def end_dead(self) -> None:
-        """Close the coroutines of tasks whose loop was closed, so that their `finally` blocks run."""
+        """See `Runtime`: close the coroutines, so that their `finally` blocks run."""
         for task in [task for task in self._tasks if task.get_loop().is_closed()]:
             coroutine = task.get_coro()
             if coroutine is not None:
@@ -283,11 +283,11 @@ class AnyioRuntime:
             self._has_ended(task)
 
     async def outside(self, function: Callable[[], None]) -> None:
-        """Call `function`."""
+        """See `Runtime`."""
         function()
 
     async def shielded(self, timeout_s: float, work: Callable[[], Awaitable[Any]]) -> None:
-        """Await `work()`, shielded from cancellation, for at most `timeout_s`."""
+        """See `Runtime`."""
         with anyio.move_on_after(timeout_s, shield=True):
             await work()
 

@@ -137,7 +137,7 @@ class OnewayCall(NoticedCall):
     __slots__ = ()
 
     def on_sent(self) -> None:
-        """Finish the call."""
+        """See `NoticedCall`."""
         self.done = True
         self.waiter.notify()
 

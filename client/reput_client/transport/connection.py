@@ -470,7 +470,6 @@ class Connection:
             self._out_skip = written
 
     def _write_failed(self, error: OSError) -> bool:
-        """Return the result of `_write_some` after `error`."""
         if error.errno is None:
             raise error  # from a signal handler, such as a TimeoutError: bytes may have been written
         if isinstance(error, (BlockingIOError, InterruptedError)):

@@ -474,7 +474,7 @@ class _RouteArrival(Waiter):
         self.call: Call | None = None
 
     def notify(self) -> None:
-        """Take the answer, or nothing if the connection is gone."""
+        """See `Waiter`."""
         super().notify()
         if self.call is not None and not self._session.closed:
             self._session.learn_quietly(self._topic, self.call)

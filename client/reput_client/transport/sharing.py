@@ -57,13 +57,13 @@ class SharedCall(NoticedCall):
         """Whether a part of the frame was written."""
 
     def on_sent(self) -> None:
-        """Mark every put as sent."""
+        """See `NoticedCall`."""
         for call, _ in self.frames:
             call.sent = True
 
     @property
     def is_wanted(self) -> bool:
-        """Whether a caller still waits for one of the puts."""
+        """See `Call`."""
         return any(not call.is_abandoned for call, _ in self.frames)
 
     def finish(self, header: Header, body: memoryview) -> None:
@@ -84,7 +84,7 @@ class SharedCall(NoticedCall):
             call.finish(header, body)
 
     def fail(self, error: ReputError) -> None:
-        """End every put without an answer."""
+        """See `Call`."""
         self.done = True
         for call, _ in self.frames:
             call.fail(error)

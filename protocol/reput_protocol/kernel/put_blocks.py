@@ -492,7 +492,6 @@ def _put_entry(
     at: cython.Py_ssize_t,
     row: cython.Py_ssize_t,
 ) -> cython.Py_ssize_t:
-    """Write a property and return where it ends."""
     start: cython.Py_ssize_t = name_edges[entry]
     stop: cython.Py_ssize_t = name_edges[entry + 1]
     if start == stop:

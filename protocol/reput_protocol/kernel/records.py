@@ -148,9 +148,9 @@ def _checksum_fault(
     stop: cython.Py_ssize_t,
     must_have: cython.bint,
 ) -> object:
-    """Return why the checksum property of the record at `[position, stop)` is wrong; None if it is right.
+    """Return why the checksum property of the record at `[position, stop)` is wrong, or None.
 
-    None also if it is absent and not required.
+    An absent one is wrong if it is required.
     """
     if not raw.ends_with_checksum(data, properties, stop):
         return "the record has no checksum property" if must_have else None

@@ -15,7 +15,7 @@ import pytest
 from reput_client.transport.aio import AsyncioEvent, SocketWatch
 
 SOON_S = 10.0
-"""Passes only if something is broken."""
+"""Passes only on failure."""
 
 
 @pytest.fixture
@@ -27,7 +27,7 @@ def ends() -> Iterator[tuple[socket.socket, socket.socket]]:
 
 
 class CountingLoop(asyncio.SelectorEventLoop):
-    """Counts how often sockets are registered, and the turns it takes."""
+    """Counts registrations of sockets, and iterations."""
 
     added = removed = turns = 0
 

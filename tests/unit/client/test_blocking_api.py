@@ -1,4 +1,4 @@
-"""The blocking API is the async one: the same methods, parameters, results and documentation, without an event loop."""
+"""The blocking API equals the async one: methods, parameters, results, docstrings; without an event loop."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ OF_ASYNC_CLIENTS_ONLY = {
     "report_interrupted",
 }
 OTHER_TYPES = {("Consumer", "run"), ("TransactionProducer", "send_in_transaction")}
-"""These take functions of the application, which are coroutine functions in the async API only."""
+"""They take functions of the application, coroutine functions only in the async API."""
 
 
 def public_methods() -> list[Any]:
@@ -66,7 +66,7 @@ def test_methods_have_the_signature_and_documentation_of_the_async_ones(
         assert signature == expected
         assert get_type_hints(other) == get_type_hints(method)
     first_line = (inspect.getdoc(method) or "no text").splitlines()[0]
-    if name != "run":  # its handlers run in threads
+    if name != "run":  # handlers run in threads
         assert (inspect.getdoc(other) or "").startswith(first_line)
 
 

@@ -20,11 +20,11 @@ from reput_client.errors import ClientClosed, RequestTimeout
 
 
 class Handled(Exception):
-    """What the signal handler raises."""
+    """Raised by the signal handler."""
 
 
 def test_a_signal_that_another_thread_got_ends_a_wait_for_an_answer() -> None:
-    """The kernel gives it to any thread; the handler runs in the main one, which waits at a socket."""
+    """The system delivers it to any thread; the handler runs in the main one, which waits at a socket."""
     runtime = BlockingRuntime()
     here, there = socket.socketpair()
     waiting = threading.Event()
@@ -34,7 +34,7 @@ def test_a_signal_that_another_thread_got_ends_a_wait_for_an_answer() -> None:
 
     def get_it() -> None:
         waiting.wait()
-        time.sleep(0.2)  # the main thread has begun to wait
+        time.sleep(0.2)  # the main thread is waiting
         signal.pthread_kill(threading.get_ident(), signal.SIGUSR1)
 
     async def wait() -> None:
@@ -67,7 +67,7 @@ def test_a_wait_lasts_as_long_as_it_was_given_and_no_longer_than_it_takes() -> N
         return time.monotonic() - began
 
     try:
-        assert runtime.run(wait(1.3)) >= 1.3  # more than one look round
+        assert runtime.run(wait(1.3)) >= 1.3  # more than one slice
         assert runtime.run(wait(0.0)) < 1.0
         there.send(b"x")
         assert runtime.run(wait(30.0)) < 10.0
@@ -127,7 +127,7 @@ def test_an_exception_in_a_step_closes_the_client_for_good(kind: type[Exception]
     ids=repr,
 )
 def test_what_a_call_itself_raises_closes_nothing(error: Exception) -> None:
-    """Wrong arguments, the client's own errors, and the operating system's."""
+    """Wrong arguments, the client's own errors, the operating system's."""
     runtime = BlockingRuntime()
 
     def fail() -> None:
@@ -155,7 +155,7 @@ def test_what_an_iterator_of_the_application_raises_closes_nothing() -> None:
 
 @pytest.mark.parametrize("error", [Handled, TimeoutError])
 def test_what_a_lazy_sequence_of_the_application_raises_closes_nothing(error: type[Exception]) -> None:
-    """Such as the rows of a table, which are read when they are asked for."""
+    """Such as the rows of a table, read on demand."""
     runtime = BlockingRuntime()
 
     class Rows(Sequence[int]):
@@ -176,7 +176,7 @@ def test_what_a_lazy_sequence_of_the_application_raises_closes_nothing(error: ty
 
 
 def test_an_interrupt_of_one_thread_leaves_the_lock_of_another_alone() -> None:
-    """The interrupted thread released the lock that the other one held, and a third came in."""
+    """The interrupted thread must not release a lock held by another."""
     runtime = BlockingRuntime()
     inside, leave = threading.Event(), threading.Event()
     main = threading.main_thread().ident
@@ -198,7 +198,7 @@ def test_an_interrupt_of_one_thread_leaves_the_lock_of_another_alone() -> None:
 
     def send() -> None:
         inside.wait(30.0)
-        time.sleep(0.05)  # the main thread is back from its wait, and wants the lock
+        time.sleep(0.05)  # the main thread has returned and wants the lock
         signal.pthread_kill(main, signal.SIGUSR1)
 
     before = signal.signal(signal.SIGUSR1, handle)

@@ -18,7 +18,7 @@ INFO = RequestCode.GET_CONSUMER_RUNNING_INFO
 
 
 class Wire:
-    """Stands for a connection and keeps what is answered."""
+    """A connection that records answers."""
 
     def __init__(self) -> None:
         self.answers: list[tuple[Header, int, bytes]] = []

@@ -13,10 +13,10 @@ from reput_client.errors import ConnectFailed
 
 
 class OwnPort(socket.socket):
-    """A socket that the system gives the very port that it connects to, as happens now and then on one machine."""
+    """A socket that gets the very port that it connects to, as can happen on one machine."""
 
     def connect_ex(self, address: Any) -> int:
-        """Connect, to itself."""
+        """Connect to itself."""
         self.bind(address)
         return super().connect_ex(address)
 

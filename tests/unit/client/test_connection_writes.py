@@ -23,7 +23,7 @@ SMALL, MIDDLE, LARGE = b"s" * 1000, bytes(range(256)) * 900, bytes(range(256)) *
 
 
 class Wire:
-    """An open connection whose system takes little at a time, and the other end of it."""
+    """An open connection whose system takes little at a time, and its other end."""
 
     def __init__(self) -> None:
         self.runtime = BlockingRuntime()
@@ -49,7 +49,7 @@ class Wire:
     def arrive(self, count: int) -> None:
         """Write and read alternately until `count` frames have arrived."""
         while len(self.frames) < count:
-            poller = select.poll()  # not select(): descriptors may be above 1,023
+            poller = select.poll()  # select() is limited to descriptors up to 1,023
             poller.register(self.far_end, select.POLLIN)
             if self.connection.has_unwritten:
                 poller.register(self.connection.sock, select.POLLOUT)

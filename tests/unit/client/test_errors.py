@@ -1,4 +1,4 @@
-"""The client's errors carry their facts, also through a pickle."""
+"""The client's errors keep their facts, also through a pickle."""
 
 from __future__ import annotations
 

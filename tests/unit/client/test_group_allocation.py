@@ -1,4 +1,4 @@
-"""Sharing queues out. That the rules are RocketMQ's is shown in tests/conformance/test_allocation.py."""
+"""Dividing queues; tests/conformance/test_allocation.py compares the rules with RocketMQ's."""
 
 from __future__ import annotations
 

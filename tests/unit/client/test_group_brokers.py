@@ -98,7 +98,7 @@ def test_locks_are_freed_at_the_broker_that_answers(session: TwoBrokers) -> None
 
 
 class _HalfAStore(SharedOffsets):
-    """Takes no offsets of queues at `a`."""
+    """Stores no offsets of queues at `a`."""
 
     def __init__(self, error: Exception) -> None:
         super().__init__()

@@ -15,7 +15,7 @@ QUEUE = MessageQueue("t", "b", 0)
 
 
 class Pair:
-    """Two orderly members of one group; all that happens in their backgrounds happens in `turn`."""
+    """Two orderly members of one group; `turn` runs their chores."""
 
     def __init__(self) -> None:
         self.clock = Clock()
@@ -40,7 +40,7 @@ class Pair:
                     done(chore.do())
 
     def pass_s(self, seconds: float, *members: GroupMember) -> None:
-        """Let time pass, in small steps."""
+        """Advance the clock in small steps."""
         until = self.clock.now + seconds
         while self.clock.now < until:
             self.clock.now += 0.5
@@ -57,7 +57,7 @@ def pair() -> Pair:
 
 
 def in_hand(pair: Pair) -> Taken:
-    """The old member has the queue and handles its first message when the new one is to have it."""
+    """The old member handles the queue's first message when the new one is assigned the queue."""
     pair.old._handover.follow(Assignment({QUEUE}))
     pair.turn()
     add_pull(pair.old.serving, pair.old.fetcher.queues[QUEUE], 0, 3)
@@ -81,7 +81,7 @@ def test_a_queue_stays_while_a_message_of_it_is_handled_however_long_that_takes(
 def test_a_queue_goes_when_its_message_will_not_be_finished(pair: Pair) -> None:
     in_hand(pair)
     pair.pass_s(1.0)
-    pair.old.rewind()  # as `run` does at its end
+    pair.old.rewind()  # as at the end of `run`
     pair.pass_s(1.0)
     assert pair.owner == "new"
     assert pair.new.fetcher.queues[QUEUE].progress.position == 0, "the message comes again there"
@@ -101,7 +101,7 @@ def test_a_queue_that_returns_before_it_has_left_continues_after_the_message_in_
 
 def test_a_queue_whose_lock_the_broker_gave_away_is_waited_for_no_more(pair: Pair) -> None:
     in_hand(pair)
-    pair.pass_s(61.0, pair.new)  # the old member stands still, so that its lock expires
+    pair.pass_s(61.0, pair.new)  # the old member stands still until its lock expires
     assert pair.owner == "new"
     pair.turn(pair.old)
     pair.turn(pair.old)

@@ -21,7 +21,7 @@ def clock() -> float:
 
 
 def take(serving: Serving) -> ReceivedMessage | None:
-    """Ask for the next message as an iterating application does."""
+    """Ask for the next message like an iterating application."""
     iteration = serving.iteration
     message = next(iteration.messages, None)
     if message is not None:
@@ -95,7 +95,7 @@ def test_a_message_that_counts_no_more_is_not_handled_by_the_next_one() -> None:
     add_pull(serving, queue, 0, 5)
     for _ in range(3):
         take(serving)
-    queue.progress.restart(queue.progress.position)  # to be handed out again, from 2 on
+    queue.progress.restart(queue.progress.position)  # redeliver from 2 on
     serving.forget(queue)
     queue.next_offset = 2
     add_pull(serving, queue, 2, 3)

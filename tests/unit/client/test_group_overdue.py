@@ -21,7 +21,7 @@ TIMEOUT_S = 100.0
 
 
 class Bench:
-    """A member with one queue of messages, of which a broker takes back what it is given."""
+    """A member with one queue, whose broker takes messages back."""
 
     def __init__(self, messages: int) -> None:
         self.clock = Clock()
@@ -47,7 +47,7 @@ class Bench:
         return self.member._overdue
 
     def take(self, count: int) -> list[Taken]:
-        """Hand messages out as to `count` handlers at a time."""
+        """Deliver messages as to `count` handlers at a time."""
         taken = [self.member.serving.take() for _ in range(count)]
         return [one for one in taken if one is not None]
 
@@ -63,7 +63,7 @@ class Bench:
         done(self.overdue.do())
 
     def finish(self) -> None:
-        """Go on until nothing is left to be given back."""
+        """Continue until no message is to be given back."""
         while self.overdue.next_due() <= self.clock.now:
             done(self.overdue.do())
 
@@ -79,7 +79,7 @@ def test_the_message_of_a_turn_is_overdue_where_it_is_a_handlers() -> None:
         assert bench.given_back == is_handlers
         assert bench.queue.progress.position == int(is_handlers)
         following = next(bench.member.serving.iteration.messages)
-        bench.member.serving.iteration.message = following  # the handler has returned after all
+        bench.member.serving.iteration.message = following  # the handler has returned
         assert bench.queue.progress.position == 1
 
 

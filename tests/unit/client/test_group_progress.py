@@ -12,7 +12,7 @@ from reput_client.consume.group.assigned_queue import QueueProgress
 
 @cache
 def message(offset: int) -> str:
-    """Return the one message of an offset: it is known by what it is, not by what it says."""
+    """Return the one message of an offset, compared by identity."""
     return f"m{offset}"
 
 

@@ -1,4 +1,4 @@
-"""Which queues a member has to wait for: those that another living member may have at the moment."""
+"""Queues that a member has to wait for: those that another living member may have."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from reput_protocol.errors import ErrorCode, TopicNotFound
 
 
 class Group:
-    """What member `d` of a group works out when the broker names the members."""
+    """What member `d` computes from the broker's lists of members."""
 
     def __init__(self) -> None:
         self.clock = Clock()
@@ -64,7 +64,7 @@ def test_a_single_member_does_not_wait(group: Group) -> None:
 def test_what_one_had_that_is_gone_is_taken_at_once(group: Group) -> None:
     """Queue 4 was `b`'s, 1 and 7 are `c`'s and `e`'s."""
     group.told("bcde")
-    group.told("ecdb")  # the same ones
+    group.told("ecdb")  # unchanged
     found = group.told("cde", after_s=0.1)
     assert (_ids(found.queues), _ids(found.from_living)) == ([1, 4, 7], [1, 7])
 
@@ -77,7 +77,7 @@ def test_what_changes_again_before_all_know_of_the_last_change_is_waited_for(gro
 
 
 def test_what_another_may_have_had_between_two_changes_that_came_as_one_is_waited_for(group: Group) -> None:
-    """Queue 1 was `b`'s. When `a` went it became `c`'s, who lives; then `b` went too."""
+    """Queue 1 was `b`'s, then `c`'s when `a` left; then `b` left too."""
     group.told("abcd")
     found = group.told("cd")
     assert (_ids(found.queues), _ids(found.from_living)) == ([1, 3, 5, 7], [1, 5])

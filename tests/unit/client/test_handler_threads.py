@@ -25,14 +25,14 @@ def over() -> Iterator[threading.Event]:
 
 
 def test_a_signal_that_another_thread_got_is_handled(over: threading.Event) -> None:
-    """The kernel gives it to any thread; the handler runs in the main one, which waits for the others."""
+    """The system delivers it to any thread; the handler runs in the main one, which waits."""
     deadline = time.monotonic() + 10.0
     sent = threading.Event()
 
     def take(_: float) -> ReceivedMessage | None:
         if not sent.is_set():
             sent.set()
-            time.sleep(0.2)  # the main thread has begun to wait
+            time.sleep(0.2)  # the main thread is waiting
             signal.pthread_kill(threading.get_ident(), signal.SIGUSR1)
         over.wait(0.05)
         return None

@@ -1,4 +1,4 @@
-"""Bodies that a few hostile kilobytes inflate to are bounded in all, not only each."""
+"""Decompressed bodies are bounded in total, not only each."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ MIB = 1 << 20
 
 
 def columns_of(*sizes: int) -> MessageColumns:
-    """Return messages with compressed bodies that have these sizes when they are decompressed."""
+    """Return messages with compressed bodies of these decompressed sizes."""
     records = b"".join(
         encode_record(
             Record(

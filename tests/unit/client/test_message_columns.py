@@ -1,4 +1,4 @@
-"""A property of messages as its distinct values and a number for each message."""
+"""A property as its distinct values and an index for each message."""
 
 from __future__ import annotations
 

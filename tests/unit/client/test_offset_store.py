@@ -1,4 +1,4 @@
-"""Offset stores: three ways to read, and what a file survives."""
+"""Offset stores: three ways to read, and damage that a file survives."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Q0, Q1 = MessageQueue("t", "b", 0), MessageQueue("t", "b", 1)
 
 
 class Group:
-    """A group's offsets at brokers, the answer of which may be an error, or never come."""
+    """A group's offsets at brokers, whose answer may be an error or never come."""
 
     def __init__(self) -> None:
         self.offsets: dict[MessageQueue, int] = {}
@@ -123,7 +123,7 @@ def test_an_error_of_the_broker_is_minus_one_and_no_answer_minus_two(
 
 
 def test_a_member_does_not_take_an_error_for_a_group_without_progress(group: Group) -> None:
-    """Else it would begin where new groups do, and take the group's progress back with its first commit."""
+    """Otherwise it would begin like a new group, and commit that."""
     kept, runtime = StoredOffsets(RemoteOffsetStore(group)), BlockingRuntime()
     group.failure = BrokerBusy(ErrorCode.BUSY)
     with pytest.raises(BrokerBusy):

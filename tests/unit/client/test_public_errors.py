@@ -1,4 +1,4 @@
-"""A user of the client finds every error in one module, and at the top of the package."""
+"""Every error of the client is in one module, and exported by the package."""
 
 from __future__ import annotations
 

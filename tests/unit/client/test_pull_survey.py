@@ -131,7 +131,7 @@ def test_a_record_of_another_message_is_not_returned(
 
 
 def test_an_entry_that_points_at_another_record_of_the_queue() -> None:
-    """The record is sound, and given twice; it is handed out where it belongs."""
+    """The intact record is returned twice, and delivered at its own offset."""
     for there in (100, 101, 103, 104):
         assert outcomes(pull(*five(r102=record(there)))) == expected(102), there
 
@@ -152,7 +152,7 @@ def test_several_records_that_cannot_be_read() -> None:
 
 
 def test_a_record_within_a_body_is_not_taken_for_the_next() -> None:
-    """A copy of an older record of the same queue in the body of one whose size is damaged."""
+    """A copy of an older record of the queue, in the body of one with a damaged size."""
     inner = bytearray(record(101, body=record(97) + record(300)))
     inner[1] ^= 1
     assert outcomes(pull(*five(r101=bytes(inner)))) == expected(101)

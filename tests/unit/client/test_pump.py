@@ -159,7 +159,7 @@ def test_a_waiting_call_watches_only_the_existing_connections(made: list[OneSock
         first, second, third = (OneSocket(pump) for _ in range(3))
         made.extend((first, second, third))
         pump.remove(cast("Connection", second))
-        pump.remove(cast("Connection", second))  # once more does nothing
+        pump.remove(cast("Connection", second))  # no effect the second time
         second.far_end.send(b"nobody reads this")
         for one in (third, first):
             waiter = Waiter()

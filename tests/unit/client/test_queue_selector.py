@@ -26,7 +26,7 @@ def test_round_robin_visits_every_queue_of_every_topic() -> None:
 
 def test_a_key_has_one_queue_and_it_is_rocketmqs_choice() -> None:
     assert queue_by_key(ROUTE, "order-1").queue_id == abs(java_hash("order-1")) % 3
-    # Java's Math.abs leaves the one value without a positive twin negative; it must still name a queue.
+    # Java's Math.abs leaves one value negative; it must still name a queue.
     assert java_hash("polygenelubricants") == -0x8000_0000
     assert queue_by_key(ROUTE, "polygenelubricants").queue_id == 0
 

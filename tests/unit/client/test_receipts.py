@@ -1,4 +1,4 @@
-"""Receipts: the ids they derive, and the places of a block's messages."""
+"""Receipts: derived ids, and the places of a block's messages."""
 
 from __future__ import annotations
 

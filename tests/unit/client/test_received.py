@@ -153,7 +153,7 @@ def test_messages_are_a_sequence() -> None:
 
 
 def test_tags_that_share_a_hash_are_told_apart() -> None:
-    # "AaAa" and "BBBB" have one hash, so the broker's filter lets both through.
+    # "AaAa" and "BBBB" have one hash, so the broker returns both.
     encoded = b"".join(record(properties=b"TAGS\x01" + tag + b"\x02") for tag in (b"AaAa", b"BBBB", b"AaAa"))
     messages = PulledMessages("t", encoded, TagFilter.parse("AaAa"))
     assert [message.tag for message in messages] == ["AaAa", "AaAa"]

@@ -1,4 +1,4 @@
-"""Bodies: the bytes that RocketMQ's own classes write, and defensive reading."""
+"""Bodies: RocketMQ's own bytes, and defensive reading."""
 
 from __future__ import annotations
 

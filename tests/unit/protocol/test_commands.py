@@ -168,7 +168,7 @@ def test_send_v2_uses_letters() -> None:
 
 
 def test_ali_ons_pull_is_read() -> None:
-    """Its numbers come unquoted and JSON decoding has made them text; expressionType is absent."""
+    """Its numbers are unquoted, so JSON decoding makes them text; expressionType is absent."""
     header = decode_header(
         0,
         b'{"code":11,"language":"JAVA","opaque":6,"flag":0,"version":121,"extFields":{"consumerGroup":"NODE_CG",'
@@ -200,7 +200,7 @@ def test_names_on_the_wire_are_rocketmqs() -> None:
         "fromTransactionCheck": "false",
         "msgId": "m",
     }
-    # Java's client has no default for isForce and reads queueId into a plain int.
+    # Java's client has no default for isForce, and reads queueId as int.
     assert ResetOffsetHeader("t", "g", -1).to_ext(json) == {
         "topic": "t",
         "group": "g",

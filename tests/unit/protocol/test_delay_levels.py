@@ -1,4 +1,4 @@
-"""Delay levels as RocketMQ's option lists them."""
+"""Delay levels in RocketMQ's option."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ from reput_protocol.record.scan import ScanStatus
 
 
 def log_of(records: list[Record], base: int = 4096) -> bytes:
-    """The records with the physical offsets that they have in a log which starts at `base`."""
+    """Encode the records for a log that starts at `base`."""
     log = b""
     for record in records:
         log += encode_record(replace(record, physical_offset=base + len(log)))

@@ -109,7 +109,7 @@ def test_memory_follows_what_came_and_not_what_was_announced() -> None:
 
 
 def test_a_large_frame_in_many_reads_is_copied_once() -> None:
-    """Re-copying at every read would take 32 GiB of copying here, and minutes."""
+    """Copying again at every read would copy 32 GiB here, for minutes."""
     body = bytes(FRAME_BYTES_MAX - 200)
     data = memoryview(frame(body))
     reader = FrameReader()

@@ -82,7 +82,7 @@ def test_a_real_surrogate_pair_is_a_character() -> None:
 
 
 def test_written_headers_hold_text_only() -> None:
-    """The Go client cannot read a response whose ext has a bare number."""
+    """The Go client cannot read a bare number in ext."""
     ext = {"n": 7, "b": True, "f": 1.5, "raw": b"abc", "none": None, "t": "x"}
     members = json.loads(encode_json_header(Header(0, 1, 1, None, ext)))  # type: ignore[arg-type]
     assert members["extFields"] == {"n": "7", "b": "true", "f": "1.5", "raw": "abc", "t": "x"}

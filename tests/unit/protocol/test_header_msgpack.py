@@ -97,7 +97,7 @@ def test_values_that_msgpack_cannot_encode_are_a_value_error(ext: dict[str, obje
 
 
 def test_threads_encode_at_once() -> None:
-    """A packer keeps state while it packs: threads that shared one would mix up their headers."""
+    """A packer has state: threads that share one would mix up their headers."""
     wrong: list[int] = []
 
     def encode(number: int) -> None:
@@ -115,7 +115,7 @@ def test_threads_encode_at_once() -> None:
 
 @pytest.mark.parametrize("kind", [list, dict])
 def test_a_large_header_is_left_after_a_few_containers(kind: type, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each empty array costs its sender a byte, and the reader that makes it a microsecond: they are not all made."""
+    """Each empty array costs its sender a byte and the reader a microsecond."""
     made = []
     unpack = msgpack.unpackb
 

@@ -1,4 +1,4 @@
-"""Arguments of the kernel that contradict each other are refused, compiled or not, before any byte is touched."""
+"""Contradictory arguments of the kernel are refused, compiled or not, before any byte is touched."""
 
 from __future__ import annotations
 

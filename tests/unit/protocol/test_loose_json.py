@@ -1,4 +1,4 @@
-"""JSON as Java's library writes it: bare integer keys and objects as keys."""
+"""JSON as Java's library writes it: bare integers and objects as keys."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def test_written_json_is_compact_and_sorted() -> None:
     )
 )
 def test_the_loose_reader_reads_all_strict_json_alike(value: object) -> None:
-    """A bare key in front forces the loose reader to read the rest, too."""
+    """A bare key in front makes the loose reader read the rest, too."""
     rest = json.dumps(value)
     assert read_json(f'{{0:1,"rest":{rest}}}'.encode()) == {"0": 1, "rest": json.loads(rest)}
 
@@ -84,7 +84,7 @@ def test_other_json_is_malformed(data: bytes) -> None:
 
 
 def test_text_with_loose_keys_is_bounded_unless_its_writer_is_trusted() -> None:
-    """A stranger's request is refused by its size alone; a broker's answer of that size is read."""
+    """A client's large request is refused; a broker's answer of that size is read."""
     text = b'{"t":{' + b",".join(b'{"queueId":%d}:%d' % (number, number) for number in range(150)) + b"}}"
     with pytest.raises(BodyMalformed):
         read_json(text)

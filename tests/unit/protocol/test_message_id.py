@@ -61,7 +61,7 @@ def test_a_clock_set_back_across_the_month_counts_from_its_beginning() -> None:
     ids.next()
     clock.ms -= 5000
     assert int(ids.next()[20:28], 16) == 0
-    clock.ms -= 24 * 3600 * 1000  # a real correction starts over in the right month
+    clock.ms -= 24 * 3600 * 1000  # a large correction starts over in the right month
     assert int(ids.next()[20:28], 16) == (28 * 24 * 3600 - 5) * 1000
 
 

@@ -21,7 +21,7 @@ def test_order_is_kept_and_every_value_is_ended() -> None:
     ("text", "properties"),
     [
         (b"", {}),
-        (b"a\x01b", {"a": "b"}),  # RocketMQ 4.9 leaves out the last 0x02
+        (b"a\x01b", {"a": "b"}),  # RocketMQ 4.9 omits the last 0x02
         (b"a\x01\x02c\x01d\x02", {"c": "d"}),
         (b"\x01b\x02", {}),
         (b"ab\x02", {}),

@@ -51,7 +51,7 @@ def test_a_producers_block_passes_and_is_patched_in_place(count: int) -> None:
     block = block_of(count)
     checked = check_put_block(block, topic="orders", queue_id=3, count=count)
     assert checked == BlockCheck(count)
-    for base in (1000, 4096):  # a block that has to move to the next file is patched again
+    for base in (1000, 4096):  # patched again when it moves to the next file
         patch_block(
             block,
             checked,
@@ -132,7 +132,7 @@ def test_the_first_bad_record_refuses_the_block(position: int, data: bytes, reas
     start = index * len(record)
     at = start + position % len(record)
     block[at : at + len(data)] = data
-    block[-3:-2] = b"\x02"  # the last record is bad as well, but never the first
+    block[-3:-2] = b"\x02"  # the last record is bad, too
     with pytest.raises(RecordMalformed) as refused:
         check(block, "orders", 3, 100, DEFAULT_LIMITS)
     if index < 99 or "propert" not in reason:
@@ -175,7 +175,7 @@ def test_reserved_properties(name: str, fault: str | None) -> None:
 )
 @pytest.mark.parametrize("index", [0, 29])
 def test_properties_of_one_size(text: bytes, fault: str | None, index: int) -> None:
-    """Records of one size are judged together, and each still by its own text."""
+    """Records of one size are judged each by its own text."""
     texts = [b"name\x01value\x02more\x01text\x02"] * 30
     assert len(text) == len(texts[0])
     texts[index] = text
@@ -221,7 +221,7 @@ def test_the_count_must_be_right(count: int, index: int, rest: str) -> None:
 
 
 def test_records_that_were_not_announced_are_not_looked_at() -> None:
-    """A header that says 1 must not buy eight megabytes of checking."""
+    """A header that says 1 must not cause eight megabytes of checking."""
     with pytest.raises(RecordMalformed, match="the header says 1 records, but after 1 5 bytes follow"):
         check(block_of(1) + b"noise", "orders", 3, 1, DEFAULT_LIMITS)
 
@@ -251,7 +251,7 @@ def test_limits() -> None:
 
 @pytest.mark.parametrize("count", [3, 100])
 def test_a_checksum_property_is_renewed(count: int) -> None:
-    """A producer may leave room for RocketMQ's whole-record checksum; the broker fills in what only it can know."""
+    """A producer may leave room for the whole-record checksum; the broker fills it in."""
     unsealed = put_record("t", b"body", b"")
     sealed = encode_record(decode_record(unsealed), with_crc=True)
     block = bytearray(unsealed + sealed + sealed * (count - 2))

@@ -93,7 +93,7 @@ def test_bodies_that_fail_their_checksum_are_found() -> None:
 def test_a_checksum_of_the_whole_record_is_always_verified() -> None:
     buffer = bytearray(b"".join(encode_record(record, with_crc=True) for record in MIXED))
     assert columns_of(buffer).checksum_faults(bodies=False) == []
-    at = int(columns_of(buffer).position[5]) + 17  # the flag, which BODYCRC does not cover
+    at = int(columns_of(buffer).position[5]) + 17  # the flag, not covered by BODYCRC
     buffer[at] ^= 1
     for bodies in (True, False):
         ((row, reason),) = columns_of(buffer).checksum_faults(bodies=bodies)

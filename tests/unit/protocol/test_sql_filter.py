@@ -1,7 +1,7 @@
 """SQL92 expressions: what they match, where invalid ones fail, and that no expression costs too much.
 
-What an expression is worth in every odd case is compared with two other opinions: in
-tests/property/test_filters_property.py and in tests/conformance/test_filter_library.py.
+tests/property/test_filters_property.py and tests/conformance/test_filter_library.py compare the odd cases with two
+other implementations.
 """
 
 from __future__ import annotations
@@ -56,11 +56,11 @@ def test_an_expression_that_is_true(expression: str) -> None:
     [
         "region",  # text is not true
         "missing = 1",
-        "NOT (missing = 1)",  # unknown stays unknown
+        "NOT (missing = 1)",  # unknown
         "missing NOT IN ('x')",
         "missing NOT CONTAINS 'x'",
-        "price = 2",  # 2.5 is no whole number
-        "region > 5 OR TRUE",  # what cannot be compared ends it
+        "price = 2",  # 2.5 is not a whole number
+        "region > 5 OR TRUE",  # not comparable: ends the evaluation
         "NOT (region > 5)",
         "amount = 5 AND region = 'eu-west'",
         "Amount = 250",
@@ -81,7 +81,7 @@ def test_unknown_false_and_failure_are_told_apart() -> None:
 def test_properties_are_found_whatever_is_around_them() -> None:
     assert matches("a = '1'", b"a\x011")
     assert matches("a = '2'", b"a\x011\x02b\x01x\x02a\x012\x02")  # the last one counts
-    assert matches("a = '1'", b"a\x011\x02a\x01\x02")  # one without a value does not
+    assert matches("a = '1'", b"a\x011\x02a\x01\x02")  # without a value it does not count
     assert not matches("a = '1'", b"ba\x011\x02")
     assert matches("a IS NULL", b"")
     assert matches("a = '\ufffd'", b"a\x01\xff\x02")  # as a reader of the message sees it

@@ -270,7 +270,6 @@ class Fetcher:
         self.waiter.notify()
 
     def _ask_again(self) -> None:
-        """Give up pulls that were not answered in time."""
         now = self._session.runtime.now()
         earliest = math.inf
         for assigned in self.queues.values():
@@ -374,7 +373,7 @@ class _Arrival(Waiter):
         self.call: Call | None = None
 
     def notify(self) -> None:
-        """Report the answer or the failure."""
+        """See `Waiter`."""
         super().notify()
         if self.call is not None:
             self._fetcher.answered(self._assigned, self.call)

@@ -192,7 +192,6 @@ class GroupMember:
         self._starting.late_topics.add(topic)
 
     async def _settle(self) -> None:
-        """Take the queues that can be taken now."""
         session = self._session
         until = session.runtime.now() + _SETTLE_S
         waiter = Waiter()

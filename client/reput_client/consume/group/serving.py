@@ -53,12 +53,12 @@ class RetriedMessage(ReceivedMessage):
 
     @property
     def topic(self) -> str:
-        """The topic that it was sent to."""
+        """Its original topic."""
         return self._topic
 
     @property
     def queue(self) -> MessageQueue:
-        """The queue of the retry topic that it was pulled from."""
+        """The retry topic's queue that it was pulled from."""
         return MessageQueue(self._records.topic, self.broker_name, self.queue_id)
 
 
