@@ -278,7 +278,7 @@ class Perm:
 
 
 class ConsumeType(StrEnum):
-    """Who decides when messages are fetched: the application (`ACTIVELY`), the client, or the broker (`POP`)."""
+    """What decides when messages are fetched: the application (`ACTIVELY`), the client, or the broker (`POP`)."""
 
     CONSUME_ACTIVELY = "CONSUME_ACTIVELY"
     CONSUME_PASSIVELY = "CONSUME_PASSIVELY"

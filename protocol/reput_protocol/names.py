@@ -80,7 +80,7 @@ SYSTEM_GROUP_PREFIX: Final = "CID_RMQ_SYS_"
 """System services' groups, created on first use (RocketMQ: MixAll)."""
 
 CLIENT_INNER_PRODUCER_GROUP: Final = "CLIENT_INNER_PRODUCER"
-"""Sends the messages that RocketMQ's clients send by themselves."""
+"""The producer group of messages that RocketMQ's clients send by themselves."""
 
 REPLAY_GROUP: Final = "CID_RMQ_SYS_REPUT_DLQ_REPLAY"
 """Has the progress of `reput dlq replay`."""

@@ -180,11 +180,7 @@ def ends_with_crc_property(text: bytes) -> bool:
 
 
 def check_properties_size(size: int) -> None:
-    """Check the size of encoded properties.
-
-    Raises:
-        InvalidMessage: they do not fit into a record.
-    """
+    """Raise `InvalidMessage` if encoded properties of this size do not fit into a record."""
     if size > PROPERTIES_BYTES_MAX:
         raise InvalidMessage(
             f"tag, keys and properties take {size} bytes, but at most {PROPERTIES_BYTES_MAX} fit; "

@@ -60,11 +60,7 @@ def fetch_ext(
 
 
 def fetched_block(call: Call) -> FetchedBlock:
-    """Return the result of an answered fetch.
-
-    Raises:
-        BrokerError: the broker refused.
-    """
+    """Return the result of an answered fetch; raises `BrokerError` if refused."""
     header = call.answer
     if header.code not in _ANSWERS:
         raise error_from_response(header.code, header.remark, header.ext)

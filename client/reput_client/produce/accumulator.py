@@ -77,9 +77,7 @@ class Accumulator:
     ) -> Posted | None:
         """Put a message into its open block; None if there is none with room.
 
-        Raises:
-            InvalidMessage: it cannot be sent.
-            NoQueue: there is no queue for it.
+        Raises `InvalidMessage` or `NoQueue`.
         """
         if queue_id is None and key is None:
             block = self._current.get(message.topic)
@@ -102,11 +100,7 @@ class Accumulator:
         return self._put(block, message, body, text, size, on_done)
 
     def size_of(self, message: Message, text: bytes) -> int:
-        """Return the size of a message's record.
-
-        Raises:
-            InvalidMessage: it cannot be sent.
-        """
+        """Return the size of a message's record, or raise `InvalidMessage`."""
         size = record_bytes(self._id_bytes + len(message.body), message.topic, len(text))
         if size > BLOCK_BYTES_MAX:
             raise too_large(size)
@@ -115,8 +109,7 @@ class Accumulator:
     def text_of(self, message: Message) -> bytes:
         """Return a message's encoded properties, with a unique id only if it has its own.
 
-        Raises:
-            InvalidMessage: it cannot be sent.
+        Raises `InvalidMessage`.
         """
         is_plain = not (
             message.keys or message.properties or message.unique_id is not None or message.delay is not None
@@ -141,8 +134,7 @@ class Accumulator:
     ) -> MessageQueue:
         """Return the queue for a message that opens a block; without `queue_id` and `key`, one that is not held up.
 
-        Raises:
-            InvalidMessage, NoQueue: there is none.
+        Raises `InvalidMessage` or `NoQueue`.
         """
         queue = self._selector.choose(route, queue_id, key)
         if len(route.brokers) > 1 and queue_id is None and key is None:

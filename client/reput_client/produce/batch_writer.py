@@ -126,12 +126,7 @@ class BatchWriter(Client):
         self._position = self._messages = self._checksum = 0
 
     async def stage(self, topic: str, queue_id: int, count: int, block: Buffer) -> None:
-        """Stage a PutMessage block of `count` records with unique ids. Waits while the window is full.
-
-        Raises:
-            BrokerError: an earlier request was refused.
-            RequestTimeout, ConnectFailed: no answer before the timeout.
-        """
+        """Stage a PutMessage block of `count` records with unique ids; waits and raises like `put`."""
         head = encode_staged_head(topic, queue_id, count, block)
         self._checksum = crc32(head, self._checksum)
         self._messages += count
@@ -150,11 +145,7 @@ class BatchWriter(Client):
         await self._send(RequestCode.STAGE_RECORDS, ext, body, f"staging {scope.staging_id}")
 
     async def end(self) -> StagedPart:
-        """Wait until everything staged is on the broker's disk; return what `commit` needs.
-
-        Raises:
-            BrokerError, RequestTimeout, ConnectFailed: it is not.
-        """
+        """Wait until everything staged is on the broker's disk, or raise like `put`; return what `commit` needs."""
         scope = self._scope
         assert scope is not None, "begun before"
         await self.drain()
@@ -224,7 +215,7 @@ class BatchWriter(Client):
     async def put(
         self, topic: str, queue_id: int, count: int, block: Buffer, ack: AckLevel = AckLevel.FLUSHED
     ) -> None:
-        """Put a block of `count` records, at least once: it is repeated after a lost connection.
+        """Put a block of `count` records, at least once. Waits while the window is full.
 
         Raises:
             BrokerError: an earlier request was refused.

@@ -200,11 +200,7 @@ class Block(Waiter):
         return parts
 
     def answered(self, call: Call) -> None:
-        """Take the answer of a stored block, at the asked ack level or below.
-
-        Raises:
-            BrokerError, HeaderFieldError: it is not stored, or the answer is incomplete.
-        """
+        """Take the answer of a stored block, at the asked ack level or below; raises like `result_of`."""
         receipts = BlockReceipts(self.queue.topic, result_of(call), self.positions, self.unique_ids)
         try:
             check_ack(call, self.terms.ack, ())

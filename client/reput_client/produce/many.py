@@ -106,12 +106,7 @@ class SendOfMany:
         self._links: set[Link] = set()
 
     async def run(self, groups: Iterable[Group]) -> Sequence[SendReceipt]:
-        """Send all messages and return their receipts in order.
-
-        Raises:
-            PartlySent: some messages are stored and some are not.
-            ReputError: the first message could not be sent; nothing was.
-        """
+        """Send all messages and return their receipts in order; raises like `Producer.send_pipelined`."""
         errors: dict[int, ReputError] = {}
         opened, sender = self._open, self._sender
         try:
@@ -214,8 +209,7 @@ def block_of(group: Group, queue: MessageQueue, address: Address, terms: Terms) 
 def groups_of(messages: Iterable[Message], limits: Limits) -> Iterator[Group]:
     """Divide messages into groups of one topic; a delayed message is a group of its own.
 
-    Raises:
-        InvalidMessage: for the first message that is not in a group.
+    Raises `InvalidMessage` for the first message that is not in a group.
     """
     group, size, alone = Group("", [], [], []), 0, False
     topic, fixed = "", 0
@@ -263,8 +257,7 @@ def groups_of_bodies(
 ) -> Iterator[Group]:
     """Divide the bodies of one topic into groups; `texts` has each message's properties, or one entry for all.
 
-    Raises:
-        InvalidMessage: for the first body that is not in a group.
+    Raises `InvalidMessage` for the first body that is not in a group.
     """
     iterator = iter(bodies)
     fixed, index = record_bytes(0, topic, limits.id_bytes), 0
@@ -321,10 +314,7 @@ def texts_of(
 ) -> list[bytes]:
     """Return the encoded properties of `count` messages without unique ids; one entry if all are the same.
 
-    `id_bytes`: size of the unique id added later; it counts towards the limit.
-
-    Raises:
-        InvalidName, InvalidMessage: an argument, which the text names, cannot be sent.
+    `id_bytes` is the size of the unique id added later. Raises `InvalidName` or `InvalidMessage`, naming the argument.
     """
     common = Message(topic, b"", tag, properties=properties, flag=flag)
     if tags is None and keys is None:

@@ -225,8 +225,7 @@ class Posts:
     async def flush(self) -> None:
         """Send all open blocks, wait until everything posted before is done, and call its callbacks.
 
-        Raises:
-            PostsFailed: messages failed and this was not reported yet.
+        Raises `PostsFailed` if messages failed and this was not reported yet.
         """
         last = self._accumulator.last_serial
         self._sender.seal_all()
@@ -240,11 +239,7 @@ class Posts:
         self._raise_unreported()
 
     def report_interrupted(self) -> None:
-        """After an interrupt has closed the client: call the remaining callbacks, and raise what `flush` would.
-
-        Raises:
-            PostsFailed: messages failed or have an unknown outcome, and this was not reported yet.
-        """
+        """After an interrupt has closed the client: call the remaining callbacks, and raise what `flush` would."""
         self._callbacks.call_interrupted(self._unfinished.values())
         self._raise_unreported()
 

@@ -51,9 +51,7 @@ class Presence:
     async def begin(self) -> None:
         """Register with a broker and start the heartbeats, unless that was done.
 
-        Raises:
-            ConnectFailed, RequestTimeout: no broker answers.
-            BrokerError: the broker refuses.
+        Raises `ConnectFailed` or `RequestTimeout` without a broker, `BrokerError` if it refuses.
         """
         if not self._background.running:
             session = self._session
@@ -65,9 +63,7 @@ class Presence:
     async def be_known_to(self, address: Address, deadline: float | None = None) -> None:
         """Make a broker know this producer by the present connection to it, and start the heartbeats.
 
-        Raises:
-            InvalidName: the group's name is not valid for members.
-            ConnectFailed, RequestTimeout, BrokerError: as `begin`.
+        Raises like `begin`, and `InvalidName` if the group's name is not valid for members.
         """
         check_client_group(self._group)
         await self._register(address, self._session.deadline(None) if deadline is None else deadline)

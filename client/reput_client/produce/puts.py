@@ -131,7 +131,7 @@ class Putter:
             sys_flag: bits of `MessageSysFlag`.
 
         Raises:
-            InvalidMessage: the message is larger than a block may be.
+            InvalidMessage: larger than a block may be.
         """
         size = record_bytes(body_size, queue.topic, len(text))
         if size > BLOCK_BYTES_MAX or len(text) > PROPERTIES_BYTES_MAX:
@@ -286,23 +286,14 @@ def result_of(call: Call) -> PutMessageResult:
 
 
 def check_ack(call: Call, asked: AckLevel, receipts: Sequence[SendReceipt]) -> None:
-    """Raise if a put was stored but not at the asked ack level.
-
-    Raises:
-        AckNotReached: with the receipts.
-    """
+    """Raise `AckNotReached` if a put was stored but not at the asked ack level."""
     header = call.answer
     if header.code != _SUCCESS:
         raise AckNotReached(asked, receipts, header.code, header.remark)
 
 
 def receipt_of(topic: str, call: Call, unique_id: str | None, asked: AckLevel) -> SendReceipt:
-    """Return the receipt of an answered put of one message.
-
-    Raises:
-        AckNotReached: stored, but not at the asked level.
-        BrokerError, HeaderFieldError: as `result_of`.
-    """
+    """Return the receipt of an answered put of one message; raises like `result_of` and `check_ack`."""
     receipt = single_receipt(topic, result_of(call), unique_id)
     check_ack(call, asked, [receipt])
     return receipt

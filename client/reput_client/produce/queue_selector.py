@@ -27,11 +27,7 @@ def queue_by_key(route: Route, key: str) -> MessageQueue:
 
 
 def queue_by_id(route: Route, queue_id: int) -> MessageQueue:
-    """Return queue `queue_id`, of the first broker if several have one.
-
-    Raises:
-        InvalidMessage: the topic has no such writable queue.
-    """
+    """Return queue `queue_id`, of the first broker if several have one, or raise `InvalidMessage`."""
     for queue in route.writable:
         if queue.queue_id == queue_id:
             return queue
@@ -42,11 +38,7 @@ def queue_by_id(route: Route, queue_id: int) -> MessageQueue:
 
 
 def named_queue(route: Route, queue_id: int | None, key: str | None) -> MessageQueue:
-    """Return the queue of this number or key, one of which must be given.
-
-    Raises:
-        InvalidMessage, NoQueue: there is none.
-    """
+    """Return the queue of this number or key, one of which must be given; raises `InvalidMessage`, `NoQueue`."""
     if queue_id is not None:
         return queue_by_id(route, queue_id)
     assert key is not None, "one of them is given"
@@ -61,11 +53,7 @@ class RoundRobin:
         self._next: dict[str, int] = {}
 
     def choose(self, route: Route, queue_id: int | None = None, key: str | None = None) -> MessageQueue:
-        """Return the queue of this number or key, or the next writable one.
-
-        Raises:
-            InvalidMessage, NoQueue: there is no such queue.
-        """
+        """Return the queue of this number or key, or the next writable one; raises `InvalidMessage`, `NoQueue`."""
         if queue_id is not None or key is not None:
             return named_queue(route, queue_id, key)
         queues = route.writable

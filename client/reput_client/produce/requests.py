@@ -190,8 +190,7 @@ def reply_to(
 ) -> Message:
     """Return the reply message for a request.
 
-    Raises:
-        InvalidMessage: not a request, or a part of the reply cannot be sent.
+    Raises `InvalidMessage` if it is not one, or a part of the reply cannot be sent.
     """
     found = request.properties
     cluster = found.get(names.CLUSTER)

@@ -357,5 +357,5 @@ class Sender:
 
 
 def _grows_until(block: PostedBlock) -> float:
-    """Return until when a due block may still take messages: no message may join late that has its own time limit."""
+    """Return until when a due block may still take messages: only if its time does not count from each call."""
     return block.since + block.terms.timeout_s if block.terms.is_patient else block.due_at

@@ -212,12 +212,7 @@ class Connection:
         return now + min(_TRY_S, max(0.0, deadline - now) / left)
 
     async def _connect_to(self, place: Address, until: float, deadline: float) -> None:
-        """Connect to one address by `until` and, if the broker is in doubt, make it identify itself.
-
-        Raises:
-            OSError, ConnectFailed, ConnectionLost: there is no connection.
-            ClientClosed: the client was closed.
-        """
+        """Connect to one address by `until` and, if the broker is in doubt, make it identify itself."""
         sock = await self._connect(place, until)
         if self._closed:
             sock.close()
@@ -273,9 +268,7 @@ class Connection:
     async def _meet(self, deadline: float) -> None:
         """Make the broker identify itself within a short time.
 
-        Raises:
-            ConnectionLost: it does not answer.
-            ConnectFailed: it is not the announced broker.
+        Raises `ConnectionLost` if it does not answer, `ConnectFailed` if it is not the announced broker.
         """
         timeout_s = max(0.0, min(_TRY_S, deadline - self._runtime.now()))
         call = self.start(RequestCode.GET_BROKER_CLUSTER_INFO, {}, Waiter())
@@ -432,7 +425,7 @@ class Connection:
         return not out
 
     def _write_some(self, sock: socket.socket) -> bool:
-        """Like `flush_now`, but return False if the system took nothing."""
+        """Write what the system takes without waiting; False if it took nothing."""
         batch = next_batch(
             self._out,
             self._channel,

@@ -82,7 +82,7 @@ class Session:
             raise ClientClosed
 
     def deadline(self, timeout_s: float | None) -> float:
-        """Return the time in `timeout_s` (None: the client's default)."""
+        """Return the time `timeout_s` (None: the client's default) from now."""
         return self.runtime.now() + (self.timeout_s if timeout_s is None else timeout_s)
 
     def connection_to(self, address: Address) -> Connection:
@@ -110,8 +110,7 @@ class Session:
     async def connect(self) -> None:
         """Connect to the first address that answers, each tried once, so that a wrong address fails at once.
 
-        Raises:
-            ConnectFailed: no address can be reached.
+        Raises `ConnectFailed`.
         """
         self.check_open()
         deadline = self.deadline(self.connect_timeout_s)
@@ -405,8 +404,7 @@ class Session:
     async def broker_address(self, queue: MessageQueue, deadline: float) -> Address:
         """Return the address of the queue's broker; fetches the route again if it is not known.
 
-        Raises:
-            BrokerNotFound: the fetched route has no address for it.
+        Raises `BrokerNotFound` if that has no address for it.
         """
         route = self.routes.get(queue.topic)
         address = route.brokers.get(queue.broker_name) if route is not None else None

@@ -16,7 +16,7 @@ from reput_protocol.record.hashing import tags_code
 ALL: Final = "*"
 _SEPARATOR: Final = "||"
 TAGS_MAX: Final = 512
-"""Of an expression: parsing takes the broker's time, and storing its memory."""
+"""Tags in an expression: parsing takes the broker's time, and storing its memory."""
 
 
 @dataclass(frozen=True, slots=True)

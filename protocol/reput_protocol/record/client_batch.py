@@ -39,11 +39,7 @@ class BatchItem(NamedTuple):
 
 
 def encode_batch(items: Iterable[BatchItem]) -> bytes:
-    """Return the request body for `items`, in order.
-
-    Raises:
-        InvalidMessage: properties of more than 32767 bytes.
-    """
+    """Return the request body for `items`, in order. Raises `InvalidMessage`: properties of more than 32767 bytes."""
     parts: list[Buffer] = []
     for flag, body, properties in items:
         if len(properties) > PROPERTIES_BYTES_MAX:

@@ -58,8 +58,7 @@ class Header(Struct, gc=False):
 def value_text(value: Value) -> str:
     """Return a value as text: `true`/`false`, decimal digits, or the text itself.
 
-    Raises:
-        ValueError: it is None, or bytes that are not UTF-8.
+    Raises `ValueError` for None, and bytes that are not UTF-8.
     """
     if isinstance(value, str):
         return str(value)

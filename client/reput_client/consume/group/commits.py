@@ -72,19 +72,14 @@ class KeptOffsets(Protocol):
     """The offsets of one group."""
 
     async def read(self, queue: MessageQueue) -> int | None:
-        """Return the group's offset, or None if it has none.
-
-        Raises:
-            ReputError, OSError: it cannot be read.
-        """
+        """Return the group's offset, or None; raises `ReputError` or `OSError` if it cannot be read."""
 
     async def write(
         self, queue: MessageQueue, offset: int, *, increase_only: bool, timeout_s: float | None
     ) -> None:
         """Store an offset durably; with `increase_only` unless a higher one is stored.
 
-        Raises:
-            ReputError, OSError: it may or may not be stored.
+        After `ReputError` or `OSError` it may or may not be stored.
         """
 
 

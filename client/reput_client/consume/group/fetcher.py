@@ -246,12 +246,7 @@ class Fetcher:
         )
 
     def collect(self) -> bool:
-        """Process the answered pulls; True if there are new messages.
-
-        Raises:
-            BrokerError: a refusal that waiting does not change.
-            RecordMalformed: an answer does not consist of records.
-        """
+        """Process the answered pulls; True if there are new messages. Raises like `Consumer.receive`."""
         self.waiter.ready = False
         brought = False
         while self._answered:

@@ -180,8 +180,7 @@ class Handling:
     async def run_one_by_one(self, handler: Handler) -> None:
         """Call `handler` with one message after the other until delivery ends.
 
-        Raises:
-            Exception: the handler's, if it ends `run`. The message is not handled.
+        Raises the handler's exception if it ends `run`; the message is not handled.
         """
         self.handlers.begin(1)
         try:

@@ -141,15 +141,9 @@ class GroupMember:
     # -- life ------------------------------------------------------------------------------------------------------
 
     async def join(self) -> None:
-        """Join the group and take the assigned queues. May be repeated after an interrupt.
+        """Join the group and take the assigned queues; raises like `Consumer.__aenter__`.
 
-        Queues that other members have to give up first may follow after this returns.
-
-        Raises:
-            ConnectFailed, RequestTimeout: no broker answers.
-            TopicNotFound: a topic does not exist, and `wait_for_topic` is False.
-            NoQueue: a topic cannot be read.
-            BrokerError: the group refuses the member.
+        May be repeated after an interrupt. Queues that other members have to give up first may follow later.
         """
         session = self._session
         deadline = session.deadline(None)
@@ -292,8 +286,7 @@ class GroupMember:
     async def members(self) -> list[str]:
         """Return the client ids of the group's members, sorted, as one of its brokers knows them.
 
-        Raises:
-            ReputError: the broker does not answer.
+        Raises `ReputError` if the broker does not answer.
         """
         found = await self._membership.members(min(self._membership.addresses()))
         return sorted(found)

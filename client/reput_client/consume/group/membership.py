@@ -145,8 +145,7 @@ class Membership:
     async def members(self, address: Address) -> list[str]:
         """Return the client ids of the group's members, as one broker knows them.
 
-        Raises:
-            ReputError: it does not answer, or knows no member.
+        Raises `ReputError` if it does not answer, or knows no member.
         """
         call = await self._session.ask_ok(
             RequestCode.GET_CONSUMER_LIST_BY_GROUP,

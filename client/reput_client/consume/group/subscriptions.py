@@ -54,9 +54,7 @@ def parse_topics(
 ) -> Subscriptions:
     """Return the subscriptions by the arguments of a `Consumer`; with `retries` including the retry topic.
 
-    Raises:
-        ValueError: no topic, or two arguments that exclude each other.
-        InvalidName, FilterSyntaxError: an argument is not valid.
+    Raises like `Consumer`.
     """
     if (topic is None) == (topics is None):
         raise ValueError("give either topic= or topics=")

@@ -20,13 +20,13 @@ if TYPE_CHECKING:
     Texts: TypeAlias = list[bytes]
 
 CHARACTERS_MAX: Final = 8192
-"""Of an expression."""
+"""Length of an expression."""
 PARTS_MAX: Final = 500
 """Operands and operations; a list after IN counts as one."""
 DEPTH_MAX: Final = 64
 """Nesting; a chain of ANDs or of ORs counts once."""
 NAME_CHARACTERS_MAX: Final = 255
-"""Of a property's name."""
+"""Length of a property's name."""
 
 _INT_MAX: Final = 0x7FFF_FFFF
 _LONG_MAX: Final = 0x7FFF_FFFF_FFFF_FFFF
@@ -34,11 +34,7 @@ _DOUBLE_MAX: Final = 1.7976931348623157e308
 
 
 def check_size(expression: str) -> None:
-    """Check an expression before it is parsed.
-
-    Raises:
-        FilterSyntaxError: it is blank, or too long.
-    """
+    """Raise `FilterSyntaxError` for a blank or too long expression, before it is parsed."""
     if not expression.strip(" \t\n\r\f"):
         raise FilterSyntaxError("the expression is empty; to get every message, use tags and *", 0)
     if len(expression) > CHARACTERS_MAX:

@@ -140,7 +140,7 @@ def searched(operand: Node, search: str, wanted: bytes, *, negated: bool) -> Eva
     is_text = operand.kind is Kind.TEXT
 
     def evaluate(text: bytes) -> bool:
-        value = evaluate_operand(text)  # even without a text: evaluating may raise NotComparable
+        value = evaluate_operand(text)  # even if it is not text: this may raise NotComparable
         return is_text and value is not None and has(value, wanted) != negated
 
     return evaluate
