@@ -306,7 +306,7 @@ class Posts:
             log.exception("posted messages cannot be sent any more")
             self._give_up(ReputError(f"posting has failed: {error!r}"))
         finally:
-            # Not when the loop gets to it: the next post must see that there is no task.
+            # Here, not when the loop gets to it: the next post must see that there is no task.
             self._has_ended(ended)
 
     def _has_ended(self, ended: Event) -> None:

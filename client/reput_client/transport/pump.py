@@ -35,7 +35,7 @@ class Pump:
         self._reader: Waiter | None = None
         self._sleepers: dict[Waiter, Event] = {}
         self._attending = False  # whether the reader is the background
-        self._resting: Event | None = None  # set when the background should check
+        self._resting: Event | None = None  # set when the background should check whether to read
         self._unattended = False  # whether no caller has read for a while
 
     @property
@@ -103,7 +103,7 @@ class Pump:
                     if self._reader is None and unwritten.has_unwritten:
                         self._read_all()  # its broker takes no more; others may have answered
                 elif self._reader is None and connections:
-                    # `_read` inlined: every send is here.
+                    # `_read` inlined: every send takes this path.
                     self._unattended = False
                     self._reader = waiter
                     try:
