@@ -21,9 +21,10 @@ class Block(Struct, gc=False):
     queue_id: int
     """Topic and queue of every record."""
     count: int
-    born_host: bytes
-    """Producer: 4 address bytes and a 4-byte port; empty if the records already name both hosts."""
+    born_host: bytes | None
+    """Producer: 4 address bytes and a 4-byte port. None for records of the broker itself, which name both hosts
+    already and are not checked."""
     check: BlockCheck | None = None
-    """Result of `check_put_block`; None if these bytes have not been checked."""
+    """Result of `check_put_block`; None if they have not been checked."""
     gets_queue_offset: bool = True
     """Whether the records get queue offsets; prepared and rolled back transaction records do not."""

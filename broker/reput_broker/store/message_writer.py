@@ -98,7 +98,7 @@ class MessageWriter:
 
     def _fault_of(self, block: Block) -> PutResult | ReputError | None:
         """Return why a block may not be stored, checking it if necessary; None if it may."""
-        if block.check is None and block.born_host:
+        if block.check is None and block.born_host is not None:
             try:
                 block.check = check_put_block(
                     block.data,
@@ -192,9 +192,9 @@ class MessageWriter:
             encode_record(record, with_crc=options.record_crc, store_host=options.host) for record in records
         ]
         first = records[0]
-        data = encoded[0] if len(encoded) == 1 else b"".join(encoded)
+        data = encoded[0] if len(encoded) == 1 else bytearray().join(encoded)  # writable: patched in place
         return Block(
-            data, first.topic, first.queue_id, len(encoded), b"", gets_queue_offset=has_queue_entry(first)
+            data, first.topic, first.queue_id, len(encoded), None, gets_queue_offset=has_queue_entry(first)
         )
 
     def put_encoded(self, topic: str, queue_id: int, encoded: Sequence[bytes]) -> PutResult:
@@ -204,7 +204,7 @@ class MessageWriter:
             topic, queue_id: of every record.
             encoded: whole records with this store's host; offsets and store timestamp are set here.
         """
-        return self.put_one(Block(b"".join(encoded), topic, queue_id, len(encoded), b""))
+        return self.put_one(Block(bytearray().join(encoded), topic, queue_id, len(encoded), None))
 
     def needs_new_file(self, size: int) -> bool:
         """Whether a put of `size` bytes would have to create a log file, which blocks.

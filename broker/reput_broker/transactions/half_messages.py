@@ -185,7 +185,7 @@ def discarded_record(half: HalfMessage) -> Record:
 
 def check_body(half: HalfMessage) -> bytes:
     """Return the body of request 39: the half message with its destination."""
-    return encode_record(replace(half.record, topic=half.topic, queue_id=half.queue_id, version=0))
+    return bytes(encode_record(replace(half.record, topic=half.topic, queue_id=half.queue_id, version=0)))
 
 
 def _number(text: str | None) -> int | None:

@@ -169,7 +169,7 @@ def _message_of(header: PushReplyHeader, body: bytes) -> ReceivedMessage:
             properties=encode_properties(properties),
         )
     )
-    return ReceivedMessage.of_record(record)
+    return ReceivedMessage.of_record(bytes(record))
 
 
 def _host(text: str) -> Host:

@@ -85,8 +85,8 @@ class Record:
         return None if value is None else value.decode("utf-8", "replace")
 
 
-def encode_record(record: Record, *, with_crc: bool = False, store_host: Host | None = None) -> bytes:
-    """Return the bytes of `record`; its hosts set the host bits of its sysFlag.
+def encode_record(record: Record, *, with_crc: bool = False, store_host: Host | None = None) -> bytearray:
+    """Return the bytes of `record`, which the caller may change; its hosts set the host bits of its sysFlag.
 
     With `store_host` they are those of a broker that stores it: with this address, and the version for the topic. With
     `with_crc` a checksum of the whole record becomes its last property, replacing an existing one; only `patch_record`
@@ -110,29 +110,26 @@ def encode_record(record: Record, *, with_crc: bool = False, store_host: Host | 
         sys_flag |= BORN_HOST_IPV6
     if len(stored_at) == 20:
         sys_flag |= STORE_HOST_IPV6
-    encoded = bytes(
-        put_blocks.encode_record(
-            record.body,
-            properties,
-            magic,
-            topic,
-            record.queue_id,
-            record.flag,
-            record.queue_offset,
-            record.physical_offset,
-            sys_flag,
-            record.born_timestamp_ms,
-            born_host,
-            record.store_timestamp_ms,
-            stored_at,
-            record.reconsume_times,
-            record.prepared_transaction_offset,
-        )
+    encoded = put_blocks.encode_record(
+        record.body,
+        properties,
+        magic,
+        topic,
+        record.queue_id,
+        record.flag,
+        record.queue_offset,
+        record.physical_offset,
+        sys_flag,
+        record.born_timestamp_ms,
+        born_host,
+        record.store_timestamp_ms,
+        stored_at,
+        record.reconsume_times,
+        record.prepared_transaction_offset,
     )
-    if not with_crc:
-        return encoded
-    covered = encoded[:-CRC_PROPERTY_BYTES]
-    return covered + crc_property(covered)
+    if with_crc:
+        encoded[-CRC_PROPERTY_BYTES:] = crc_property(encoded[:-CRC_PROPERTY_BYTES])
+    return encoded
 
 
 def decode_record(buffer: Buffer, position: int = 0, *, check_crc: bool = True) -> Record:

@@ -249,7 +249,7 @@ class CommitLog:
                 int(block.gets_queue_offset),
                 result.physical_offset,
                 now,
-                block.born_host and block.born_host + self._store_host,
+                b"" if block.born_host is None else block.born_host + self._store_host,
                 # Whether a record may end with a checksum of the whole record.
                 block.check is None or block.check.sealed > 0,
             )
