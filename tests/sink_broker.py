@@ -12,12 +12,12 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-from reput_broker.sink import committer
-from reput_broker.sink.batches import CommittedBatches
-from reput_broker.sink.committer import Committer
-from reput_broker.sink.intent import IntentFile
-from reput_broker.sink.publisher import Publisher
-from reput_broker.sink.staging_file import StagingFile
+from reput_broker.staging import committer
+from reput_broker.staging.batches import CommittedBatches
+from reput_broker.staging.committer import Committer
+from reput_broker.staging.intent import IntentFile
+from reput_broker.staging.publisher import Publisher
+from reput_broker.staging.staging_file import StagingFile
 
 
 def die() -> None:

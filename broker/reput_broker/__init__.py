@@ -1,8 +1,9 @@
 """The broker.
 
 `broker` runs it, `serve` until a signal ends it, `background` in a thread. `server` reads requests, `processors` answer
-them; `groups`, `delay`, `retry`, `transactions` and `sink` are their subjects, `put` appends, `store` keeps the log.
-`compose` builds all of it. `Broker` and `BrokerConfig` load on first access: the store alone needs no event loop.
+them; `groups`, `delay`, `retry`, `transactions` and `staging` are their subjects, `put` appends, `store` keeps the log,
+`upkeep` deletes, makes and syncs its files. `compose` builds all of it. `Broker` and `BrokerConfig` load on first
+access: the store alone needs no event loop.
 """
 
 from __future__ import annotations

@@ -32,7 +32,7 @@ from reput_broker.observe.metrics import MetricsCollector, MetricsSources
 from reput_broker.observe.pages import make_app
 from reput_broker.server.http_server import serve_http
 from reput_broker.server.listener import address_of, bind
-from reput_broker.sink.parts import SinkParts
+from reput_broker.staging.parts import StagingParts
 from reput_broker.store.message_store import MessageStore
 from reput_broker.store.results import RecoveryReport
 from reput_broker.surroundings import Surroundings
@@ -170,7 +170,7 @@ class Broker:
                 nursery.start_soon(
                     refresh_disk_figures, self.sources.disk, self.config, self.store.oldest_store_timestamp
                 )
-                await self._complete_batches(parts.sink)
+                await self._complete_batches(parts.staging)
                 await nursery.start(parts.server.run, self._sockets)
                 self._say_ready(report)
                 try:
@@ -185,8 +185,8 @@ class Broker:
             with trio.CancelScope(shield=True):
                 await self._close()
 
-    async def _complete_batches(self, sink: SinkParts) -> None:
-        """Complete the batches of sinks that were being published, before serving. `stop` ends this early."""
+    async def _complete_batches(self, staging: StagingParts) -> None:
+        """Complete the batch that was being published, before serving. `stop` ends this early."""
         async with trio.open_nursery() as nursery:
 
             async def give_up() -> None:
@@ -194,7 +194,7 @@ class Broker:
                 nursery.cancel_scope.cancel()
 
             nursery.start_soon(give_up)
-            await sink.recover()
+            await staging.recover()
             nursery.cancel_scope.cancel()
 
     def _bind(self) -> None:

@@ -26,7 +26,7 @@ class Bug(NamedTuple):
 
 def commit_not_remembered() -> None:
     """a commit, and a task, take every batch for a new one"""
-    from reput_broker.sink.batches import CommittedBatches
+    from reput_broker.staging.batches import CommittedBatches
 
     CommittedBatches.last = lambda *_: None  # type: ignore[method-assign,assignment]
     CommittedBatches.is_committed = lambda *_: False  # type: ignore[method-assign,assignment]
@@ -34,7 +34,7 @@ def commit_not_remembered() -> None:
 
 def recovery_publishes_all() -> None:
     """a broker that starts with a batch published in part does not look for what is there already"""
-    from reput_broker.sink.publisher import Publisher
+    from reput_broker.staging.publisher import Publisher
 
     async def nothing(*_: object) -> dict[Any, int]:
         return {}

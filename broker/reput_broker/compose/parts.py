@@ -27,21 +27,21 @@ from reput_broker.processors.group_settings import GroupSettingsProcessor
 from reput_broker.processors.lock import LockProcessor
 from reput_broker.processors.offset import OffsetProcessor
 from reput_broker.processors.pull import PullProcessor
+from reput_broker.processors.put import PutProcessor
 from reput_broker.processors.put_once import PutOnce
 from reput_broker.processors.query import QueryProcessor
-from reput_broker.processors.queue import QueueProcessor
 from reput_broker.processors.reply import ReplyProcessor
 from reput_broker.processors.route import RouteProcessor
 from reput_broker.processors.send import SendProcessor
 from reput_broker.processors.topic import TopicProcessor
 from reput_broker.processors.topic_access import TopicAccess
-from reput_broker.put.clean_service import CleanFilesService
 from reput_broker.request import Client, Handler
 from reput_broker.retry.deduplication import Deduplication
 from reput_broker.server.dispatch import RequestDispatcher
 from reput_broker.server.listener import Server
-from reput_broker.sink.parts import SinkParts
+from reput_broker.staging.parts import StagingParts
 from reput_broker.surroundings import Surroundings
+from reput_broker.upkeep.clean_service import CleanFilesService
 
 
 class Part(Protocol):
@@ -91,10 +91,10 @@ class BrokerParts:
         )
         self._topic_access = TopicAccess(tables.topics, tables.topic_saver, counters)
         self._group_access = GroupAccess(tables.groups, self.groups.online, tables.groups_soon.changed)
-        self.sink = SinkParts(
+        self.staging = StagingParts(
             config.sink,
             store,
-            storage.sink,
+            storage.staging,
             tables,
             self._topic_access,
             self.puts.appender,
@@ -119,7 +119,7 @@ class BrokerParts:
             counters,
             sources.disk,
             on_disk=store_health.note_disk,
-            before_delete=self.sink.before_delete,
+            before_delete=self.staging.before_delete,
             waiting_from=storage.schedule.waiting_from,
         )
         self._add_figures(sources)
@@ -151,7 +151,7 @@ class BrokerParts:
             self.puts,
             self._storage.tables,
             self.groups,
-            self.sink,
+            self.staging,
             self.retry,
             self.delay,
         )
@@ -176,7 +176,7 @@ class BrokerParts:
             filter_check,
             self.delay,
             self.retry,
-            self.sink,
+            self.staging,
         )
         return {code: handle for processor in processors for code, handle in processor.handlers().items()}
 
@@ -196,13 +196,14 @@ class BrokerParts:
             clock_ms=clock_ms,
             window_s=lambda: config.dedup.window,
         )
+        once = PutOnce(deduplication, puts.appender)
         return (
+            PutProcessor(store, access, counters, once),
             SendProcessor(
                 store,
                 access,
-                counters,
                 self.retry.redirects,
-                PutOnce(deduplication, puts.appender),
+                once,
                 self.retry.back_once,
                 groups.requesters,
                 cluster=config.cluster,
@@ -233,11 +234,16 @@ class BrokerParts:
         )
 
     def _group_processors(self) -> tuple[Processor, ...]:
-        """Return the processors of consumer groups and their offsets."""
+        """Return the processors of consumer groups and of offsets."""
         config, storage, groups, access = self._config, self._storage, self.groups, self._group_access
         store, tables, clock_ms = storage.store, storage.tables, storage.clock_ms
         setting = OffsetSetting(
-            tables.offsets, groups.resets, groups.progress, groups.online, storage.hold, config.groups
+            tables.offsets,
+            groups.resets,
+            groups.progress,
+            groups.online,
+            config.groups,
+            storage.hold.release_group,
         )
         return (
             OffsetProcessor(store, self._topic_access, access, tables.offsets, groups.commits),
@@ -269,12 +275,11 @@ class BrokerParts:
         )
 
     def _broker_processors(self) -> tuple[Processor, ...]:
-        """Return the processors of topics, queues and the broker as a whole."""
+        """Return the processors of topics and of the broker as a whole."""
         config, storage, store = self._config, self._storage, self._storage.store
         topics = storage.tables.topics
         return (
             RouteProcessor(config, topics),
-            QueueProcessor(store, self._topic_access),
             TopicProcessor(
                 store,
                 storage.tables,

@@ -5,14 +5,16 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 
 from reput_broker.config.model import BrokerConfig
-from reput_broker.long_polling import PullRequestHoldService
 from reput_broker.observe.counters import Counters
+from reput_broker.processors.long_polling import PullRequestHoldService
 from reput_broker.put.appender import Appender
 from reput_broker.put.commit_service import CommitRealTimeService
 from reput_broker.put.flush_service import FlushCommitLogService
-from reput_broker.put.log_services import AllocateService, ReputMessageService, StoreUpkeep
 from reput_broker.put.put_lock import PutLock
+from reput_broker.put.reput_service import ReputMessageService
 from reput_broker.store.message_store import MessageStore
+from reput_broker.upkeep.allocate_service import AllocateService
+from reput_broker.upkeep.store_upkeep import StoreUpkeep
 from reput_protocol.codes import AckLevel
 
 

@@ -15,8 +15,8 @@ from reput_broker.config.model import BrokerConfig
 from reput_broker.delay.schedule import Schedule
 from reput_broker.delay.service import DelayedArrivals
 from reput_broker.delay.timer_wheel import SLOTS
-from reput_broker.long_polling import PullRequestHoldService
-from reput_broker.sink.tables import SinkTables
+from reput_broker.processors.long_polling import PullRequestHoldService
+from reput_broker.staging.staging_state import StagingState
 from reput_broker.store.message_store import MessageStore
 from reput_broker.store.options import StoreOptions
 from reput_broker.store.results import RecoveryReport
@@ -38,7 +38,7 @@ _OP_ID_CLASS = 0x4F504D51
 class Storage:
     """The store, the tables, the schedule of delayed messages and the half queue of one broker.
 
-    The constructor reads nothing. `tables`, `sink`, `schedule` and `half_queue` are set by `open`.
+    The constructor reads nothing. `tables`, `staging`, `schedule` and `half_queue` are set by `open`.
 
     Args:
         options: of the store.
@@ -74,15 +74,15 @@ class Storage:
         # is not written to.
         data_dir = self.store.options.data_dir
         self.tables = Tables(data_dir / "config", self._config, self.clock_ms, self._on_saved)
-        self.sink = SinkTables(data_dir, self.clock_ms, self._on_saved)
+        self.staging = StagingState(data_dir, self.clock_ms, self._on_saved)
         self._to_close.append(self.tables.close)
         await trio.to_thread.run_sync(self._load, trio.current_time())
         return report
 
     def _load(self, now_s: float) -> None:
         self.tables.load()
-        self.sink.load(now_s)
-        self._to_close.append(self._save_sinks)
+        self.staging.load(now_s)
+        self._to_close.append(self._save_batches)
         self.tables.adopt_queues(self.store.queues())
         topics = self.tables.topics.all()
         self.schedule = open_schedule(self._config, self.store, topics, self.clock_ms)
@@ -117,9 +117,9 @@ class Storage:
             )
             return False
 
-    def _save_sinks(self) -> None:
+    def _save_batches(self) -> None:
         try:
-            self.sink.persist()
+            self.staging.persist()
         except (OSError, ReputError) as error:
             log.error(
                 "table_not_saved", table="sinkBatches", detail=str(error), hint="check the data directory"

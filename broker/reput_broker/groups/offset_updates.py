@@ -15,7 +15,6 @@ from reput_broker.config.sections import GroupsConfig
 from reput_broker.groups.client_table import ClientChannel
 from reput_broker.groups.consumer_groups import ConsumerGroups
 from reput_broker.groups.progress import GroupProgress
-from reput_broker.long_polling import PullRequestHoldService
 from reput_broker.request import write_in_turns
 from reput_broker.tables.offsets import Commit, ConsumerOffsetManager
 from reput_protocol.codes import LanguageCode, RequestCode
@@ -111,7 +110,11 @@ class _Notice(NamedTuple):
 
 
 class OffsetSetting:
-    """Sets offsets of groups."""
+    """Sets offsets of groups.
+
+    Args:
+        release_pulls: answers the held pulls of a group in some queues.
+    """
 
     def __init__(
         self,
@@ -119,15 +122,15 @@ class OffsetSetting:
         resets: PendingResets,
         progress: GroupProgress,
         groups: ConsumerGroups,
-        hold: PullRequestHoldService,
         options: GroupsConfig,
+        release_pulls: Callable[[str, list[tuple[str, int]]], None],
     ) -> None:
         self._offsets = offsets
         self._resets = resets
         self._progress = progress
         self._groups = groups
-        self._hold = hold
         self._options = options
+        self._release_pulls = release_pulls
 
     async def set(
         self,
@@ -158,7 +161,7 @@ class OffsetSetting:
             self._resets.set(group, queue.topic, queue.queue_id, offset)
             self._progress.forget_queues(group, queue.topic, [queue.queue_id])
         told = self._tell_members(group, notices)
-        self._hold.release_group(group, [(queue.topic, queue.queue_id) for queue in offsets])
+        self._release_pulls(group, [(queue.topic, queue.queue_id) for queue in offsets])
         return told
 
     def _tell_members(self, group: str, notices: list[_Notice]) -> int:

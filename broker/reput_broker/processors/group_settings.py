@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 import trio
 
-from reput_broker.long_polling import PullRequestHoldService
 from reput_broker.processors.group_access import GroupAccess
+from reput_broker.processors.long_polling import PullRequestHoldService
 from reput_broker.request import Handler, Refusal, Request, Response, write_in_turns
 from reput_broker.tables.offsets import ConsumerOffsetManager
 from reput_broker.tables.subscription_groups import SubscriptionGroupManager

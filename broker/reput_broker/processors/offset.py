@@ -1,4 +1,7 @@
-"""Consumer offsets: QueryConsumerOffset (14) and UpdateConsumerOffset (15) (RocketMQ: ConsumerManageProcessor)."""
+"""Offsets: of consumer groups (14, 15), and in a queue: its bounds and offsets by time (29, 30, 31, 32).
+
+(RocketMQ: ConsumerManageProcessor, AdminBrokerProcessor.)
+"""
 
 from __future__ import annotations
 
@@ -10,12 +13,19 @@ from reput_broker.store.message_store import MessageStore
 from reput_broker.tables.offset_journal import JournalWriteFailed
 from reput_broker.tables.offsets import ConsumerOffsetManager
 from reput_protocol.codes import RequestCode
-from reput_protocol.commands.offset import OffsetResult, QueryConsumerOffsetHeader, UpdateConsumerOffsetHeader
+from reput_protocol.commands.offset import (
+    EarliestTimeResult,
+    OffsetResult,
+    QueryConsumerOffsetHeader,
+    QueueHeader,
+    SearchOffsetHeader,
+    UpdateConsumerOffsetHeader,
+)
 from reput_protocol.errors import ErrorCode
 
 
 class OffsetProcessor:
-    """Reads and writes the offsets of consumer groups."""
+    """Reads and commits offsets."""
 
     def __init__(
         self,
@@ -36,7 +46,13 @@ class OffsetProcessor:
         return {
             RequestCode.QUERY_CONSUMER_OFFSET: self.query,
             RequestCode.UPDATE_CONSUMER_OFFSET: self.update,
+            RequestCode.SEARCH_OFFSET_BY_TIMESTAMP: self.search,
+            RequestCode.GET_MAX_OFFSET: self.max_offset,
+            RequestCode.GET_MIN_OFFSET: self.min_offset,
+            RequestCode.GET_EARLIEST_MSG_STORETIME: self.earliest_time,
         }
+
+    # Of consumer groups
 
     def query(self, request: Request) -> Response:
         """Answer with the committed offset; else 0 for a queue whose first message is still in memory; else
@@ -53,7 +69,7 @@ class OffsetProcessor:
                     "choose where to start",
                 )
             offset = 0
-        return Response(0, OffsetResult(offset).to_ext(request.header_type))
+        return _offset(request, offset)
 
     def _starts_at_zero(self, topic: str, queue_id: int) -> bool:
         """Tell whether a new group may start at message 0: nothing was deleted, and it is near the end of the log."""
@@ -83,3 +99,44 @@ class OffsetProcessor:
             raise Refusal(ErrorCode.DISK_FULL, f"the offset was not committed: {error}") from error
         request.client.note_role("consumer")
         return Response()
+
+    # In a queue
+
+    def max_offset(self, request: Request) -> Response:
+        """Answer with the offset that the next message of the queue gets."""
+        header = self._known_queue(request)
+        return _offset(request, self._store.max_offset_in_queue(header.topic, header.queue_id))
+
+    def min_offset(self, request: Request) -> Response:
+        """Answer with the offset of the first message that the queue still has."""
+        header = self._known_queue(request)
+        return _offset(request, self._store.min_offset_in_queue(header.topic, header.queue_id))
+
+    def earliest_time(self, request: Request) -> Response:
+        """Answer with the store time of the queue's first message; -1 if it is empty."""
+        header = self._known_queue(request)
+        timestamp = self._store.earliest_message_time(header.topic, header.queue_id)
+        return Response(0, EarliestTimeResult(timestamp).to_ext(request.header_type))
+
+    def search(self, request: Request) -> Response:
+        """Answer with the first offset stored at or after a time (LOWER), or the last one at or before it (UPPER)."""
+        header = SearchOffsetHeader.from_ext(request.ext)
+        self._check(request, header.topic, header.queue_id)
+        found = self._store.offset_by_timestamp(
+            header.topic, header.queue_id, header.timestamp, header.boundary_type
+        )
+        return _offset(request, found)
+
+    def _known_queue(self, request: Request) -> QueueHeader:
+        header = QueueHeader.from_ext(request.ext)
+        self._check(request, header.topic, header.queue_id)
+        return header
+
+    def _check(self, request: Request, topic: str, queue_id: int) -> None:
+        """Refuse unknown queues to the bundled client. RocketMQ answers 0 for them, and its clients rely on that."""
+        if request.is_native:
+            self._access.check_queue(topic, queue_id)
+
+
+def _offset(request: Request, offset: int) -> Response:
+    return Response(0, OffsetResult(offset).to_ext(request.header_type))

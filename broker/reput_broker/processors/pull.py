@@ -9,11 +9,11 @@ import structlog
 
 from reput_broker.config.sections import LimitsConfig
 from reput_broker.groups.group_state import GroupState
-from reput_broker.long_polling import PullRequestHoldService
 from reput_broker.observe.counters import PULL_WAIT_CODE, Counters
 from reput_broker.processors.cold_reads import ColdReads
 from reput_broker.processors.filter_check import FilterCheck
 from reput_broker.processors.group_access import GroupAccess
+from reput_broker.processors.long_polling import PullRequestHoldService
 from reput_broker.processors.topic_access import TopicAccess
 from reput_broker.request import Handler, Refusal, Request, Response
 from reput_broker.store.errors import FileMissing

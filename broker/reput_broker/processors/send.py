@@ -1,4 +1,4 @@
-"""PutMessage, the native send, and RocketMQ's 10, 310 and 320 (RocketMQ: SendMessageProcessor)."""
+"""RocketMQ's sends: 10, 310 and 320 (RocketMQ: SendMessageProcessor). The bundled client's is in `put`."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from functools import lru_cache, partial
 from typing import Final
 
 from reput_broker.groups.reply_push import Requesters
-from reput_broker.observe.counters import Counters
+from reput_broker.processors.put import no_replica
 from reput_broker.processors.put_once import Alone, PutBackOnce, PutOnce, Work
 from reput_broker.processors.send_records import BatchParts, SendParts, records_of
 from reput_broker.processors.send_redirects import DeadLetter, SendRedirects
@@ -22,12 +22,7 @@ from reput_broker.store.message_store import MessageStore
 from reput_broker.store.results import PutResult, PutStatus
 from reput_protocol.buffers import Buffer
 from reput_protocol.codes import AckLevel, RequestCode
-from reput_protocol.commands.send import (
-    PutMessageHeader,
-    PutMessageResult,
-    SendMessageHeader,
-    SendMessageResult,
-)
+from reput_protocol.commands.send import SendMessageHeader, SendMessageResult
 from reput_protocol.commands.topic import TopicConfig
 from reput_protocol.errors import ErrorCode
 from reput_protocol.kernel.records import record_starts
@@ -35,7 +30,7 @@ from reput_protocol.names import dlq_topic, group_of_retry_topic
 from reput_protocol.properties import SEND_BACK_ID, UNIQ_KEY, find_property
 from reput_protocol.record.host import Host
 from reput_protocol.record.message_id import offset_message_id_of
-from reput_protocol.record.put_block import BLOCK_BYTES_MAX, BlockLimits
+from reput_protocol.record.put_block import BlockLimits
 
 _DEDUPLICATED: Final = frozenset({"normal", "delayed"})
 _host_of = lru_cache(maxsize=1024)(Host.unpack)
@@ -43,13 +38,12 @@ _host_of = lru_cache(maxsize=1024)(Host.unpack)
 
 
 class SendProcessor:
-    """Stores messages."""
+    """Stores a message or a batch, which the broker encodes."""
 
     def __init__(
         self,
         store: MessageStore,
         access: TopicAccess,
-        counters: Counters,
         redirects: SendRedirects,
         once: PutOnce,
         back_once: PutBackOnce,
@@ -60,7 +54,6 @@ class SendProcessor:
     ) -> None:
         self._store = store
         self._access = access
-        self._counters = counters
         self._redirects = redirects
         self._once = once
         self._back_once = back_once
@@ -69,65 +62,15 @@ class SendProcessor:
         self._default_ack = default_ack
         options = store.options
         self._packed_host = options.host.packed()
-        self._store_host = str(options.host)
         self._limits = None if options.record_crc else BlockLimits(options.message_bytes_max)
 
     def handlers(self) -> dict[int, Handler]:
         """Return the handlers by request code."""
         return {
-            RequestCode.PUT_MESSAGE: self.put_message,
             RequestCode.SEND_MESSAGE: self.send_message,
             RequestCode.SEND_MESSAGE_V2: self.send_message_v2,
             RequestCode.SEND_BATCH_MESSAGE: self.send_batch,
         }
-
-    # The native form
-
-    def put_message(self, request: Request) -> Result:
-        """Store a block of records of one topic and queue as a whole."""
-        header = PutMessageHeader.from_ext(request.header.ext)
-        if header.ack is AckLevel.REPLICATED:
-            raise _no_replica()
-        size = len(request.body)
-        if size > BLOCK_BYTES_MAX:
-            self._counters.rejected["too_large"] += 1
-            raise Refusal(
-                ErrorCode.TOO_LARGE,
-                f"a block of {size} bytes, but at most {BLOCK_BYTES_MAX} are accepted; send several smaller ones",
-            )
-        if self._access.writable(header.topic, header.queue_id) is None:
-            return self._create_and_put(request, header)
-        return self._put_block(request, header)
-
-    async def _create_and_put(self, request: Request, header: PutMessageHeader) -> Outcome:
-        await self._access.create_on_send(header.topic)
-        self._access.writable(header.topic, header.queue_id)
-        result = self._put_block(request, header)
-        return await result if isinstance(result, Awaitable) else result
-
-    def _put_block(self, request: Request, header: PutMessageHeader) -> Result:
-        def answer(result: PutResult) -> Response:
-            receipt = PutMessageResult(
-                result.queue_id if isinstance(result, StoredBefore) else header.queue_id,
-                result.queue_offset,
-                result.physical_offset,
-                result.store_timestamp_ms,
-                self._store_host,
-                header.ack,
-            )
-            return Response(0, receipt.to_ext(request.header_type))
-
-        body, topic = request.body, header.topic
-        block = Block(body, topic, header.queue_id, header.count, request.client.born_host)
-        if header.dedup is None:
-            return Put(request, len(body), block, answer, topic, header.ack)
-
-        def put_request(work: Work) -> Put:
-            return Put(request, len(body), work, answer, topic, header.ack)
-
-        return self._once.append(request, header, partial(self._store.put_one, block), put_request)
-
-    # RocketMQ's forms
 
     def send_message(self, request: Request) -> Result:
         """Store one message, or a batch if the header says so (10)."""
@@ -145,7 +88,7 @@ class SendProcessor:
 
     def _send(self, request: Request, header: SendMessageHeader) -> Result:
         if header.ack is AckLevel.REPLICATED:
-            raise _no_replica()
+            raise no_replica()
         self._requesters.sent(request.client, header.topic, header.properties)
         dead = self._redirects.dead_letter_of(request, header)
         config = self._access.writable(header.topic, max(0, header.queue_id))
@@ -236,10 +179,6 @@ class SendProcessor:
             return offset_message_id_of(self._packed_host, first)
         starts = record_starts(data, 0, len(data))
         return ",".join([offset_message_id_of(self._packed_host, first + start) for start in starts])
-
-
-def _no_replica() -> Refusal:
-    return Refusal(ErrorCode.NO_REPLICA, "there is no replica; ask for flushed or page_cache")
 
 
 def _alone(header: SendMessageHeader, parts: SendParts) -> Alone:

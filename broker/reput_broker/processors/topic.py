@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 import trio
 
-from reput_broker.long_polling import PullRequestHoldService
 from reput_broker.observe.counters import Counters
+from reput_broker.processors.long_polling import PullRequestHoldService
 from reput_broker.processors.topic_access import TopicAccess
 from reput_broker.request import Handler, Refusal, Request, Response, write_in_turns
 from reput_broker.store.message_store import MessageStore

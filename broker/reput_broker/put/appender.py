@@ -13,9 +13,9 @@ from functools import partial
 from reput_broker.observe.counters import Counters
 from reput_broker.put.commit_service import CommitRealTimeService
 from reput_broker.put.flush_service import FlushCommitLogService
-from reput_broker.put.log_services import ReputMessageService
 from reput_broker.put.pending_puts import PendingRequest
 from reput_broker.put.put_lock import PutLock
+from reput_broker.put.reput_service import ReputMessageService
 from reput_broker.request import Put, Refusal, Response, Result
 from reput_broker.store.block import Block
 from reput_broker.store.errors import DiskFull, FileNotMade, StoreClosed

@@ -19,9 +19,8 @@ from reput_broker.observe.counters import Counters, ListenerTraffic
 from reput_broker.request import ClientAnswer, ClientGone, Outcome, Put, Refusal, Request, Response
 from reput_broker.server.calls import ServerCalls
 from reput_broker.server.dispatch import PUTS, RequestDispatcher
-from reput_broker.server.frame_progress import FrameProgress
 from reput_broker.server.memory import HeldBytes
-from reput_broker.server.outbox import Outbox
+from reput_broker.server.outbox import LEAST_BYTES_A_S, Outbox
 from reput_broker.server.transport import Transport
 from reput_protocol.codes import ROCKETMQ_VERSION
 from reput_protocol.errors import (
@@ -48,6 +47,7 @@ _TURN_BYTES_A_S = 1 << 22
 _TURN_S = 0.25
 _TURN_PAUSE_S = 0.005
 _HEADER_FACTOR = 8  # memory of a decoded header per encoded byte, approximately
+_BRISK_BYTES_A_S = 1 << 20  # a slower sender holds memory that other connections could use better
 _NO_BODY = memoryview(b"")
 
 
@@ -66,6 +66,58 @@ class Shared(NamedTuple):
     limits: LimitsConfig
     counters: Counters
     memory: HeldBytes
+
+
+class _FrameProgress:
+    """How fast an unfinished frame arrives, without the time in which the broker does not read.
+
+    It is compared with two rates. A fast part of a frame does not make up for a slow one.
+    """
+
+    __slots__ = ("_brisk_at", "_least_at", "_paused_at")
+
+    def __init__(self) -> None:
+        # Until when the peer has sent at each rate, on trio's clock.
+        self._least_at = self._brisk_at = 0.0
+        self._paused_at: float | None = None
+
+    @property
+    def is_paused(self) -> bool:
+        """Whether the broker is not reading."""
+        return self._paused_at is not None
+
+    def begin(self, now: float) -> None:
+        """Note that a frame begins and the broker reads."""
+        self._least_at = self._brisk_at = now
+        self._paused_at = None
+
+    def received(self, size: int, now: float) -> None:
+        """Note that more of the frame has arrived."""
+        self._least_at = min(now, self._least_at + size / LEAST_BYTES_A_S)
+        self._brisk_at = min(now, self._brisk_at + size / _BRISK_BYTES_A_S)
+
+    def pause(self, now: float) -> None:
+        """Note that the broker does not read until `resume`, or until a frame begins."""
+        self._paused_at = now
+
+    def resume(self) -> None:
+        """Note that the broker reads again."""
+        if self._paused_at is not None:
+            paused_s = trio.current_time() - self._paused_at
+            self._least_at += paused_s
+            self._brisk_at += paused_s
+            self._paused_at = None
+
+    def slow_s(self, now: float) -> float:
+        """Return for how many seconds the peer has sent slower than the least rate."""
+        return self._until(now) - self._least_at
+
+    def stuck_s(self, now: float) -> float:
+        """Return for how many seconds the peer has sent slower than 1 MiB a second."""
+        return self._until(now) - self._brisk_at
+
+    def _until(self, now: float) -> float:
+        return now if self._paused_at is None else self._paused_at
 
 
 class Connection:
@@ -102,7 +154,7 @@ class Connection:
         self._calls: ServerCalls | None = None
         self._read_noted = 0  # bytes of frames that are unfinished, or whose handling waits
         self._read_size = 0
-        self._progress = FrameProgress()
+        self._progress = _FrameProgress()
         self._has_turn = False
         self._turn_began_at = 0.0
         self._received_in_turn = 0

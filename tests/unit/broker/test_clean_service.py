@@ -18,10 +18,10 @@ from reput_broker.config.model import BrokerConfig
 from reput_broker.config.sections import StoreConfig
 from reput_broker.observe.counters import Counters
 from reput_broker.observe.figures import DiskFigures
-from reput_broker.put.clean_service import CleanFilesService, rules_of
 from reput_broker.store.message_store import MessageStore
 from reput_broker.store.results import Extent
 from reput_broker.store.retention import DiskLevel, RetentionRules
+from reput_broker.upkeep.clean_service import CleanFilesService, rules_of
 from retention import RESERVED_MS, FakeMachine, fill, store_files
 from stores import opened, small_options
 

@@ -12,7 +12,7 @@ from typing import Final
 
 import trio
 
-from reput_broker.sink.staging_file import SUFFIX, StagingFile, StagingKey
+from reput_broker.staging.staging_file import SUFFIX, StagingFile, StagingKey
 from reput_broker.store.file_io import make_directories
 
 AHEAD_BYTES: Final = 8 << 20

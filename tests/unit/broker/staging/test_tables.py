@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from reput_broker.sink import staging_file as staging_files
-from reput_broker.sink.batches import Batch, CommittedBatches, marker_of
-from reput_broker.sink.intent import Intent, IntentFile, QueuePlace
-from reput_broker.sink.staging_file import StagingFile, StagingKey, runs_of
-from reput_broker.sink.staging_table import StagingTable, remove
+from reput_broker.staging import staging_file as staging_files
+from reput_broker.staging.batches import Batch, CommittedBatches, marker_of
+from reput_broker.staging.intent import Intent, IntentFile, QueuePlace
+from reput_broker.staging.staging_file import StagingFile, StagingKey, runs_of
+from reput_broker.staging.staging_table import StagingTable, remove
 from reput_broker.store.errors import FlushFailed, StoreDamaged
 from reput_broker.tables.table_saver import TableSaver, save_now
 from reput_protocol.commands.stage import staged_blocks

@@ -1,8 +1,6 @@
-"""The requests of sinks: STAGE_RECORDS, END_STAGING, COMMIT_STAGED, ABORT_STAGED and QUERY_STAGED, all
-our own.
+"""STAGE_RECORDS, END_STAGING, COMMIT_STAGED, ABORT_STAGED and QUERY_STAGED, all our own (docs/protocol.md).
 
-docs/protocol.md describes them. Staged records are checked like a put, so a commit need not check
-them again.
+Staged records are checked like a put, so a commit need not check them again.
 """
 
 from __future__ import annotations
@@ -19,10 +17,10 @@ from reput_broker.observe.counters import Counters
 from reput_broker.processors.topic_access import TopicAccess
 from reput_broker.put.appender import malformed
 from reput_broker.request import Handler, Refusal, Request, Response
-from reput_broker.sink.batches import CommittedBatches
-from reput_broker.sink.committer import Commit, Committer
-from reput_broker.sink.staging_file import StagingFile, StagingKey
-from reput_broker.sink.staging_table import STAGING_ID, StagingTable, SyncAhead, remove
+from reput_broker.staging.batches import CommittedBatches
+from reput_broker.staging.committer import Commit, Committer
+from reput_broker.staging.staging_file import StagingFile, StagingKey
+from reput_broker.staging.staging_table import STAGING_ID, StagingTable, SyncAhead, remove
 from reput_broker.store.errors import DiskFull
 from reput_broker.store.message_store import MessageStore
 from reput_protocol.buffers import Buffer
@@ -112,8 +110,8 @@ class _Waiting(NamedTuple):
     commit: Commit
 
 
-class SinkProcessor:
-    """Stages the records of sinks and commits or drops them.
+class StagingProcessor:
+    """Stages records, and commits or drops them.
 
     Args:
         config: limits; may change at any time.

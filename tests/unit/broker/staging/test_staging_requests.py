@@ -12,9 +12,9 @@ import trio
 
 from reput_broker.broker import Broker
 from reput_broker.config.model import BrokerConfig
-from reput_broker.sink import committer, staging_table
-from reput_broker.sink.requests import check_staged
-from reput_broker.sink.staging_file import StagingFile
+from reput_broker.staging import committer, staging_table
+from reput_broker.staging.requests import check_staged
+from reput_broker.staging.staging_file import StagingFile
 from reput_client.produce.batch_writer import BatchWriter, StagingScope
 from reput_protocol.commands.stage import encode_staged_head
 from reput_protocol.errors import BrokerError, RecordMalformed
@@ -81,7 +81,7 @@ async def test_staged_data_is_synced_while_more_arrives(
         await writer.stage("orders", 0, 1, data)
         await writer.drain()
         await synced.wait()
-        sink: Any = broker._parts.sink
+        sink: Any = broker._parts.staging
         (file,) = sink._committer._staging.all()
         assert file.unsynced == 0
         assert not file.ended
@@ -96,7 +96,7 @@ async def test_a_queue_that_is_closed_between_two_requests_accepts_nothing_more(
         writer.begin(StagingScope("q", 0, 0, uuid.uuid4().hex))
         await writer.stage("orders", 0, 1, block([b"a"], ["one"]))
         await writer.drain()
-        sink: Any = broker._parts.sink
+        sink: Any = broker._parts.staging
         topics = sink._committer._topics
         topics.delete("orders")
         topics.put(_closed())

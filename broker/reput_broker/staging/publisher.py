@@ -19,9 +19,9 @@ import trio
 
 from reput_broker.put.appender import Appender
 from reput_broker.put.flush_service import FlushCommitLogService
-from reput_broker.sink.intent import Intent, QueuePlace
-from reput_broker.sink.queue_records import records_from
-from reput_broker.sink.staging_file import RUN_BYTES, PlacedBlock, StagingFile, runs_of
+from reput_broker.staging.intent import Intent, QueuePlace
+from reput_broker.staging.queue_records import records_from
+from reput_broker.staging.staging_file import RUN_BYTES, PlacedBlock, StagingFile, runs_of
 from reput_broker.store.message_store import MessageStore
 from reput_broker.store.results import PutResult, PutStatus
 from reput_broker.store.stats import StoreStats

@@ -1,4 +1,4 @@
-"""Compose the parts of a broker that serve sinks."""
+"""Build what stages and publishes batches."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from reput_broker.processors.topic_access import TopicAccess
 from reput_broker.put.appender import Appender
 from reput_broker.put.flush_service import FlushCommitLogService
 from reput_broker.request import Handler
-from reput_broker.sink.committer import Committer
-from reput_broker.sink.decision import last_file_start
-from reput_broker.sink.publisher import Publisher
-from reput_broker.sink.requests import SinkProcessor
-from reput_broker.sink.tables import SinkTables
+from reput_broker.staging.committer import Committer
+from reput_broker.staging.decision import last_file_start
+from reput_broker.staging.publisher import Publisher
+from reput_broker.staging.requests import StagingProcessor
+from reput_broker.staging.staging_state import StagingState
 from reput_broker.store.message_store import MessageStore
 from reput_broker.tables.table_saver import SaveSoon
 from reput_broker.tables.tables import Tables
@@ -24,14 +24,14 @@ from reput_broker.tables.tables import Tables
 log = structlog.get_logger(__name__)
 
 
-class SinkParts:
-    """The part of a broker that serves sinks."""
+class StagingParts:
+    """Staging and its tasks, over an open storage."""
 
     def __init__(
         self,
         config: SinkConfig,
         store: MessageStore,
-        disk: SinkTables,
+        state: StagingState,
         tables: Tables,
         access: TopicAccess,
         appender: Appender,
@@ -39,24 +39,24 @@ class SinkParts:
         counters: Counters,
     ) -> None:
         self._store = store
-        self._batches = disk.batches
-        self._saver = disk.saver
+        self._batches = state.batches
+        self._saver = state.saver
         self._save_soon = SaveSoon(self._saver, "sinkBatches")
         self._committer = Committer(
             store,
             appender,
             flush,
-            Publisher(store, appender, flush, tables.topics, disk.clock_ms),
-            disk,
+            Publisher(store, appender, flush, tables.topics, state.clock_ms),
+            state,
             tables,
             access.may_write,
         )
-        self._processor = SinkProcessor(
+        self._processor = StagingProcessor(
             store,
             access,
             counters,
-            disk.staging,
-            disk.batches,
+            state.staging,
+            state.batches,
             self._committer,
             config,
             self._save_soon.changed,

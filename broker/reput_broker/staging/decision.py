@@ -17,9 +17,9 @@ import trio
 
 from reput_broker.put.flush_service import FlushCommitLogService
 from reput_broker.request import Refusal
-from reput_broker.sink.intent import Intent, IntentFile, QueuePlace
-from reput_broker.sink.publisher import Publisher, Queue
-from reput_broker.sink.staging_file import StagingFile
+from reput_broker.staging.intent import Intent, IntentFile, QueuePlace
+from reput_broker.staging.publisher import Publisher, Queue
+from reput_broker.staging.staging_file import StagingFile
 from reput_broker.store.message_store import MessageStore
 from reput_protocol.errors import ErrorCode, ReputError
 

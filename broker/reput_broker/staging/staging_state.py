@@ -1,4 +1,4 @@
-"""The files of sinks, read at a start: stagings, the intent, the last batch of each query."""
+"""What a start reads: stagings, the intent, and the last batch of each query."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from pathlib import Path
 
 import trio
 
-from reput_broker.sink.batches import CommittedBatches
-from reput_broker.sink.intent import IntentFile
-from reput_broker.sink.staging_table import StagingTable
+from reput_broker.staging.batches import CommittedBatches
+from reput_broker.staging.intent import IntentFile
+from reput_broker.staging.staging_table import StagingTable
 from reput_broker.tables.table_saver import TableSaver, save_now
 
 
-class SinkTables:
-    """The files of sinks and the tables that hold their content."""
+class StagingState:
+    """The files, and the tables that hold their content."""
 
     def __init__(
         self,
@@ -43,6 +43,5 @@ class SinkTables:
         self.staging.load(now_s, () if intent is None else intent.staging_ids)
 
     def persist(self) -> None:
-        """Write the table of batches if it has changed. Blocks. Raises OSError; the markers still
-        hold its content."""
+        """Write the table of batches if it has changed. Blocks. Raises OSError; the markers still hold its content."""
         save_now(self.batches)

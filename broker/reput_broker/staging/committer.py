@@ -23,14 +23,14 @@ import trio
 from reput_broker.put.appender import Appender
 from reput_broker.put.flush_service import FlushCommitLogService
 from reput_broker.request import Refusal
-from reput_broker.sink.batches import Batch, marker_of
-from reput_broker.sink.decision import Decision
-from reput_broker.sink.intent import Intent
-from reput_broker.sink.publisher import Publisher
-from reput_broker.sink.queue_records import records_from
-from reput_broker.sink.staging_file import PlacedBlock, StagingFile
-from reput_broker.sink.staging_table import remove
-from reput_broker.sink.tables import SinkTables
+from reput_broker.staging.batches import Batch, marker_of
+from reput_broker.staging.decision import Decision
+from reput_broker.staging.intent import Intent
+from reput_broker.staging.publisher import Publisher
+from reput_broker.staging.queue_records import records_from
+from reput_broker.staging.staging_file import PlacedBlock, StagingFile
+from reput_broker.staging.staging_state import StagingState
+from reput_broker.staging.staging_table import remove
 from reput_broker.store.errors import StoreDamaged
 from reput_broker.store.message_store import MessageStore
 from reput_broker.store.results import PutResult
@@ -70,7 +70,6 @@ class Committer:
     """Commits batches. Concurrent calls of `commit` are processed in order.
 
     Args:
-        disk: the stagings, the last batch of each query, and the intent.
         tables: of the broker; the topic of the markers is created at first use.
         may_write: tells whether a queue of a topic accepts messages.
     """
@@ -81,7 +80,7 @@ class Committer:
         appender: Appender,
         flush: FlushCommitLogService,
         publisher: Publisher,
-        disk: SinkTables,
+        state: StagingState,
         tables: Tables,
         may_write: Callable[[str, int], bool],
     ) -> None:
@@ -89,16 +88,16 @@ class Committer:
         self._appender = appender
         self._flush = flush
         self._publisher = publisher
-        self._staging = disk.staging
-        self._batches = disk.batches
-        self._intents = disk.intents
+        self._staging = state.staging
+        self._batches = state.batches
+        self._intents = state.intents
         self._topics = tables.topics
         self._topics_saver = tables.topic_saver
         self._may_write = may_write
-        self._clock_ms = disk.clock_ms
+        self._clock_ms = state.clock_ms
         self._lock = trio.Lock()
         self._dropped: list[StagingFile] = []
-        self.decision = Decision(store, flush, disk.intents)
+        self.decision = Decision(store, flush, state.intents)
         self._retry = trio.Event()
 
     # -- at a start --------------------------------------------------------------------------------------------

@@ -16,11 +16,11 @@ import trio
 from reput_broker.broker import Broker
 from reput_broker.config.model import BrokerConfig
 from reput_broker.request import Refusal
-from reput_broker.sink import committer as committing
-from reput_broker.sink import intent as intents
-from reput_broker.sink import publisher as publishing
-from reput_broker.sink.intent import IntentFile, QueuePlace
-from reput_broker.sink.publisher import Pace, Pieces, Publisher
+from reput_broker.staging import committer as committing
+from reput_broker.staging import intent as intents
+from reput_broker.staging import publisher as publishing
+from reput_broker.staging.intent import IntentFile, QueuePlace
+from reput_broker.staging.publisher import Pace, Pieces, Publisher
 from reput_broker.store.errors import StoreDamaged
 from reput_client.consume.bulk_reader import BulkReader
 from reput_client.produce.batch_writer import BatchWriter, StagingScope
@@ -114,7 +114,7 @@ async def test_a_decided_batch_waits_for_room_and_is_published_once(
 ) -> None:
     async with serving(tmp_path) as (broker, writer):
         first, second = await staged(writer, 0), await staged(writer, 1)
-        publisher: Any = broker._parts.sink._committer._publisher
+        publisher: Any = broker._parts.staging._committer._publisher
         put, calls = publisher._put, []
 
         async def refuse(*arguments: Any) -> Any:
@@ -144,7 +144,7 @@ async def test_a_start_completes_what_was_decided_and_has_no_room(
 ) -> None:
     async with serving(tmp_path) as (broker, writer):
         part = await staged(writer, 0)
-        publisher: Any = broker._parts.sink._committer._publisher
+        publisher: Any = broker._parts.staging._committer._publisher
         put, calls = publisher._put, []
 
         async def refuse(*arguments: Any) -> Any:
@@ -167,7 +167,7 @@ async def test_an_abort_while_a_batch_is_being_decided_drops_nothing(
 ) -> None:
     async with serving(tmp_path) as (broker, writer):
         part = await staged(writer, 0)
-        committer: Any = broker._parts.sink._committer
+        committer: Any = broker._parts.staging._committer
         make_topic = committer._make_topic
 
         async def aborted_meanwhile() -> None:
@@ -187,7 +187,7 @@ async def test_a_disk_that_fails_after_the_decision_is_reported_and_ends_nothing
     monkeypatch.setattr(committing, "_RETRY_INTERVAL_S", 0.01)
     async with serving(tmp_path) as (broker, writer):
         part = await staged(writer, 0)
-        committer: Any = broker._parts.sink._committer
+        committer: Any = broker._parts.staging._committer
         publish, calls = committer._publisher.publish, []
 
         async def fail_twice(*arguments: Any) -> Any:
@@ -282,7 +282,7 @@ async def test_a_batch_whose_beginning_retention_takes_gets_nothing_twice(
             stop_after(2, patch, Refusal(ErrorCode.DISK_FULL, "no space left"))
             with pytest.raises(BrokerError, match="is decided"):
                 await writer.commit("q", 0, [part])
-            await broker._parts.sink.before_delete()
+            await broker._parts.staging.before_delete()
         published = broker.store.max_offset_in_queue("orders", 0)
         intent = IntentFile(tmp_path / "staging").read()
         assert intent is not None
@@ -305,7 +305,7 @@ async def test_no_file_with_an_unsaved_marker_is_deleted_while_the_table_cannot_
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with serving(tmp_path, commit_log_file_size=64 * 1024) as (broker, writer):
-        sink: Any = broker._parts.sink
+        sink: Any = broker._parts.staging
         monkeypatch.setattr(sink._batches.file, "write_temporary", failing)
         await writer.commit("q", 0, [await staged(writer, 0)])
         await sink.before_delete()  # the marker is in the last file, which is never deleted
@@ -346,7 +346,7 @@ async def test_a_decision_that_may_have_got_there_is_undone_durably_or_stands(
 async def test_a_piece_is_counted_even_if_its_publisher_is_cancelled(tmp_path: Path) -> None:
     async with serving(tmp_path) as (broker, writer):
         part = await staged(writer, 0)
-        sink: Any = broker._parts.sink
+        sink: Any = broker._parts.staging
         file = sink._committer._staging.get(part.staging_id)
         block = file.blocks()[0]
         pieces = Pieces(bytearray(file.read(block)))

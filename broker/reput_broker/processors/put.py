@@ -1,0 +1,83 @@
+"""PutMessage, the send of the bundled client: a block of records of one topic and queue, encoded by the client."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable
+from functools import partial
+
+from reput_broker.observe.counters import Counters
+from reput_broker.processors.put_once import PutOnce, Work
+from reput_broker.processors.topic_access import TopicAccess
+from reput_broker.put.appender import StoredBefore
+from reput_broker.request import Handler, Outcome, Put, Refusal, Request, Response, Result
+from reput_broker.store.block import Block
+from reput_broker.store.message_store import MessageStore
+from reput_broker.store.results import PutResult
+from reput_protocol.codes import AckLevel, RequestCode
+from reput_protocol.commands.send import PutMessageHeader, PutMessageResult
+from reput_protocol.errors import ErrorCode
+from reput_protocol.record.put_block import BLOCK_BYTES_MAX
+
+
+class PutProcessor:
+    """Stores blocks."""
+
+    def __init__(self, store: MessageStore, access: TopicAccess, counters: Counters, once: PutOnce) -> None:
+        self._store = store
+        self._access = access
+        self._counters = counters
+        self._once = once
+        self._store_host = str(store.options.host)
+
+    def handlers(self) -> dict[int, Handler]:
+        """Return the handlers by request code."""
+        return {RequestCode.PUT_MESSAGE: self.put}
+
+    def put(self, request: Request) -> Result:
+        """Store a block of records of one topic and queue as a whole."""
+        header = PutMessageHeader.from_ext(request.header.ext)
+        if header.ack is AckLevel.REPLICATED:
+            raise no_replica()
+        size = len(request.body)
+        if size > BLOCK_BYTES_MAX:
+            self._counters.rejected["too_large"] += 1
+            raise Refusal(
+                ErrorCode.TOO_LARGE,
+                f"a block of {size} bytes, but at most {BLOCK_BYTES_MAX} are accepted; send several smaller ones",
+            )
+        if self._access.writable(header.topic, header.queue_id) is None:
+            return self._create_and_put(request, header)
+        return self._put_block(request, header)
+
+    async def _create_and_put(self, request: Request, header: PutMessageHeader) -> Outcome:
+        await self._access.create_on_send(header.topic)
+        self._access.writable(header.topic, header.queue_id)
+        result = self._put_block(request, header)
+        return await result if isinstance(result, Awaitable) else result
+
+    def _put_block(self, request: Request, header: PutMessageHeader) -> Result:
+        def answer(result: PutResult) -> Response:
+            receipt = PutMessageResult(
+                result.queue_id if isinstance(result, StoredBefore) else header.queue_id,
+                result.queue_offset,
+                result.physical_offset,
+                result.store_timestamp_ms,
+                self._store_host,
+                header.ack,
+            )
+            return Response(0, receipt.to_ext(request.header_type))
+
+        body, topic = request.body, header.topic
+        block = Block(body, topic, header.queue_id, header.count, request.client.born_host)
+        if header.dedup is None:
+            return Put(request, len(body), block, answer, topic, header.ack)
+
+        def put_request(work: Work) -> Put:
+            return Put(request, len(body), work, answer, topic, header.ack)
+
+        return self._once.append(request, header, partial(self._store.put_one, block), put_request)
+
+
+def no_replica() -> Refusal:
+    """Return the refusal of a put that is to be replicated."""
+    return Refusal(ErrorCode.NO_REPLICA, "there is no replica; ask for flushed or page_cache")
