@@ -19,8 +19,7 @@ _STARTS_WITHIN_S = 60.0
 class BackgroundBroker:
     """The real broker in this process; a context manager.
 
-    It can be stopped and started again: it keeps its port, so that clients find it, and its directory. Only the thread
-    that created it may use it.
+    It can be stopped and started again, with the same port and directory. Only the thread that created it may use it.
 
     Args:
         config: see `Broker`; `port` 0 picks a free one, and `http_port` None opens none.

@@ -295,7 +295,6 @@ class Broker:
         await parts.retry.finish()
 
     async def _close(self) -> None:
-        """Flush and save everything that was opened."""
         storage = self._storage
         if storage is None:
             return

@@ -71,7 +71,7 @@ def new_reput_broker(
 def reput_broker(new_reput_broker: Callable[..., BackgroundBroker]) -> BackgroundBroker:
     """A real broker, on a free port and in a temporary directory, for one test. `address` is for clients.
 
-    It runs in a thread: tests may use the synchronous client, or the async one under trio or asyncio. It keeps its port
-    and messages over `stop()` and `start()`.
+    It runs in a thread: tests may use the synchronous client, or the async one under trio or asyncio. Port and messages
+    outlast `stop()` and `start()`.
     """
     return new_reput_broker()

@@ -2,9 +2,9 @@
 
 A processor is `handle(request)` and returns
 
-- a `Response`: it is written together with the other answers of the same read;
-- a `Put`: it is appended to the log together with adjacent puts of the same read, and answered afterwards;
-- None: it is answered later through `Request.reply` (after a sync, when a message arrives), or not at all (oneway);
+- a `Response`: written together with the other answers of the same read;
+- a `Put`: appended to the log together with adjacent puts of the same read, and answered afterwards;
+- None: answered later through `Request.reply` (after a sync, when a message arrives), or not at all (oneway);
 - a coroutine that ends with one of these: the connection awaits it before its next frame, which keeps puts in order.
 
 It raises `Refusal` to refuse. No task is created per request.
@@ -136,8 +136,7 @@ class Client(Protocol):
     ) -> ClientAnswer:
         """Send a request and wait for its answer, whatever its code.
 
-        Do not call this in a coroutine that a handler returned: a peer that makes a request about itself is not read
-        meanwhile.
+        Not for a coroutine that a handler returned: a peer that makes a request about itself is not read meanwhile.
 
         Raises:
             ClientGone, ClientSilent, ClientBusy: there is no answer.
@@ -157,7 +156,6 @@ class Request(Struct, eq=False):
     received_at: float
     """When the read with this request returned, in seconds of the monotonic clock."""
     traffic: RequestTraffic
-    """Its counters."""
     is_answered: bool = False
     is_held: bool = False
     """Whether long polling counts its memory."""
@@ -199,16 +197,14 @@ class Put(Struct, eq=False):
 
     request: Request
     size: int
-    """The maximal number of bytes appended."""
+    """Upper bound of the bytes appended."""
     work: Block | Callable[[], PutResult]
-    """The block to append; or a function that runs under the put lock, decides, appends and does not wait."""
+    """The block; or a function that runs under the put lock, decides, appends and does not wait."""
     answer: Callable[[PutResult], Response]
-    """Returns the answer if it was stored."""
     topic: str
     """The topic under which it is counted."""
     ack: AckLevel
     kind: str = "normal"
-    """The kind of message as which it is counted."""
     outcome: PutResult | Response | Exception | None = None
     """First the result of the append, then the answer; None while that waits for the disk."""
 

@@ -75,7 +75,6 @@ def _fill_standard_descriptors() -> None:
 
 
 def _say_why(error: Exception) -> int:
-    """Log what ended the broker and return the exit code."""
     failures = _leaves(error)
     for failure in failures:
         if isinstance(failure, (ReputError, OSError)):
@@ -88,8 +87,6 @@ def _say_why(error: Exception) -> int:
 
 
 class _ToLog(logging.Handler):
-    """Passes the messages of libraries and warnings to the log."""
-
     def emit(self, record: logging.LogRecord) -> None:
         try:
             text = record.getMessage()

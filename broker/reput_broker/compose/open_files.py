@@ -63,7 +63,6 @@ def warn_if_few(files: OpenFiles, connections: int) -> None:
 
 
 def _needed_for(connections: int) -> int:
-    """Return the least limit with room for so many connections."""
     limit = connections + _OTHERS_MIN
     while shares_of(limit).connections < connections:
         limit += connections - shares_of(limit).connections

@@ -162,12 +162,10 @@ class BrokerParts:
         )
 
     def _client_gone(self, client: Client) -> None:
-        """Forget a closed connection."""
         self._storage.hold.drop_client(client)
         self.groups.client_gone(client)
 
     def _handlers(self) -> dict[int, Handler]:
-        """Return the handlers by request code."""
         filter_check = FilterCheck(self._config.filters)
         processors: tuple[Processor, ...] = (
             *self._message_processors(filter_check),
@@ -181,7 +179,6 @@ class BrokerParts:
         return {code: handle for processor in processors for code, handle in processor.handlers().items()}
 
     def _message_processors(self, filter_check: FilterCheck) -> tuple[Processor, ...]:
-        """Return the processors that put, pull and find messages."""
         config, counters, storage, puts, groups = (
             self._config,
             self._counters,
@@ -234,7 +231,6 @@ class BrokerParts:
         )
 
     def _group_processors(self) -> tuple[Processor, ...]:
-        """Return the processors of consumer groups and of offsets."""
         config, storage, groups, access = self._config, self._storage, self.groups, self._group_access
         store, tables, clock_ms = storage.store, storage.tables, storage.clock_ms
         setting = OffsetSetting(
@@ -275,7 +271,6 @@ class BrokerParts:
         )
 
     def _broker_processors(self) -> tuple[Processor, ...]:
-        """Return the processors of topics and of the broker as a whole."""
         config, storage, store = self._config, self._storage, self._storage.store
         topics = storage.tables.topics
         return (

@@ -198,7 +198,7 @@ def store_options(
 
 
 def _store_host(advertise: str | None, address: tuple[str, int]) -> Host:
-    """Return the IPv4 address that records name as their store: the advertised one if it is IPv4."""
+    """Return the address that records name as their store: the advertised one if it is IPv4."""
     for text in (advertise, f"{address[0]}:{address[1]}"):
         try:
             host = Host.parse(text or "")

@@ -181,7 +181,7 @@ def _read_value(path: Path) -> str:
 
 
 def _from_text(option: FieldInfo, text: str) -> object:
-    """Read a number or a truth value from `text`; validation reports an invalid one."""
+    """Read a number or a truth value; validation reports an invalid one."""
     if is_size(option) or is_duration(option):
         return text
     if option.annotation in (int, int | str):

@@ -213,7 +213,7 @@ class _Place(NamedTuple):
     is_auto: bool
 
     def collides_with(self, other: _Place) -> bool:
-        """Tell whether both cannot be open at once; port 0 is a different port each time."""
+        """Tell whether both cannot be open at once; port 0 never collides."""
         same_host = self.host == other.host or self.host in _EVERY_ADDRESS or other.host in _EVERY_ADDRESS
         return bool(self.port) and self.port == other.port and same_host
 
@@ -248,7 +248,7 @@ def _places(config: BrokerConfig) -> list[_Place]:
 
 
 def _messages_beyond_frames(config: BrokerConfig) -> list[ConfigProblem]:
-    """Check that the limits agree: a frame above its limit ends the connection before the sender learns why."""
+    """A frame above its limit ends the connection before the sender learns why."""
     frame_size, body_size = config.limits.frame_size, config.store.message_size_max
     least = body_size + FRAME_OVERHEAD_BYTES
     if frame_size >= least:

@@ -1,10 +1,8 @@
-"""The slots of the wheel that are due soon, in memory: their messages by the millisecond at which they
-are due.
+"""The slots of the wheel that are due soon, in memory: their messages by the millisecond at which they are due.
 
-A slot is activated when the loader finds its chain; messages put into it later are added here
-directly. It is finished when its second is over, its chain is loaded and none of its messages
-waits. Until then it keeps the log offset at which its first message was delivered: the copies of
-all messages of unfinished slots are behind it.
+A slot is activated when the loader finds its chain; messages put into it later are added here directly. It is finished
+when its second is over, its chain is loaded and none of its messages waits. Until then it keeps the log offset at which
+its first message was delivered, behind which the copies of its messages are.
 """
 
 from __future__ import annotations
@@ -25,11 +23,11 @@ class ActiveSlot:
     waiting: set[int] = field(default_factory=set)
     """Log offsets of messages that are not finished."""
     order: list[int] | None = None
-    """The same sorted, perhaps with finished ones; None until `waiting_in` is called."""
+    """The same sorted, perhaps with finished ones; None until `waiting_in`."""
     delivered_from: int | None = None
     """Where the log ended when the first of its messages was delivered."""
     deletes: dict[DeleteId, str | None] = field(default_factory=dict)
-    """What its delete messages cancel, with the topic; None once the cancelled message has been found."""
+    """What its delete messages cancel, with the topic; None once that has been found."""
 
 
 class ActiveSlots:

@@ -1,9 +1,8 @@
 """Cancel delayed messages by key and report reliably whether that was in time.
 
-A message is cancelled when the record that says so is in the log: it still waits in the same step
-of the event loop, and is never delivered afterwards. The answer is sent after that record has been
-flushed, so that no crash can contradict it. A message that no longer waits is reported as delivered
-unless the log says that it was cancelled.
+A message is cancelled when the record that says so is in the log: it still waits in the same step of the event loop,
+and is never delivered afterwards. The answer is sent after that record has been flushed, so that no crash can
+contradict it. A message that no longer waits counts as delivered unless the log says that it was cancelled.
 """
 
 from __future__ import annotations
@@ -53,8 +52,6 @@ class Cancelled:
 
 @dataclass(slots=True)
 class _Found:
-    """What the log contains about a key."""
-
     waiting: list[DelayedRecord]
     """Delayed records, each at the last place to which it was rescheduled."""
     cancelled: set[int]
@@ -63,7 +60,6 @@ class _Found:
     """What RocketMQ's delete messages cancel, and in which slot of the wheel."""
 
     def cancels(self, delayed: DelayedRecord) -> bool:
-        """Whether a message was cancelled before."""
         return delayed.physical_offset in self.cancelled or any(
             (delete, delayed.out_ms) in self.deleted for delete in delayed.cancelled_by
         )

@@ -1,8 +1,7 @@
 """The hook before an append that redirects a delayed message to a system topic (RocketMQ: HookUtils).
 
-The level (DELAY) takes precedence over the times (TIMER_DELAY_SEC, TIMER_DELAY_MS,
-TIMER_DELIVER_MS, in this order). A message whose time has passed is stored as it is. A message that
-cannot be delayed is refused, and nothing is stored.
+The level (DELAY) takes precedence over the times (TIMER_DELAY_SEC, TIMER_DELAY_MS, TIMER_DELIVER_MS, in this order). A
+message whose time has passed is stored as it is; one that cannot be delayed is refused.
 """
 
 from __future__ import annotations

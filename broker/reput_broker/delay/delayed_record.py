@@ -1,12 +1,11 @@
 """Delayed records, and the records that the broker derives from them.
 
-A delayed record is the message as it was sent, in a system topic, with REAL_TOPIC and REAL_QID
-naming its destination. Every record derived from it carries its log offset (`origin_field`): the
-delivered copy, the rescheduled record and the record that cancels it. So the log alone tells
-whether a delayed record is finished. RocketMQ leaves the field at 0.
+A delayed record is the message as it was sent, in a system topic, with REAL_TOPIC and REAL_QID naming its destination.
+Every record derived from it carries its log offset (`origin_field`): the delivered copy, the rescheduled record and the
+record that cancels it. So the log alone tells whether a delayed record is finished. RocketMQ leaves the field at 0.
 
-Unlike RocketMQ's, a delivered copy has only the properties that its sender gave it, so that
-forwarding a message with its properties does not delay it again.
+Unlike RocketMQ's, a delivered copy has only its sender's properties, so that forwarding it with them does not delay it
+again.
 """
 
 from __future__ import annotations
@@ -60,8 +59,8 @@ BROKER_PROPERTIES: Final = (
 )
 """Properties that a delivered copy does not have."""
 CANCELLED_BORN: Final = "REPUT_CANCELLED_BORN"
-"""The cancelled message's born time in Reput's delete messages: a later message with the same
-unique id and second is not cancelled."""
+"""The cancelled message's born time in Reput's delete messages: spares a later message with the same unique id and
+second."""
 _MARKS: Final = tuple(name.encode() + b"\x01" for name in BROKER_PROPERTIES)
 _NUMBER: Final = re.compile(rb"[+-]?[0-9]{1,19}")
 
@@ -84,7 +83,7 @@ class DelayedRecord(NamedTuple):
     out_ms: int
     """The slot of the wheel (TIMER_OUT_MS), 0 in a queue of the levels."""
     marks: dict[bytes, bytes]
-    """Those of its properties that a delivered copy does not have."""
+    """Its properties that a delivered copy does not have."""
     kept: bytes
     """The text of the other properties."""
 
@@ -199,8 +198,8 @@ def timer_out_ms(deliver_ms: int) -> int:
 def timer_due_ms(out_ms: int, deliver: bytes | None) -> int:
     """Return when a message in slot `out_ms` is due: to the millisecond if the record says so.
 
-    Reput writes TIMER_DELIVER_MS into every record. Some of RocketMQ's have only a delay; they are
-    due when RocketMQ would deliver them, at the end of their slot's second.
+    Reput writes TIMER_DELIVER_MS into every record. Some of RocketMQ's have only a delay; they are due at the end of
+    their slot's second, as in RocketMQ.
     """
     deliver_ms = number_of(deliver)
     if deliver_ms is not None and timer_out_ms(deliver_ms) == out_ms:
@@ -248,8 +247,8 @@ def rolled_copy(delayed: DelayedRecord, store_host: bytes, *, with_crc: bool) ->
 def cancel_record(delayed: DelayedRecord, slot_ms: int, now_ms: int) -> Record:
     """Return the record that cancels a delayed record.
 
-    For a message in the wheel it is RocketMQ's delete message, which both brokers heed in the slot
-    of that message; for a delay level it is a record of our own topic.
+    For a message in the wheel it is RocketMQ's delete message, which both brokers heed; for a delay level a record of
+    our own topic.
     """
     found = {
         names.REAL_TOPIC: delayed.topic,

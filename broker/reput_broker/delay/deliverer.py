@@ -1,14 +1,12 @@
-"""Put the copies of due messages, many at a time (RocketMQ: deliverMessage,
-TimerDequeuePutMessageService).
+"""Put the copies of due messages, many at a time (RocketMQ: deliverMessage, TimerDequeuePutMessageService).
 
-Messages of one queue are appended together in the order of their times, and one sync covers
-everything put since the last one. A message is delivered when its copy is in the log. That, and
-that it was not cancelled before, is decided in one step of the event loop, so that a cancellation
-gets a reliable answer.
+Messages of one queue are appended together in the order of their times, and one sync covers everything put since the
+last one. A message is delivered when its copy is in the log. That, and that it was not cancelled before, is decided in
+one step of the event loop, so that a cancellation gets a reliable answer.
 
-Messages that can never be delivered are dropped and counted: their topic has been deleted, their
-record has left the log or is damaged, or the store refuses them. A queue that no longer exists (a
-topic can be altered) is replaced by one that does.
+Messages that can never be delivered are dropped and counted: their topic has been deleted, their record has left the
+log or is damaged, or the store refuses them. A queue that no longer exists, since a topic can be altered, is replaced
+by one that does.
 """
 
 from __future__ import annotations
@@ -107,7 +105,7 @@ class Deliverer:
     # -- what is put ---------------------------------------------------------------------------------------
 
     def _copies(self, dues: Sequence[Due], found: Sequence[bytes | None], now_ms: int) -> list[list[Copy]]:
-        """Return the copies in lists, each for one queue and one put; drop what cannot be delivered."""
+        """Return the copies, one list for each queue and put; drop what cannot be delivered."""
         queues: dict[tuple[str, int], list[Copy]] = {}
         for due, data in zip(dues, found, strict=True):
             copy = self._copy_of(due, data, now_ms)
@@ -182,7 +180,6 @@ class Deliverer:
             raise Stuck(str(error)) from error
 
     def _put_now(self, copies: list[Copy]) -> None:
-        """Put the copies that have not been cancelled, together."""
         copies = [copy for copy in copies if self._is_open(copy.due)]
         if not copies:
             return

@@ -1,8 +1,7 @@
 """Count the waiting messages of the delay levels by topic, by reading each once in the background.
 
-For each level a mark moves along its queue, from the delivered offset to the end. Messages before
-the mark have been counted and are subtracted when they finish; messages that finish before the mark
-reaches them are never counted.
+For each level a mark moves along its queue, from the delivered offset to the end. Messages before it are subtracted
+when they finish; messages that finish before it reaches them are never counted.
 """
 
 from __future__ import annotations

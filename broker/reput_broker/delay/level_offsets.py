@@ -1,10 +1,9 @@
 """The saved progress of the delay levels: `config/delayOffset.json` (RocketMQ: ScheduleMessageService).
 
-`offsetTable` is RocketMQ's: for each level the next queue offset in its queue of
-`SCHEDULE_TOPIC_XXXX`. The member `reput` is ours: `replayFrom`, the log offset from which on the
-log holds every copy of messages at or beyond those offsets, and `cancelOffset`, the first relevant
-record of our topic of cancelled messages. A RocketMQ broker drops the
-member when it writes the file; a start then uses `offsetTable` alone.
+`offsetTable` is RocketMQ's: for each level the next queue offset in its queue of `SCHEDULE_TOPIC_XXXX`. The member
+`reput` is ours: `replayFrom`, behind which the log holds every copy of messages at or beyond those offsets, and
+`cancelOffset`, the first relevant record of our topic of cancelled messages. A RocketMQ broker drops the member when it
+writes the file; a start then uses `offsetTable` alone.
 """
 
 from __future__ import annotations
@@ -75,7 +74,6 @@ class DelayOffsetFile:
 
 
 def _numbers(members: object) -> dict[str, int]:
-    """Return the members that are non-negative integers."""
     if not isinstance(members, Mapping):
         return {}
     return {str(name): value for name, value in members.items() if type(value) is int and value >= 0}

@@ -1,11 +1,11 @@
 """The 18 delay levels: a queue each in `SCHEDULE_TOPIC_XXXX`, whose entries hold the deliver times.
 
-(RocketMQ: ScheduleMessageService.) All messages of a level wait equally long, so its queue is in
-the order of delivery and its progress is one offset. Messages finished ahead of that offset are
-remembered until it reaches them; their copies are behind a known log offset.
+(RocketMQ: ScheduleMessageService.) All messages of a level wait equally long, so its queue is in the order of delivery
+and its progress is one offset. Messages finished ahead of that are remembered until it reaches them; their copies are
+behind a known log offset.
 
-When the clock is set back, messages stored before wait longer, but never longer than the level's
-delay, counted from when the change was noticed.
+When the clock is set back, messages stored before wait longer, but never longer than the level's delay from when the
+change was noticed.
 """
 
 from __future__ import annotations
@@ -244,8 +244,8 @@ class _Cancellation(NamedTuple):
 class LevelCancellations:
     """Cancelled messages of delay levels that are not due yet; each has a record in a topic of our own.
 
-    The records are read at every start, and their targets added to `cancelled`. Messages with a
-    deliver time need none: a delete message in their slot cancels them. One owner.
+    A start reads the records and adds their targets to `cancelled`. Messages with a deliver time need none: a delete
+    message in their slot cancels them. One owner.
     """
 
     def __init__(self, store: MessageStore, levels: Levels, cancelled: set[int]) -> None:

@@ -18,8 +18,8 @@ from reput_protocol.record.view import RecordView
 class DeliveredRecords:
     """A dispatcher that collects the delayed records of which the log holds a copy.
 
-    Each copy names its delayed record. A copy that a power loss removed does not count: its message
-    is delivered again, and with `flush = "sync"` no consumer had seen it.
+    A copy that a power loss removed does not count: its message is delivered again, and with `flush = "sync"` no
+    consumer had seen it.
     """
 
     def __init__(self, store: MessageStore) -> None:
@@ -54,7 +54,6 @@ class DeliveredRecords:
 
 
 def _with_prepared_offset(batch: DispatchBatch) -> list[int]:
-    """Return the positions of the batch's records that name another record."""
     named = zip(batch.rows.column("position"), batch.rows.column("prepared_transaction_offset"), strict=True)
     return [start for start, prepared_offset in named if prepared_offset]
 

@@ -1,9 +1,8 @@
 """The delayed messages of one broker: parts, recovery and saved progress.
 
-The saved progress means: messages up to these offsets are finished, and copies of later messages
-that are already finished are in the log from `replay_from` on. It is saved only after the log is
-flushed up to the end it had when the progress was taken. A start reads the log from `replay_from` and so
-knows every delivered message: none is delivered twice, none is left out.
+The saved progress means: messages up to these offsets are finished, and copies of later messages that are already
+finished are in the log from `replay_from` on. It is saved only after the log is flushed up to its end when the progress
+was taken. A start reads the log from `replay_from`, so that no message is delivered twice or left out.
 """
 
 from __future__ import annotations
@@ -54,8 +53,7 @@ class Schedule:
         timer_log_file_size: bytes of one file of the timer log.
         roll_window_ms: messages further ahead are rescheduled on the way.
         clock_ms: wall clock.
-        wheel_slots: seconds in one turn of the wheel; RocketMQ's number if RocketMQ is to open the
-            directory.
+        wheel_slots: seconds in one turn of the wheel; RocketMQ's number if RocketMQ is to open the directory.
     """
 
     def __init__(
@@ -69,8 +67,7 @@ class Schedule:
         wheel_slots: int = SLOTS,
     ) -> None:
         self.cancelled: set[int] = set()
-        """Log offsets of delayed records that must not be delivered, as long as no other state
-        excludes them."""
+        """Log offsets of delayed records that must not be delivered and that no other state excludes."""
         self.consumed = OffsetSet()
         """Log offsets of records in the timer's queue that an earlier run finished."""
         self.stats = DelayStats()
@@ -81,7 +78,6 @@ class Schedule:
         )
         self.levels = Levels(store, self.cancelled, self._lost)
         self.on_lost: Callable[[Level], None] = _nothing
-        """Called with a level that has lost messages."""
         self.cancellations = LevelCancellations(store, self.levels, self.cancelled)
         self._offsets = DelayOffsetFile(data_dir / "config" / "delayOffset.json")
         self._store = store
@@ -254,12 +250,10 @@ class Schedule:
         self._saved = progress
 
     def finish(self) -> None:
-        """Leave the directory so that this broker or RocketMQ continues without duplicates, and close the
-        files. Blocks.
+        """Leave the directory so that this broker or RocketMQ continues without duplicates; close the files. Blocks.
 
         Raises:
-            DiskFull, FlushFailed, OSError: the previous save remains valid; the next start reads
-                more of the log.
+            DiskFull, FlushFailed, OSError: the previous save remains valid; the next start reads more of the log.
         """
         try:
             if self.is_used and not self.timers.lacks_wheel:
@@ -271,8 +265,7 @@ class Schedule:
             self.timers.close()
 
     def _leave_for_rocketmq(self) -> None:
-        """Move what partly delivered slots still hold to the next second: RocketMQ knows no partly
-        delivered slot."""
+        """Move what partly delivered slots still hold to the next second: RocketMQ knows no such slot."""
         timers, now_ms = self.timers, self._clock_ms()
         for due, deletes in timers.take_active(now_ms):
             data = self._store.message_at(due.physical_offset)

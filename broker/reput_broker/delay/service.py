@@ -1,8 +1,8 @@
-"""Background tasks of the schedule: deliver, feed the wheel, load its slots, count, save, clean
-(RocketMQ: the services of ScheduleMessageService and TimerMessageStore).
+"""Background tasks of the schedule: deliver, feed the wheel, load its slots, count, save, clean (RocketMQ: the services
+of ScheduleMessageService and TimerMessageStore).
 
-Each task does a bounded step and then yields to the event loop. A task without work sleeps until
-the next message is due or a message arrives; a changed wall clock is noticed within a second.
+Each does a bounded step and then yields to the event loop. Without work it sleeps until the next message is due or one
+arrives; a changed wall clock is noticed within a second.
 """
 
 from __future__ import annotations

@@ -43,8 +43,7 @@ _MARK_MAGIC = b"RPUTTIME"
 _FILES_AT = _FIELDS.size + _MARK.size
 _SECTOR_BYTES = 512
 FILES_MAX = (_SECTOR_BYTES - _FILES_AT - _CRC.size) // _FILE.size
-"""Number of timer log files with a checksum: everything must fit into one sector, which a power
-loss does not tear."""
+"""How many timer log files have a checksum: everything must fit into one sector, which a power loss does not tear."""
 
 FileDigests = tuple[tuple[int, int], ...]
 """For each file of the timer log the position of its first unit and a checksum of its units."""
@@ -64,8 +63,7 @@ class TimerProgress(NamedTuple):
     queue_offset: int = 0
     """The first message of the timer's queue that has no unit before that position."""
     replay_from: int | None = None
-    """Copies of messages in unfinished slots are in the log from here on; None if RocketMQ wrote
-    the file."""
+    """Copies of messages in unfinished slots are in the log from here on; None if RocketMQ wrote the file."""
     digests: FileDigests = ()
     """Checksums of the newest files of the timer log up to that position."""
 

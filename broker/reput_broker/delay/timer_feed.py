@@ -1,8 +1,8 @@
 """Move messages from the timer's queue into the wheel, and from the wheel's slots into memory (RocketMQ:
 TimerEnqueue..., TimerDequeueGet...).
 
-Each new record of the queue gets its unit. To load a slot, its whole chain is read first, so that
-delete messages are known before any other message of the slot becomes due.
+To load a slot, its whole chain is read first, so that delete messages are known before any other message of the slot
+becomes due.
 """
 
 from __future__ import annotations
@@ -130,8 +130,7 @@ class TimerFeed:
             self._names[entry.topic_hash] = delayed.topic
 
     def _apply_delete(self, delayed: DelayedRecord, cancels: DeleteId, slot: ActiveSlot | None) -> None:
-        """Apply a delete message. Ours name the record and took effect when they were put; RocketMQ's
-        only have a key.
+        """Apply a delete message. Ours named the record and took effect at their put; RocketMQ's only have a key.
 
         If the slot is not active, loading its chain finds the delete message.
         """

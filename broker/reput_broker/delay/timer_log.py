@@ -1,11 +1,10 @@
 """The log of units that form the chains of the timer wheel's slots: `timerlog/` (RocketMQ: TimerLog).
 
-The files are allocated before their first unit, so that RocketMQ can map them even on a full disk;
-here they are read and written by position. One thread appends, truncates and deletes; other threads
-may read units, make files ahead and flush.
+The files are allocated before their first unit, so that RocketMQ can map them even on a full disk; here they are read
+and written by position. One thread appends, truncates and deletes; other threads may read units, make files ahead and
+flush.
 
-A killed process loses no appended unit, a power loss perhaps those that were not flushed. Lost
-units are rebuilt from the queue of the timer's topic.
+A killed process loses no appended unit. What a power loss takes is rebuilt from the queue of the timer's topic.
 """
 
 from __future__ import annotations
@@ -341,11 +340,9 @@ class TimerLog:
     # -- reading -------------------------------------------------------------------------------------------
 
     def chain(self, position: int, count: int) -> tuple[list[TimerUnit], int]:
-        """Follow a chain backwards over at most `count` units; return them, newest first, and the next
-        position.
+        """Follow a chain backwards over at most `count` units; return them, newest first, and the next position.
 
-        The chain ends (-1) at its first unit, or where it leads to a position without a unit.
-        Thread-safe.
+        The chain ends (-1) at its first unit, or where it leads to a position without one. Thread-safe.
         """
         units: list[TimerUnit] = []
         block, block_start = b"", 0
@@ -378,8 +375,7 @@ class TimerLog:
                 yield file.start + start, units
 
     def _pieces_of(self, file: _File, stop: int) -> Iterator[tuple[int, bytes]]:
-        """Yield the units of a file up to a position in it: where each piece is in the file, and
-        its bytes."""
+        """Yield pieces of a file up to a position: where each is in the file, and its bytes."""
         position, stop = 0, min(self._units_end, stop)
         while position < stop:
             data = os.pread(file.fd, min(_READ_UNITS * UNIT_BYTES, stop - position), position)

@@ -1,14 +1,13 @@
-"""Messages with a deliver time of their own: where they wait and which are due (RocketMQ:
-TimerMessageStore).
+"""Messages with a deliver time of their own: where they wait and which are due (RocketMQ: TimerMessageStore).
 
-The queue of the topic `rmq_sys_wheel_timer` holds the delayed records in the order in which they
-were stored. Each gets a unit in the timer log, chained into the slot of its second in the wheel.
-Shortly before that second the chain is loaded into memory (`ActiveSlots`), where every message
-becomes due at its own millisecond. RocketMQ delivers a whole slot at its end, from the same files.
+The queue of the topic `rmq_sys_wheel_timer` holds the delayed records as they were stored. Each gets a unit in the
+timer log, chained into the slot of its second in the wheel. Shortly before that second the chain is loaded into memory
+(`ActiveSlots`), where every message becomes due at its own millisecond. RocketMQ delivers a whole slot at its end, from
+the same files.
 
-Slots finish one after the other: `read_ms` is the first unfinished one, and a unit whose second has
-passed goes into it. After a crash everything is rebuilt from the queue and the flushed part of the
-timer log; the copies in the log tell which messages of unfinished slots had been delivered.
+Slots finish one after the other: `read_ms` is the first unfinished one, and a unit whose second has passed goes into
+it. After a crash everything is rebuilt from the queue and the flushed part of the timer log; the copies in the log tell
+which messages of unfinished slots had been delivered.
 """
 
 from __future__ import annotations
@@ -61,8 +60,7 @@ def image_of(log: TimerLog, slots: int, read_ms: int, consumed: OffsetSet) -> Wh
     Args:
         log, slots: of the wheel.
         read_ms: slots before this time are finished.
-        consumed: log offsets of finished records; their units stay in their chains and are not
-            counted.
+        consumed: log offsets of finished records; their units stay in their chains, not counted.
     """
     image = WheelImage(slots)
     for position, units in log.pieces():
@@ -98,24 +96,20 @@ class Timed(NamedTuple):
     physical_offset: int
     size: int
     stored_ms: int
-    """When it was stored."""
     out_ms: int
     """The slot that it asks for (TIMER_OUT_MS)."""
     due_ms: int
-    """When it is due."""
     topic_hash: int
     cancels: bool
     """Whether it is a delete message."""
     stays: bool = False
     """Whether it cancels a message of exactly that slot."""
     is_done: bool = False
-    """Whether it is finished. It still gets a unit, in a finished slot, because RocketMQ takes the
-    last unit of the log for the last message that it has handled."""
+    """Whether it is finished. It still gets a unit, because RocketMQ takes the last unit of the log for the last
+    message that it has handled."""
 
 
 class _Placed(NamedTuple):
-    """A message with its new unit, and its slot before and after."""
-
     slot_ms: int
     rolls: bool
     before: Slot
@@ -124,15 +118,12 @@ class _Placed(NamedTuple):
 
 
 class TimerMessageStore:
-    """The timer of one directory. One owner; `log.chain`, `make_files` and `flush` may run in worker
-    threads.
+    """The timer of one directory. One owner; `log.chain`, `make_files` and `flush` may run in worker threads.
 
     Args:
-        data_dir: the store directory, which holds `timerwheel`, `timerlog/` and
-            `config/timercheck`.
+        data_dir: the store directory, with `timerwheel`, `timerlog/` and `config/timercheck`.
         log_file_size: bytes of one file of the timer log.
-        roll_window_ms: messages further ahead are rescheduled on the way (RocketMQ:
-            timerRollWindowSlot).
+        roll_window_ms: messages further ahead are rescheduled on the way (RocketMQ: timerRollWindowSlot).
         slots: of the wheel.
     """
 
@@ -175,13 +166,10 @@ class TimerMessageStore:
 
         Args:
             first_offset, end_offset: bounds of the timer's queue.
-            now_ms: the time.
-            queue_offset_at: returns the queue offset of the timer's record at a log offset, or
-                None.
+            queue_offset_at: returns the queue offset of the timer's record at a log offset, or None.
 
         Returns:
-            The log offset behind which copies of unfinished messages may be; None if there can be
-                none.
+            The log offset behind which copies of unfinished messages may be; None if there can be none.
 
         Raises:
             ForeignFile: a file has unexpected content.
@@ -232,12 +220,7 @@ class TimerMessageStore:
     def recover(self, now_ms: int, consumed: OffsetSet) -> dict[int, int]:
         """Rebuild the wheel from the timer log. Blocks.
 
-        Args:
-            now_ms: the time.
-            consumed: log offsets of finished records.
-
-        Returns:
-            The number of waiting messages by topic hash.
+        `consumed` has the log offsets of finished records. Returns the number of waiting messages by topic hash.
         """
         self._consumed = consumed
         image = image_of(self.log, self.wheel.slots, self.read_ms, consumed)
@@ -292,12 +275,11 @@ class TimerMessageStore:
             self.log.make_file()
 
     def add(self, entries: Sequence[Timed], now_ms: int) -> list[int]:
-        """Give the next messages of the timer's queue their units, and keep those of active slots in
-        memory.
+        """Give the next messages of the timer's queue their units; keep those of active slots in memory.
 
         Returns:
-            Their slots. Only the first messages are added if a file of the log ends in between, or
-                if a message of another turn of the wheel holds the next slot.
+            Their slots. Only the first messages are added if a file of the log ends in between, or a message of another
+                turn of the wheel holds the next slot.
 
         Raises:
             DiskFull: nothing has changed; the call may be repeated.
@@ -318,7 +300,6 @@ class TimerMessageStore:
         return [one.slot_ms for one in placed]
 
     def _place(self, entries: Sequence[Timed], position: int, now_ms: int) -> list[_Placed]:
-        """Choose the slots of messages and make their units."""
         changed: dict[int, Slot] = {}
         placed: list[_Placed] = []
         for timed in entries:
@@ -385,11 +366,10 @@ class TimerMessageStore:
         self.queue_offset += count
 
     def _slot_for(self, timed: Timed, now_ms: int) -> tuple[int, bool]:
-        """Return the slot for a message and whether it rolls there (RocketMQ:
-        TimerMessageStore.doEnqueue).
+        """Return the slot for a message and whether it rolls there (RocketMQ: TimerMessageStore.doEnqueue).
 
-        RocketMQ counts from now. Here the store time counts, so that a message, and what cancels
-        it, get the same slot again after a crash.
+        RocketMQ counts from now. Here the store time counts, so that a message, and what cancels it, get the same slot
+        after a crash.
         """
         if timed.is_done:
             return self.read_ms - PRECISION_MS, False
@@ -474,11 +454,10 @@ class TimerMessageStore:
     # -- the end of a run ----------------------------------------------------------------------------------
 
     def take_active(self, now_ms: int) -> list[tuple[Due, KeysView[DeleteId]]]:
-        """Finish the partly delivered slots and return the messages that still wait in them, each with
-        the delete ids of its slot.
+        """Finish the partly delivered slots and return their waiting messages, each with the delete ids of its slot.
 
-        `move` puts them into the next slot. Does nothing while such a slot is still to be loaded;
-        the next run then finds it partly delivered.
+        `move` puts them into the next slot. Does nothing while such a slot is still to be loaded; the next run then
+        finds it partly delivered.
         """
         self.finish_slots(now_ms)
         slots = self.active.slots

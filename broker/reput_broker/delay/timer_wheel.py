@@ -57,9 +57,7 @@ def slot_of(time_ms: int) -> int:
 class TimerWheel:
     """The slots. All times are of slots, in milliseconds. One thread writes; `flush` may run in another.
 
-    Args:
-        path: the file.
-        slots: their number; RocketMQ's for every wheel that RocketMQ is to read.
+    `slots` is their number; RocketMQ's for every wheel that RocketMQ is to read.
     """
 
     def __init__(self, path: Path, slots: int = SLOTS) -> None:

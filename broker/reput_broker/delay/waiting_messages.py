@@ -1,9 +1,8 @@
 """Iterate over the waiting messages in the order of their times, to the second, a few at a time.
 
-Nothing is kept in memory for that: levels are read from their queues, slots from their chains. A
-cursor holds the position in each, so that a walk can continue later although messages come and go.
-It meets every message that waits throughout once, and one that is rescheduled meanwhile perhaps
-twice.
+Levels are read from their queues, slots from their chains. A cursor holds the position in each, so that a walk can
+continue later although messages come and go. It meets every message that waits throughout once, and one that is
+rescheduled meanwhile perhaps twice.
 """
 
 from __future__ import annotations
@@ -147,7 +146,6 @@ class WaitingMessages:
     # -- slots of the wheel --------------------------------------------------------------------------------
 
     async def _next_slot(self, cursor: WalkCursor) -> int | None:
-        """Return the next slot that may hold messages beyond the cursor."""
         timers = self._schedule.timers
         if cursor.slot_ms < timers.read_ms:
             cursor.slot_ms, cursor.physical_offset = timers.read_ms, -1
@@ -177,8 +175,8 @@ class WaitingMessages:
         return await self._read(dues, deleted)
 
     async def _in_chain(self, slot_ms: int, after: int, count: int) -> tuple[list[Due], set[DeleteId]]:
-        """Return up to `count` messages of a slot that is not loaded, by log offset beyond `after`,
-        and the ids in all of its delete messages."""
+        """Return up to `count` messages of a slot that is not loaded, beyond `after`, and the ids in all of its delete
+        messages."""
         timers, consumed = self._schedule.timers, self._schedule.consumed
         dues: list[Due] = []
         deletes: list[Place] = []
@@ -203,7 +201,7 @@ class WaitingMessages:
     # -- records -------------------------------------------------------------------------------------------
 
     async def _read(self, dues: Sequence[Due], deleted: Collection[DeleteId]) -> list[DelayedRecord]:
-        """Read the records that still wait, without cancelled ones and delete messages."""
+        """Read the records that still wait."""
         waiting: list[DelayedRecord] = []
         for start in range(0, len(dues), _READ_AT_ONCE):
             part = dues[start : start + _READ_AT_ONCE]

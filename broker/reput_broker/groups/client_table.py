@@ -1,7 +1,7 @@
 """The clients that have sent a heartbeat (RocketMQ: ClientChannelInfo).
 
-One connection is one client. Its groups refer to it by the connection too, so that everything about
-it is removed with the connection.
+One connection is one client. Its groups refer to it by the connection too, so that everything about it is removed with
+that.
 """
 
 from __future__ import annotations
@@ -74,9 +74,8 @@ class ClientTable:
     def heard(self, client: Client, client_id: str, language: int, version: int, now: float) -> ClientChannel:
         """Record a heartbeat and return the client.
 
-        The connection must not belong to another client id: `gone` is called first. An id on a
-        second connection belongs to that one: the client has reconnected before the end of its
-        first connection was noticed.
+        The connection must not belong to another client id: `gone` is called first. An id on a second connection
+        belongs to that one: the client has reconnected before the end of the first was noticed.
         """
         channel = self._by_client.get(client)
         if channel is None:

@@ -1,9 +1,8 @@
 """The members and subscriptions of consumer groups (RocketMQ: ConsumerManager, ConsumerGroupInfo).
 
-A group exists here while it has a member. All members share one table of subscriptions, as in
-RocketMQ: a member's heartbeat adds its topics, removes the others, and replaces an entry if its
-`subVersion` is larger. What each member asks for is also kept, to detect members that ask for
-different things; members that ask for the same share one object.
+A group exists here while it has a member. All members share one table of subscriptions, as in RocketMQ: a member's
+heartbeat adds its topics, removes the others, and replaces an entry if its `subVersion` is larger. What each member
+asks for is also kept, to detect members that differ; equal requests share one object.
 """
 
 from __future__ import annotations
@@ -20,11 +19,10 @@ from reput_protocol.names import RETRY_PREFIX
 
 
 class Wanted(NamedTuple):
-    """What a member asks for, comparable: message model, and (topic, expression type, expression) by
-    subscription.
+    """What a member asks for, comparable: message model, and (topic, expression type, expression) by subscription.
 
-    All members of a group must ask for the same. The version of a subscription, the order of its
-    tags and the group's retry topic, which some clients subscribe to later, do not count.
+    All members of a group must ask for the same. Not compared: the version of a subscription, the order of its tags and
+    the group's retry topic, which some clients subscribe to later.
     """
 
     message_model: MessageModel
@@ -119,9 +117,7 @@ class Joined(NamedTuple):
     """What a heartbeat changed in one group."""
 
     is_new: bool
-    """The client was not a member before."""
     topics_changed: bool
-    """The group's set of topics has changed."""
     conflict: Conflict | None
 
 

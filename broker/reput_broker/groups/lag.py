@@ -1,8 +1,8 @@
 """The age of the oldest message that each group has not consumed.
 
-Finding it reads the store for each queue that is behind, which a metrics scrape must not do, so a
-background task does it every `groups.lag_refresh_interval` and records the time. A queue whose
-group has not advanced is not read again, since the message at an offset never changes.
+Finding it reads the store for each queue that is behind, so a background task does it every
+`groups.lag_refresh_interval`, and not a metrics scrape. A queue whose group has not advanced is not read again, since
+the message at an offset never changes.
 """
 
 from __future__ import annotations
@@ -61,8 +61,7 @@ class LagFigures:
 class StoreTimes:
     """Looks up store times of single messages without blocking the event loop.
 
-    Records near the end of the log are in the page cache. Others are read in a worker thread,
-    because a page fault would stop every task.
+    Records outside the page cache are read in a worker thread, because a page fault would stop every task.
     """
 
     def __init__(self, store: MessageStore) -> None:

@@ -27,7 +27,7 @@ from reput_protocol.errors import ErrorCode
 log = structlog.get_logger(__name__)
 
 _SCAN_S = 10.0
-"""RocketMQ's interval between two checks for missing heartbeats."""
+"""RocketMQ's interval."""
 
 
 class MemberConflict(NamedTuple):
@@ -68,8 +68,7 @@ class Membership:
     ) -> None:
         """Refuse a heartbeat that would exceed the memory for one client, or for all.
 
-        A heartbeat that adds nothing is never refused: a member stays a member however much others
-        hold.
+        A heartbeat that adds nothing is never refused: a member stays a member.
         """
         channel = self.clients.get(client)
         before = 0

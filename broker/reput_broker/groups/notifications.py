@@ -1,9 +1,8 @@
 """Notify the members of a group that it has changed, so that they rebalance (request 40).
 
-The first change of a group is sent immediately; further changes within `groups.notify_interval` are
-sent together at its end, so that a hundred members starting at once do not receive a hundred
-requests each. The request carries only the group's name, so nothing is lost. A member that cannot
-take a request now gets it later, and delays no other member.
+The first change of a group is sent immediately; further changes within `groups.notify_interval` are sent together at
+its end, so that a hundred members starting at once do not receive a hundred requests each. A member that cannot take a
+request now gets it later, and delays no other member.
 """
 
 from __future__ import annotations
@@ -84,7 +83,6 @@ class GroupNotifier:
             await self._tell(channel, group)
 
     async def _tell(self, channel: ClientChannel, group: str) -> None:
-        """Notify a member, unless it has left meanwhile."""
         self._looked_at += 1
         if self._looked_at % _MEMBERS_A_STEP == 0:
             await trio.lowlevel.checkpoint()

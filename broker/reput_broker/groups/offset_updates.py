@@ -1,9 +1,8 @@
-"""Changes of committed offsets: commits of members, and resets by administrators (RocketMQ:
-Broker2Client).
+"""Changes of committed offsets: commits of members, and resets by administrators (RocketMQ: Broker2Client).
 
-A reset writes the new offsets durably and keeps them pending until the group pulls again, so that
-no member overwrites them. Held pulls are answered immediately. If `groups.reset_tells_members` is
-set, members also receive request 220 and drop the messages that they have pulled and not handled.
+A reset writes the new offsets durably and keeps them pending until the group pulls again, so that no member overwrites
+them. Held pulls are answered immediately. With `groups.reset_tells_members` members also receive request 220 and drop
+the messages that they have not handled.
 """
 
 from __future__ import annotations
@@ -26,9 +25,8 @@ from reput_protocol.wire.header import HeaderType
 class PendingResets:
     """Offsets set by an administrator that members do not know yet (RocketMQ: resetOffsetTable).
 
-    Members keep their offsets in memory and commit them every few seconds. Their commits for a
-    queue are ignored until its next pull, which is answered with the new offset. Lost at a restart;
-    the offsets are not.
+    Members keep their offsets in memory and commit them every few seconds. Their commits for a queue are ignored until
+    its next pull, which is answered with the new offset. Lost at a restart; the offsets are not.
     """
 
     def __init__(self) -> None:
@@ -84,8 +82,8 @@ class OffsetCommits:
     ) -> None:
         """Commit an offset of an existing group, topic and queue; it then survives `kill -9`.
 
-        Ignored are negative offsets, which mean "nothing yet", offsets of members that do not know
-        of a reset, and, with `increase_only`, offsets below the committed one.
+        Ignored are negative offsets, which mean "nothing yet", offsets of members that do not know of a reset, and,
+        with `increase_only`, offsets below the committed one.
 
         Raises:
             JournalWriteFailed: it is not committed.
@@ -98,12 +96,10 @@ class OffsetCommits:
 
 
 _RESET_VERSION_MIN = 28
-"""RocketMQ's clients understand 220 from V3_0_7_SNAPSHOT on (RocketMQ: MQVersion)."""
+"""From V3_0_7_SNAPSHOT on clients understand request 220 (RocketMQ: MQVersion)."""
 
 
 class _Notice(NamedTuple):
-    """The reset of one topic, as members receive it."""
-
     header: ResetOffsetHeader
     as_map: bytes
     as_list: bytes
@@ -145,8 +141,7 @@ class OffsetSetting:
         Args:
             offsets: the next message to consume, by queue.
             timestamp_ms: the time in request 220; RocketMQ's clients only log it.
-            check: called right before the offsets are set; raises if the group or a topic was
-                deleted meanwhile.
+            check: called right before the offsets are set; raises if the group or a topic was deleted meanwhile.
 
         Raises:
             JournalWriteFailed: nothing was set.

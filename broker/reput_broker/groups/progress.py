@@ -1,8 +1,7 @@
 """What the broker has delivered to each group, and when the group last committed. In memory only.
 
-The committed offsets are in `tables/offsets.py`. These figures are for monitoring and unknown after
-a restart until members pull and commit again. (RocketMQ keeps only the pull offsets:
-ConsumerOffsetManager.pullOffsetTable.)
+These figures are for monitoring and unknown after a restart until members pull and commit again. (RocketMQ keeps only
+the pull offsets: ConsumerOffsetManager.pullOffsetTable.)
 """
 
 from __future__ import annotations
@@ -13,9 +12,8 @@ from collections.abc import Iterable, Iterator, Mapping
 class QueueProgress:
     """One group in one queue.
 
-    `pull_offset` is the next offset that the group will pull, -1 before its first pull; `peer` is
-    the connection that pulled last; `committed_at_ms` is the time of the last commit, 0 before the
-    first.
+    `pull_offset` is the next offset that the group will pull, -1 before its first pull; `peer` is the connection that
+    pulled last; `committed_at_ms` is the time of the last commit, 0 before the first.
     """
 
     __slots__ = ("committed_at_ms", "peer", "pull_offset")

@@ -1,8 +1,7 @@
 """Locks of queues for ordered consumers (RocketMQ: RebalanceLockManager).
 
-A lock belongs to a client id in a group and lasts for `groups.lock_timeout` from its last renewal.
-It does not depend on the connection: a member that reconnects keeps its locks, and one that has
-died keeps them until they expire, since it may still be handling messages.
+A lock belongs to a client id in a group and lasts for `groups.lock_timeout` from its last renewal, whatever happens to
+the connection: a member that has died may still be handling messages.
 """
 
 from __future__ import annotations

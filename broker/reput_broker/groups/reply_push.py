@@ -1,13 +1,11 @@
 """Push a reply to its requester: request 326 (RocketMQ: ReplyMessageProcessor.pushReplyMessage,
 Broker2Client.callClient).
 
-The replier waits until the requester has taken the reply, or gets the reason why not. The replies
-in flight to one requester are limited in number; the bytes that wait are bounded for each requester
-and in total.
+The replier waits until the requester has taken the reply, or gets the reason why not. Replies in flight to one
+requester are limited in number, waiting ones in bytes, for each requester and in total.
 
-A requester that loses its connection soon returns on a new one. So a push whose connection ends
-searches for it again; and shortly after a start, when all clients are reconnecting, pushes wait for
-unknown requesters.
+A requester that loses its connection soon returns on a new one. So a push whose connection ends searches for it again;
+and shortly after a start, when all clients reconnect, pushes wait for unknown requesters.
 """
 
 from __future__ import annotations
@@ -32,9 +30,8 @@ from reput_protocol.properties import decode_properties
 class Requesters:
     """The connections of requesters by client id (RocketMQ: ProducerManager.findChannel).
 
-    A requester is known by its heartbeats as a producer. Clients that send a request before their
-    first heartbeat, as RocketMQ's Go client does, are known by that request's connection until
-    then.
+    A requester is known by its heartbeats as a producer. Clients that send a request before the first one, as
+    RocketMQ's Go client does, are known by that request's connection until then.
     """
 
     def __init__(self, clients: ClientTable) -> None:
@@ -45,8 +42,8 @@ class Requesters:
     def sent(self, client: Client, topic: str, properties: str) -> None:
         """Record the requester that a message names, if any.
 
-        Messages in retry topics are ignored, since a consumer sent them. One connection is one
-        client, so its last id counts.
+        Messages in retry topics are ignored, since a consumer sent them. One connection is one client, so its last id
+        counts.
         """
         if names.REPLY_TO_CLIENT not in properties or topic.startswith(RETRY_PREFIX):
             return
@@ -113,9 +110,8 @@ class ReplyPusher:
         """Return once the requester has taken the reply.
 
         Raises:
-            Refusal: REQUESTER_GONE: there is no such client; TIMEOUT: it did not answer in time;
-                BUSY: too many bytes wait for it. After the first and the last it certainly does not
-                have the reply.
+            Refusal: REQUESTER_GONE: there is no such client; TIMEOUT: it did not answer in time; BUSY: too many bytes
+                wait for it. After the first and the last it certainly does not have the reply.
         """
         with self._held(client_id, len(body)) as lane:
             deadline = self._clock() + PUSH_TIMEOUT_S
@@ -126,7 +122,6 @@ class ReplyPusher:
 
     @contextmanager
     def _held(self, client_id: str, size: int) -> Iterator[_Lane]:
-        """Count a reply as held for its requester within the context."""
         lane = self._lanes.get(client_id) or _Lane()
         for held, limit in (
             (lane.held_bytes, self._limits.connection_buffer),

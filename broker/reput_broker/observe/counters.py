@@ -3,11 +3,6 @@
 A labelled metric object costs over a microsecond a call, an integer add 50 ns, so this module does not use Prometheus.
 `metrics.py` turns the numbers into series when they are scraped.
 
-    counters.topic("orders").count_in(messages, size_b)               a block was accepted
-    counters.group("orders", "billing").count_out(messages, size_b)   a pull was answered
-    request = counters.request(header_type, code)                     then begin() and done(code, duration_s)
-    counters.rejected["too_large"] += 1                               a message was refused
-
 Label values come from closed sets: unknown request codes share one entry, and topics and groups are counted only once
 they are known to exist.
 """
@@ -110,8 +105,7 @@ class TopicTraffic:
     def count_in(self, messages: int, size_b: int, kind: str = "normal") -> None:
         """Count accepted messages; `size_b` is the size of their records together.
 
-        The size histogram counts the messages of a block with their mean size: measuring each would cost more than
-        appending it.
+        The size histogram counts them with their mean size: measuring each would cost more than appending it.
         """
         if kind == "normal" and kind not in self.messages_in:
             kind = next(iter(self.messages_in))
@@ -307,11 +301,10 @@ class RetryCounts:
         self.retries: Counter[tuple[str, str]] = Counter()
         """Messages sent back, by group and original topic."""
         self.dead_letters: Counter[tuple[str, str]] = Counter()
-        """Dead letters, likewise."""
         self.transactions: Counter[tuple[str, str]] = Counter()
-        """Transactions ended, by topic and one of TRANSACTION_RESULTS."""
+        """By topic and one of TRANSACTION_RESULTS."""
         self.checks: Counter[tuple[str, str]] = Counter()
-        """Transaction checks, by topic and one of CHECK_RESULTS."""
+        """By topic and one of CHECK_RESULTS."""
 
     def forget_topic(self, topic: str) -> None:
         """Drop the counts of a topic."""
@@ -333,8 +326,7 @@ DELAY_ERROR_SECONDS = (0.001, 0.01, 0.05, 0.1, 0.5, 1.0, 5.0, 60.0)
 UNKNOWN_TOPIC = "unknown"
 """Stands for a topic of which only a hash is known."""
 DROP_REASONS = ("no_topic", "lost", "unreadable", "refused")
-"""Why a delayed message was not delivered: its topic was deleted; its record has left the log or is damaged; it
-names no destination; the store refuses it."""
+"""Its topic was deleted; its record has left the log or is damaged; it names no destination; the store refuses it."""
 
 _DROPPED_MAX: Final = 65_536
 
@@ -349,7 +341,7 @@ class DelayStats:
         self.cancelled: Counter[str] = Counter()
         self.dropped: dict[str, int] = dict.fromkeys(DROP_REASONS, 0)
         self.dropped_places: OrderedDict[int, None] = OrderedDict()
-        """Log offsets of the delayed records dropped last in this run: they were not delivered."""
+        """Log offsets of the delayed records dropped last in this run."""
         self.rolled = 0
         """Messages that were delayed again on their way."""
         self.error_seconds = Histogram(DELAY_ERROR_SECONDS)

@@ -162,7 +162,6 @@ def retry_families(
 
 
 def _places(counts: RetryCounts, offsets: ConsumerOffsetManager | None) -> list[tuple[str, str]]:
-    """Return the pairs of group and topic that have series."""
     consumed = {
         (group, topic)
         for group, topic, _ in (() if offsets is None else offsets.items())

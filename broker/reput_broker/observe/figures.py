@@ -39,7 +39,7 @@ class DiskFigures:
     free_bytes: int = 0
     used_ratio: float = 0.0
     log_free_bytes: int | None = None
-    """Free bytes of the least used disk for log files; None if that is the disk of the data directory."""
+    """Of the least used disk for log files; None if that is the disk of the data directory."""
     log_used_ratio: float = 0.0
     looked_up_at_s: float = 0.0
     oldest_store_timestamp_ms: int = -1
@@ -72,7 +72,7 @@ def look_up_disk(
         oldest_store_timestamp: returns the store time of the oldest message in milliseconds; -1 without one.
         log_dirs: directories for log files, if not `commitlog` in the data directory.
         read_only_log_dirs: directories with more log files.
-        clock: returns the time of the look-up in seconds.
+        clock: the time in seconds.
     """
     figures = DiskFigures(looked_up_at_s=clock(), oldest_store_timestamp_ms=oldest_store_timestamp())
     figures.free_bytes, figures.used_ratio = free_and_used(data_dir)

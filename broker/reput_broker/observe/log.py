@@ -1,6 +1,6 @@
 """Logging: one event a line on stderr, as text on a terminal and as JSON otherwise.
 
-    {"ts":"2026-01-02T03:04:05.678Z","level":"info","event":"broker_ready","duration_s":0.2}
+{"ts":"2026-01-02T03:04:05.678Z","level":"info","event":"broker_ready","duration_s":0.2}
 
 Every module uses `log = structlog.get_logger(__name__)` and `log.warning("connection_closed", reason=...)`. The event
 is a fixed phrase; its facts are keys, with the unit in the name. The same warning is written at most once in ten
@@ -49,7 +49,7 @@ class RateLimitWarnings:
         self._suppressed: dict[str, int] = {}
 
     def __call__(self, _logger: WrappedLogger, method: str, event: EventDict) -> EventDict:
-        """Return the event, or raise DropEvent; a structlog processor."""
+        """Return the event, or raise DropEvent."""
         if method != "warning":
             return event
         kind, now = str(event["event"]), self._clock()
@@ -169,7 +169,7 @@ def _order_keys(_logger: WrappedLogger, _method: str, event: EventDict) -> Event
 
 
 def _printable_texts(_logger: WrappedLogger, _method: str, event: EventDict) -> EventDict:
-    """Escape control characters, which may come from clients; values that are not texts are shown by their repr."""
+    """Escape control characters, which may come from clients; other values are shown by their repr."""
     return {key: printable(value) if isinstance(value, str) else value for key, value in event.items()}
 
 

@@ -20,8 +20,8 @@ _HELD_CHARACTERS_MAX: Final = 1 << 20
 class LogWriter:
     """Writes lines to a stream.
 
-    It writes to the descriptor of the stream: the stream itself keeps what it could not write, and its lock would block
-    every thread that prints. The flags of the descriptor, which other processes may share, stay unchanged.
+    It writes to the descriptor: the stream itself keeps what it could not write, and its lock would block every thread
+    that prints. The flags of the descriptor, which other processes may share, stay unchanged.
 
     Args:
         stream: where lines go; None, for a closed stderr, drops them.

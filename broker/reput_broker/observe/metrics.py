@@ -1,8 +1,7 @@
 """Turning what the broker counted into series when it is scraped.
 
-`MetricsCollector` is an ordinary prometheus_client collector over plain integers; nothing here runs between scrapes. It
-walks in small pieces (`families`), so that other tasks run in between: twenty thousand series take a tenth of a
-second to write.
+`MetricsCollector` is an ordinary prometheus_client collector; nothing here runs between scrapes. It walks in small
+pieces (`families`), so that other tasks run in between: twenty thousand series take a tenth of a second.
 
 Series of topics, groups and queues are counted against `metrics.max_series`. Topics and groups come first; what does
 not fit, mostly queues, is left out and counted in `reput_metrics_dropped_series`.
@@ -174,7 +173,7 @@ class MetricsCollector(Collector):
         yield from pieces("reput_replies_total", by_one(counters.replies))
 
     def _topics_shown(self, budget: Budget) -> dict[str, TopicTraffic]:
-        """Return the traffic of every topic, including topics without any, within the budget."""
+        """Return the traffic of every topic within the budget, including topics without any."""
         counters, table = self.sources.counters, self.sources.topics
         shown = dict(counters.topics)
         if table is not None:

@@ -1,8 +1,7 @@
-"""The pages of the HTTP port: /metrics, /livez, /readyz and /status, for GET and HEAD only.
+"""The pages of the HTTP port: /metrics, /livez, /readyz and /status, for GET and HEAD only. No request changes
+anything.
 
-The port opens before the store recovers and answers until the end, since a broker that recovers or drains is alive. No
-request changes anything.
-
+The port opens before the store recovers and answers until the end, since a broker that recovers or drains is alive.
 Starlette is imported when the port opens, so that an embedded broker without HTTP does not load it.
 """
 
@@ -173,7 +172,7 @@ async def render_page(collector: MetricsCollector, accept: str) -> tuple[bytes, 
 
 
 def _encoder_for(accept: str) -> tuple[Callable[[Collector], bytes], str]:
-    """Choose one of the two formats. The library has more, by version and escaping, and fails for some versions."""
+    """Choose one of the two formats. The library has more, and fails for some versions."""
     for accepted in accept.split(","):
         media_type, *parameters = (part.strip() for part in accepted.split(";"))
         versions = [value for value in parameters if value.startswith("version=")]

@@ -96,7 +96,6 @@ class AdminProcessor:
 
 
 def _look_at_disks(options: StoreOptions) -> tuple[dict[Path, float], float]:
-    """Return the used part of the disks of the log directories, and of the queues. Blocks."""
     logs = {path: disk_used_ratio(path) for path in options.writable_log_dirs}
     return logs, disk_used_ratio(options.consume_queue_dir)
 

@@ -57,8 +57,8 @@ class ClientProcessor:
     async def heartbeat(self, request: Request) -> Response:
         """Register a client with all groups that it names; the groups list it once this is answered.
 
-        A group that cannot be joined is refused after the others were joined: the client is a member of those. If all
-        together exceed a limit, it joins none.
+        A group that cannot be joined is refused after the others were joined. If all together exceed a limit, it joins
+        none.
         """
         data = self._read(request)
         request.client.note_role("consumer" if data.consumers else "producer")
@@ -78,7 +78,6 @@ class ClientProcessor:
     def _join(
         self, request: Request, client_id: str, groups: list[ConsumerData | str]
     ) -> Refusal | InvalidName | None:
-        """Make a client a member of some groups; return the refusal of one that it could not join."""
         consumers: list[ConsumerData] = []
         producers: list[str] = []
         refused: Refusal | InvalidName | None = None

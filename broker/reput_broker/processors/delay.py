@@ -135,7 +135,7 @@ class DelayProcessor:
 
 @dataclass(slots=True)
 class _PendingCancel:
-    """A cancellation whose answer waits for the disk; see `PendingPut`. It does not count as a put."""
+    """A cancellation whose answer waits for the disk (`PendingPut`); not counted as a put."""
 
     request: Request
     response: Response

@@ -1,7 +1,7 @@
 """Ranges of queues in bulk, as the records are in the log: FETCH_RECORDS and QUERY_QUEUE_BOUNDS, both Reput's own.
 
-They serve bulk readers, above all Spark: there is no group and no waiting, and the only work per message is finding
-its place. In every flush mode they show only what is on disk.
+They serve bulk readers such as Spark: there is no group and no waiting, and the only work per message is finding its
+place. In every flush mode they show only what is on disk.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from reput_protocol.filter.tags import TagFilter
 from reput_protocol.wire.header import Value
 
 _MESSAGES_MAX = 16_384
-"""Queue entries of one answer: as many small messages as a mebibyte holds."""
+"""As many small messages as a mebibyte holds."""
 _UNIT_BYTES = 20
 _COLD_READS_AT_ONCE = 2
 _QUEUES_A_TURN = 64

@@ -21,7 +21,7 @@ from reput_protocol.filter.tags import MessageFilter, TagFilter
 
 _TAG: Final = ExpressionType.TAG.value
 _COMPILED_AT_ONCE_MAX: Final = 256
-"""Longer expressions are compiled in steps; compiling one of this length takes a millisecond or two."""
+"""Longer expressions are compiled in steps; one of this length takes a millisecond or two."""
 
 
 class FilterCheck:

@@ -137,8 +137,8 @@ class GroupOffsetsProcessor:
     async def reset(self, request: Request) -> Response:
         """Set a group's offsets in a topic as the header says, and answer with the new ones.
 
-        `isForce` makes no difference, as in RocketMQ's resets by the server: offsets move forward and back. A body
-        (only Reput's own clients send one) names an offset for each queue and replaces the fields of the header.
+        `isForce` makes no difference, as in RocketMQ's resets by the server: offsets move forward and back. A body,
+        from Reput's clients only, names an offset for each queue and replaces the fields of the header.
         """
         header = ResetOffsetHeader.from_ext(request.ext)
         request.client.note_role("admin")
@@ -182,7 +182,8 @@ class GroupOffsetsProcessor:
     def _target(
         self, header: ResetOffsetHeader, group: str, queue: MessageQueue, *, native: bool
     ) -> int | None:
-        """Return the new offset of a group in one queue; None if it is relative and the group has no offset there.
+        """Return the new offset of a group in one queue; None if it is relative to an offset that the group does not
+        have.
 
         RocketMQ's tools send an offset of -1 for none, and name a queue with any other.
         """

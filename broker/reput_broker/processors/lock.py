@@ -71,7 +71,6 @@ class LockProcessor:
 
 
 async def _in_turns(queues: list[MessageQueue]) -> AsyncIterator[list[MessageQueue]]:
-    """Yield some queues at a time; other tasks run in between."""
     for start in range(0, len(queues), _QUEUES_A_TURN):
         if start:
             await trio.lowlevel.checkpoint()

@@ -1,8 +1,8 @@
 """Holding pulls that found nothing until there is something (RocketMQ: PullRequestHoldService).
 
-A held pull is released when a message arrives that matches its filter, when its time is up, when an administrator
-changes something that concerns it, when the broker stops, or when its connection ends. It then runs once more and is
-answered with the result: a few pulls immediately, the others in batches between which other tasks run.
+A held pull is released when a matching message arrives, when its time is up, when an administrator changes something
+that concerns it, when the broker stops, or when its connection ends. It then runs once more and is answered with the
+result: a few pulls immediately, the others in batches between which other tasks run.
 
 The memory of held pulls is limited, for each client and in total. A pull beyond the limit is refused as BUSY, after
 which clients wait for a second or more; after a wrong "nothing found" RocketMQ's clients would pull again immediately.
@@ -32,21 +32,21 @@ QueueKey = tuple[str, int]
 K = TypeVar("K")
 
 HELD_BYTES: Final = 2048
-"""Approximate memory of a held pull besides the text of its filter: the request without what the answer does not
-need, the call that answers it, and its entries here."""
+"""Approximate memory of a held pull besides the text of its filter: what the answer needs of the request, the call that
+answers it, and its entries here."""
 _TEXT_BYTES: Final = 16
 """Approximate memory of a compiled filter per character of its text."""
 _TICKS_A_S: Final = 16
-"""Pulls whose time is up within the same fraction of a second are released together."""
+"""Pulls whose time is up within this fraction of a second are released together."""
 _ANSWERED_A_TURN: Final = 8
 """Pulls after which other tasks run: an answer may be some MiB."""
 _PASSED_A_TURN: Final = 256
 """Likewise, pulls that were already released."""
 _LOOKED_AT_MAX: Final = 256
-"""Different filters of a queue, and messages per expression, that are evaluated for arriving messages. Beyond that
-the held pulls run again and evaluate them."""
+"""Filters of a queue, and messages per expression, that are evaluated for arriving messages. Beyond that the held pulls
+run again and evaluate them."""
 _EVALUATED_MAX: Final = 8192
-"""Parts of expressions evaluated for messages of a queue that arrive together: about a millisecond."""
+"""Parts of expressions evaluated for messages that arrive together: about a millisecond."""
 
 
 @dataclass(slots=True, eq=False)
@@ -78,8 +78,6 @@ class _Alike:
 
 
 class _HeldOf:
-    """The held pulls of one client."""
-
     __slots__ = ("pulls", "size")
 
     def __init__(self) -> None:
@@ -91,7 +89,7 @@ class PullRequestHoldService:
     """The held pulls. It is the store's MessageArrivingListener.
 
     Attributes:
-        is_stopping: whether the broker is about to stop, so that no pull should be held.
+        is_stopping: whether no pull should be held, because the broker is about to stop.
         held_bytes: approximate memory of the held pulls.
         count: how many pulls are held.
     """
@@ -250,7 +248,6 @@ class PullRequestHoldService:
             await self._expire()
 
     async def _expire(self) -> None:
-        """Release pulls whose time is up. Waits for an event while none is held."""
         while True:
             self._earlier_tick = trio.Event()
             if not self._ticks:
@@ -292,7 +289,7 @@ class PullRequestHoldService:
             held.resume()
 
     def _wait_no_longer(self, held: HeldPull) -> None:
-        """Remove a pull from the waiting ones. It is no longer there if messages for it have arrived."""
+        """Remove a pull from the waiting ones, unless messages for it have arrived."""
         filters = self._waiting.get(held.queue, {})
         alike = filters.get(held.message_filter)
         if alike is None or held not in alike.pulls:
@@ -325,7 +322,6 @@ class _Arrived:
         self._evaluated = 0
 
     def may_have_one_for(self, message_filter: MessageFilter | None) -> bool:
-        """Tell whether a filter matches any of the messages, or may match."""
         if message_filter is None:
             return True
         if isinstance(message_filter, SqlFilter):

@@ -72,7 +72,8 @@ class OffsetProcessor:
         return _offset(request, offset)
 
     def _starts_at_zero(self, topic: str, queue_id: int) -> bool:
-        """Tell whether a new group may start at message 0: nothing was deleted, and it is near the end of the log."""
+        """Tell whether nothing was deleted and message 0 is near the end of the log, so that a new group may start
+        there."""
         store = self._store
         if store.min_offset_in_queue(topic, queue_id) > 0:
             return False
@@ -81,8 +82,8 @@ class OffsetProcessor:
     def update(self, request: Request) -> Response:
         """Commit an offset; it survives `kill -9` once this is answered. Negative offsets mean that there is none yet.
 
-        RocketMQ's clients are members of a group that exists since their heartbeat; the bundled client may commit
-        without being a member. An offset that may only increase and does not is answered as committed.
+        Groups of RocketMQ's clients exist since their heartbeat; the bundled client may commit without being a member.
+        An offset that may only increase and does not is answered as committed.
         """
         header = UpdateConsumerOffsetHeader.from_ext(request.ext)
         group, topic, queue_id = header.consumer_group, header.topic, header.queue_id
@@ -133,7 +134,7 @@ class OffsetProcessor:
         return header
 
     def _check(self, request: Request, topic: str, queue_id: int) -> None:
-        """Refuse unknown queues to the bundled client. RocketMQ answers 0 for them, and its clients rely on that."""
+        """Refuse unknown queues to the bundled client. RocketMQ answers 0, on which its clients rely."""
         if request.is_native:
             self._access.check_queue(topic, queue_id)
 

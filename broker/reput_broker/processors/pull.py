@@ -95,7 +95,7 @@ class PullProcessor:
         return self._pull(request, header)
 
     def _wanted(self, header: PullMessageHeader) -> tuple[str | None, str | None]:
-        """Return the type and text of the filter, of the pull or of the subscription of its group."""
+        """Return the type and text of the filter, of the pull or of its group's subscription."""
         if header.sys_flag & _SUBSCRIPTION:
             return header.expression_type, header.subscription
         found = self._groups.subscribed(header.consumer_group, header.topic)
@@ -118,7 +118,7 @@ class PullProcessor:
         return self._answer(request, header, message_filter, may_suspend=bool(header.sys_flag & _SUSPEND))
 
     def _filter_of(self, header: PullMessageHeader, group: SubscriptionGroupConfig) -> MessageFilter | None:
-        """Return the filter of the pull, or else of the subscription of its group."""
+        """Return the filter of the pull, or else of its group's subscription."""
         if header.sys_flag & _SUBSCRIPTION:
             return self._filter_check.filter_of(header.expression_type, header.subscription)
         subscription = self._groups.subscription(group, header.topic, header.sub_version)
@@ -127,7 +127,7 @@ class PullProcessor:
         )
 
     def _commit(self, request: Request, header: PullMessageHeader) -> None:
-        """Commit the offset in a pull. The answer does not report the result, so a client that must know commits again.
+        """Commit the offset in a pull. The answer does not report the result.
 
         The bundled client's offset never decreases here: a pull may arrive after its queue was reassigned.
         """
@@ -146,7 +146,7 @@ class PullProcessor:
             )
 
     def _reset_to(self, header: PullMessageHeader) -> int | None:
-        """Return the offset that an administrator has set, if it differs from the offset of the pull. Reported once."""
+        """Return the offset that an administrator has set, once, if the pull has another one."""
         offset = self._resets.take(header.consumer_group, header.topic, header.queue_id)
         return None if offset == header.queue_offset else offset
 
@@ -210,7 +210,7 @@ class PullProcessor:
     def _get(
         self, request: Request, header: PullMessageHeader, message_filter: MessageFilter | None
     ) -> GetMessageResult | FilteredGet:
-        """Read messages, or return a get that a worker thread must run because it filters cold messages."""
+        """Read messages, or return a get for a worker thread, because it filters cold messages."""
         limits = self._limits
         count = min(max(1, header.max_msg_nums), limits.pull_messages)
         size = min(limits.pull_bytes, request.client.share)

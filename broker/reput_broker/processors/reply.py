@@ -99,7 +99,7 @@ class ReplyProcessor:
         return None
 
     def _begin(self, request: Request, header: SendMessageHeader) -> None:
-        """Validate the reply and push it in a task, so that the connection's requests do not wait for the requester."""
+        """Validate the reply and push it in a task, so that the connection's requests do not wait."""
         config = self._access.writable(header.topic, max(0, header.queue_id))
         assert config is not None, "looked up before"
         reply = self._checked(request, header)
@@ -156,7 +156,6 @@ class ReplyProcessor:
             request.reply(response)
 
     async def _outcome(self, request: Request, reply: _Reply) -> Response | None:
-        """Return the answer; None if it is sent once the copy is on disk."""
         refusal = await self._push(request, reply)
         if self._options.store:
             try:

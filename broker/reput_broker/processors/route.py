@@ -82,9 +82,8 @@ class RouteProcessor:
         return BrokerData(self._config.cluster, self._config.broker_name, {0: self._address(request)})
 
     def _address(self, request: Request) -> str:
-        """Return the address that routes name: the configured one, or the one that the client dialled."""
+        """Return the configured address, or the one that the client dialled."""
         return self._config.advertise or request.client.dialled_address
 
     def _facts_for(self, request: Request) -> dict[str, Value]:
-        """Return the header fields by which the bundled client recognises this start of this broker."""
         return dict(self._facts) if request.is_native else {}

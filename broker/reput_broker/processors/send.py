@@ -34,7 +34,7 @@ from reput_protocol.record.put_block import BlockLimits
 
 _DEDUPLICATED: Final = frozenset({"normal", "delayed"})
 _host_of = lru_cache(maxsize=1024)(Host.unpack)
-"""The address of a client, cached because its connections send many messages."""
+"""Cached because the connections of a client send many messages."""
 
 
 class SendProcessor:
@@ -164,7 +164,7 @@ class SendProcessor:
         return self._once.append_alone(_alone(header, parts), header.dedup, alone, put_request)
 
     def _put_and_tell(self, block: Block | PutResult, on_stored: Callable[[], None] | None) -> PutResult:
-        """Store a block and call `on_stored` as soon as it is in the log; or return its refusal."""
+        """Store a block and call `on_stored` as soon as it is in the log."""
         if isinstance(block, PutResult):
             return block
         result = self._store.put_one(block)
@@ -173,7 +173,6 @@ class SendProcessor:
         return result
 
     def _message_ids(self, data: Buffer, result: PutResult) -> str:
-        """Return the ids of the records in `data`, stored as `result` says, joined by commas."""
         first = result.physical_offset
         if result.count == 1:
             return offset_message_id_of(self._packed_host, first)

@@ -60,7 +60,7 @@ class Redirected(Struct):
 
 
 Redirect: TypeAlias = Callable[[Record, dict[str, str]], Redirected]
-"""Decides what is stored of a message: the record as sent, or another one. Consumes the properties."""
+"""Decides what is stored of a message. Consumes the properties."""
 
 
 class SendParts(Struct):
@@ -74,9 +74,7 @@ class SendParts(Struct):
     """The topic and the kind under which it is counted."""
     kind: str = "normal"
     must_wait: bool = False
-    """Whether its sender waits until it can be read, whatever ack it requested."""
     on_stored: Callable[[], None] | None = None
-    """Called as soon as it is in the log."""
 
     def block(self, store: MessageStore) -> Block | PutResult:
         """Return the block to put, or the refusal of invalid records."""

@@ -151,10 +151,8 @@ def max_reconsume_times(request: Request, asked: int | None, of_group: int) -> i
 
 
 def _is_half(record: Record, properties: dict[str, str]) -> bool:
-    """Tell whether a message begins a transaction.
-
-    A committed one that an old client sends back still has the property, and also a delay level.
-    """
+    """Tell whether a message begins a transaction. A committed one that an old client sends back has TRAN_MSG too, and
+    a delay level."""
     if properties.get(names.TRAN_MSG, "").lower() != "true":
         return False
     return record.reconsume_times <= 0 or (number_of(properties.get(names.DELAY)) or 0) <= 0

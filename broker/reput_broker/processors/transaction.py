@@ -88,7 +88,6 @@ class TransactionProcessor:
         return Response()
 
     def _half(self, header: EndTransactionHeader) -> HalfMessage:
-        """Return the half message that a request names, if the request describes it correctly."""
         record = record_at(self._store, header.commit_log_offset)
         half = None if record is None else half_message_of(record)
         if half is None:

@@ -188,8 +188,6 @@ class Appender:
         return response
 
     def _no_file(self, error: DiskFull | FileNotMade) -> Refusal:
-        """Return the refusal for a put whose log file cannot be made; the error names cause and
-        remedy."""
         rejected = self._counters.rejected
         if isinstance(error, DiskFull):
             rejected["disk_full"] += 1

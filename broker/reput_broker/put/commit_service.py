@@ -104,7 +104,7 @@ class CommitRealTimeService:
         self._waiters.release(committed)
 
     async def _wanted_or_due(self) -> None:
-        """Return when a put waits for a commit, or the clock and the number of pages call for one."""
+        """Return when a put waits, or the clock and the number of pages call for a commit."""
         config, store = self._config, self._store
         while not self._wanted.is_set():
             if not store.commit_behind_bytes:

@@ -150,7 +150,7 @@ class FlushCommitLogService:
                 self._waiting = trio.Event()
 
     async def _wanted_or_due(self) -> None:
-        """Return when a put waits for a sync, or the clock and the number of pages call for one."""
+        """Return when a put waits, or the clock and the number of pages call for a sync."""
         config, store = self._config, self._store
         while not self._wanted.is_set():
             with trio.move_on_after(config.flush_interval):

@@ -82,7 +82,6 @@ def flush_clients(pending: Iterable[PendingPut]) -> None:
 
 
 def _not_flushed(response: Response, reason: str) -> Response:
-    """Return the answer that carries the receipt and says that its ack level was not reached."""
     error = ErrorCode.FLUSH_TIMEOUT
     text = f"stored, but not known to be on disk: {reason}; do not send again unless a duplicate is harmless"
     ext = {**response.ext, "ack": AckLevel.PAGE_CACHE.value} if "ack" in response.ext else response.ext
@@ -90,7 +89,6 @@ def _not_flushed(response: Response, reason: str) -> Response:
 
 
 def _not_stored(reason: str) -> Response:
-    """Return the refusal of a put whose bytes never reached their file."""
     return Refusal(ErrorCode.READ_ONLY, f"not stored: {reason}; see the broker's log").response()
 
 

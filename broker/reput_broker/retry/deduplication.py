@@ -1,9 +1,8 @@
 """Store a message once although its producer sent it several times; topic and unique id identify it.
 
-Dispatched messages are found in the key index, which a crash leaves complete. Only messages put
-since then are in memory, which therefore does not grow with the window. A first attempt can still
-be in the buffers of a connection that the producer has abandoned, so a message that was searched
-for and not found stays remembered in case that attempt arrives late.
+Dispatched messages are found in the key index, which a crash leaves complete. Only messages put since then are in
+memory, which therefore does not grow with the window. A first attempt can still be in the buffers of an abandoned
+connection, so a message that was searched for and not found stays remembered in case it arrives late.
 """
 
 from __future__ import annotations
@@ -46,7 +45,7 @@ class Deduplication:
     """The messages that may arrive again.
 
     Args:
-        store: its index is searched; without one, nothing can be found.
+        store: without an index, nothing can be found.
         dispatch: dispatches what is readable of the log.
         clock_ms: the store's clock.
         window_s: how long a stored message is recognised.
@@ -104,8 +103,7 @@ class Deduplication:
         Reads the disk: call it in a worker thread.
 
         Raises:
-            Refusal: the answer is unknown, for the moment (`NOT_READY`) or until the cause is
-                repaired (`INTERNAL`).
+            Refusal: the answer is unknown, for the moment (`NOT_READY`) or until the cause is repaired (`INTERNAL`).
         """
         since_ms = self._since_ms()
         places: list[Place | None] = []
@@ -132,11 +130,9 @@ class Deduplication:
     def stored_before(
         self, topic: str, unique_ids: Sequence[str], sizes: Sequence[int], known: Sequence[Place | None]
     ) -> StoredBefore | None:
-        """Return the first outcome if all of these messages are stored, None if none is. Under the put
-        lock.
+        """Return the first outcome if all of these messages are stored, None if none is. Under the put lock.
 
         Args:
-            topic, unique_ids: of the messages.
             sizes: of their records, in bytes.
             known: the result of `find_all`, or empty if it was not called.
 
@@ -194,7 +190,6 @@ class Deduplication:
         return self._find_in((topic, *DELAY_TOPICS), topic, unique_id, self._since_ms())
 
     def _find_in(self, topics: Iterable[str], topic: str, unique_id: str, since_ms: int) -> Place | None:
-        """Return the first message for `topic` that was sent alone and is stored in one of `topics`."""
         doubt: Doubt | None = None
         places: list[Place] = []
         for stored_in in topics:
@@ -344,7 +339,6 @@ def _where(place: Place) -> str:
 
 
 def _are_consecutive(places: Sequence[Place | None], sizes: Sequence[int]) -> bool:
-    """Whether these are records of such sizes, consecutive in one queue and in the log."""
     first = places[0]
     assert first is not None
     position = first.physical_offset

@@ -70,13 +70,12 @@ def returned_message(
     """Return the message to store for one that `group` returns.
 
     Args:
-        record: the record that the consumer received.
-        group: of the consumer.
+        record: as the consumer received it.
         retry_queue_id: the queue of the retry topic.
         delay_level: above 0 the level, 0 if the broker chooses, below 0 for a dead letter.
         max_reconsume_times: how often it may be redelivered.
         send_back_id: value of the property of that name.
-        reason: why, in the consumer's words.
+        reason: in the consumer's words.
     """
     properties = record.property_map()
     properties.pop(names.CRC32, None)

@@ -1,21 +1,20 @@
 """Store a returned message once although its consumer repeats the request after a lost answer.
 
-The stored message holds in `SEND_BACK_ID` the log offset of the record that the consumer received,
-and the id that our client assigns to each delivery (RocketMQ's clients send none). Another request
-of the same group for the same record repeats the first one
+The stored message holds in `SEND_BACK_ID` the log offset of the record that the consumer received, and the id that our
+client assigns to each delivery (RocketMQ's clients send none). Another request of the same group for the same record
+repeats the first one
 
 - if it has the same id;
 - if the first made a dead letter that still exists;
 - while the first is still delayed, since the group will get the message anyway.
 
-Otherwise it is a new request: the group's offset was reset and it received the message again.
+Otherwise the group's offset was reset and it received the message again.
 
-A client without an answer to 36 may send the message to the retry topic instead. Ours repeats the
-`SEND_BACK_ID` there; RocketMQ's are recognised by unique id, body and number of attempts while the
-first one is delayed.
+A client without an answer to 36 may send the message to the retry topic instead. Ours repeats the `SEND_BACK_ID` there;
+RocketMQ's are recognised by unique id, body and number of attempts while the first one is delayed.
 
-The latest requests are in memory. If our client says that it repeats a request, older ones, and
-those from before a restart, are searched for in the index by unique id.
+The latest requests are in memory. If our client says that it repeats a request, the index is searched for older ones by
+unique id.
 """
 
 from __future__ import annotations
@@ -43,7 +42,7 @@ SEND_BACK_ID_MAX: Final = 64
 """Maximum length of a client's id, in characters."""
 _REMEMBERED_MAX: Final = 16_384
 _WINDOW_MS: Final = 3_600_000
-"""How far back the index is searched: longer than any client repeats a request."""
+"""How far back the index is searched: longer than any client repeats."""
 
 
 _Key = TypeVar("_Key")
@@ -79,8 +78,6 @@ def is_id(text: str) -> bool:
 
 @dataclass(slots=True)
 class _Stored:
-    """What was stored for a returned message."""
-
     key: SendBackKey | None
     topic: str
     """The topic that the message finally goes to."""
@@ -121,8 +118,7 @@ class SendBackDeduplication:
         Args:
             key: None for a message that its client sent to the retry topic without a key.
             group: whose retry topic or dead letters they are.
-            record: the record to store: a dead letter, or a message for the retry topic, delayed or
-                not.
+            record: to be stored: a dead letter, or a message for the retry topic, delayed or not.
             known: the result of `find`, or None.
         """
         if known is not None:
@@ -145,7 +141,6 @@ class SendBackDeduplication:
         return same or self._is_still_due(stored)
 
     def _is_still_due(self, stored: _Stored) -> bool:
-        """Whether the group will still get it, or it is a dead letter."""
         if self._store.is_deleted(stored.topic, stored.result.physical_offset):
             return False
         return stored.due_ms == 0 or stored.due_ms > self._clock_ms()

@@ -76,17 +76,15 @@ class _SpareDescriptor:
 
     @property
     def is_open(self) -> bool:
-        """Whether it is open."""
         return self._fd >= 0
 
     def open(self) -> None:
-        """Open it if it is closed and the system has a descriptor."""
+        """Open it if the system has a descriptor."""
         if self._fd < 0:
             with suppress(OSError):
                 self._fd = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
 
     def close(self) -> None:
-        """Close it."""
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1

@@ -1,7 +1,7 @@
 """Requests that the broker sends to a client, and their answers.
 
-Request numbers of the two sides do not collide: a flag tells a request from an answer. RocketMQ's clients may not
-answer, so every call has a deadline, and the number of open calls of a connection is bounded.
+A flag tells a request from an answer, so the request numbers of the two sides do not collide. RocketMQ's clients may
+not answer, so every call has a deadline, and the number of open calls of a connection is bounded.
 """
 
 from __future__ import annotations

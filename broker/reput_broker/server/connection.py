@@ -83,16 +83,13 @@ class _FrameProgress:
 
     @property
     def is_paused(self) -> bool:
-        """Whether the broker is not reading."""
         return self._paused_at is not None
 
     def begin(self, now: float) -> None:
-        """Note that a frame begins and the broker reads."""
         self._least_at = self._brisk_at = now
         self._paused_at = None
 
     def received(self, size: int, now: float) -> None:
-        """Note that more of the frame has arrived."""
         self._least_at = min(now, self._least_at + size / LEAST_BYTES_A_S)
         self._brisk_at = min(now, self._brisk_at + size / _BRISK_BYTES_A_S)
 
@@ -101,7 +98,6 @@ class _FrameProgress:
         self._paused_at = now
 
     def resume(self) -> None:
-        """Note that the broker reads again."""
         if self._paused_at is not None:
             paused_s = trio.current_time() - self._paused_at
             self._least_at += paused_s
@@ -109,11 +105,11 @@ class _FrameProgress:
             self._paused_at = None
 
     def slow_s(self, now: float) -> float:
-        """Return for how many seconds the peer has sent slower than the least rate."""
+        """Return for how long the peer has sent slower than the least rate."""
         return self._until(now) - self._least_at
 
     def stuck_s(self, now: float) -> float:
-        """Return for how many seconds the peer has sent slower than 1 MiB a second."""
+        """Return for how long the peer has sent slower than 1 MiB a second."""
         return self._until(now) - self._brisk_at
 
     def _until(self, now: float) -> float:
@@ -366,7 +362,7 @@ class Connection:
                 await self._wait_for_room()
 
     async def _receive_more(self) -> bytes:
-        """Receive more of an unfinished frame. A frame beyond the share of the connection waits for its turn."""
+        """Receive more of an unfinished frame. One beyond the share of the connection waits for its turn."""
         transport, data = self._transport, None
         if self._has_turn:
             turn_s = min(_TURN_S, self._received_in_turn / _TURN_BYTES_A_S)
@@ -483,7 +479,7 @@ class Connection:
             await self._wait_for_room()
 
     def _request_of(self, frame: Frame, received_at: float) -> Request | None:
-        """Return the request in a frame; None if the frame is an answer, or the connection is closed."""
+        """Return the request in a frame; None if it is an answer, or the connection is closed."""
         header_type, header_bytes, body = frame
         header = decode_header(header_type, header_bytes)
         self.header_type = header_type
@@ -499,7 +495,6 @@ class Connection:
         return Request(self, header_type, header, body, received_at, traffic, cost=cost)
 
     async def _append(self, puts: list[Put]) -> None:
-        """Append and answer puts; clear the list."""
         if not puts:
             return
         waiting = self._dispatcher.append(puts)
@@ -515,7 +510,7 @@ class Connection:
             self.flush()
 
     def _note_waiting(self, requests: Sequence[Request]) -> None:
-        """Before a wait: send what is answered already, and count the read as held, since it stays in memory."""
+        """Before a wait: send the answers, and count the read as held, since it stays in memory."""
         self.flush()
         self._dispatch_puts()
         self._note_read(self._read_size)
@@ -523,13 +518,12 @@ class Connection:
             self._defer(request, request.cost)
 
     def _dispatch_puts(self) -> None:
-        """Dispatch what was put. Call it after the answers have left, and before awaiting."""
+        """Call it after the answers have left, and before awaiting."""
         if self._has_put:
             self._has_put = False
             self._dispatcher.after_puts(self)
 
     async def _end(self, request: Request, result: Response | Awaitable[Outcome] | None) -> None:
-        """Answer a request that puts nothing, after its handler."""
         if isinstance(result, Awaitable):
             self._note_waiting([request])
             result = await self._dispatcher.finish(request, result)
@@ -541,7 +535,6 @@ class Connection:
         self._note_answered_later(request)
 
     def _note_answered_later(self, request: Request) -> None:
-        """Count what a request that is not answered yet takes."""
         if request.is_oneway:
             self.answer(request, Response())
         elif not request.is_answered:
@@ -644,7 +637,7 @@ class Connection:
 
     @contextmanager
     def _held_back(self, cause: str) -> Iterator[None]:
-        """Count the time for which the peer is held back; that time does not count against its frame."""
+        """Count the time for which the peer is held back, which does not count against its frame."""
         started_at = trio.current_time()
         was_paused = self._progress.is_paused
         if not was_paused:

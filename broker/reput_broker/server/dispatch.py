@@ -47,8 +47,8 @@ _MESSAGES = PUTS | {
 _LARGE_BODY: Final = 4096
 """Bodies above this size are parsed one at a time, and other tasks run in between."""
 _BYTES_A_COMMA: Final = 11
-"""A body may have one comma for so many bytes of `limits.body_size`: each value costs the parser far more memory than
-its bytes."""
+"""A body may have one comma for so many bytes of `limits.body_size`: parsing a value takes far more memory than its
+bytes."""
 _OF_A_PEER = (ConnectionError, TimeoutError)
 """Errors of the operating system that do not come from the disk."""
 _PULLS = frozenset({RequestCode.PULL_MESSAGE, RequestCode.LITE_PULL_MESSAGE})

@@ -35,9 +35,9 @@ _HEAD_LINES_MAX: Final = 100
 _BODY_BYTES_MAX: Final = 64 * 1024
 _READ_BYTES: Final = 8 * 1024
 _REQUEST_TIMEOUT_S: Final = 20.0
-"""How long a whole request may take to arrive, and how long a connection may be silent between two."""
+"""For a whole request to arrive, and between two."""
 _UNREAD_ANSWER_TIMEOUT_S: Final = 10.0
-"""How long a client may take to read one part of an answer; a page is one part."""
+"""For a client to read one part of an answer; a page is one part."""
 _LINGER_S: Final = 2.0
 _LINGER_BYTES: Final = 1 << 20
 
@@ -183,7 +183,6 @@ class HttpServer:
                 await trio.aclose_forcefully(stream)
 
     def _make_room(self) -> None:
-        """End the oldest connection of the address that has the most of them."""
         greediest = Counter(self._open.values()).most_common(1)[0][0]
         oldest = next(scope for scope, address in self._open.items() if address == greediest)
         del self._open[oldest]
@@ -192,8 +191,6 @@ class HttpServer:
 
 
 class _Refused(Exception):
-    """A request that is answered with an error; the connection ends after it."""
-
     def __init__(self, status: int, text: str) -> None:
         super().__init__(text)
         self.status = status
@@ -212,7 +209,6 @@ class _Connection:
         self._sends_body = True
 
     async def run(self) -> None:
-        """Serve until the connection ends."""
         try:
             while await self._handle_one():
                 self._http.start_next_cycle()
@@ -221,7 +217,7 @@ class _Connection:
             pass  # the client is gone, or does not read
 
     async def _handle_one(self) -> bool:
-        """Read and answer a request; return whether another one may follow."""
+        """Return whether another request may follow."""
         try:
             request = await self._read_request()
             if request is None:
@@ -234,7 +230,7 @@ class _Connection:
         return self._http.our_state is h11.DONE and self._http.their_state is h11.DONE
 
     async def _read_request(self) -> tuple[h11.Request, bytes] | None:
-        """Return the next request with its whole body; None if there is none."""
+        """Return the next request and its body; None if there is none."""
         request: h11.Request | None = None
         body = bytearray()
         self._method = b""
@@ -332,7 +328,6 @@ class _Connection:
 
     @property
     def answer_has_begun(self) -> bool:
-        """Whether the head of the answer has been sent."""
         return self._http.our_state not in (h11.IDLE, h11.SEND_RESPONSE)
 
     async def send(self, event: Any) -> None:
@@ -352,7 +347,6 @@ class _Connection:
                 await self._stream.send_all(data)
 
     async def receive(self) -> None:
-        """Read once into the parser."""
         data = b""
         with suppress(trio.BrokenResourceError):
             data = bytes(await self._stream.receive_some(_READ_BYTES))
@@ -368,7 +362,7 @@ class _Connection:
 
 
 class _Exchange:
-    """One request and its answer, in terms of ASGI."""
+    """One request and its answer in ASGI."""
 
     def __init__(self, connection: _Connection, request: h11.Request, body: bytes) -> None:
         self._connection = connection

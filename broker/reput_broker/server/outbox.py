@@ -1,7 +1,7 @@
 """The unsent answers of one connection.
 
-`write` queues and `flush` sends as much as the socket takes. The rest stays here, and a task sends it as the peer
-reads. Producers of answers check `is_crowded` and wait for `drained`.
+`write` queues and `flush` sends as much as the socket takes; a task sends the rest as the peer reads. Producers of
+answers check `is_crowded` and wait for `drained`.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ class Outbox:
     Args:
         transport: the peer.
         limit: bytes from which the outbox is crowded; called each time, since it changes.
-        note_buffered: called with the change of the memory of waiting answers. Buffers count as a whole until all of
-            them is sent. Answers that leave with the next `flush` are not counted. May call `close`.
+        note_buffered: called with the change of the memory of waiting answers, except those that leave with the next
+            `flush`. Buffers count as a whole until all of them is sent. May call `close`.
         note_sent: called with the number of bytes sent.
         start_drain: starts `drain` as a task.
     """
@@ -163,7 +163,6 @@ class Outbox:
 
 
 def _rest_of(buffers: list[bytes | memoryview], sent: int) -> list[bytes | memoryview]:
-    """Return the rest of the buffers after `sent` bytes."""
     for index, buffer in enumerate(buffers):
         if sent < len(buffer):
             return [memoryview(buffer)[sent:], *buffers[index + 1 :]]

@@ -82,7 +82,7 @@ class SocketTransport:
                 return data
 
     def _try_receive(self) -> bytes | None:
-        """Return the data that has arrived, b"" at the end, None if there is none yet."""
+        """Return what has arrived, b"" at the end, None if there is nothing yet."""
         try:
             data = self._socket.recv(self._read_bytes)
         except BlockingIOError:

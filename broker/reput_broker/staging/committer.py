@@ -155,8 +155,7 @@ class Committer:
         )
 
     def _for_a_start(self, error: StoreDamaged) -> StoreDamaged:
-        """Return the error for damage at a start; for a staging, with the remedy although its batch
-        is decided."""
+        """For a damaged staging, add the remedy that its batch is decided."""
         if error.file.parent != self._staging.directory:
             return error
         return StoreDamaged(error.file, error.position, error.reason, _REMEDY)
@@ -252,8 +251,7 @@ class Committer:
             )
 
     def _check_queues(self, blocks: Sequence[PlacedBlock]) -> None:
-        """Refuse a batch that consumers could not read, since a topic may have been deleted after the
-        staging.
+        """Refuse a batch that consumers could not read: a topic may have been deleted since the staging.
 
         Raises:
             Refusal: a queue accepts no messages any more.

@@ -40,7 +40,6 @@ class Decision:
         self._flush = flush
         self._intents = intents
         self.intent: Intent | None = None
-        """The decided batch; None if there is none."""
         self.counts: dict[Queue, int] = {}
         """How many of its messages are in the log, by queue."""
         self._in_work: tuple[str, int] | None = None

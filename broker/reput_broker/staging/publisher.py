@@ -87,7 +87,6 @@ class Piece(NamedTuple):
 
     data: memoryview
     messages: int
-    """Number of records."""
 
 
 class Pieces:
@@ -188,10 +187,7 @@ class Publisher:
     async def _put(
         self, block: PlacedBlock, piece: Piece, file: StagingFile, counts: dict[Queue, int], pace: Pace
     ) -> PutResult | None:
-        """Put a piece, whose bytes are changed in place, and let other tasks run.
-
-        None if its topic has been deleted since the batch was decided.
-        """
+        """Put a piece, changing its bytes in place, and let other tasks run; None if its topic has been deleted."""
         store = self._store
         queue = (block.topic, block.queue_id)
         if self._topics.get(block.topic) is None:
@@ -256,8 +252,7 @@ class Publisher:
 def _not_published(blocks: Sequence[PlacedBlock], left: dict[Queue, int]) -> list[tuple[PlacedBlock, int]]:
     """Return the blocks that are not completely in the log, with the number of their messages that are.
 
-    `left` holds how many messages of each queue are in the log, counted from the first block;
-    updated.
+    `left`, updated here, is how many messages of each queue are in the log, from the first block on.
     """
     found = []
     for block in blocks:
@@ -270,8 +265,7 @@ def _not_published(blocks: Sequence[PlacedBlock], left: dict[Queue, int]) -> lis
 
 
 def _unique_ids(blocks: Sequence[tuple[StagingFile, PlacedBlock]], skipped: int) -> Iterator[str | None]:
-    """Yield the unique ids of staged records of one queue in order, without the first `skipped`.
-    Reads files."""
+    """Yield the unique ids of staged records of one queue, without the first `skipped`. Reads files."""
     for file, block in blocks:
         if skipped >= block.messages:
             skipped -= block.messages

@@ -78,8 +78,7 @@ class StagingFile:
         self.checksum = 0
         self.ended = False
         self.may_be_sealed = True
-        """Whether a record may hold a checksum over itself; False only if this process has received
-        all of them."""
+        """Whether a record may hold a checksum over itself; False only if this process has received all of them."""
         self.queues: set[tuple[str, int]] = set()
         """Topics and queues of the blocks that this process has received."""
         self.unsynced = 0

@@ -11,12 +11,10 @@ from reput_protocol.record.put_block import BlockCheck
 class Block(Struct, gc=False):
     """What one put appends, completely or not at all, into one file of the log.
 
-    If the buffer is writable, the broker's fields are filled in in place, and it belongs to the
-    store from then on.
+    A writable buffer is changed in place, and belongs to the store from then on.
     """
 
     data: Buffer
-    """The records back to back."""
     topic: str
     queue_id: int
     """Topic and queue of every record."""

@@ -1,10 +1,8 @@
 """Paths below directories that an open store has locked: checked at every system call.
 
-While a broker runs, its directory can be moved, deleted or unmounted, and another directory can
-take its name. The path then leads to files of another store, or to none. So the store derives all
-its paths from one that runs a check whenever it is converted for a system call (`os.fspath`), which
-no caller can forget. Text made of a path (`str`, an f-string) bypasses the check: open nothing by
-such text.
+While a broker runs, its directory can be moved, deleted or unmounted, and another one can take its name. So the store
+derives all its paths from one that runs a check whenever it is converted for a system call (`os.fspath`), which no
+caller can forget. Text made of a path (`str`, an f-string) bypasses the check: open nothing by such text.
 """
 
 from __future__ import annotations
@@ -35,8 +33,8 @@ def checked_path(path: Path, check: Callable[[], None]) -> Path:
 def check_identity(path: Path, fd: int) -> None:
     """Check that a path leads to the file or directory that is open as `fd`, and not to another of that name.
 
-    The descriptor keeps the system from reusing the inode number. A path that cannot be examined
-    for another reason, such as an I/O error, passes: using it reports that.
+    The open descriptor keeps the system from reusing the inode number. A path that cannot be examined for another
+    reason, such as an I/O error, passes: using it reports that.
 
     Raises:
         DirectoryLost: the path leads elsewhere or nowhere.

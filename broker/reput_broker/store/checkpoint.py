@@ -1,31 +1,12 @@
-"""How far log, queues and index are on disk (RocketMQ: StoreCheckpoint).
+"""How far log, queues and index are on disk (RocketMQ: StoreCheckpoint). docs/formats.md has the layout of the file.
 
-    position  0         8         16        24        32        40       72       4096
-              +---------+---------+---------+---------+---------+--------+-- ... --+
-              | i64     | i64     | i64     | i64     | i64     | mark   |  zero   |   big-endian
-              +---------+---------+---------+---------+---------+--------+---------+
-              physic    logics    index     master    confirm
-              msg time  msg time  msg time  flushed   physical
-                                            offset    offset
+A value that is too low is safe: recovery starts further back. The fields are in one disk sector, so that an update is
+written completely or not at all.
 
-Times are store times in milliseconds. A value that is too low is safe: recovery starts further
-back. The fields are in one disk sector, so that an update is written completely or not at all.
-
-The mark is Reput's own. RocketMQ preserves the bytes after the five fields and never reads them:
-
-    position  40            48       56       64       68       76       80       84
-              +-------------+--------+--------+--------+--------+--------+--------+
-              | "RPUTMARK"  | i64    | i64    | u32    | i64    | u32    | u32    |
-              +-------------+--------+--------+--------+--------+--------+--------+
-                            flushed  queues   queues   index    index    CRC-32 of
-                            offset   offset   digest   offset   digest   bytes [0, 80)
-
-The log is on disk up to the flushed offset, and so are the queue entries of all records before the
-queues offset. After an orderly stop the first digest covers the ends of all queues; before one it is
-the sum of their maximum queue offsets at the queues offset. The second digest covers the headers of
-all index files. It is valid only after an orderly stop, and so is the index offset, before which
-every record has its keys in the index. The CRC also covers the five fields: RocketMQ changes them
-when it works in the directory, which makes the mark void.
+The mark after RocketMQ's five fields is Reput's own; RocketMQ preserves it and never reads it. Its index offset and
+both digests are valid only after an orderly stop; before one the queues digest is the sum of the queues' maximum queue
+offsets at the queues offset. The CRC also covers the five fields: RocketMQ changes them when it works in the directory,
+which makes the mark void.
 """
 
 from __future__ import annotations
@@ -50,7 +31,7 @@ _MARGIN_MS = 3000
 
 
 class FlushMark(NamedTuple):
-    """What Reput records beyond RocketMQ's fields; all of it is on disk when the mark is written."""
+    """What Reput records beyond RocketMQ's fields; all of it is on disk when it is written."""
 
     flushed_offset: int
     queues_offset: int
@@ -66,8 +47,7 @@ class FlushMark(NamedTuple):
 class StoreCheckpoint:
     """The checkpoint, in memory and in the file `checkpoint`. A missing file means all zero.
 
-    The owner sets the attributes, and the flush threads move `mark`; `write` and `flush` may run in
-    worker threads.
+    The owner sets the attributes, and the flush threads move `mark`; `write` and `flush` may run in workers.
     """
 
     def __init__(self, path: Path) -> None:
@@ -106,7 +86,7 @@ class StoreCheckpoint:
         """Read the file. Return False, with all values zero, if it is missing or empty (a start was killed).
 
         Raises:
-            ForeignFile: the file does not have the length of a checkpoint.
+            ForeignFile: it does not have the length of a checkpoint.
         """
         try:
             data = self.path.read_bytes()
@@ -147,8 +127,7 @@ class StoreCheckpoint:
 
         Raises:
             DiskFull: the file could not be created or written.
-            OSError: it could not be opened, for example for lack of descriptors; nothing has
-                changed.
+            OSError: it could not be opened, for example for lack of descriptors; nothing has changed.
         """
         with self._lock:
             self._write()
@@ -165,16 +144,15 @@ class StoreCheckpoint:
         self._written = data
 
     def flush(self) -> None:
-        """Write the current values and sync them; does nothing if they are already on disk.
+        """Write the current values and sync them, unless they are already on disk. Blocks.
 
-        Blocks. A second call waits for the first, because the system reports a failed sync only
-        once: of two concurrent calls one would take lost data for written.
+        A second call waits for the first, because the system reports a failed sync only once: of two concurrent calls
+        one would take lost data for written.
 
         Raises:
             DiskFull: the file could not be created or written.
             FlushFailed: the sync failed, now or earlier; final.
-            OSError: it could not be opened, for example for lack of descriptors; the call may be
-                repeated.
+            OSError: it could not be opened, for example for lack of descriptors; the call may be repeated.
         """
         with self._flush_lock:
             if self._flush_error is not None:
@@ -219,8 +197,5 @@ def _decode_mark(data: bytes) -> FlushMark | None:
 
 
 MARK_AT = _FIELDS.size
-"""Position of the mark in the file."""
 MARK_CRC_AT = _CRC_AT
-"""Position of the checksum of everything before it."""
 MARK_END = _CRC_AT + _CRC.size
-"""End of the mark; zeros follow."""

@@ -53,7 +53,7 @@ class StoreCleaners:
         Args:
             rules: called at every step.
             monotonic_ms: clock for intervals; files age by the store's wall clock.
-            local_hour: the hour of the day, 0 to 23.
+            local_hour: 0 to 23.
             disk_usage: returns the used part of the disk that holds a directory.
             waiting_from: records from this log offset on may be scheduled messages.
         """

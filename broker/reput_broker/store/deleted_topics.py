@@ -1,9 +1,8 @@
 """Which records of the log belong to topics that have been deleted since.
 
-Deleting a topic removes its queues, but its records stay in the log until their file expires. A
-recovery that reads them would bring the queues back, and a new topic of that name would find its
-first offsets taken. So a deletion leaves a mark: records of the topic below an offset do not count.
-The marks are in `deletedTopics`, a JSON object from topic to log offset, which RocketMQ ignores.
+Deleting a topic removes its queues, but its records stay in the log until their file expires, and a recovery that reads
+them would bring the queues back. So a deletion leaves a mark: records of the topic below an offset do not count. The
+marks are in `deletedTopics`, a JSON object from topic to log offset, which RocketMQ ignores.
 """
 
 from __future__ import annotations
@@ -75,8 +74,7 @@ class DeletedTopics:
     def end_at(self, max_offset: int) -> None:
         """Limit every mark to the end of the log.
 
-        A power failure may take back records that a deletion covered; those that replace them are
-        not deleted.
+        A power failure may take back records that a deletion covered; those that replace them are not deleted.
         """
         if any(end > max_offset for end in self._deleted_below.values()):
             self._deleted_below = {topic: min(end, max_offset) for topic, end in self._deleted_below.items()}

@@ -1,8 +1,7 @@
 """The batch of records that reput hands to its dispatchers, and their interfaces.
 
-RocketMQ builds one DispatchRequest per record. Here a step of reput makes one `DispatchBatch` of
-all records that it read, grouped by queue, so that a dispatcher works per batch and not per
-message.
+RocketMQ builds one DispatchRequest per record. Here a step makes one `DispatchBatch` of all records that it read,
+grouped by queue.
 """
 
 from __future__ import annotations
@@ -27,8 +26,7 @@ Column: TypeAlias = "array[int]"
 class QueueRows(NamedTuple):
     """The records of one queue in one batch, in log order, with consecutive queue offsets.
 
-    Contains only records that consumers may see: prepared and rolled back transaction records get
-    no queue entry.
+    Without prepared and rolled back transaction records, which consumers do not see.
     """
 
     topic: str
@@ -108,9 +106,8 @@ _queue_rows: Final = partial(tuple.__new__, QueueRows)  # skips the Python-level
 class CommitLogDispatcher(Protocol):
     """Keeps something that is derived from the log up to date.
 
-    A batch may be offered again, in full or in part, after a crash or after another dispatcher
-    failed: what was already applied must be recognised and skipped. If an exception is raised,
-    dispatch stops at the batch and offers it again later.
+    A batch may be offered again, in full or in part, after a crash or another dispatcher's failure: what was already
+    applied must be recognised and skipped. After an exception dispatch stops at the batch and offers it again later.
     """
 
     def dispatch(self, batch: DispatchBatch) -> None:

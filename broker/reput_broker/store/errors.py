@@ -23,7 +23,7 @@ class StoreLocked(StoreError):
 
     Attributes:
         path: the lock file.
-        pid: process id of the owner, or None if it is unknown.
+        pid: of the owner, or None if it is unknown.
     """
 
     def __init__(self, path: Path, pid: int | None) -> None:
@@ -60,7 +60,6 @@ class LogDirectoryUnusable(StoreError):
     """An entry of `store.commit_log_dirs` cannot be used as a directory of the log. Nothing was changed.
 
     Attributes:
-        path: the entry.
         reason: why, and the remedy.
     """
 
@@ -74,9 +73,8 @@ class StoreDamaged(StoreError):
     """A file does not hold what it must. Nothing was changed.
 
     Attributes:
-        file: the damaged file (or directory).
+        file: the damaged file or directory.
         position: byte position in it.
-        reason: what is wrong there.
         remedy: what an operator can do.
     """
 
@@ -92,7 +90,6 @@ class ForeignFile(StoreError):
     """A file that this store, with this configuration, did not write. It was left unchanged.
 
     Attributes:
-        path: the file.
         reason: why it is not one of this store's files, and the remedy.
     """
 
@@ -141,7 +138,7 @@ class DiskFull(StoreError):
     """The disk, or the quota, is full; nothing was half-applied and the call may be repeated.
 
     Attributes:
-        path: the file that could not be created or written.
+        path: what could not be created or written.
         needed_bytes: how many bytes were requested.
     """
 
@@ -184,7 +181,6 @@ class FileNotMade(StoreError):
     Nothing was stored and nothing is lost: creating it is retried.
 
     Attributes:
-        path: the file.
         cause_errno: the system's error number, or None.
         is_out_of_descriptors: whether the only cause is the limit of open files.
         is_out_of_memory: whether the only cause is that no more memory can be mapped.
@@ -221,9 +217,8 @@ class FileNotMade(StoreError):
 class FlushFailed(StoreError):
     """The system could not write data to the disk.
 
-    Final for the file: the kernel may have dropped the pages, so a later sync that succeeds proves
-    nothing. What was acknowledged as flushed before is not affected; nothing after it may be
-    acknowledged.
+    Final for the file: the kernel may have dropped the pages, so a later sync that succeeds proves nothing. What was
+    acknowledged as flushed before is not affected; nothing after it may be acknowledged.
 
     Attributes:
         path: the file or directory whose sync failed.
@@ -243,9 +238,6 @@ class StorePoolExhausted(StoreError):
     """No buffer of the pool is free until appended data is committed. Nothing was stored; send again soon.
 
     (RocketMQ: fastFailIfNoBufferInStorePool.)
-
-    Attributes:
-        count: number of buffers.
     """
 
     def __init__(self, count: int) -> None:
@@ -260,13 +252,7 @@ class StoreClosed(StoreError):
 
 
 class FileFull(StoreError):
-    """An append needs more bytes than are left in a file; nothing was written.
-
-    Attributes:
-        path: the file.
-        left_bytes: bytes left in it.
-        needed_bytes: size of the append.
-    """
+    """An append needs more bytes than are left in a file; nothing was written."""
 
     def __init__(self, path: Path | str, left_bytes: int, needed_bytes: int) -> None:
         super().__init__(

@@ -24,8 +24,8 @@ PAGE_BYTES = 4096
 def is_able_to_flush(flushed: int, written: int, file_size: int, least_pages: int) -> bool:
     """Whether enough of a stream is unsynced to sync it (RocketMQ: DefaultMappedFile.isAbleToFlush).
 
-    True if the file that contains the flushed position is full, or if at least `least_pages` pages
-    were begun in it since; with 0, if anything is unsynced. Both positions are bytes of the stream.
+    True if the file that contains the flushed position is full, or at least `least_pages` pages were begun in it since;
+    with 0, if anything is unsynced. Both positions are bytes of the stream.
     """
     if written <= flushed:
         return False
@@ -89,8 +89,8 @@ def make_directories(path: Path) -> None:
 def allocate(fd: int, size: int) -> None:
     """Reserve disk space for a new file and fill it with `size` bytes of zeros.
 
-    Writing to a mapping over a hole kills the process with SIGBUS when the disk is full. Raises the
-    plain OSError; ENOSPC leaves the file shorter than requested.
+    Writing to a mapping over a hole kills the process with SIGBUS when the disk is full. Raises the plain OSError;
+    ENOSPC leaves the file shorter than requested.
     """
     if _fallocate(fd, size):
         return
@@ -102,8 +102,8 @@ def allocate(fd: int, size: int) -> None:
 def reserve_space(fd: int, size: int, path: Path) -> None:
     """Reserve disk space for all `size` bytes of an existing file, as `allocate` does for a new one.
 
-    A file that was copied, truncated by hand or made by another broker may have holes. Its bytes
-    and its modification time stay the same. Nothing else may write to it meanwhile.
+    A file that was copied, truncated by hand or made by another broker may have holes. Contents and modification time
+    stay the same. Nothing else may write to it meanwhile.
 
     Raises:
         DiskFull: there is no room. If that can be known in advance, no space was taken.
@@ -136,13 +136,13 @@ def _fallocate(fd: int, size: int) -> bool:
 
 
 def _free_bytes(fd: int) -> int:
-    """Bytes this process may still write to the disk of a file; quotas are not considered."""
+    """Bytes this process may still write to the disk; quotas are not considered."""
     disk = os.fstatvfs(fd)
     return disk.f_frsize * (disk.f_bfree if os.geteuid() == 0 else disk.f_bavail)
 
 
 def _write_back(fd: int, size: int) -> None:
-    """Write every byte of a file back unchanged, which fills its holes with blocks."""
+    """Fill the holes of a file with blocks."""
     position = 0
     while position < size:
         chunk = os.pread(fd, min(_CHUNK_BYTES, size - position), position)
@@ -154,8 +154,7 @@ def _write_back(fd: int, size: int) -> None:
 def create_file(path: Path, size: int) -> int:
     """Create a file of `size` zeros on reserved disk space; return its descriptor for reading and writing.
 
-    Its bytes and its name are durable on return. On failure no file is left behind, unless the disk
-    refuses to remove it.
+    Its bytes and its name are durable. On failure no file is left behind, unless the disk refuses to remove it.
 
     Raises:
         DiskFull: there is no room.
@@ -185,8 +184,7 @@ def map_file(fd: int, size: int, path: Path, *, access: int = mmap.ACCESS_WRITE)
     """Map a whole file into memory.
 
     Raises:
-        OSError: it cannot be mapped, for example for lack of memory; unlike mmap's error it names
-            the file.
+        OSError: it cannot be mapped, for example for lack of memory; the error names the file, unlike mmap's.
     """
     try:
         return mmap.mmap(fd, size, access=access)
@@ -212,7 +210,7 @@ def write_all(fd: int, data: Buffer, position: int, path: Path | str) -> None:
 
 
 def zero_range(fd: int, start: int, end: int, path: Path | str) -> int:
-    """Set every byte in `[start, end)` to zero, writing only where needed; return the bytes rewritten.
+    """Zero every byte in `[start, end)`, writing only where needed; return the bytes rewritten.
 
     Holes and preallocated extents are skipped, so the cost depends on what was written there.
     """
@@ -259,8 +257,8 @@ def end_of_data(fd: int, start: int, end: int) -> int:
 def _stretches_of_data(fd: int, start: int, end: int) -> list[tuple[int, int]]:
     """Return every stretch of `[start, end)` that may hold anything but zeros, in order.
 
-    All are looked up before any is read: reading brings zeros of a preallocated extent into the
-    page cache, where they count as data, so one read would lead to the next through the whole file.
+    All are looked up before any is read: reading brings zeros of a preallocated extent into the page cache, where they
+    count as data, so one read would lead to the next through the whole file.
     """
     stretches: list[tuple[int, int]] = []
     position = start
@@ -272,7 +270,7 @@ def _stretches_of_data(fd: int, start: int, end: int) -> list[tuple[int, int]]:
 
 
 def _next_data(fd: int, position: int, end: int) -> tuple[int, int]:
-    """The next stretch in `[position, end)` that may hold anything but zeros; empty at `end` if none does."""
+    """The next stretch in `[position, end)` that may hold data; empty at `end` if none does."""
     if not hasattr(os, "SEEK_DATA"):
         return position, end
     try:

@@ -34,13 +34,12 @@ def list_stream_files(
 ) -> list[int]:
     """Return the start offsets of a stream's files, ascending and without a gap. Changes nothing.
 
-    Sub-directories and an empty last file are skipped. So is, after a crash, a last file that is
-    too short and holds only zeros: a process was killed while it created the file. Skipped files
-    are added to `unfinished` for the caller to remove.
+    Sub-directories and an empty last file are skipped. So is, after a crash, a last file that is too short and holds
+    only zeros: a process was killed while it created the file. Skipped files are added to `unfinished` for the caller
+    to remove.
 
-    A stream that can be rebuilt passes `strays`, because a power failure can lose unsynced names
-    and lengths: the list then ends where a file is missing or empty, and the files from there on
-    are added to `strays` for the caller to remove.
+    With `strays`, for a stream that can be rebuilt, the list ends where a file is missing or empty, because a power
+    failure can lose unsynced names and lengths; the files from there on are added to `strays` for the caller to remove.
 
     Raises:
         ForeignFile: a name is not an offset, or a length is not `file_size`.
@@ -60,9 +59,8 @@ def list_files_of(
 ) -> list[tuple[int, Path]]:
     """Return start offset and directory entry of a stream's files in several directories.
 
-    As `list_stream_files`. Of files with the same name, those that hold only zeros do not count,
-    because a directory in which a file could not be created may keep its beginning; they are added
-    to `unfinished`. A directory that does not exist has no files.
+    As `list_stream_files`. Of files with the same name, those that hold only zeros are added to `unfinished`: the
+    beginning of a file that could not be created there. A missing directory has no files.
 
     Raises:
         ForeignFile: also if two directories hold the same part of the stream and neither is empty.
@@ -122,7 +120,7 @@ def list_files_of(
 def _without_leftovers(
     entries: list[tuple[str, int, Path]], unfinished: list[Path]
 ) -> list[tuple[str, int, Path]]:
-    """Drop all but one of files with the same name that hold only zeros, and add them to `unfinished`."""
+    """Keep one of files with the same name that hold only zeros; add the others to `unfinished`."""
     kept: list[tuple[str, int, Path]] = []
     for name, twins in groupby(entries, key=itemgetter(0)):
         group = list(twins)

@@ -52,10 +52,10 @@ class StoreFlush:
         Everything before it can be read and survives the process. Blocks; safe in any thread.
 
         Raises:
-            DiskFull: no room, although the file was preallocated. No put is accepted until a commit
-                succeeds; nothing is lost, and the call is to be repeated.
-            StoreReadOnly: the file cannot be written, now or earlier. What is not committed is
-                lost, and the store accepts no more puts.
+            DiskFull: no room, although the file was preallocated. No put is accepted until a commit succeeds; nothing
+                is lost: repeat the call.
+            StoreReadOnly: the file cannot be written, now or earlier. What is not committed is lost, and the store
+                accepts no more puts.
         """
         flags = self._flags
         if flags.read_only_reason is not None and self._stats.commit_failures:
@@ -74,12 +74,12 @@ class StoreFlush:
     def flush_commit_log(self) -> int:
         """Commit and sync the log; return the offset up to which it is durable. Blocks; one thread at a time.
 
-        If a commit finds no room, what was committed before is synced. If the checkpoint cannot be
-        opened for lack of descriptors, it lags behind until the next call, which is safe.
+        If a commit finds no room, what was committed before is synced. If no descriptor is free for the checkpoint, it
+        lags behind until the next call, which is safe.
 
         Raises:
-            StoreReadOnly: the sync failed, now or earlier. What had been flushed is safe; the rest
-                may be lost, and the store accepts no more puts.
+            StoreReadOnly: the sync failed, now or earlier. What had been flushed is safe; the rest may be lost, and the
+                store accepts no more puts.
         """
         reason = self._flags.read_only_reason
         if reason is not None and self._stats.flush_failures:
@@ -123,15 +123,15 @@ class StoreFlush:
         """Sync what was dispatched before the call. Blocks; one thread at a time.
 
         Args:
-            least_pages: skip queues with fewer unsynced pages than this and no full file. While any
-                is skipped, the offset that recovery starts from does not advance.
+            least_pages: skip queues with fewer unsynced pages than this and no full file. While any is skipped, the
+                offset that recovery starts from does not advance.
 
         Returns:
             Whether no queue was skipped.
 
         Raises:
             StoreReadOnly: the sync failed. The queues can be rebuilt, but not by this process.
-            OSError: no file could be opened for lack of descriptors; nothing has changed.
+            OSError: no descriptor was free; nothing has changed.
         """
         position, stored_ms, entries = self._reput.dispatched
         try:

@@ -1,11 +1,10 @@
 """Select the entries of a queue that a get returns (RocketMQ: getMessage, isTheBatchFull).
 
-The rules examine the entries in order and stop at the first one that no longer fits. Only the
-queue's entries are read; the records are fetched later, as extents. Only a filter on properties
-reads records.
+The rules examine the entries in order and stop at the first one that no longer fits. Only the queue's entries are read;
+the records are fetched later, as extents, unless a filter on properties needs them.
 
-If an extended entry cannot be read, the tags code stays its address; such an entry matches every
-filter, and the client compares the tag.
+If an extended entry cannot be read, the tags code stays its address; such an entry matches every filter, and the client
+compares the tag.
 """
 
 from __future__ import annotations
@@ -59,7 +58,7 @@ class Selection(NamedTuple):
     size: int
     extents: tuple[Extent, ...]
     missing: int
-    """Entries whose records are not in the log, because they expired or the entry is damaged."""
+    """Entries whose records expired, or that are damaged."""
 
 
 def clamp_bytes(max_bytes: int) -> int:
@@ -78,8 +77,8 @@ def select(
 ) -> Selection:
     """Apply the rules to queue entries.
 
-    `accepts` receives log offset and size of the record of each entry that the tag filter accepts
-    and that is in the log; if it returns None, the scan ends there.
+    `accepts` receives log offset and size of the record of each entry that the tag filter accepts and that is in the
+    log; if it returns None, the scan ends there.
     """
     scanned, taken, size, extents, missing = select_units(
         units,
@@ -130,7 +129,7 @@ def spans_files(extents: Sequence[Extent], window: LogWindow) -> bool:
 
 
 EFFORT_MAX = 5_000_000
-"""Limit of the filter work of one get, roughly in nanoseconds; the next get continues from there."""
+"""Of the filter work of one get, roughly in nanoseconds; the next get continues from there."""
 PART_EFFORT = 150
 LOOKUP_EFFORT = 600
 LOOKUP_BYTE_EFFORT = 1
@@ -140,7 +139,7 @@ RECORD_EFFORT = 3000
 class FilteredGet:
     """A get whose filter reads properties (RocketMQ: ExpressionMessageFilter); holds files until `release`.
 
-    The owner of the store creates it; `run`, `read` and `release` may be called in any thread.
+    The owner of the store creates it; `run`, `read` and `release` are thread-safe.
 
     Args:
         cold: whether the records are presumed not to be in the page cache.

@@ -1,8 +1,8 @@
 """Records about to be read, with their files held (RocketMQ: SelectMappedBufferResult).
 
-Retention may delete a file between finding records and reading them in another thread. A reader
-that holds the file is not affected: the file is only shut down, and deleted when its last holder
-releases it. If that takes too long, its name is removed, and the bytes stay for that holder alone.
+Retention may delete a file between finding records and reading them in another thread. A file that is held is only shut
+down, and deleted when its last holder releases it. If that takes too long, its name is removed, and the bytes stay for
+the holder alone.
 """
 
 from __future__ import annotations
@@ -62,8 +62,8 @@ class HeldExtents:
     def read(self, extents: Sequence[Extent] | None = None, *, cold: bool = True) -> bytes:
         """Return the bytes of the extents, joined; before `release`.
 
-        With `cold`, by positional reads that block no other thread; else out of the mapping. Any extents in
-        the held files may be read; the default is those that were held.
+        With `cold`, by positional reads that block no other thread; else out of the mapping. Any extents in the held
+        files may be read; by default those that were held.
         """
         parts: list[bytes] = []
         start = end = 0
@@ -79,8 +79,7 @@ class HeldExtents:
     def properties_at(self, extent: Extent, *, cold: bool) -> bytes | None:
         """Return the properties text of the record at this extent, None if it is not valid; before `release`.
 
-        The extent is in one of the held files. The body is skipped, unless reading it from disk
-        costs less than a second read.
+        The extent is in one of the held files. The body is skipped, unless reading it costs less than a second read.
         """
         physical_offset, size = extent
         file = self._last_file

@@ -28,7 +28,7 @@ NEAR_BYTES: Final = 8 << 20
 """This close to the end of the log, everything is presumed to be in the page cache."""
 
 CHECKED_EXTENTS_MAX: Final = 64
-"""Checking more extents than this takes longer than handing the read to a thread."""
+"""Checking more takes longer than handing the read to a thread."""
 
 
 class MessageReader:
@@ -47,7 +47,7 @@ class MessageReader:
         memory_bytes: int,
     ) -> None:
         self.warm_from = 0
-        """Log offset from which recovery has read the log: everything before it is presumed cold."""
+        """Recovery has read the log from here: everything before is presumed cold."""
         self._log = log
         self._queues = queues
         self._flags = flags
@@ -67,9 +67,8 @@ class MessageReader:
     ) -> GetMessageResult:
         """Find the messages of a queue from a queue offset on (RocketMQ: DefaultMessageStore.getMessage).
 
-        The first matching message is returned whatever its size. The result ends at the first limit
-        reached: `max_messages`, `max_bytes`, `limits`, the end of a queue file, or the number of
-        entries that one call may scan.
+        The first matching message is returned whatever its size. The result ends at the first limit: `max_messages`,
+        `max_bytes`, `limits`, the end of a queue file, or the number of entries that one call may scan.
 
         Raises:
             StoreClosed: the store is not open.
@@ -167,10 +166,8 @@ class MessageReader:
         return LogWindow(log.min_offset, log_end, log_end - self._memory_bytes, log.files.file_size)
 
     def _is_cold(self, extents: Sequence[Extent], window: LogWindow) -> bool:
-        """Whether reading these would wait for the disk: presumed for old records, checked for recent ones.
-
-        Recent records may have been evicted from memory too.
-        """
+        """Whether reading these would wait for the disk: presumed for old records, checked for recent ones, which may
+        have been evicted."""
         if extents[0].physical_offset < max(window.memory_from, self.warm_from):
             return True
         return not self.is_resident(extents)

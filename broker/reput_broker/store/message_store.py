@@ -1,16 +1,14 @@
 """The store's API: put, get, and the steps that services drive (RocketMQ: DefaultMessageStore).
 
-Durability. An appended message is in the page cache and survives the process; it survives the
-machine once `flush_commit_log` has passed it. (With a pool of buffers it survives the process once
-`commit_log` has passed it.) The queues are derived from the log by `reput_step` and can be rebuilt
-from it, so only the log decides which messages exist. Assumed of the disk: what `fdatasync`
-confirmed stays; later writes may survive or not, page by page, in any order.
+Durability. An appended message is in the page cache and survives the process; it survives the machine once
+`flush_commit_log` has passed it. (With a pool of buffers it survives the process once `commit_log` has passed it.) The
+queues are derived from the log by `reput_step` and can be rebuilt, so only the log decides which messages exist.
+Assumed of the disk: what `fdatasync` confirmed stays; later writes may survive or not, page by page, in any order.
 
-Threads. One thread owns the store and makes all calls, with these exceptions: `commit_log`,
-`flush_commit_log`, `flush_consume_queues`, `write_checkpoint`, `prepare_next_file`,
-`make_log_file`, `unlock_full_files` and the steps of the cleaners may run in worker threads, each
-in one at a time; `read_extents` with `cold=True`, held extents and filtered gets, in any number of
-them.
+Threads. One thread owns the store and makes all calls, with these exceptions: `commit_log`, `flush_commit_log`,
+`flush_consume_queues`, `write_checkpoint`, `prepare_next_file`, `make_log_file`, `unlock_full_files` and the steps of
+the cleaners may run in worker threads, each in one at a time; `read_extents` with `cold=True`, held extents and
+filtered gets, in any number of them.
 """
 
 from __future__ import annotations
@@ -65,7 +63,7 @@ ACCESS_IN_MEMORY_PERCENT = 40
 
 
 def _shown(part: str, method: Callable[Concatenate[Any, P], T]) -> Callable[Concatenate[MessageStore, P], T]:
-    """Return a method of the store that calls a method of one of its parts, with its types and docstring."""
+    """Return a method that calls a method of one of the store's parts, with its types and docstring."""
     name = method.__name__
 
     @wraps(method)
@@ -81,7 +79,7 @@ class MessageStore:
 
     Args:
         options: geometry, durability and limits.
-        clock_ms: wall clock in milliseconds, read once per put.
+        clock_ms: wall clock, read once per put.
         listener: notified of new messages once they can be read.
         dispatchers: more dispatchers, fed after the queues.
     """
@@ -103,7 +101,7 @@ class MessageStore:
         self._make_parts()
 
     def _make_parts(self) -> None:
-        """Create the parts as they are before the directory is read; called again at each opening."""
+        """Called again at each opening."""
         options, clock_ms = self.options, self._clock_ms
         self._is_lost = False
         root = options.data_dir
@@ -253,16 +251,15 @@ class MessageStore:
     def open(self) -> RecoveryReport:
         """Lock the directory, recover it and accept messages. Blocks until recovery is done.
 
+        After the first four errors the directory is unchanged; after any of them the lock is free.
+
         Raises:
-            StoreLocked: another broker, in this process or another, has the directory or one of its
-                log.
+            StoreLocked: another broker, in this process or another, has the directory or one of its log.
             LogDirectoryUnusable: a directory of the log cannot be used, or is named twice.
             ForeignFile: a file is not supported by this store and would be damaged.
             StoreDamaged: records that had been flushed fail their checks.
             StoreNotWritable: the system does not allow the directory to be written.
             DiskFull, FlushFailed: recovery could not be completed; the next start repeats it.
-
-        After the first four the directory is unchanged. After any of them the lock is free.
         """
         assert not self._flags.is_open
         started = time.perf_counter()
@@ -306,8 +303,7 @@ class MessageStore:
         """Flush, dispatch and sync everything and release the directory. Blocks. Safe to call twice.
 
         Returns:
-            Whether all of it succeeded. Otherwise `abort` stays, and the next start recovers the
-            directory.
+            Whether all of it succeeded. Otherwise `abort` stays, and the next start recovers the directory.
         """
         if not self._flags.is_open:
             return self._flags.read_only_reason is None
@@ -452,8 +448,8 @@ class MessageStore:
     def check_directories(self) -> None:
         """Check that the store's directories, its lock file and the last log file are still at their paths.
 
-        In any thread; the system calls may block. The first failure makes the store read-only until
-        it is opened again (event `store_directory_lost`).
+        In any thread; the system calls may block. The first failure makes the store read-only until it is opened again
+        (event `store_directory_lost`).
 
         Raises:
             DirectoryLost: one of them was moved, deleted, unmounted or covered by another.
@@ -474,10 +470,10 @@ class MessageStore:
     # -- topics --------------------------------------------------------------------------------------------
 
     def delete_topic(self, topic: str) -> int:
-        """Delete the queues of a topic; return how many there were. Durable on return.
+        """Delete the queues of a topic durably; return how many there were.
 
-        Its records stay in the log until their file expires, but no recovery brings them back. A
-        new topic with that name begins at queue offset 0.
+        Its records stay in the log until their file expires, but no recovery brings them back. A new topic with that
+        name begins at queue offset 0.
 
         Raises:
             StoreReadOnly, StoreClosed: the store cannot be written.

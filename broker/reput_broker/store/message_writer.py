@@ -1,7 +1,6 @@
 """Put messages into the log, and create the next files ahead of need (RocketMQ: putMessage).
 
-Nothing here waits for the disk unless a file must be created; a caller that must not wait asks
-`needs_new_file` first.
+Nothing here waits for the disk unless a file must be created, which `needs_new_file` tells in advance.
 """
 
 from __future__ import annotations
@@ -77,9 +76,8 @@ class MessageWriter:
         Waits for the disk only if a file must be created (`needs_new_file`).
 
         Returns:
-            For each block where it was put, a status that says why not, or the rule that it breaks
-            (RecordMalformed, InvalidMessage). A block that is refused leaves nothing behind and
-            does not affect the others.
+            For each block where it was put, a status that says why not, or the rule that it breaks (RecordMalformed,
+                InvalidMessage). A refused block leaves nothing behind and does not affect the others.
         """
         flags = self._flags
         if flags.refuses_now:
@@ -143,8 +141,7 @@ class MessageWriter:
         """Store a block of `count` encoded records of one queue (`Block`), as `put` does.
 
         Raises:
-            RecordMalformed: the block breaks a rule; the error names the first bad record. Nothing
-                was stored.
+            RecordMalformed: the block breaks a rule; the error names the first bad record. Nothing was stored.
             InvalidMessage: no record can hold this topic.
         """
         return self.put_one(Block(block, topic, queue_id, count, born_host, check))
@@ -226,10 +223,8 @@ class MessageWriter:
         Blocks; may run in a worker thread.
 
         Raises:
-            DiskFull, FileNotMade: the log file cannot be created; puts continue while prepared
-                files have room.
-            DiskFull, FlushFailed, OSError: the index file cannot be created; dispatch continues
-                while there is room.
+            DiskFull, FileNotMade: of the log; puts continue while prepared files have room.
+            DiskFull, FlushFailed, OSError: of the index; dispatch continues while there is room.
         """
         index = self._index
         if index is None or not index.should_prepare_next_file():

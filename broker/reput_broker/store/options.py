@@ -20,7 +20,7 @@ DELAY_LEVELS_MS: tuple[int, ...] = (
 )  # fmt: skip
 
 FilterBitMaps = Callable[["DispatchBatch", "QueueRows"], "Sequence[bytes | None] | None"]
-"""Bit map, for each message, of the consumers whose filters accept it; None: no bit maps."""
+"""For each message, the bit map of the consumers whose filters accept it; None: no bit maps."""
 
 EventHandler = Callable[[str, Mapping[str, object]], None]
 """Called with the event's name and its facts, in any thread: it must be quick and thread-safe."""

@@ -1,11 +1,10 @@
 """Follow the log and dispatch its records to queues, index and long polling (RocketMQ: ReputMessageService).
 
-A step reads some bytes of the log, makes one batch of them and gives it to every dispatcher in
-order; only then does the position advance. So a dispatcher that fails gets the same batch again,
-and listeners are notified only of what can be read.
+A step reads some bytes of the log, gives them as one batch to every dispatcher in order, and only then advances the
+position. So a dispatcher that fails gets the same batch again, and listeners are notified only of what can be read.
 
-A record that cannot be read is never skipped. RocketMQ skips it, but then the queue gives the
-offset of the lost message to another one, and no reader notices.
+A record that cannot be read is never skipped. RocketMQ skips it, but then the queue gives the offset of the lost
+message to another one, and no reader notices.
 """
 
 from __future__ import annotations
@@ -99,8 +98,8 @@ class LogFollower:
     def replay(self, from_offset: int, dispatcher: CommitLogDispatcher) -> int:
         """Give a dispatcher every record from a log offset on that was dispatched; return how many.
 
-        Blocks. Records that have left the log are omitted. Together with the batches that are
-        dispatched from then on, the dispatcher has received everything once.
+        Blocks. Records that have left the log are omitted. Together with the batches dispatched from then on, the
+        dispatcher receives everything once.
 
         Raises:
             StoreDamaged: a record cannot be read; the dispatcher has received those before it.
@@ -212,9 +211,8 @@ class ReputSteps:
     def reput_step(self, max_bytes: int = STEP_BYTES_MAX) -> int:
         """Dispatch the next records of the log, about `max_bytes` of them; return how many.
 
-        0 means that there is nothing to do now: everything is dispatched; the disk is full or no
-        file can be opened (a later call retries); or the next record cannot be read, written or
-        synced, which makes the store read-only.
+        0: everything is dispatched; or the disk is full or no file can be opened (a later call retries); or the next
+        record cannot be read, written or synced, which makes the store read-only.
         """
         flags = self._flags
         if flags.read_only_reason is not None and self._stats.dispatch_damage:

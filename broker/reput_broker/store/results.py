@@ -25,10 +25,8 @@ class PutStatus(Enum):
     """No file could be created for the message. Puts are accepted again when there is space."""
 
     CREATE_MAPPED_FILE_FAILED = auto()
-    """No file could be created for the message, for another reason (`MessageStore.file_refusal`).
-
-    Puts are accepted again when a file can be created.
-    """
+    """No file could be created, for another reason (`MessageStore.file_refusal`). Puts are accepted again when one can
+    be."""
 
     OS_PAGE_CACHE_BUSY = auto()
     """The page cache takes messages too slowly: no buffer of the pool is free. May be retried at once."""
@@ -107,7 +105,7 @@ class GetMessageResult:
     extents: tuple[Extent, ...] = ()
     """The found records in queue order; adjacent ones are merged into one extent."""
     cold: bool = False
-    """Whether the records are presumed not to be in the page cache: read them in a worker thread."""
+    """Whether the records are presumed not in the page cache: read them in a worker thread."""
 
 
 class TransferLimits(NamedTuple):

@@ -7,8 +7,7 @@ When files are deleted:
     disk > disk_clean_forcibly   the oldest files whatever their age, unless clean_file_forcibly is off
     disk > disk_warning          that too, and puts are refused until the disk is at or below disk_clean_forcibly
 
-The gap between the last two is on purpose: otherwise a disk near one limit would make puts alternate
-between refused and accepted.
+Without the gap between the last two, a disk near one limit would make puts alternate between refused and accepted.
 """
 
 from __future__ import annotations
@@ -25,8 +24,8 @@ UNREADABLE = -1.0
 def disk_used_ratio(path: Path) -> float:
     """Used part of the file system of `path`: 0 to 1, in whole percent, rounded up. Blocks.
 
-    Space reserved for the superuser counts neither as used nor as free. For a directory that does
-    not exist, the place where it would be created counts. `UNREADABLE` if the system does not say.
+    Space reserved for the superuser counts neither as used nor as free. For a missing directory, the place where it
+    would be created counts. `UNREADABLE` if the system does not say.
     """
     while not path.exists() and path != path.parent:
         path = path.parent
@@ -40,7 +39,7 @@ def disk_used_ratio(path: Path) -> float:
 
 
 DiskUsage = Callable[[Path], float]
-"""Returns the used part, 0 to 1, of the disk of a path; negative if it cannot be read. May block."""
+"""Returns the used part, 0 to 1, of a path's disk; negative if unreadable. May block."""
 
 MANUAL_ROUNDS = 20
 """Rounds for which a manual deletion stays in effect, whatever the hour."""

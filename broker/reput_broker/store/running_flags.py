@@ -3,10 +3,10 @@
 Puts are refused in four conditions:
 
 - read-only: a sync failed or something is damaged; until a restart.
-- no space: a write found no room; until one succeeds. Small puts that still have room are accepted,
-  unless dispatch has no room.
-- no file: the log needs a file that cannot be created, for lack of descriptors or because no
-  directory allows it; until one can be.
+- no space: a write found no room; until one succeeds. Small puts that still have room are accepted, unless dispatch has
+  none.
+- no file: the log needs a file that cannot be created, for lack of descriptors or because no directory allows it; until
+  one can be.
 - disk too full: set and cleared by the disk watch.
 """
 

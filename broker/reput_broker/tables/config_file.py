@@ -1,14 +1,14 @@
 """The JSON files under `config/`, in RocketMQ's format (RocketMQ: ConfigManager).
 
-Reading: `NAME` is used; if it is missing or empty, `NAME.bak`; if that is missing or empty too, the table starts empty.
-RocketMQ writes integer keys without quotes, which strict parsers refuse, so keys are quoted first.
+Reading: `NAME` is used; if it is missing or empty, `NAME.bak`; if that is too, the table starts empty. RocketMQ writes
+integer keys without quotes, so keys are quoted first.
 
 Writing: the new text is written to `NAME.tmp` and synced; then `NAME` is renamed to `NAME.bak` and `NAME.tmp` to
 `NAME`, and the directory is synced. After a crash at any point `NAME` or `NAME.bak` is complete, and RocketMQ reads
 both. (RocketMQ writes `NAME` in place; a crash can tear it.)
 
-RocketMQ deletes a file that it cannot decode. This broker keeps it: with a complete `NAME.bak` the file is renamed to a
-name that says so. Without one the start is refused, because an empty table would forget topics or offsets.
+RocketMQ deletes a file that it cannot decode. Here, with a complete `NAME.bak`, the file is renamed to a name that says
+so. Without one the start is refused, because an empty table would forget topics or offsets.
 """
 
 from __future__ import annotations

@@ -4,8 +4,8 @@ The table is saved to `config/consumerOffset.json` at intervals, in RocketMQ's f
 written to `config/consumerOffset.journal` before it is acknowledged, so it survives `kill -9`.
 
 `OffsetSave` replaces both files; a crash at any step is safe. A journal names the JSON file that it continues, so the
-start finds the pair. A journal that continues neither the file nor its backup is not applied, because another broker
-has written the JSON: it is renamed and named in the log.
+start finds the pair. If it continues neither the file nor its backup, another broker has written the JSON: the journal
+is renamed, named in the log, and not applied.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """The settings of consumer groups (RocketMQ: SubscriptionGroupManager), kept in `config/subscriptionGroup.json`.
 
-A group is created by an administrator or, if `groups.auto_create` is on, by the first heartbeat or pull of a client.
-The table has what a group may do; `groups/consumer_groups.py` has its members. Unknown members of the file, from a
-newer RocketMQ, are kept and written back.
+A group is created by an administrator or, with `groups.auto_create`, by the first heartbeat or pull of a client. The
+table has what a group may do; `groups/consumer_groups.py` has its members. Unknown members of the file, from a newer
+RocketMQ, are kept and written back.
 """
 
 from __future__ import annotations
@@ -126,13 +126,10 @@ class SubscriptionGroupManager:
     # Changing
 
     def find_or_create(self, group: str) -> SubscriptionGroupConfig | None:
-        """Return a group, created with RocketMQ's defaults if necessary.
-
-        A new group is not in the file before the next save.
+        """Return a group, created with RocketMQ's defaults if necessary; it is in the file from the next save on.
 
         Returns:
-            None if it does not exist and may not be created: automatic creation is off, or there are already
-            `groups.auto_create_max` groups.
+            None if it does not exist, and automatic creation is off or there are `groups.auto_create_max` groups.
 
         Raises:
             InvalidName: the name is not legal.

@@ -1,7 +1,6 @@
 """Saving tables without stopping the event loop: a worker thread writes the file.
 
-A table returns a `SaveJob` with a copy of its content. Callers share a write: a caller that finds nothing changed since
-the last job does not wait for another.
+A table returns a `SaveJob` with a copy of its content. Callers share a write, unless the table has changed since.
 """
 
 from __future__ import annotations

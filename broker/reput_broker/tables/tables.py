@@ -85,12 +85,9 @@ class Tables:
                     log.warning("offsets_without_group", group=group, detail=str(error))
 
     def adopt_queues(self, queues: Iterable[tuple[str, int]]) -> None:
-        """Create topics for queues without one, so that their messages can be read.
+        """Create topics for queues (topic and queue id) without one, so that their messages can be read.
 
         A directory that is handed over without its tables has such queues.
-
-        Args:
-            queues: topic and queue id of every queue of the store.
         """
         counts: dict[str, int] = {}
         for topic, queue_id in queues:

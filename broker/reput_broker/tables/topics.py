@@ -1,9 +1,9 @@
 """The topics of this broker (RocketMQ: TopicConfigManager), kept in `config/topics.json`.
 
-A topic is created by an administrator or, if `topics.auto_create` is on, by the first send to it. The template for the
-latter is the topic TBW102, which exists only then and which RocketMQ's clients look up too. Unknown members of the
-file, from a newer RocketMQ, are kept and written back. The generation of a topic is one of its attributes, because
-RocketMQ keeps attributes that it does not know.
+A topic is created by an administrator or, with `topics.auto_create`, by the first send to it, from the template TBW102,
+which exists only then and which RocketMQ's clients look up too. Unknown members of the file, from a newer RocketMQ, are
+kept and written back. The generation of a topic is one of its attributes, because RocketMQ keeps those that it does not
+know.
 """
 
 from __future__ import annotations
@@ -146,17 +146,13 @@ class TopicConfigManager:
     # Changing
 
     def create_on_send(self, topic: str, queues: int | None = None) -> TopicConfig | None:
-        """Return the topic of a send, created from the template if necessary.
+        """Return the topic of a send, created from the template if necessary; None if automatic creation is off.
 
         A new topic is not in the file yet: save the table before the send is acknowledged.
 
         Args:
-            topic: its name.
             queues: the number of queues that the sender asks for, limited by the template's; None for
                 `topics.default_queues`.
-
-        Returns:
-            None if the topic does not exist and automatic creation is off.
 
         Raises:
             InvalidName: the name is not legal.

@@ -101,7 +101,6 @@ class TopicExport:
 
     @staticmethod
     def _run_end(rows: list[Any], index: int) -> int:
-        """Return the end of a run of records that are close enough to read at once."""
         start = end = rows[index][0]
         for offset, size, _ in rows[index:]:
             if offset < end or offset > end + _GAP_BYTES_MAX or offset + size > start + _READ_BYTES_MAX:

@@ -1,8 +1,7 @@
 """Fix damaged fields of a record whose right value follows from the rest.
 
-A record is partly redundant: its place, its size (the sum of its parts), what its checksum covers.
-If one such field is wrong and with another value everything fits, checksums included, that was its
-value. Such a record is not lost.
+A record is partly redundant: its place, its size (the sum of its parts), what its checksum covers. If one such field is
+wrong and with another value everything fits, checksums included, that was its value.
 """
 
 from __future__ import annotations
@@ -112,7 +111,6 @@ def _sum_of_parts(data: bytes) -> int | None:
 
 
 def _is_valid(data: bytes, place: int, damage: Damage) -> bool:
-    """Whether `data` begins with a valid record of this place that ends where the damage ends."""
     scan, extent = locate(data, 0, len(data), check_crc=True)
     if extent is None or FRONT.unpack_from(data)[6] != place:
         return False

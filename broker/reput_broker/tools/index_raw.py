@@ -1,7 +1,4 @@
-"""Read an index file on disk, whatever is wrong with it and without knowing its geometry.
-
-The format is described in `store/index/file.py`.
-"""
+"""Read an index file on disk, whatever is wrong with it and without knowing its geometry."""
 
 from __future__ import annotations
 
@@ -104,8 +101,8 @@ class RawIndex:
     def guess_slots(self) -> int:
         """Determine how many slots the file has; 0 if that is not possible.
 
-        The newest entry is the head of its chain, and the first and the newest entry have the
-        offsets of the header. Only with very few entries can another number of slots fit too.
+        The newest entry is the head of its chain, and the first and the newest entry have the offsets of the header.
+        Only with very few entries can another number of slots fit too.
         """
         header, rest = self.header, self.size - HEADER_BYTES
         if header.next_entry < 2 or rest % SLOT_BYTES or header.next_entry > rest // ENTRY_BYTES:

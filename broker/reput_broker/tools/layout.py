@@ -1,7 +1,7 @@
 """The files of a store directory and their sizes, read from the files and not from a configuration.
 
-Every stream (the log, each queue) is in files of one size, named by the offset of their first byte.
-Opening a store stops at the first file that does not fit; here all of them are reported.
+Every stream (the log, each queue) is in files of one size, named by the offset of their first byte. Opening a store
+stops at the first file that does not fit; here all are reported.
 """
 
 from __future__ import annotations
@@ -163,7 +163,7 @@ class StoreLayout:
 
 
 def _without_leftovers(files: list[StreamFile]) -> list[StreamFile]:
-    """Drop leftovers of files that were created in another directory instead, as a start does."""
+    """Drop leftovers of files that were created in another directory instead."""
     kept: list[StreamFile] = []
     for file in files:
         if kept and kept[-1].start == file.start:

@@ -1,7 +1,6 @@
 """Read the log file by file: batches of records, damage, and the end.
 
-Unlike recovery this does not stop at damage: it searches for the next valid record, so that all
-damage can be reported and all valid records shown.
+Unlike recovery this does not stop at damage: it searches for the next valid record.
 """
 
 from __future__ import annotations
@@ -22,10 +21,8 @@ from reput_protocol.record.row import POSITION, SIZE, TOPIC, WIDTH
 from reput_protocol.record.scan import RecordScan, ScanStatus, locate
 
 CHUNK_BYTES = 2 << 20
-"""Bytes read and examined at a time: a verification takes 8 % longer with 1 MiB, 6 % with 4 MiB.
-
-(Cores with 1 MiB of L2 cache each, bodies of 300 bytes.)
-"""
+"""Bytes read and examined at a time: a verification takes 8 % longer with 1 MiB, 6 % with 4 MiB (1 MiB of L2 cache a
+core, bodies of 300 bytes)."""
 _MAGIC = re.compile(rb"\xda\xa3\x20[\xa7\xab]")
 
 
@@ -70,7 +67,7 @@ class Damage(NamedTuple):
     file: StreamFile
     position: int
     end_position: int
-    """Start of the next valid record in the file, or end of the file's data."""
+    """Start of the next valid record, or end of the file's data."""
     reason: str
     is_tail: bool
     """Whether nothing valid follows anywhere, as after a crash."""
@@ -119,12 +116,10 @@ def read_log(
 ) -> Iterator[LogPart]:
     """Read the stream's files in order, the first one from a record's position on.
 
-    With `to_index` only the files before that one are read. Reading all parts of the files this way
-    yields the same items as one reading, except for the ends; a missing file before a part belongs
-    to that part.
+    With `to_index` only the files before that one are read. Reading all parts of the files this way yields the same
+    items as one reading, except for the ends; a missing file before a part belongs to that part.
 
-    Checks sizes, magic numbers, inner lengths and PHYSICALOFFSET, but not checksums
-    (`checksum_faults`).
+    Checks sizes, magic numbers, inner lengths and PHYSICALOFFSET, but not checksums (`checksum_faults`).
     """
     last = last_file_with_data(stream)
     end = LogEnd(stream.min_offset)
@@ -163,8 +158,6 @@ def last_file_with_data(stream: Stream) -> int:
 
 
 class _FileReading:
-    """One pass over one file."""
-
     def __init__(self, stream: Stream, file: StreamFile, is_last: bool, chunk_bytes: int) -> None:
         self._file = file
         self._file_size = stream.file_size
@@ -251,7 +244,6 @@ class _FileReading:
         return is_all_zero(self._fd, position, self._file.size)
 
     def _damage(self, position: int, scan: RecordScan, reason: str) -> Damage:
-        """Find where valid data begins again."""
         size = self._file.size
         with mmap.mmap(self._fd, size, access=mmap.ACCESS_READ) as mapped, memoryview(mapped) as view:
             follower = position + scan.size

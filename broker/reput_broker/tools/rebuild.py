@@ -1,9 +1,9 @@
 """Rebuild what is derived from the log in new directories, and then replace the old ones.
 
-Each new directory is complete and on disk before it replaces the old one in one step
-(`directory_swap.py`). A kill leaves the old or the new directories, and possibly `rebuild-N.tmp`
-directories, which are ignored and removed by the next rebuild. If the checkpoint has not been
-updated after a replacement, a start compares the queues with the whole log, and rebuilds the index.
+Each new directory is complete and on disk before it replaces the old one in one step (`directory_swap.py`). A kill
+leaves the old or the new directories, and possibly `rebuild-N.tmp` directories, which the next rebuild removes. If the
+checkpoint has not been updated after a replacement, a start compares the queues with the whole log, and rebuilds the
+index.
 """
 
 from __future__ import annotations
@@ -134,7 +134,7 @@ class QueuesRebuild:
         return sum(queue.max_queue_offset - queue.min_queue_offset for queue in self._table)
 
     def _keep_expired(self) -> int:
-        """Copy queues whose messages have all left the log, so that their queue offsets do not restart at 0."""
+        """Copy queues whose messages have all left the log, so that their offsets do not restart at 0."""
         made = {(queue.topic, queue.queue_id) for queue in self._table if queue.has_files}
         files = OpenFiles()
         kept = 0
@@ -254,15 +254,15 @@ def rebuild(
     Args:
         layout: the directory, locked by the caller as its owner, with a valid log.
         end_offset: where the log ends.
-        delay_levels_ms: the delay levels of the broker that wrote the log.
+        delay_levels_ms: those of the broker that wrote the log.
         progress: receives how many bytes of the log are done.
         fill: distributes the log; by default `hand_out`.
 
     Raises:
         ForeignFile: a file that is not part of a store is in the way; nothing was changed.
-        DiskFull, FlushFailed, OSError: each directory is the old or the new one. The next start
-            detects what the checkpoint does not say. After FlushFailed the directories
-            `rebuild-N.tmp` stay, because one of them may have the final name on disk.
+        DiskFull, FlushFailed, OSError: each directory is the old or the new one. The next start detects what the
+            checkpoint does not say. After FlushFailed the directories `rebuild-N.tmp` stay, because one of them may
+            have the final name on disk.
     """
     if put_back(layout.root):
         layout = StoreLayout(layout.root, layout.log.directories, layout.geometry)
@@ -343,7 +343,7 @@ def hand_out(
 
 
 def _remove_leftovers(layout: StoreLayout) -> None:
-    """Remove leftovers of a killed rebuild: incomplete new directories, and replaced old ones."""
+    """Remove incomplete new directories and replaced old ones."""
     sync_directory(layout.root)
     old = [replaced(place) for place in (layout.consume_queue_dir, layout.index_dir)]
     for directory in (*layout.root.glob("rebuild-*.tmp"), *old):

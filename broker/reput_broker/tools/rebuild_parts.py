@@ -1,9 +1,8 @@
 """Rebuild the ConsumeQueues in parts that can run in parallel, one file of the log each.
 
-A record contains its queue offset, so the place of its unit is known: the parts write in place, and
-repeating a part writes the same bytes. A part does not know whether its queue starts again in a
-later file, after a deletion or a gap. Combining the parts detects that, and what was written of
-such a queue is rewritten.
+A record contains its queue offset, so the parts write units in place, and repeating a part writes the same bytes. A
+part does not know whether its queue starts again in a later file, after a deletion or a gap. Combining the parts
+detects that, and what was written of such a queue is rewritten.
 """
 
 from __future__ import annotations
@@ -36,7 +35,6 @@ class UnitsPart(NamedTuple):
     commit_log_dirs: tuple[Path, ...]
     geometry: Geometry
     number: int
-    """Number of the file."""
     end_offset: int
     """Where the log ends."""
     target: Path

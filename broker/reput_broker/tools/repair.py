@@ -1,14 +1,13 @@
 """Repair a store that a start refuses, and keep every byte that is removed.
 
-Only the log is irreplaceable. A damaged record is fixed if its right value is known
-(`field_fix.py`). At the first other one the log has to end: with a hole it would assign queue
-offsets and log offsets to other messages. Everything after it is removed from the store, and kept
-in `repair-N/`. Everything else is derived from the log, and rebuilt.
+Only the log is irreplaceable. A damaged record is fixed if its right value is known (`field_fix.py`). At the first
+other one the log has to end: with a hole it would assign queue offsets and log offsets to other messages. Everything
+after it is moved to `repair-N/`. Everything else is rebuilt from the log.
 
-Order: everything that will change is copied to `repair-N/` and synced. Then the checkpoint is
-written with the new end of the log, and `abort` is created: from here on a start would truncate the
-log at the same place. Unreadable files are moved, the log is truncated, and the queues are rebuilt.
-After a kill at any moment the same repair can be started again.
+Order: everything that will change is copied to `repair-N/` and synced. Then the checkpoint is written with the new end
+of the log, and `abort` is created: from here on a start would truncate the log at the same place. Unreadable files are
+moved, the log is truncated, and the queues are rebuilt. After a kill at any moment the same repair can be started
+again.
 """
 
 from __future__ import annotations
@@ -40,9 +39,8 @@ _WORDS = "repair.json"
 class SideDirectory:
     """The first free `repair-N`: durably keeps everything that a repair changes or removes.
 
-    Nothing in it is overwritten; if a name is taken, a number is added. Files from the store
-    directory keep their path; files from other directories of the log go to `outside/K-NAME`, with
-    a number for each directory. `repair.json` lists the origin of each file.
+    If a name is taken, a number is added. Files from the store directory keep their path; files from other directories
+    of the log go to `outside/K-NAME`, with a number for each directory. `repair.json` lists the origin of each file.
     """
 
     def __init__(self, root: Path) -> None:
@@ -185,7 +183,7 @@ def _layout_now(verification: Verification, geometry: Geometry) -> StoreLayout:
 
 
 def _geometry_of(verification: Verification) -> Geometry:
-    """Return the detected sizes: after the repair too few files may be left to detect them."""
+    """Return the detected sizes: after the repair too few files may be left for that."""
     layout = verification.layout
     index = index_sizes(layout) or IndexSizes(layout.geometry.index_slots, layout.geometry.index_entries)
     return Geometry(
@@ -264,7 +262,7 @@ def _write_checkpoint(root: Path, mark: FlushMark, after: Verification | None) -
 
 
 def _clamp_offsets(config: Path, ends: dict[tuple[str, int], int]) -> list[str]:
-    """Reset offsets beyond the end of their queue to it; otherwise new messages would be skipped."""
+    """Reset offsets beyond the end of their queue to it, so that no new message is skipped."""
     table = table_in_force(config / "consumerOffset.json")
     if not table.exists or table.error is not None:
         return []

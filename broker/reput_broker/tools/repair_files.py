@@ -89,7 +89,7 @@ def move(path: Path, target: Path) -> None:
 
 
 def _copy(path: Path, target: Path) -> None:
-    """Copy and sync a file or a directory tree; the caller syncs the name of the copy."""
+    """Copy and sync a file or a directory tree; the caller syncs its name."""
     if path.is_dir():
         target.mkdir()
         for entry in sorted(path.iterdir()):

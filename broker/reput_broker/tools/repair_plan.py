@@ -46,7 +46,7 @@ def start_checks_from(verification: Verification) -> int:
 
 
 def _file_by(verification: Verification, offset: int | None, time_ms: int | None) -> int:
-    """Start of the newest file whose first record is valid and at or before an offset or a store time."""
+    """Start of the newest file whose first record is valid and at or before an offset or time."""
     files = verification.layout.log.files
     for file in reversed(files[1:]):
         if offset is not None and file.start > offset:
@@ -240,7 +240,7 @@ def plan_repair(verification: Verification) -> RepairPlan:
 
 
 def _may_stay(damage: Damage, checked_from: int, queues_are_sound: bool, file_size: int) -> bool:
-    """Whether a start tolerates a damage: it does not read it, and needs no queues from it."""
+    """Whether a start does not read a damage and needs no queues from it."""
     if damage.file.size < file_size and damage.end_position >= damage.file.size:
         return False  # a file is missing or too short
     return damage.offset < checked_from and (damage.is_framed or queues_are_sound)

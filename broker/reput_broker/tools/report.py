@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 FAULTS_KEPT = 1000
-"""Maximum number of faults of one kind that are kept in full; the others are only counted."""
+"""How many faults of one kind are kept in full; the others are only counted."""
 
 FIGURES = ("records", "log_bytes", "log_files", "units", "index_entries", "offsets")
 

@@ -48,7 +48,6 @@ class UnitFiles:
         self.stream = stream
         self._files = files
         self.first = stream.min_offset // UNIT_BYTES
-        """Number of the first unit with a place in a file."""
         self.end = self._find_end()
         """Number after the last non-zero unit."""
 

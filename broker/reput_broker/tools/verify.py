@@ -1,7 +1,7 @@
 """Check the files of a store directory against each other. Changes nothing.
 
-The log is authoritative. It is read once; on the way every record is checked, and every queue unit
-and index entry against the record that it refers to. The checkpoint and the tables follow.
+The log is authoritative. It is read once; on the way every record is checked, and every queue unit and index entry
+against its record. The checkpoint and the tables follow.
 """
 
 from __future__ import annotations
@@ -34,8 +34,7 @@ class Verification:
     Args:
         commit_log_dirs: directories of the log, if not `commitlog`.
         geometry: known sizes; the others are read from the files.
-        delay_levels_ms: the delay levels of the broker that wrote it; None: unknown, RocketMQ's are
-            assumed.
+        delay_levels_ms: those of the broker that wrote it; None: RocketMQ's are assumed.
         faults_kept: how many faults of a kind are kept in full.
         progress: receives how many bytes of the log are done.
     """
@@ -64,13 +63,13 @@ class Verification:
         self.delay_levels_ms = DELAY_LEVELS_MS if delay_levels_ms is None else tuple(delay_levels_ms)
         self.delay_levels_given = delay_levels_ms is not None
         self.other_delays: Path | None = None
-        """A queue of delayed messages most of which are due at other times than these delay levels say."""
+        """A queue of delayed messages most of which are due at other times than these levels say."""
         self._progress = progress
         self._topics: dict[str, dict[str, Any]] | None = None
         self.queues: QueuesCheck
-        """The queues, once `begin` was called."""
+        """Set by `begin`."""
         self.index: IndexCheck
-        """The key index, once `begin` was called."""
+        """Set by `begin`."""
 
     def run(self) -> Report:
         """Check everything."""
@@ -144,7 +143,7 @@ class Verification:
             )
 
     def _was_being_made(self, odd: OddFile) -> bool:
-        """Whether a start would remove the file: the last one, too short, and never written to."""
+        """Whether a start would remove the file: the last one, too short, never written to."""
         files = self.layout.log.files
         if self.stopped or not files or odd.path != files[-1].path or len(files) < 2:
             return False
@@ -155,7 +154,6 @@ class Verification:
         return True
 
     def _topics_of_another_form(self, topics: Mapping[str, Mapping[str, Any]]) -> set[str]:
-        """Return the topics whose queues are not verified here, with a note for each."""
         batch = self.root / "batchconsumequeue"
         found = {path.name for path in batch.iterdir() if path.is_dir()} if batch.is_dir() else set()
         for name, entry in topics.items():

@@ -109,8 +109,7 @@ def verify_checkpoint(root: Path, log: LogFacts, report: Report) -> None:
 def _explain_void_mark(root: Path, path: Path, data: bytes, report: Report) -> bytes:
     """Report an invalid checksum of the mark: damage, or another broker's work.
 
-    Returns the bytes with a single wrong bit corrected, so that its consequences are not reported
-    too.
+    Returns the bytes with a single wrong bit corrected, whose consequences are then not reported.
     """
     covered = bytearray(data[:MARK_END])
     for position in range(MARK_END):

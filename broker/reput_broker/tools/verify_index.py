@@ -1,8 +1,7 @@
 """Check the key index against itself and against the log.
 
-Entries are in the order of the log, so while the log is walked the hashes of its keys are compared
-with the next entries. If they differ, the entries of that part of the log are compared as sets, and
-the walk continues after it.
+Entries are in the order of the log, so the hashes of the keys of each batch are compared with the next entries. If they
+differ, the entries of that part of the log are compared as sets, and the walk continues after it.
 """
 
 from __future__ import annotations
@@ -209,8 +208,7 @@ class IndexCheck:
 
         Args:
             deleted: topics whose records need no entries.
-            damages: the damaged bytes of the log, as they are found; entries of records there are
-                not reported again.
+            damages: the damaged bytes of the log, as they are found; entries of records there are not reported.
             whole_until_ms: see `IndexSequence`.
         """
         self._layout = layout
@@ -322,7 +320,6 @@ class IndexCheck:
         self._last_keys = {(last, key_hash) for key_hash in keys[3 * max(first, since) :: 3]}
 
     def _pass_over(self, offset: int) -> None:
-        """Skip the entries of a part of the log that could not be read, or has expired."""
         while offset > self._compared_until and self._cursor < self._total:
             for entry in self._entries.read(self._cursor, _SLACK):
                 if entry.physical_offset >= offset:

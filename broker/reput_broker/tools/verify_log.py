@@ -151,7 +151,7 @@ class LogCheck:
             index.compare(batch, rows)
 
     def _lost_pages(self, batch: LogBatch) -> list[tuple[int, str]]:
-        """Records that may not be flushed whose properties look as if a page was lost, as at a start."""
+        """Records that may not be flushed and whose properties look as if a page was lost."""
         trusted = self.mark.flushed_offset if self.mark is not None else 0
         if (self.mark is None and self.stopped) or batch.offset + batch.end <= trusted:
             return []
@@ -166,7 +166,6 @@ class LogCheck:
         ]
 
     def _nameless(self, batch: LogBatch, rows: DispatchRows) -> dict[int, str]:
-        """Records of which the queue or the queue offset is unknown."""
         bad = {
             row: f"QUEUEOFFSET is {number}"
             for row, number in enumerate(batch.column(QUEUE_OFFSET))
@@ -221,7 +220,6 @@ class LogCheck:
         self.report.fault("log", damage.file.path, damage.position, damage.reason)
 
     def _is_unfinished(self, damage: Damage) -> bool:
-        """Whether the broker was killed and these bytes are not known to be flushed."""
         if self.stopped:
             return False
         return self.mark is None or damage.offset >= self.mark.flushed_offset

@@ -1,10 +1,8 @@
 """Verify a directory in parts that can run in parallel, with the result of one walk through all of it.
 
-A walk through one file of the log depends on the state of each queue and of the index after the
-previous file. That state is guessed from the log offsets in the queues and the index. When the
-parts are combined, a part is walked again from the actual state if its guess was wrong, or if it
-found something that may depend on earlier files. If everything is valid, every byte of the log is
-read once.
+A walk through one file of the log depends on the state of each queue and of the index after the previous file, which is
+guessed from the log offsets in them. When the parts are combined, a part is walked again if its guess was wrong, or if
+it found something that may depend on earlier files. If everything is valid, every byte of the log is read once.
 """
 
 from __future__ import annotations

@@ -103,12 +103,11 @@ class QueueCheck:
         self.queue_id = queue_id
         self.units = units
         self.first: int | None = None
-        """Number of the queue's first message in the log; None until it is met."""
+        """Number of its first message in the log; None until that is met."""
         self.next = 0
         """Number after the last message met."""
         self.faults: list[Fault] = []
         self.kinds: Counter[str] = Counter()
-        """Number of faults by kind, kept or not."""
         self.renumbered: dict[int, int] = {}
         """Log offset to right number of records whose number is wrong."""
         self.behind: list[tuple[int, int]] = []
@@ -185,7 +184,7 @@ class QueueCheck:
         self._last_offset = run.physical_offsets[-1]
 
     def _jump(self, number: int, run: QueueRows, raw: bytes, damages: Sequence[Damage]) -> int:
-        """Handle a run that does not continue the last one; return the actual number of its first message."""
+        """Handle a run that does not continue the last one; return the number of its first message."""
         offset = run.physical_offsets[0]
         if number == 0 and int.from_bytes(raw[:8], "big") == offset:
             # The topic was deleted, by a broker that leaves no mark, and created again.

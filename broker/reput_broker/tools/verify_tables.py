@@ -172,7 +172,7 @@ def _position_of(data: bytes, key: OffsetKey) -> int:
 def _verify_journal(
     config_dir: Path, table: TableFile, offsets: dict[OffsetKey, Any], stopped: bool, report: Report
 ) -> Path | None:
-    """Check the journal and apply it to the offsets; return its path if it belongs to the table."""
+    """Apply the journal to the offsets; return its path if it belongs to the table."""
     present = config_dir / "consumerOffset.journal"
     for name in JOURNALS:
         try:
@@ -207,7 +207,6 @@ def _verify_journal(
 
 
 def _same_but_for_bits(journal: Path, table: TableFile) -> bool:
-    """Whether a journal belongs to a table of this length and version, but with other bytes."""
     identity = read_journal(journal).identity
     version = table.members.get("dataVersion")
     counter = version.get("counter") if isinstance(version, dict) else None
@@ -221,7 +220,7 @@ def verify_other_tables(config_dir: Path, report: Report) -> None:
 
 
 def _decodes(path: Path, kind: str, report: Report) -> TableFile | None:
-    """Report a table that cannot be decoded; return what a start could use, or None."""
+    """Return what a start could use, or None; report a table that cannot be decoded."""
     table = read_table(path)
     if table.error is not None:
         report.fault(kind, path, _error_position(table), f"it is not a JSON table: {table.error}")

@@ -1,8 +1,7 @@
 """Ask producers about transactions: request 39 (RocketMQ: AbstractTransactionalMessageCheckListener).
 
-The live producers of the group take turns. One that is disconnecting, or has too much to read, is
-skipped; if all are, so is the group until the next round. The answer arrives as the end of the
-transaction, or not at all.
+The live producers of the group are asked alternately. One that is disconnecting, or has too much to read, is skipped;
+if all are, so is the group until the next round. The answer arrives as the end of the transaction, or not at all.
 """
 
 from __future__ import annotations
@@ -73,7 +72,7 @@ class CheckRequests:
                 self._counts.checks[half.topic, "no_producer"] += 1
 
     def _ask(self, half: HalfMessage) -> bool:
-        """Send the request, trying each producer of the group once; return whether one takes it."""
+        """Try each producer of the group once; return whether one takes the request."""
         if half.producer_group in self._skipped:
             return False
         record = half.record

@@ -1,17 +1,12 @@
-"""Check open transactions: ask producers for a decision (RocketMQ:
-TransactionalMessageServiceImpl.check).
+"""Check open transactions: ask producers for a decision (RocketMQ: TransactionalMessageServiceImpl.check).
 
-docs/transactions.md has the rules. A round goes over the open half messages, oldest first. One that
-is due is copied to the end of the half queue with its check count increased, and a producer is
-asked about the copy once it can be read. So a round meets no message twice, and the offset of the
-group CID_RMQ_SYS_TRANS advances.
+docs/transactions.md has the rules. A round goes over the open half messages, oldest first. One that is due is copied to
+the end of the half queue with its check count increased, and a producer is asked about the copy once it can be read. So
+a round meets no message twice, and the offset of the group CID_RMQ_SYS_TRANS advances. A message that is not due stays
+in place, unless the queue behind it grows too long for memory, or for the search of a start.
 
-A message that is not due stays in place, unless the queue behind it grows beyond what can be kept
-in memory, or a start would have to search too much of the log for its decision.
-
-Progress is saved only after the copies and committed messages that it relies on have been flushed:
-a power loss could otherwise keep the progress and lose them, and their half messages would never be
-checked again.
+Progress is saved only after the copies and committed messages that it relies on have been flushed: a power loss could
+otherwise lose them alone, and their half messages would never be checked again.
 """
 
 from __future__ import annotations
@@ -79,13 +74,11 @@ class TransactionCheckService:
     Args:
         half_queue: the states of its messages, and the op messages that are still needed.
         puts: puts the copies.
-        tables: the progress is kept in the offsets; TRANS_CHECK_MAX_TIME_TOPIC is created at first
-            use.
+        tables: the progress is in the offsets; TRANS_CHECK_MAX_TIME_TOPIC is created at first use.
         requests: asks producers about the copies.
         config: read in every round.
         counts: of discarded messages.
         flush: syncs the log once; does not raise.
-        clock_ms: wall clock.
     """
 
     def __init__(
@@ -174,7 +167,6 @@ class TransactionCheckService:
         return -1 if saved is None else saved
 
     async def _all_is_flushed(self) -> bool:
-        """Flush everything appended until now; False if that fails."""
         store = self._store
         end = store.flushed_offset + store.flush_behind_bytes
         if store.flushed_offset < end:
@@ -258,8 +250,8 @@ class TransactionCheckService:
         return _CheckResult.CLOSED
 
     async def _copy(self, half: HalfMessage, check_times: int | None) -> HalfMessage | PutStatus | None:
-        """Replace a half message by a copy at the end of the queue; None if it was decided
-        meanwhile, a status if the store refuses the copy."""
+        """Replace a half message by a copy at the end of the queue; None if it was decided meanwhile, a status if the
+        store refuses the copy."""
         record = renewed_record(half, check_times)
         result = await self._puts.put(_size(record), lambda: record if self._is_open(half) else None)
         if result is None:
@@ -282,8 +274,7 @@ class TransactionCheckService:
         return copy is not None and copy.queue_offset == half.queue_offset
 
     def _stuck(self, half: HalfMessage, status: PutStatus) -> _CheckResult:
-        """Continue with the others if the store refuses only this message; else retry in a later
-        round."""
+        """Continue with the others if the store refuses only this message; else retry in a later round."""
         log.warning(
             "half_message_not_copied", topic=half.topic, queue_offset=half.queue_offset, detail=str(status)
         )

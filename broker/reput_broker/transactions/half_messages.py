@@ -1,19 +1,17 @@
 """Half messages, and the records derived from them (RocketMQ: TransactionalMessageBridge).
 
-A half message is the message as it was sent, in the queue of a topic that consumers cannot read,
-with REAL_TOPIC and REAL_QID naming its destination. It never changes; other records hold its
-outcome:
+A half message is the message as it was sent, in the queue of a topic that consumers cannot read, with REAL_TOPIC and
+REAL_QID naming its destination. It never changes; other records hold its outcome:
 
 - decided: an op message (`op_queue.py`) that names its offset in the half queue;
 - committed: the message in its topic, with the transaction bits for "commit";
 - checked: a copy at the end of the half queue, which replaces it;
 - discarded: a copy in TRANS_CHECK_MAX_TIME_TOPIC.
 
-The committed and the discarded record carry the log offset of the half record in
-PREPARED_TRANSACTION_OFFSET, so the log alone tells the outcome where the op message is missing. A
-copy in the half queue carries the first one's offset there in TRAN_PREPARED_QUEUE_OFFSET: all
-copies with the same value are one transaction. RocketMQ writes and reads that only for messages
-with an immunity time of their own.
+The committed and the discarded record carry the log offset of the half record in PREPARED_TRANSACTION_OFFSET, so the
+log alone tells the outcome where the op message is missing. Copies carry the first one's offset in
+TRAN_PREPARED_QUEUE_OFFSET, which identifies the transaction. RocketMQ writes and reads that only for messages with an
+immunity time of their own.
 """
 
 from __future__ import annotations
@@ -35,8 +33,8 @@ HALF_PROPERTIES_BYTES_MAX: Final = PROPERTIES_BYTES_MAX - 256
 """Leaves room for the three properties that copies add."""
 
 FIRST_STORED: Final = "REPUT_HALF_STORED"
-"""Property of a copy: when the first half message was stored, in ms since 1970, from which its age
-counts. RocketMQ uses the producer's born time, but that clock may be wrong."""
+"""Property of a copy: when the first half message was stored, in ms since 1970, from which its age counts. RocketMQ
+uses the producer's born time, by a clock that may be wrong."""
 _TRANSACTION_BITS: Final = MessageSysFlag.TRANSACTION_MASK
 _NUMBER: Final = re.compile(r"[0-9]{1,18}")
 _UNTIL_DECIDED: Final = (
@@ -47,8 +45,7 @@ _UNTIL_DECIDED: Final = (
     FIRST_STORED,
     names.CRC32,
 )
-"""Properties that a committed message does not have, so that forwarding it with its properties
-begins no transaction."""
+"""Properties that a committed message does not have, so that forwarding it begins no transaction."""
 
 
 class HalfMessage(NamedTuple):
@@ -189,5 +186,4 @@ def check_body(half: HalfMessage) -> bytes:
 
 
 def _number(text: str | None) -> int | None:
-    """Return a non-negative decimal number; None if it is not one."""
     return int(text) if text is not None and _NUMBER.fullmatch(text) else None

@@ -1,11 +1,10 @@
 """Decisions and the op messages that record them (RocketMQ: TransactionalOpBatchService).
 
-An op message is stored in RMQ_SYS_TRANS_OP_HALF_TOPIC; its tag is `d` and its body a list like
-`17,18,25,`. Decisions are collected for `transactions.op_interval`, or until they fill a message,
-and are only in memory until then. A killed process loses them: rollbacks are then checked once
-more, and commits are found in the log. To limit that search, the last message of a batch carries
-the log offset up to which every decision is in this or an earlier op message, in
-PREPARED_TRANSACTION_OFFSET, which RocketMQ neither writes nor reads here.
+An op message is stored in RMQ_SYS_TRANS_OP_HALF_TOPIC; its tag is `d` and its body a list like `17,18,25,`. Decisions
+are collected in memory for `transactions.op_interval`, or until they fill a message. A killed process loses them:
+rollbacks are then checked once more, and commits are found in the log. To limit that search, the last message of a
+batch carries in PREPARED_TRANSACTION_OFFSET the log offset up to which every decision is in an op message; RocketMQ
+neither writes nor reads that.
 """
 
 from __future__ import annotations
@@ -53,7 +52,7 @@ class OpQueue:
     """The unwritten decisions, and the op messages that are still needed. One owner.
 
     Attributes:
-        messages: the op messages that are still needed, oldest first.
+        messages: still needed, oldest first.
         marked_until: all decisions before this log offset are in op messages.
 
     Args:
@@ -106,12 +105,9 @@ class OpQueue:
         return self._options.op_message_size + 512
 
     def compose(self, now_ms: int, log_end: int) -> Batch | None:
-        """Return the next message, oldest decisions first; None if there are none. `written` removes
-        them.
+        """Return the next message, oldest decisions first; None if there are none. `written` removes them.
 
-        Args:
-            now_ms: the time.
-            log_end: where the log ends and the message will be.
+        `log_end` is where the log ends and the message will be.
         """
         if not self._waiting:
             return None
@@ -142,10 +138,9 @@ class OpQueue:
     # Progress
 
     def passed(self, position: int, end: int) -> int:
-        """Forget messages that name only half offsets before `position`; return the first op offset still
-        needed.
+        """Forget messages that name only half offsets before `position`; return the first op offset still needed.
 
-        Returns `end`, the end of the op queue, if none is.
+        That is `end`, the end of the op queue, if none is.
         """
         messages = self.messages
         while messages and messages[0].last_half_offset < position:

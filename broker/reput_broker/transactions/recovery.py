@@ -1,14 +1,12 @@
 """Restore the states of half messages at a start.
 
-1. Op messages name the finished half messages; the rest of the queue from the saved progress on is
-open.
+1. Op messages name the finished half messages; the rest of the queue from the saved progress on is open.
 2. Of several copies of one transaction only the latest is open.
-3. The last decisions may not have been written: the log behind the last complete op message holds
-the committed and the discarded records, each with the place of its half message.
+3. The last decisions may not have been written: the log behind the last complete op message holds the committed and the
+  discarded records, each with the place of its half message.
 
-So nothing is committed twice. A power loss can remove both the committed message and its op
-message; then the half message is open again, and no consumer has seen the committed one (with
-`flush = "sync"`).
+So nothing is committed twice. A power loss can remove both the committed message and its op message; then the half
+message is open again (with `flush = "sync"`, no consumer had seen the committed one).
 """
 
 from __future__ import annotations
@@ -105,11 +103,11 @@ def _read_op_messages(
 
 
 def _read_open(store: MessageStore, transactions: TransactionTable, end: int) -> dict[int, _OpenHalf]:
-    """Return the latest copy of each open transaction by its first offset; close the others, and
-    unreadable ones as discarded.
+    """Return the latest copy of each open transaction by its first offset; close the others, and unreadable ones as
+    discarded.
 
-    Closed copies are written as op messages: with the latest copy done and an earlier one not, the
-    next start would take the earlier one for open.
+    Closed copies are written as op messages: with the latest copy done and an earlier one not, the next start would
+    take the earlier one for open.
     """
     latest: dict[int, _OpenHalf] = {}
     offset = transactions.next_open(transactions.position)
@@ -159,7 +157,6 @@ class _DecidedRecords:
         self._by_key = {half.unique_key: half for half in latest.values() if half.unique_key}
 
     def dispatch(self, batch: DispatchBatch) -> None:
-        """Note every committed and discarded message of the batch."""
         for position in _committed(batch):
             self._note(RecordView(batch.data, position), HalfState.COMMITTED)
         for run in batch.rows.runs:

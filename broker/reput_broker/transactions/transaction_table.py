@@ -1,12 +1,10 @@
 """The states of half messages.
 
-One byte for each offset of the half queue, from some offset on; open is 0, so the next open one is
-found with a byte search. No half message before `position` is open: each was decided, or copied to
-the end of the queue. `position` is saved as the progress of the group CID_RMQ_SYS_TRANS.
+One byte for each offset of the half queue, from some offset on; open is 0, so the next open one is found with a byte
+search. No half message before `position`, the saved progress of the group CID_RMQ_SYS_TRANS, is open.
 
-A transaction is identified by the offset of its first half message. Requests may name any copy: a
-slow producer answers for the first one, a checked producer for the latest. The first decision
-counts.
+A transaction is identified by the offset of its first half message. Requests may name any copy: a slow producer answers
+for the first one, a checked producer for the latest. The first decision counts.
 """
 
 from __future__ import annotations
@@ -19,7 +17,7 @@ from typing import Final, NamedTuple, Protocol
 from reput_broker.transactions.half_messages import HalfMessage
 
 _REMEMBERED: Final = 65_536
-"""How many offsets before `position` are remembered, for producers that repeat a decision."""
+"""Offsets before `position` that are remembered, for producers that repeat a decision."""
 
 
 class HalfState(IntEnum):

@@ -1,14 +1,8 @@
 """One file of the index: hash slots, each with a chain of entries, the newest first (RocketMQ: IndexFile).
 
-    position       size     content
-    0              40       header: begin and end timestamp, begin and end physical offset, slots used, next entry
-    40             4 * H    slots: number of the newest entry in the slot's chain, 0 if there is none
-    40 + 4 * H     20 * N   entries: key hash, physical offset, seconds since begin, number of the chain's next entry
-
-Entry 0 is never used, so a file holds N - 1 keys. All numbers are big-endian.
-
-Keys are written so that a reader in another thread always follows chains of complete entries: an
-entry before the slot that leads to it, and the header last.
+docs/formats.md has the layout. Entry 0 is never used, so a file of N entries holds N - 1 keys. A reader in another
+thread always follows chains of complete entries: an entry is written before the slot that leads to it, and the header
+last.
 """
 
 from __future__ import annotations
@@ -37,15 +31,14 @@ _LATEST: Final = (1 << 63) - 1
 class IndexTimes:
     """The store times of one file's entries, as far as they are known.
 
-    An entry holds whole seconds since the file's first time, clamped to 0 to 2^31 - 1. If the clock
-    was set back, an entry of 0 seconds may have any earlier time, and the header's bounds are wrong
-    too, on which RocketMQ relies. Here a time excludes a record only if that is certain.
+    An entry holds whole seconds since the file's first time, clamped to 0 to 2^31 - 1. If the clock was set back, an
+    entry of 0 seconds may have any earlier time, and the header's bounds, on which RocketMQ relies, are wrong too. Here
+    a time excludes a record only if that is certain.
 
     One thread notes what is inserted; everything else is thread-safe.
 
     Args:
-        loaded: number of entries when the file was opened, including the unused one; 1 for a new
-            file.
+        loaded: number of entries when the file was opened, including the unused one; 1 for a new file.
     """
 
     def __init__(self, loaded: int) -> None:
@@ -68,14 +61,12 @@ class IndexTimes:
     def are_in_order(self, seconds_ascend: Callable[[int, int], bool]) -> bool:
         """Whether no entry is earlier than the one before it.
 
-        `seconds_ascend` answers that for the seconds in a range of entries; called once, for a
-        loaded file.
+        `seconds_ascend` answers that for a range of entries; called once, for a loaded file.
         """
         if not self._inserted_in_order:
             return False
         if self._loaded_in_order is None:
-            # The first entry's seconds count from the previous file; the header says that it is the
-            # earliest.
+            # The first entry's seconds count from the previous file; by the header it is the earliest.
             self._loaded_in_order = seconds_ascend(2, self._loaded)
         return self._loaded_in_order
 
@@ -85,7 +76,6 @@ def time_bounds(number: int, seconds: int, began_ms: int) -> tuple[int, int]:
 
     Args:
         number: of the entry; the first one's time is the file's.
-        seconds: in the entry.
         began_ms: the first time in the file's header, 0 if it is not known.
     """
     if began_ms <= 0:
@@ -124,8 +114,7 @@ class IndexHeader(NamedTuple):
 class IndexFile:
     """A mapped index file of `slots` slots and `entries` entries, including the unused entry 0.
 
-    One thread inserts, once disk space is reserved; `find` and `flush` are safe from any thread
-    while the file is open.
+    One thread inserts, once disk space is reserved; `find` and `flush` are thread-safe while the file is open.
     """
 
     def __init__(self, path: Path, slots: int, entries: int, *, create: bool) -> None:
@@ -153,7 +142,6 @@ class IndexFile:
         status = os.fstat(fd)
         self._identity = status.st_dev, status.st_ino
         self.is_reserved = create
-        """Whether disk space for all of the file is reserved."""
         self._is_on_disk = not create  # `IndexService` keeps only full files that are on disk
         self._is_closed = False
         self.mappings: OpenMappings | None = None
@@ -199,10 +187,9 @@ class IndexFile:
         )
 
     def reserve_space(self) -> None:
-        """Reserve disk space for all of an existing file, once. Blocks, and not during `insert`.
+        """Reserve disk space for all of an existing file, once. Blocks; not during `insert`.
 
-        Otherwise inserting into a file with holes kills the process with SIGBUS when the disk is
-        full.
+        Otherwise an insert into a file with holes kills the process with SIGBUS when the disk is full.
 
         Raises:
             DiskFull: there is no room.
@@ -222,9 +209,8 @@ class IndexFile:
         """Insert the keys `[start, stop)` in order; there must be room for all (`room`).
 
         Args:
-            keys: three numbers per key: hash (`index_hash`, not negative), physical offset of its
-                record (ascending), store time.
-            start, stop: which keys.
+            keys: three numbers per key: hash (`index_hash`, not negative), physical offset of its record (ascending),
+                store time.
         """
         assert 0 < stop - start <= self.room
         self._is_on_disk = False
@@ -257,7 +243,7 @@ class IndexFile:
         )
 
     def _opened(self) -> memoryview | None:
-        """Return the file's bytes, reopening a file at rest; None once the file is closed."""
+        """Return the bytes, reopening a file at rest; None once it is closed."""
         with self._lock:
             was_at_rest = self._fd < 0 and not self._is_closed
             if was_at_rest and self.mappings is not None:
@@ -300,8 +286,7 @@ class IndexFile:
     def find(self, key_hash: int, begin_ms: int, end_ms: int) -> Iterator[int]:
         """Yield the physical offsets of records that may have the key, newest first.
 
-        Entries hold hashes and whole seconds, so results may have another key, or be outside of
-        `[begin_ms, end_ms]`. No match is omitted.
+        Entries hold hashes and whole seconds, so results may have another key or time. No match is omitted.
         """
         # The view keeps the mapping open even if the file is closed.
         file = self._opened()

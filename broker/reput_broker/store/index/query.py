@@ -31,7 +31,7 @@ class QueryResult(NamedTuple):
     index_offset: int
     """Log offset of the last record indexed."""
     is_complete: bool
-    """False while the index is behind, or if the query was too broad: records in the log may be missing."""
+    """False while the index is behind, or if the query was too broad."""
 
 
 class Doubt(Enum):
@@ -82,11 +82,10 @@ class KeyLookup:
     ) -> QueryResult:
         """Find messages by unique id or key, newest first (RocketMQ: DefaultMessageStore.queryMessage).
 
-        May read the disk: call it in a worker thread. Call `complete_index` first, in the thread that
-        dispatches, to find messages that were dispatched a moment ago.
+        May read the disk: call it in a worker thread. Call `complete_index` first, in the thread that dispatches, to
+        find messages that were dispatched a moment ago. Records that merely share a hash are left out.
 
         Args:
-            topic, key: of the messages. Records that merely share a hash are left out.
             max_messages: limited to `QUERY_MESSAGES_MAX`.
             begin_ms, end_ms: range of store times, both included.
 

@@ -132,8 +132,8 @@ class IndexService:
     def load(self, *, after_crash: bool = False) -> None:
         """Map the existing files, in the order of their names. Changes nothing.
 
-        After a crash a file that is too short and holds only zeros is tolerated: a process was
-        killed while it created the file. `keep_whole` removes it.
+        After a crash a file that is too short and holds only zeros, as a kill leaves it, is tolerated until
+        `keep_whole` removes it.
 
         Raises:
             ForeignFile: a name or a size is not that of an index file of this geometry.
@@ -161,15 +161,13 @@ class IndexService:
     ) -> None:
         """After a disorderly stop: delete every file that is not known to be complete and on disk.
 
-        Kept are the full files that end before `full_until_ms`, and the first one that ends then,
-        since others may have been filled in the same millisecond. A file with records that the log
-        does not hold is deleted too. If the clock was set back, names and times prove nothing: all
-        files are deleted if their names are not in the order of their records, and all from the
-        first one on whose times do not ascend.
+        Kept are the full files that end before `full_until_ms`, and the first one that ends then, since others may have
+        been filled in the same millisecond. A file with records that the log does not hold is deleted too. If the clock
+        was set back, names and times prove nothing: all files are deleted if their names are not in the order of their
+        records, and all from the first one on whose times do not ascend.
 
-        `full_until_ms` becomes the end of the last kept file, so that a rebuilt file is not
-        mistaken for a complete one. `before_removal` may make that durable: an interrupted removal
-        can leave later files without earlier ones.
+        `full_until_ms` becomes the end of the last kept file, so that a rebuilt file is not mistaken for a complete
+        one. `before_removal` may make that durable: an interrupted removal can leave later files without earlier ones.
         """
         kept = before_ms = 0
         for file in self._files if self._names_agree() else ():
@@ -321,7 +319,6 @@ class IndexService:
             self.on_file_wanted()
 
     def _current(self) -> IndexFile:
-        """Return the file that takes the next key, creating it if necessary."""
         last = self._files[-1] if self._files else None
         if last is not None and not last.is_full:
             self.reserve_last_file()
@@ -390,8 +387,8 @@ class IndexService:
     def delete_expired(self, min_physical_offset: int) -> int:
         """Delete the oldest files whose records have all left the log, never the last file; return how many.
 
-        Blocks; may run in a worker thread during all other calls. A file that is still to be synced
-        is kept for the next call, because another thread may be syncing it.
+        Blocks; may run in a worker thread during all other calls. A file that is still to be synced, perhaps now by
+        another thread, is kept for the next call.
         """
         expired: list[IndexFile] = []
         for file in self.files[:-1]:

@@ -18,7 +18,7 @@ from reput_broker.store.running_flags import RunningFlags
 from reput_broker.store.stats import StoreStats
 
 INDEX_AT_ONCE_BYTES = 64 << 20
-"""How much of the log is indexed again while the store opens; more is done while the broker runs."""
+"""How much of the log is indexed again during a start; more is done afterwards."""
 
 
 class StoreIndex:
@@ -83,8 +83,8 @@ class StoreIndex:
     def dispatch(self, batch: DispatchBatch) -> None:
         """Take a batch that follows the previous ones.
 
-        If the index cannot be written for another reason than lack of space or descriptors, it
-        falls behind: it can be rebuilt from the log at any time, so dispatch does not wait for it.
+        If the index cannot be written for another reason than lack of space or descriptors, it falls behind: dispatch
+        does not wait for what can be rebuilt from the log at any time.
 
         Raises:
             DiskFull: there is no room for a new index file; the same batch may be offered again.
@@ -116,14 +116,12 @@ class StoreIndex:
     def index_step(self, max_bytes: int = STEP_BYTES_MAX) -> int:
         """Index about `max_bytes` of what the index lacks; return how many records. 0: it lacks nothing.
 
-        If the log cannot be read there, which the start need not have noticed so far back, what
-        follows is unknown: the index then continues with new messages, and every query reports that
-        messages may be missing.
+        If the log cannot be read there, which a start need not notice so far back, the index continues with new
+        messages, and every query reports that messages may be missing.
 
         Raises:
             DiskFull: there is no room for a new index file; the step may be repeated.
-            FlushFailed, OSError: one cannot be created for another reason; the step may be
-                repeated.
+            FlushFailed, OSError: one cannot be created for another reason; the step may be repeated.
         """
         reader, index = self._reader, self._index
         if reader is None or index is None:

@@ -6,12 +6,11 @@ A file takes its whole size from the disk when it is created, so files are creat
     normally         none prepared          the next file is prepared
     in a hurry       the next is prepared   the next two are prepared
 
-The log is in a hurry if the second half of the last file filled in less than `HURRY_FACTOR` times
-the time that creating a file took. (RocketMQ always creates the next file as soon as the previous
-one is begun.)
+The log is in a hurry if the second half of the last file filled in less than `HURRY_FACTOR` times the time that
+creating a file took. (RocketMQ always creates the next file as soon as the previous one is begun.)
 
-The last file that a start finds may come from another broker and have holes. Its disk space is
-reserved before the first append.
+The last file that a start finds may have holes, if another broker made it. Its disk space is reserved before the first
+append.
 """
 
 from __future__ import annotations
@@ -38,8 +37,7 @@ def warm_up(file: MappedFile, *, sync: bool) -> OSError | None:
 
     Args:
         file: nothing happens if it is shut down.
-        sync: sync after every step, instead of leaving the write-back of populated pages to the
-            system.
+        sync: sync after every step, instead of leaving the write-back to the system.
 
     Returns:
         Why the pages cannot be locked; None if they are.
@@ -76,8 +74,7 @@ NEVER = 1 << 63
 class AllocateMappedFile:
     """Decides when log files are created, and creates them.
 
-    The thread that appends calls `entered` and `reached`; `prepare` and `unlock_full` may run in a
-    worker thread.
+    The thread that appends calls `entered` and `reached`; `prepare` and `unlock_full` may run in a worker thread.
     """
 
     def __init__(self, files: MappedFileQueue, options: StoreOptions, clock_ms: Callable[[], int]) -> None:
@@ -107,7 +104,7 @@ class AllocateMappedFile:
         if self._mark is not None:
             filled, took_ms = offset - self._mark[0], now_ms - self._mark[1]
             limit_ms = max(HURRY_MS_MIN, HURRY_FACTOR * self._making_ms)
-            # Extrapolated to half a file; nothing can be concluded if the clock was set back.
+            # Extrapolated to half a file; unknown if the clock was set back.
             self.is_in_hurry = 0 <= took_ms * (file.size // 2) < filled * limit_ms
         self._mark = (offset, now_ms)
         self._file = file
@@ -136,14 +133,13 @@ class AllocateMappedFile:
     def should_prepare(self) -> bool:
         """Whether too few files are prepared, or the file that a start found is not reserved on disk yet.
 
-        Also after a put could not get the file that it needed: it is created before the next put
-        asks.
+        Also after a put could not get the file that it needed.
         """
         return self._found is not None or self.refusal is not None or self.wanted > self._files.prepared_count
 
     @property
     def refusal(self) -> DiskFull | FileNotMade | None:
-        """Why the next append that needs a file cannot have one, as far as the last attempt shows."""
+        """Why the next append that needs a file cannot have one, by the last attempt."""
         return None if self._files.prepared_count else self._refusal
 
     # -- how -------------------------------------------------------------------------------------------
@@ -174,12 +170,12 @@ class AllocateMappedFile:
     def prepare(self) -> bool:
         """Create a file if fewer than needed are prepared; return False if none was created. Blocks.
 
-        The disk space of the file that a start found is reserved first, because the next append
-        needs it. An empty log gets its first file here only after a put could not have it.
+        The disk space of the file that a start found is reserved first, because the next append needs it. An empty log
+        gets its first file here only after a put could not have it.
 
         Raises:
-            DiskFull, FileNotMade: there is no room, or it cannot be created for another reason, now
-                or in the last second.
+            DiskFull, FileNotMade: there is no room, or it cannot be created for another reason, now or in the last
+                second.
         """
         if self._found is not None:
             self.reserve_found()

@@ -1,18 +1,17 @@
 """Delete the oldest files of the log, one at a time (RocketMQ: CleanCommitLogService, MappedFileQueue).
 
-A round begins with `look`, which decides whether anything may be deleted now, and continues with
-`delete_next` until that finds nothing more. Rules:
+A round begins with `look`, which decides whether anything may be deleted now, and continues with `delete_next` until
+nothing is left to delete. Rules:
 
 - Only the oldest file, and never the last one.
-- A file that was not changed for `file_reserved_ms` and holds no scheduled message, or any file
-  while the disk is too full. The disk is checked again before each file that has not expired;
-  RocketMQ deletes a whole batch.
-- Only if its records have been dispatched and their queue entries synced. RocketMQ deletes it
-  anyway; but a message without a queue entry was never delivered, and a queue that loses its last
-  entries in a power failure would give their offsets to other messages.
-- Only once no reader holds it. A held file accepts no new readers and no longer counts as part of
-  the log. It is retried in each round and every `redelete_hanged_ms`. After `destroy_forcibly_ms`
-  its name is removed; the bytes stay for the holder.
+- A file that was not changed for `file_reserved_ms` and holds no scheduled message, or any file while the disk is too
+  full. The disk is checked again before each file that has not expired; RocketMQ deletes a whole batch.
+- Only if its records have been dispatched and their queue entries synced. RocketMQ deletes it anyway; but a message
+  without a queue entry was never delivered, and a queue that loses its last entries in a power failure would give their
+  offsets to other messages.
+- Only once no reader holds it. A held file accepts no new readers and does not count as part of the log. It is retried
+  in each round and every `redelete_hanged_ms`. After `destroy_forcibly_ms` its name is removed; the bytes stay for the
+  holder.
 """
 
 from __future__ import annotations
@@ -42,11 +41,10 @@ class CleanCommitLog:
     Args:
         files: the log's files; they receive which directories are full.
         rules: called each time, so that they may change.
-        disk: the disk watch.
         deletable_end: files that end at or before this log offset may be deleted.
         clock_ms: wall clock that determines the age of files.
         monotonic_ms: clock for intervals.
-        local_hour: the local hour of the day, 0 to 23.
+        local_hour: 0 to 23.
         waiting_from: records from this log offset on may be scheduled messages.
     """
 
@@ -107,8 +105,7 @@ class CleanCommitLog:
     def is_held_back(self) -> bool:
         """Whether the oldest file could not be deleted even if it had expired.
 
-        It is the last one, is not dispatched and synced, or is in a directory in which nothing can
-        be deleted.
+        It is the last one, is not dispatched and synced, or cannot be deleted in its directory.
         """
         files = self._files.files
         return len(files) < 2 or files[0].end_offset > self._deletable_end() or self.is_unwritable

@@ -1,14 +1,12 @@
 """The log of all messages: append at the end, read anywhere (RocketMQ: CommitLog).
 
-Records never span files. If the next block of L bytes does not satisfy `L + 8 <= remaining`, the
-file is ended with a blank record, 8 bytes that hold the remaining size, and the block goes to the
-start of the next file. So every finished file ends with a blank record, and a block is always in
-one file.
+Records never span files. If the next block of L bytes does not satisfy `L + 8 <= remaining`, the file is ended with a
+blank record, 8 bytes that hold the remaining size, and the block goes to the next file. So every finished file ends
+with a blank record.
 
-The commit point of an append is the first 8 bytes of the block, copied last. A process killed
-before that leaves zeros in place of the block's size and magic, and recovery ends the log there; if
-it is killed after it, the whole block is there. All records of a block become visible together,
-since the later ones follow the first one's head.
+The commit point of an append is the first 8 bytes of the block, its size and magic, copied last. A process killed
+before that leaves zeros there, and recovery ends the log; after it, the whole block is there. All records of a block
+become visible together, since the later ones follow the first one's head.
 
 Store timestamps are the broker's clock at the append. They do not decrease unless the clock does.
 """
@@ -45,16 +43,16 @@ from reput_protocol.record.layout import (
 from reput_protocol.record.scan import ScanStatus, scan_record
 
 _HEAD_BYTES = 76
-"""Bytes of a record up to the store timestamp with the longest host address; no record is shorter."""
+"""Bytes of a record up to the store timestamp, with the longest host; no record is shorter."""
 _SCRATCH_BYTES = 64 * 1024
 
 
 class CommitLog:
     """The files under `commitlog/`, or in several directories, and the table of next queue offsets.
 
-    Invariant: `min_offset <= flushed_offset <= max_offset <= wrote_offset`; bytes in `[min_offset,
-    max_offset)` are whole records and blanks, and never change. One thread appends; reads, `commit`
-    and `flush` need no lock. Without a pool of buffers `max_offset` and `wrote_offset` are equal.
+    Invariant: `min_offset <= flushed_offset <= max_offset <= wrote_offset`; bytes in `[min_offset, max_offset)` are
+    whole records and blanks, and never change. One thread appends; reads, `commit` and `flush` need no lock. Without a
+    pool of buffers `max_offset` and `wrote_offset` are equal.
     """
 
     def __init__(
@@ -146,8 +144,7 @@ class CommitLog:
     def adopt_last_file(self) -> None:
         """Continue appending to the last file, once recovery has set where it ends.
 
-        If its disk space cannot be reserved, nothing is appended until it can be: see
-        `file_refusal`.
+        Nothing is appended until its disk space is reserved: see `file_refusal`.
         """
         file = self.files.last_file
         if file is None:
@@ -160,7 +157,7 @@ class CommitLog:
                 self._lift_limit()
 
     def _lift_limit(self) -> None:
-        """Allow the last file that a start found to be filled, once reserved. Raises as `supply.prepare` does."""
+        """Allow the last file that a start found to be filled. Raises as `supply.prepare` does."""
         self.supply.reserve_found()
         self._limit = self._file_size
 
@@ -188,10 +185,7 @@ class CommitLog:
         return size + BLANK_BYTES <= self._file_size
 
     def needs_new_file(self, size: int) -> bool:
-        """Whether appending `size` bytes would have to create a file because none is prepared.
-
-        Or to reserve the space of the one in use, which takes as long.
-        """
+        """Whether appending `size` bytes would have to create a file, or to reserve the space of the one in use."""
         if self.has_room(size):
             return False
         if self.supply.has_found:
@@ -209,14 +203,12 @@ class CommitLog:
     def append(self, blocks: Sequence[Block]) -> list[PutResult]:
         """Append the first block, and those after it that fit into the same file, with one write.
 
-        Each must fit into a file (`fits`). A killed process leaves all of them or none. They are
-        readable at once, and durable once `flush` has passed their end.
+        Each must fit into a file (`fits`). A killed process leaves all of them or none. They are durable once `flush`
+        has passed their end.
 
         Raises:
-            DiskFull, FileNotMade: a new file was needed and could not be created; nothing has
-                changed.
-            StorePoolExhausted: a new file was needed and no buffer is free for it; nothing has
-                changed.
+            DiskFull, FileNotMade: a new file was needed and could not be created; nothing has changed.
+            StorePoolExhausted: a new file was needed and no buffer is free for it; nothing has changed.
         """
         if not self.has_room(len(blocks[0].data)):
             self._roll(len(blocks[0].data))
@@ -272,8 +264,7 @@ class CommitLog:
     def _roll(self, size: int) -> None:
         """End the file in use with a blank record and continue in the next one, creating it if necessary.
 
-        If nothing could be appended to the file in use so far, `size` bytes may go into it from now
-        on.
+        If nothing could be appended to the file in use so far, `size` bytes may go into it now.
         """
         if not self._limit:
             self._lift_limit()
@@ -325,9 +316,9 @@ class CommitLog:
             file.release()
 
     def is_resident(self, physical_offset: int, size: int) -> bool:
-        """Whether these bytes of one file are in memory, so that `read` need not wait for the disk.
+        """Whether these bytes of one file are in memory, so that `read` need not wait. For the owner.
 
-        True if the file has been deleted: then there is nothing to wait for. For the owner.
+        True if the file has been deleted: then there is nothing to wait for.
         """
         try:
             file = self.hold_file_at(physical_offset)
@@ -339,7 +330,7 @@ class CommitLog:
             file.release()
 
     def hold_file_at(self, physical_offset: int) -> MappedFile:
-        """Return the file that contains an offset, held: it stays until its `release`, whatever is deleted.
+        """Return the file that contains an offset, held until its `release`, whatever is deleted.
 
         Raises:
             FileMissing: it has been deleted, or is being deleted.
@@ -354,9 +345,8 @@ class CommitLog:
     def message_at(self, physical_offset: int, limit: int, *, cold: bool = False) -> bytes | None:
         """Return the record that starts at `physical_offset` and ends by `limit`; None if none does.
 
-        Any offset may be passed: only a valid record that names this very offset is returned. With
-        `cold` it is read by a positional read, which blocks no other thread, in any thread. A file
-        that is being deleted has no records.
+        At any offset: only a valid record that names this very offset is returned. With `cold` it is read by a
+        positional read, in any thread, which blocks no other. A file that is being deleted has no records.
         """
         if physical_offset + _HEAD_BYTES > limit:
             return None
@@ -409,7 +399,7 @@ def _read_held(file: MappedFile, position: int, size: int, cold: bool) -> bytes:
 
 
 def _in_one(parts: list[Buffer]) -> bytearray | memoryview:
-    """Return the only part if it is writable, else a copy of all, joined: a buffer to patch in place."""
+    """Return the only part if it is writable, else a copy of all, joined: to be patched in place."""
     if len(parts) == 1 and not (only := memoryview(parts[0])).readonly:
         return only
     return bytearray().join(parts)

@@ -1,11 +1,11 @@
 """Create the files of a log, each in the first of its directories that allows it.
 
-If a disk is full, mounted read-only, unreachable or broken, the next directory is tried. A failing
-directory is reported once and tried again whenever a file is due there.
+If a disk is full, mounted read-only, unreachable or broken, the next directory is tried. A failing directory is
+reported once and tried again for every file that is due there.
 
-What is left of a file that could not be created must not remain next to the one that was created
-elsewhere. It is removed durably, at the latest before the next file is created in that directory.
-Until then the next start recognises it because it holds only zeros (`file_names.list_files_of`).
+What is left of a file that could not be created must not remain next to the one created elsewhere. It is removed
+durably, at the latest before the next file is created in that directory. Until then the next start recognises it
+because it holds only zeros (`file_names.list_files_of`).
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from reput_broker.store.options import EventHandler
 class FileMaker:
     """Creates files of `file_size` bytes; one at a time, in any thread.
 
-    Events: `commit_log_dir_failed` when a directory begins to fail for another reason than a full
-    disk, `commit_log_dir_works_again` when a file has been created in it after that.
+    Events: `commit_log_dir_failed` when a directory begins to fail for another reason than a full disk,
+    `commit_log_dir_works_again` when a file has been created in it after that.
     """
 
     def __init__(

@@ -4,19 +4,18 @@ Its three positions are relative to the start of the file:
 
     0 <= flushed_position <= committed_position <= wrote_position <= size
 
-`wrote`: appended. `committed`: written to the operating system, so that it survives the process but
-not the machine. `flushed`: on disk. Without a buffer, appends go to the shared mapping and are
-committed immediately; `committed` only follows. With a buffer of a `TransientStorePool`
-(`write_through`) they go to the buffer, and `commit` writes them to the file. Readers see what is
-committed in that case, otherwise what is written: `read_position`. When loaded, a file counts as
-completely written until recovery determines its end.
+`wrote`: appended. `committed`: written to the operating system, so that it survives the process but not the machine.
+`flushed`: on disk. Without a buffer, appends go to the shared mapping and are committed immediately. With a buffer of a
+`TransientStorePool` (`write_through`) they go to the buffer, and `commit` writes them to the file; readers then see
+what is committed, otherwise what is written (`read_position`). A loaded file counts as completely written until
+recovery determines its end.
 
-Bytes below `read_position` never change, so readers need no lock, only the mapping: every view that
-leaves the file is taken under `hold` and given back with `release`. The mapping is closed when the
-last holder has released it (RocketMQ: DefaultMappedFile, ReferenceResource).
+Bytes below `read_position` never change, so readers need no lock, only the mapping: every view that leaves the file is
+taken under `hold` and given back with `release`. The last holder's release closes the mapping (RocketMQ:
+DefaultMappedFile, ReferenceResource).
 
-A file takes two descriptors, its own and one that Python keeps with a mapping. A file that is full
-and on disk may be closed by `rest`; `hold` opens it again.
+A file takes two descriptors, its own and one that Python keeps with a mapping. A file that is full and on disk may be
+closed by `rest`; `hold` opens it again.
 """
 
 from __future__ import annotations
@@ -58,8 +57,7 @@ def _monotonic_ms() -> int:
 class MappedFile:
     """A file of `size` bytes whose first byte is byte `base_offset` of its stream.
 
-    One thread appends and changes positions; `flush`, `read_at`, `hold` and `release` are
-    thread-safe.
+    One thread appends and changes positions; `flush`, `read_at`, `hold` and `release` are thread-safe.
     """
 
     __slots__ = (
@@ -73,9 +71,8 @@ class MappedFile:
     ) -> None:
         """Create the file, or map an existing one.
 
-        A new file is fully allocated before it is mapped, and its bytes and its name are synced.
-        With `may_be_read_only`, an existing file that cannot be opened for writing is mapped for
-        reading; see `is_writable`.
+        A new file is fully allocated, and its bytes and its name are synced. With `may_be_read_only`, an existing file
+        that cannot be opened for writing is mapped for reading; see `is_writable`.
 
         Raises:
             DiskFull: there is no room for `size` bytes; no file is left behind.
@@ -134,7 +131,7 @@ class MappedFile:
 
     @property
     def read_position(self) -> int:
-        """Up to here the file may be read: what is committed if there is a buffer, else what is written."""
+        """End of the readable bytes: the committed ones if there is a buffer, else the written ones."""
         return self.wrote_position if self._buffer is None else self.committed_position
 
     @property
@@ -155,11 +152,10 @@ class MappedFile:
     # -- writing -------------------------------------------------------------------------------------------
 
     def reserve_space(self) -> None:
-        """Reserve disk space for all of an existing file, as for a new one.
+        """Reserve disk space for all of an existing file, as for a new one. Blocks.
 
-        Call it before the first append: writing to a mapping over a hole kills the process with
-        SIGBUS when the disk is full. Blocks; nothing else may write to the file meanwhile. The
-        contents stay the same.
+        Call it before the first append: writing to a mapping over a hole kills the process with SIGBUS when the disk is
+        full. Nothing else may write to the file meanwhile. The contents stay the same.
 
         Raises:
             DiskFull: there is no room.
@@ -176,8 +172,7 @@ class MappedFile:
     def append(self, data: Buffer) -> int:
         """Copy bytes to the end of the file and return the offset in the stream where they start.
 
-        Durable only once `flush` has returned a position past them. A process killed meanwhile may
-        leave any part; for all or nothing use `write_published`.
+        A process killed meanwhile may leave any part; for all or nothing use `write_published`.
 
         Raises:
             FileFull: fewer than len(data) bytes are left; nothing was written.
@@ -191,10 +186,9 @@ class MappedFile:
     def write_published(self, data: Buffer) -> int:
         """Append like `append`, but write the first 8 bytes last.
 
-        Those bytes are the length and magic of the first record. While they are zero, readers do
-        not take what follows for a record, so a killed process leaves either none of `data` or all
-        of it. (After a power failure pages may be missing in any order; the body checksum decides
-        then.)
+        Those are the length and magic of the first record, without which readers ignore what follows. So a killed
+        process leaves none of `data` or all of it. (After a power failure pages may be missing in any order; the body
+        checksum decides then.)
         """
         start, end = self._reserve(data)
         view = self._sink
@@ -202,8 +196,7 @@ class MappedFile:
             source = memoryview(data)
             copied = _PUBLISH_BYTES
             if end - start >= _WRITTEN_FROM_BYTES and self._buffer is None:
-                # The mapping gets whatever was not written here; if that fails too, the sync
-                # reports it.
+                # The mapping gets what was not written here; if that fails too, the sync reports it.
                 with contextlib.suppress(OSError):
                     copied += os.pwrite(self._fd, source[copied:], start + copied)
             view[start + copied : end] = source[copied:]
@@ -242,9 +235,8 @@ class MappedFile:
     def commit(self) -> int:
         """Write everything appended so far to the operating system; return the committed position.
 
-        With a buffer this writes to the file, the first 8 bytes last as in `write_published`;
-        without one only the position moves. Blocks; one thread at a time, and safe during appends.
-        On failure the call may be repeated: what is not committed stays in the buffer.
+        With a buffer this writes to the file, the first 8 bytes last as in `write_published`; without one only the
+        position moves. Blocks; one thread at a time, and safe during appends. The call may be repeated after a failure.
 
         Raises:
             DiskFull: no room, because the file system did not really allocate the file.
@@ -279,8 +271,8 @@ class MappedFile:
     def flush(self) -> int:
         """Sync everything up to `read_position`; return the position up to which that is certain.
 
-        Blocks; meant for a worker thread, and safe during appends and `destroy`: bytes appended
-        after the call began are not covered.
+        Blocks; safe in a worker thread during appends and `destroy`. Bytes appended after the call began are not
+        covered.
 
         Raises:
             FlushFailed: now or in an earlier call; a failed sync is final for the file.
@@ -302,7 +294,7 @@ class MappedFile:
         finally:
             self.release()
         with self._lock:
-            # Positions may have been moved back meanwhile; never advance beyond what is written.
+            # Positions may have been moved back meanwhile.
             if self.flushed_position < readable <= self.wrote_position:
                 self.committed_position = max(self.committed_position, readable)
                 self.flushed_position = readable
@@ -319,10 +311,10 @@ class MappedFile:
             self._data_end = self.size
 
     def zero_tail(self, position: int) -> int:
-        """Set every byte from `position` on to zero, writing only where needed; return the bytes rewritten.
+        """Zero every byte from `position` on, writing only where needed; return the bytes rewritten.
 
-        After a truncation, old bytes could become valid again if later appends end exactly where an
-        old record starts. Durable with the next `flush` that has something to do.
+        After a truncation, old bytes could become valid again if later appends end where an old record starts. Durable
+        with the next `flush` that has something to do.
         """
         with self._in_use():
             return zero_range(self._fd, position, self.size, self.path)
@@ -335,9 +327,7 @@ class MappedFile:
     # -- reading -------------------------------------------------------------------------------------------
 
     def slice(self, position: int, size: int) -> memoryview:
-        """Return a view of `size` bytes at `position`, without copying.
-
-        The caller must be under `hold` until it has dropped the view.
+        """Return a view of `size` bytes at `position`, for a caller under `hold` until it has dropped the view.
 
         Raises:
             ValueError: the range is not within the readable bytes.
@@ -362,10 +352,9 @@ class MappedFile:
         return bytes(found)
 
     def read_at(self, position: int, size: int) -> bytes:
-        """Return a copy of up to `size` readable bytes at `position`; safe in any thread.
+        """Return a copy of up to `size` readable bytes at `position`, in any thread.
 
-        A read through the mapping blocks every thread while the disk fetches a page; this one only
-        its own.
+        While the disk fetches a page, a read through the mapping blocks every thread, this one only its own.
 
         Raises:
             StoreClosed: the file is shut down.
@@ -387,8 +376,8 @@ class MappedFile:
     def is_resident(self, position: int, size: int, scratch: bytearray) -> bool:
         """Whether these readable bytes are in memory, without waiting. For a caller under `hold`.
 
-        They are read into `scratch`, piece by piece, with RWF_NOWAIT. True if the system does not
-        support that: not Linux, some file systems, a sandbox.
+        They are read into `scratch`, piece by piece, with RWF_NOWAIT. True where the system does not support that: not
+        Linux, some file systems, a sandbox.
         """
         if not _RWF_NOWAIT:
             return True
@@ -410,7 +399,7 @@ class MappedFile:
 
     @property
     def is_deleted(self) -> bool:
-        """Whether the open file no longer has a name: its bytes are lost when it is closed."""
+        """Whether the open file has no name any more: its bytes are lost when it is closed."""
         if self._map is None or not self.hold():
             return False
         try:
@@ -424,8 +413,7 @@ class MappedFile:
         """Keep the mapping open until `release`; False (and nothing held) once the file is shut down.
 
         Raises:
-            OSError: the file was at rest and could not be opened, for example for lack of
-                descriptors.
+            OSError: the file was at rest and could not be opened, for example for lack of descriptors.
             ForeignFile: it was at rest, and another file has its name now.
         """
         with self._lock:
@@ -498,7 +486,7 @@ class MappedFile:
 
     @contextlib.contextmanager
     def mapping(self) -> Iterator[tuple[int, mmap.mmap] | None]:
-        """Lend descriptor and mapping, for advice to the system; None once the file is shut down."""
+        """Lend descriptor and mapping for advice to the system; None once the file is shut down."""
         if not self.hold():
             yield None
             return
@@ -511,13 +499,12 @@ class MappedFile:
     def shutdown(self, interval_ms: int = 0, *, now_ms: int | None = None) -> None:
         """Accept no new holders and close the mapping once the last one has released it.
 
-        If called again `interval_ms` or more after the first call, `destroy` no longer waits for
-        holders. The mapping stays for them: without it they would read other bytes, or get a
-        signal.
+        From `interval_ms` after the first call on, `destroy` does not wait for holders. The mapping stays for them:
+        without it they would read other bytes, or get a signal.
 
         Args:
             interval_ms: how long to wait for holders.
-            now_ms: a monotonic clock's reading; taken from the system by default.
+            now_ms: a monotonic clock's reading; by default the system's.
         """
         now_ms = _monotonic_ms() if now_ms is None else now_ms
         with self._lock:
@@ -533,8 +520,7 @@ class MappedFile:
     def destroy(self, interval_ms: int = 0, *, now_ms: int | None = None) -> bool:
         """Shut down and delete the file; True once it is gone from the directory.
 
-        False means that it is still held: the file is left and the call is to be repeated. The
-        removal of the name is not synced here.
+        False while it is held: repeat the call. The removal of the name is not synced here.
         """
         self.shutdown(interval_ms, now_ms=now_ms)
         if self._map is not None and not self._forced:
@@ -543,7 +529,7 @@ class MappedFile:
         return True
 
     def close(self) -> None:
-        """Shut down without deleting; what was not flushed is left to the operating system."""
+        """Shut down without deleting or flushing."""
         self.shutdown()
 
     def _clean_up(self) -> None:
@@ -559,7 +545,6 @@ class MappedFile:
 
 
 def _open(path: Path, size: int, may_be_read_only: bool) -> tuple[int, bool]:
-    """Open an existing file; return its descriptor and whether it may be written."""
     is_writable = True
     try:
         fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)

@@ -1,9 +1,8 @@
 """The files of one stream in order: roll, find by offset, truncate, delete (RocketMQ: MappedFileQueue).
 
-One thread owns the list, an immutable tuple that is replaced as a whole, so that other threads see
-a consistent list without a lock. Workers may concurrently create the next files (`prepare_next`),
-which join the list when `last_file_for` adopts them, commit, flush, and delete the oldest file
-(`delete_first`).
+One thread owns the list, an immutable tuple that is replaced as a whole, so that other threads need no lock. Workers
+may meanwhile create the next files (`prepare_next`), which `last_file_for` adopts, commit, flush, and delete the oldest
+file (`delete_first`).
 """
 
 from __future__ import annotations
@@ -80,7 +79,7 @@ class MappedFileQueue:
     def load(self, *, after_crash: bool = False) -> None:
         """Map every file of the directory; each counts as completely written until recovery sets its end.
 
-        Changes nothing: unfinished files are removed by `drop_unfinished`.
+        Changes nothing: `drop_unfinished` removes unfinished files.
 
         Args:
             after_crash: whether the last owner may have been killed while it created a file.
@@ -111,8 +110,8 @@ class MappedFileQueue:
     def drop_unfinished(self) -> None:
         """Remove the unfinished files that `load` found.
 
-        One that was, or can be, created in another directory blocks nothing: if removing it fails,
-        that is retried before another file is created there.
+        For one that can be created in another directory, a failed removal is retried before the next file is created
+        there.
         """
         unfinished, self._unfinished = self._unfinished, []
         made = {file.path.name for file in self._files}
@@ -148,8 +147,7 @@ class MappedFileQueue:
 
         Args:
             start_offset: an empty stream begins with the file that contains this offset.
-            create: create the file if it is missing; otherwise return None (empty) or the full last
-                file.
+            create: create a missing file; otherwise return None (empty) or the full last file.
 
         Raises:
             DiskFull, FileNotMade: the file cannot be created; the stream is unchanged.
@@ -187,12 +185,10 @@ class MappedFileQueue:
             ahead: only if fewer than this many are prepared.
 
         Returns:
-            The file, which is adopted when it is needed; None if none was created, or if there is
-            no last file to follow.
+            The file, to be adopted when it is needed; None if none was created, or there is no last file to follow.
 
         Raises:
-            DiskFull, FileNotMade: it cannot be created; nothing is left behind, appends continue in
-                the last file.
+            DiskFull, FileNotMade: it cannot be created; appends continue in the last file.
         """
         with self._create_lock:
             with self._list_lock:
@@ -250,7 +246,7 @@ class MappedFileQueue:
     def commit(self) -> int:
         """Write everything appended before the call to the operating system; return the offset of its end.
 
-        Blocks if there are buffers; safe in any thread. `committed_where` advances file by file.
+        Blocks if there are buffers; thread-safe. `committed_where` advances file by file.
 
         Raises:
             DiskFull, OSError: as `MappedFile.commit`; earlier files stay committed.
@@ -268,8 +264,7 @@ class MappedFileQueue:
     def flush(self) -> int:
         """Sync everything appended before the call; return the offset up to which that is certain.
 
-        Blocks; meant for one worker thread. `flushed_where` advances file by file, never past one
-        that failed.
+        Blocks; for one worker thread. `flushed_where` advances file by file, never past one that failed.
 
         Raises:
             FlushFailed: a sync failed, now or earlier; final.
@@ -292,8 +287,7 @@ class MappedFileQueue:
         """Return the file that contains an offset of the stream.
 
         Args:
-            offset: offset in the stream, in bytes.
-            first_if_missing: return the oldest file (if any) if no file contains the offset.
+            first_if_missing: return the oldest file (if any) if none contains the offset.
         """
         files = self._files
         if not files:
@@ -319,12 +313,12 @@ class MappedFileQueue:
     def reset_offset(self, offset: int) -> bool:
         """Continue the stream at an earlier offset: delete later files, zero the rest of the last one.
 
-        (RocketMQ 4.3.1 iterated from the wrong end, reset nothing and reported success; later
-        versions leave the later files on disk, where the next start finds their old bytes.)
+        (RocketMQ 4.3.1 reset nothing and reported success; later versions leave the later files on disk, where the next
+        start finds their old bytes.)
 
         Returns:
-            False, with nothing changed, if the offset is more than two files before the end, before
-            the oldest file or after the last byte written.
+            False, with nothing changed, if the offset is more than two files before the end, before the oldest file or
+                after the last byte written.
         """
         files = self._files
         if not files:
@@ -339,12 +333,10 @@ class MappedFileQueue:
         """Truncate the stream at an offset: delete later files, zero the rest of the last one.
 
         Returns:
-            How many bytes had to be overwritten with zeros (whole chunks; deleted files not
-            counted).
+            How many bytes were overwritten with zeros (whole chunks; deleted files not counted).
         """
         self._drop_prepared()
-        # From the newest on, each removal durable before the next: a crash in between must not
-        # leave a gap.
+        # From the newest on, each removal durable before the next: a crash must not leave a gap.
         while self._files and self._files[-1].base_offset > offset:
             last = self._files[-1]
             _delete_now(last)
@@ -363,17 +355,15 @@ class MappedFileQueue:
     def delete_first(self, interval_ms: int = DESTROY_INTERVAL_MS, *, now_ms: int | None = None) -> bool:
         """Delete the oldest file, never the last one. Blocks; one worker thread at a time.
 
-        Durable on return: if two removals reached the disk in the wrong order, a power failure
-        would leave a gap between the files.
+        Durable on return: two removals that reach the disk in the wrong order would leave a gap after a power failure.
 
         Args:
             interval_ms: how long to wait for holders of the file.
-            now_ms: a monotonic clock's reading; taken from the system by default.
+            now_ms: a monotonic clock's reading; by default the system's.
 
         Returns:
-            False if there is none to delete, or if it is still held: then it accepts no new readers
-                and stays listed until a later call finds it released or its time up (RocketMQ:
-                retryDeleteFirstFile).
+            False if there is none to delete, or it is still held: then it accepts no new readers and stays listed until
+                a later call finds it released or its time up (RocketMQ: retryDeleteFirstFile).
 
         Raises:
             FlushFailed: the file is deleted, but the removal of its name is not certain.
@@ -408,7 +398,7 @@ class MappedFileQueue:
         return True
 
     def _drop_prepared(self) -> None:
-        """Delete the prepared files, the newest first and each durably: there must be no gap."""
+        """Delete the prepared files durably, the newest first: there must be no gap."""
         with self._create_lock:
             while self._prepared:
                 file = self._prepared[-1]
@@ -437,7 +427,7 @@ class MappedFileQueue:
             file.close()
 
     def destroy(self) -> None:
-        """Delete every file and the directory if it is then empty; the stream can begin again afterwards."""
+        """Delete every file, and the directory if it is empty; the stream can begin again."""
         self._drop_prepared()
         for file in self._files:
             _delete_now(file)
@@ -450,6 +440,6 @@ class MappedFileQueue:
 
 
 def _delete_now(file: MappedFile) -> None:
-    """Delete a file even if it is held; a holder keeps its mapping until it releases it."""
+    """Delete a file even if it is held; its holders keep the mapping."""
     if not file.destroy():
         file.destroy(0)

@@ -1,8 +1,7 @@
 """Keep pages of a mapping in memory: system calls that Python does not offer.
 
-All are best effort: a refusal, by a limit (`ulimit -l`) or a system without the call, is a return
-value and not an exception. They release the interpreter lock: locking a gibibyte can take most of a
-second.
+A refusal, by a limit (`ulimit -l`) or a system without the call, is a return value and not an exception. They release
+the interpreter lock: locking a gibibyte can take most of a second.
 """
 
 from __future__ import annotations
@@ -30,16 +29,14 @@ def unlock_pages(mapped: mmap.mmap) -> None:
 
 
 def populate_pages(mapped: mmap.mmap, start: int, size: int) -> None:
-    """Populate the pages of a range for writing, so that the first write to a page causes no fault.
+    """Populate the pages of a range for writing, so that their first write causes no fault.
 
-    The contents stay the same, even if another thread writes meanwhile. `start` is a multiple of
-    the page size.
+    The contents stay the same, even if another thread writes meanwhile. `start` is a multiple of the page size.
     """
     if _call("madvise", mapped, start, size, _MADV_POPULATE_WRITE) is None:
         return
-    # Each page's first byte is copied onto itself, which the interpreter lock makes atomic. The
-    # lock is released after every few pages: a fault can take long and no other thread runs
-    # meanwhile.
+    # Each page's first byte is copied onto itself, which the interpreter lock makes atomic. The lock is
+    # released after every few pages, because a fault can take long.
     with memoryview(mapped) as view:
         for first in range(start, start + size, _TOUCH_PAGES * PAGE_BYTES):
             with view[first : min(first + _TOUCH_PAGES * PAGE_BYTES, start + size) : PAGE_BYTES] as pages:

@@ -18,10 +18,9 @@ class Restable(Protocol):
 
 
 class OpenMappings:
-    """The open mapped files of a log or an index, in the order in which they were opened.
+    """The open mapped files of a log or an index, in the order in which they were opened. Thread-safe.
 
     Files that cannot be closed, such as the one that is written, stay open beyond `open_max`.
-    Thread-safe.
     """
 
     def __init__(self, open_max: int) -> None:

@@ -1,9 +1,8 @@
 """A log in several directories, for example on several disks (RocketMQ: MultiPathMappedFileQueue).
 
-File number k (start offset / file size) is created in directory k mod n of the n directories that
-accept new files: not read-only and not nearly full, sorted by name. If all are nearly full, that
-does not count. Where an existing file is, is found by listing: all directories together hold one
-stream, so directories may be added, become full or become read-only at any time.
+File number k (start offset / file size) is created in directory k mod n of the n directories that accept new files: not
+read-only and not nearly full (unless all are), sorted by name. Existing files are found by listing: all directories
+together hold one stream, so directories may be added, become full or become read-only at any time.
 """
 
 from __future__ import annotations
@@ -21,8 +20,7 @@ class MultiPathMappedFileQueue(MappedFileQueue):
 
     Args:
         directories: where new files are created; at least one must not be read-only.
-        read_only: where no new file is created. Files there are written only if the log ends in
-            one.
+        read_only: where no new file is created. Files there are written only if the log ends in one.
     """
 
     def __init__(
@@ -69,5 +67,5 @@ class MultiPathMappedFileQueue(MappedFileQueue):
 
 
 def _java_order(path: Path) -> bytes:
-    """Sort key that orders paths like Java's strings, so that RocketMQ chooses the same directory."""
+    """Order paths like Java's strings, so that RocketMQ chooses the same directory."""
     return str(path).encode("utf-16-be", "surrogatepass")

@@ -1,12 +1,10 @@
 """Buffers for appends instead of a file's mapping (RocketMQ: TransientStorePool).
 
-A copy into the page cache can stall, during write-back or when the system throttles writers, and
-the event loop with it. A buffer does not stall; `commit` copies it into the file in a separate
-thread.
+A copy into the page cache can stall, during write-back or when the system throttles writers, and the event loop with
+it. A buffer does not stall; `commit` copies it into the file in a separate thread.
 
-A buffer has the size of a log file and belongs to one file from its first append until it is
-completely committed. The most recently used buffer is lent first, so that no more become resident
-than are needed.
+A buffer has the size of a log file and belongs to one file until that is completely committed. The most recently used
+buffer is lent first, so that no more become resident than are needed.
 """
 
 from __future__ import annotations
@@ -36,15 +34,13 @@ class WriteBuffer:
         return lock_pages(self._map)
 
     def copy_to(self, fd: int, start: int, end: int, path: Path) -> None:
-        """Write `[start, end)` to the same place of a file, its first 8 bytes last.
+        """Write `[start, end)` to the same place of a file, its first 8 bytes last. Blocks.
 
-        Those are the length and magic of the first record: without them readers do not take what
-        follows for a record, so a process killed meanwhile has written either nothing or all.
-        Blocks.
+        Those are the length and magic of the first record: a process killed meanwhile has written either nothing that
+        readers take for a record, or all.
 
         Raises:
-            DiskFull, OSError: any part but the first 8 bytes may be there; the call may be
-                repeated.
+            DiskFull, OSError: any part but the first 8 bytes may be there; the call may be repeated.
         """
         head_end = min(start + _HEAD_BYTES, end)
         if head_end < end:

@@ -1,14 +1,13 @@
 """Walk the records of the log and find where valid ones end: the reading half of recovery.
 
-A record is valid if its own checks pass (RocketMQ: CommitLog.checkMessageAndReturnSize), its log
-offset field matches its place, and its topic is possible. RocketMQ does not compare the place, so
-bytes left over from before a truncation can become valid again.
+A record is valid if its own checks pass (RocketMQ: CommitLog.checkMessageAndReturnSize), its log offset field matches
+its place, and its topic is possible. RocketMQ does not compare the place, so bytes from before a truncation can become
+valid again.
 
-The body's checksum does not cover what follows the body. So if a record may not have been flushed,
-its properties must not look as if a page was lost, which leaves zeros.
+The body's checksum does not cover what follows the body. So if a record may not have been flushed, its properties must
+not look as if a page was lost, which leaves zeros.
 
-Queue and queue offset of every record go to a `RecordSink`, so that a start reads the log only once
-for both checks.
+Queue and queue offset of every record go to a `RecordSink`, so that a start reads the log only once for both checks.
 """
 
 from __future__ import annotations
@@ -44,7 +43,7 @@ _MAGIC_PATTERN = re.compile(rb"\xda\xa3\x20[\xa7\xab]")
 
 
 QueuedRecords: TypeAlias = "Mapping[tuple[bytes, int], array[int]]"
-"""Queue offset, physical offset and size of records with queue entries, in log order by topic and queue."""
+"""Queue offset, physical offset and size of records with entries, in log order, by topic and queue."""
 
 
 class RecordSink(Protocol):
@@ -91,18 +90,16 @@ def walk_file(file: MappedFile, sink: RecordSink, *, check_crc: bool, flushed_of
 
 
 class _Walk:
-    """One walk over the bytes of a file."""
-
     def __init__(self, view: memoryview, base_offset: int, sink: RecordSink) -> None:
         self._view = view
         self._base_offset = base_offset
         self._sink = sink
         self._found: dict[tuple[bytes, int], array[int]] = {}
-        """Of each queue met so far: the records that the sink has not received."""
+        """By queue met so far: the records that the sink has not received."""
         self._records = 0
 
     def run(self, check_crc: bool, trusted: int) -> FileWalk:
-        """Walk; records of queues already met are handled by the kernel, others one by one."""
+        """Records of queues already met are handled by the kernel, others one by one."""
         view, base_offset = self._view, self._base_offset
         size = len(view)
         position, last = 0, -1
@@ -184,8 +181,7 @@ def can_be_topic(topic: bytes) -> bool:
 def has_lost_sector(view: memoryview, start: int, end: int) -> bool:
     """Whether properties look as if a sector of theirs had not reached the disk.
 
-    Properties end with 0x02, or with text if the client omits that. Files begin on a sector
-    boundary.
+    Properties end with 0x02, or with text if the client omits that. Files begin on a sector boundary.
     """
     if end > start and view[end - 1] == 0:
         return True
@@ -199,8 +195,8 @@ def has_lost_sector(view: memoryview, start: int, end: int) -> bool:
 def find_sound_record_after(file: MappedFile, position: int, *, stored_by_ms: int | None = None) -> int:
     """Return the position of the first valid record after an invalid place of a file, -1 if there is none.
 
-    Searches for magic numbers and checks the records there, body checksum and place included,
-    whatever is in between. With `stored_by_ms`, only records stored by that time count.
+    Checks body checksum and place of a record at every magic number, whatever is in between. With `stored_by_ms`, only
+    records stored by that time count.
     """
     held = file.hold()
     assert held, "recovery owns the files"

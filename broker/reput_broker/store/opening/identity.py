@@ -74,7 +74,7 @@ class IdentityCheck:
         self.agrees = True
         """Whether every entry before `entries_until` is right, as far as the walk has come."""
         self.first: dict[Queue, tuple[int, int]] = {}
-        """Queue offset and log offset of the first record of each queue that the walk met."""
+        """Queue offset and log offset of each queue's first record in the walk."""
         self.ends_at_mark: dict[Queue, tuple[int, bool]] = {}
         """End of each of these queues at `entries_until`, and whether it started again at 0 on the way."""
         self._log = log
@@ -211,7 +211,6 @@ class IdentityCheck:
 
 
 def _entries_between(queue: ConsumeQueue, low: int, high: int) -> Iterator[tuple[int, bytes]]:
-    """Yield the entries of a queue whose log offsets are from `low` to `high`, in chunks."""
     position = max(queue.queue_offset_of(low), queue.min_queue_offset)
     end = min(queue.queue_offset_of(high + 1), queue.max_queue_offset)
     while position < end and (units := queue.read_units(position, end - position)):

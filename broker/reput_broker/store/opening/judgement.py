@@ -30,7 +30,7 @@ from reput_broker.store.queue.consume_queue import QueueRest
 from reput_broker.store.queue.table import ConsumeQueueTable, queues_digest
 
 CHECK_WORTH_SAYING_BYTES = 16 << 20
-"""A start that reads at least this much of the log reports it first, because it takes noticeable time."""
+"""A start that reads at least this much of the log reports it first, as it takes noticeable time."""
 
 
 class StoreParts(NamedTuple):
@@ -59,7 +59,7 @@ class Judgement(NamedTuple):
     is_complete: bool
     """Whether the queues are known to hold exactly the right entries."""
     drops_entries: bool
-    """Whether entries of checked records are rebuilt: they may be left over from lost records, or wrong."""
+    """Whether entries of checked records are rebuilt, as lost records may have left some."""
     lacking: dict[str, object]
     """Evidence that queues lack older entries too, so that all are rebuilt; else empty."""
 
@@ -144,10 +144,9 @@ def _walk(parts: StoreParts, first: int, evidence: FlushEvidence) -> tuple[Ident
 
 
 def _report_check(parts: StoreParts, first: int, evidence: FlushEvidence, *, abnormal: bool) -> None:
-    """Report what is about to be read if that is much, since the start reports nothing else until it is done.
+    """Report what is about to be read if that is much, since nothing else is reported until it is done.
 
-    Without a mark the end of the log is unknown before it is read; the end of its files stands for
-    it.
+    Without a mark the end of the log is not known yet; the end of its files stands for it.
     """
     files = parts.log.files.files
     from_offset = files[first].base_offset

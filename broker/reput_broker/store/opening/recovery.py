@@ -129,7 +129,6 @@ def check_files_before(files: Sequence[MappedFile], sink: RecordSink) -> None:
 def _refuse_if_flushed(
     files: Sequence[MappedFile], index: int, position: int, reason: str, evidence: FlushEvidence
 ) -> None:
-    """Raise StoreDamaged unless the invalid place can be the torn end of the log."""
     file = files[index]
     offset = file.base_offset + position
     if evidence.flushed_offset is not None:

@@ -111,7 +111,7 @@ def open_parts(parts: StoreParts) -> RecoveryReport:
 def _put_back(parts: StoreParts) -> list[Path]:
     """Put back a directory that a killed rebuild was replacing, so that it can be judged.
 
-    This needs the lock. If the start is refused, it is undone; a lock file that was created stays.
+    This needs the lock. It is undone if the start is refused; a lock file that was created stays.
     """
     root = parts.options.data_dir
     if not is_out_of_place(root):
@@ -250,18 +250,15 @@ def _truncate(log: CommitLog, end: LogEnd) -> int:
 def _note_queues_uncertain(checkpoint: StoreCheckpoint, end: LogEnd, from_offset: int) -> None:
     """Record in the checkpoint that queue entries from an offset on are about to be rebuilt.
 
-    Otherwise a kill meanwhile would leave incomplete queues undetected. The log has just been
-    synced up to its end.
+    Otherwise a kill meanwhile would leave incomplete queues undetected. The log has just been synced.
     """
     checkpoint.mark = FlushMark(end.end_offset, from_offset)
     checkpoint.flush()
 
 
 def _complete_queues(parts: StoreParts, judgement: Judgement) -> None:
-    """Dispatch the checked part of the log, or all of it if that is not enough.
-
-    Entries that are missing afterwards, because their records are, are reported.
-    """
+    """Dispatch the checked part of the log, or all of it if that is not enough; report entries that are missing
+    afterwards."""
     queues, end = parts.queues, judgement.end
     min_offset = parts.log.min_offset
     ends = {(queue.topic, queue.queue_id): queue.max_queue_offset for queue in queues}

@@ -15,10 +15,8 @@ class QueueGap(StoreError):
     RocketMQ would write the entry in the wrong place and shift all that follow.
 
     Attributes:
-        topic, queue_id: the queue.
-        max_queue_offset: where it ends.
-        queue_offset: of the next record.
-        physical_offset: start of that record.
+        max_queue_offset: where the queue ends.
+        queue_offset, physical_offset: of the next record.
     """
 
     def __init__(
@@ -37,7 +35,7 @@ class QueueGap(StoreError):
 
 
 class ConsumeQueueBuilder:
-    """Writes entries to queues; entries that exist are recognised by their log offset and skipped.
+    """Writes entries to queues; existing entries are recognised by their log offset and skipped.
 
     Args:
         bit_maps_of: computes the bit maps of extended entries.
@@ -83,8 +81,8 @@ class RecoveringQueueBuilder(ConsumeQueueBuilder):
     """The builder for recovery, when a queue may hold outdated entries.
 
     Args:
-        from_beginning: whether the log is read from its first record; then a gap means that records
-            have left the log, and the queue starts again after it.
+        from_beginning: whether the log is read from its first record; then a gap means that records have left the log,
+            and the queue starts again after it.
         on_event: notified if the log contradicts itself.
     """
 
@@ -120,8 +118,8 @@ class RecoveringQueueBuilder(ConsumeQueueBuilder):
     def _resolve_conflict(self, queue: ConsumeQueue, rows: QueueRows) -> None:
         """Handle later records that claim queue offsets already in use.
 
-        If they start at 0, the topic was deleted, by a broker that leaves no mark, and created
-        again. Otherwise it is an earlier broker's fault: the entry that consumers have seen stays.
+        If they start at 0, the topic was deleted, by a broker that leaves no mark, and created again. Otherwise an
+        earlier broker was at fault: the entry that consumers have seen stays.
         """
         restarts = rows.first_queue_offset == 0
         self._on_event(

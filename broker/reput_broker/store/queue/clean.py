@@ -1,13 +1,11 @@
 """Delete queue and index files of deleted log files (RocketMQ: CleanConsumeQueueService).
 
-When the log begins later than before, every queue's minimum advances to its first message that is
-still in the log. Files whose messages have all left the log are deleted, except each queue's last
-one, and any that is not followed by durable entries: it determines the next queue offset. Then
-follow the other files that are derived from the log.
+When the log begins later than before, every queue's minimum advances to its first message that is still in the log.
+Files whose messages have all left the log are deleted, except each queue's last one, and any that is not followed by
+durable entries: it determines the next queue offset. Then follow the other files that are derived from the log.
 
-A log file that is being deleted while it is held no longer counts for readers, but is on disk and
-would be part of the log again after a kill. So what is derived from it stays until it is gone.
-(RocketMQ does not wait.)
+A log file that is being deleted while it is held no longer counts for readers, but would be part of the log again after
+a kill. So what is derived from it stays until it is gone. (RocketMQ does not wait.)
 """
 
 from __future__ import annotations
@@ -91,7 +89,7 @@ class CleanConsumeQueue:
 
         Raises:
             FlushFailed: a file is deleted, but the sync of the directory failed.
-            OSError: a file could not be read or removed; the next round starts from the beginning.
+            OSError: a file could not be read or removed; the next round starts over.
         """
         min_offset, kept_offset = self._begin
         for _ in range(QUEUES_PER_STEP):

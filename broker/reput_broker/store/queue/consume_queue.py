@@ -1,7 +1,7 @@
 """One topic queue: which record of the log is message number k (RocketMQ: ConsumeQueue).
 
-Unit k is at logic position 20k. The queue is derived from the log and can be rebuilt, so it is
-written without waiting for the disk, and recovery verifies it (`recovery.py`).
+Unit k is at logic position 20k. The queue is derived from the log and can be rebuilt, so it is written without waiting
+for the disk, and recovery verifies it (`recovery.py`).
 """
 
 from __future__ import annotations
@@ -43,9 +43,9 @@ _TAGS_CODE = Struct(">q")
 class ConsumeQueue:
     """The units of one topic queue, in files of `entries_per_file` units.
 
-    One thread owns it; only `flush` and `delete_expired` may each run in another. Positions are
-    logic positions (queue offset x 20): `min_logic_offset` is the first unit that points to live
-    data, `max_physical_offset` the end of the last indexed record in the log, -1 if unknown.
+    One thread owns it; only `flush` and `delete_expired` may each run in another. Positions are logic positions (queue
+    offset x 20): `min_logic_offset` is the first unit that points to live data, `max_physical_offset` the end of the
+    last indexed record in the log, -1 if unknown.
     """
 
     __slots__ = (
@@ -146,13 +146,12 @@ class ConsumeQueue:
     ) -> bool:
         """Put the unit of one message; True if it is in the queue now, or was already.
 
-        A record at or before `max_physical_offset`, or a queue offset that is already built, is
-        skipped. A queue offset beyond the end is reported (event `consume_queue_order_error`) and
-        the unit still goes to the end, as in RocketMQ. The first file of an empty queue is filled
-        with pre-blank units up to the first unit.
+        A record at or before `max_physical_offset`, or a queue offset that is already built, is skipped. A queue offset
+        beyond the end is reported (event `consume_queue_order_error`) and the unit still goes to the end, as in
+        RocketMQ. The first file of an empty queue is filled with pre-blank units up to the first unit.
 
-        With extended entries, the tags code, the store time and the bit map go into one of those,
-        and the unit holds its address. Otherwise the last two arguments are ignored.
+        With extended entries, the tags code, the store time and the bit map go into one of those, whose address the
+        unit holds. Otherwise the last two arguments are ignored.
 
         Raises:
             DiskFull: nothing was applied; the same call may be repeated.
@@ -178,8 +177,7 @@ class ConsumeQueue:
     ) -> None:
         """Put the units of messages with consecutive queue offsets, in log order: one write per file touched.
 
-        Follows the rules of `put_message_position_info` for each message. A queue with extended
-        entries needs the store times.
+        Follows the rules of `put_message_position_info`. A queue with extended entries needs the store times.
 
         Raises:
             DiskFull: nothing was applied; the same call may be repeated.
@@ -241,7 +239,7 @@ class ConsumeQueue:
         return unpack_unit(data) if data else None
 
     def read_units(self, queue_offset: int, count: int) -> bytes:
-        """Return up to `count` units from a queue offset on, at most to the end of the file that contains it.
+        """Return up to `count` units from a queue offset on, at most to the end of their file.
 
         Empty before the minimum and from the end on.
         """
@@ -326,11 +324,8 @@ class ConsumeQueue:
     def recover(self, *, min_physical_offset: int = 0) -> None:
         """Find the end of the valid units. Changes nothing; `apply_recovery` and `apply_ext_recovery` must follow.
 
-        If `ext_is_lost`, the queue must be truncated at `min_physical_offset` and rebuilt.
-
-        Args:
-            min_physical_offset: where the log begins; extended entries of older messages may be
-                gone.
+        If `ext_is_lost`, the queue must be truncated at `min_physical_offset`, where the log begins, and rebuilt.
+        Extended entries of older messages may be gone.
         """
         end, last = recovery.find_end(self._files)
         self._files.set_end(end)
@@ -364,9 +359,9 @@ class ConsumeQueue:
     ) -> None:
         """Remove the units of records at or after a physical offset; what follows on disk becomes zero.
 
-        `max_physical_offset` is then the end of the last unit left, or `physical_offset` if there
-        is none. With `quiet` nothing is reported, because the units will be put back. Extended
-        entries are removed with their units; see `recover` for `ext_is_lost`.
+        `max_physical_offset` is then the end of the last unit left, or `physical_offset` if there is none. With `quiet`
+        nothing is reported, because the units will be put back. Extended entries are removed with their units; see
+        `recover` for `ext_is_lost`.
         """
         old_end = self._files.end
         end, last = recovery.find_end_before(self._files, physical_offset)
@@ -396,8 +391,8 @@ class ConsumeQueue:
     def correct_min_offset(self, min_physical_offset: int) -> None:
         """Advance the minimum to the first unit whose record is still in the log; it never moves back.
 
-        Pre-blank units are never live (RocketMQ counts them as live if the log begins at 0). While
-        the log has lost nothing, no other unit is skipped, so that a damaged one is noticed.
+        Pre-blank units are never live (RocketMQ counts them as live if the log begins at 0). While the log has lost
+        nothing, no other unit is skipped, so that a damaged one is noticed.
         """
         if self._files.is_empty or (min_physical_offset <= 0 and not self._begins_with_pre_blank()):
             return
@@ -421,9 +416,9 @@ class ConsumeQueue:
     def delete_expired(self, min_physical_offset: int, durable_offset: int) -> int:
         """Correct the minimum, then delete files whose last record has left the log, except the last file.
 
-        A file that is not followed by durable entries is kept too: after a power failure the queue
-        would assign its offsets again. Blocks; may run in a worker thread during all other calls.
-        Every removal is durable before the next.
+        A file that is not followed by durable entries is kept too: after a power failure the queue would assign its
+        offsets again. Blocks; may run in a worker thread during all other calls. Every removal is durable before the
+        next.
 
         Args:
             min_physical_offset: where the log begins.
@@ -472,8 +467,7 @@ class ConsumeQueue:
     def flush(self) -> int:
         """Sync all units put before the call; return the logic position up to which that is certain.
 
-        Blocks; may run in a worker thread during all other calls. Raises FlushFailed, which is
-        final.
+        Blocks; may run in a worker thread during all other calls. Raises FlushFailed, which is final.
         """
         self._ext.flush()
         return self._files.flush()

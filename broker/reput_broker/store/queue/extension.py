@@ -1,10 +1,9 @@
 """The extended entries of one queue: `consumequeue_ext/TOPIC/QUEUEID/` (RocketMQ: ConsumeQueueExt).
 
-They are derived from the log like the queue, and the queue determines which of them count: it holds
-the address of the last one, and everything after that is truncated. An entry that cannot be read
-filters nothing out. An address that the queue still holds must never refer to another message's
-entry; so the stream continues after the last address, and a queue whose last entry is gone is
-rebuilt.
+They are derived from the log like the queue, and the queue determines which of them count: it holds the address of the
+last one, and everything after that is truncated. An entry that cannot be read filters nothing out. An address that the
+queue still holds must never refer to another message's entry; so the stream continues after the last address, and a
+queue whose last entry is gone is rebuilt.
 """
 
 from __future__ import annotations
@@ -42,7 +41,7 @@ class ConsumeQueueExt:
     One thread owns it; only `flush` may run in another.
 
     Args:
-        bit_map_bytes: length of the bit maps that are put; bit maps of any length can be read.
+        bit_map_bytes: length of the bit maps that are put; any length can be read.
         cache: open files, shared with the queues.
     """
 
@@ -56,8 +55,7 @@ class ConsumeQueueExt:
     def load(self, *, after_crash: bool = False) -> None:
         """List the files; `truncate` must follow before anything is put.
 
-        After a crash, files after a gap do not count; `drop_strays` removes them
-        (`SparseFileQueue.load`).
+        After a crash, files after a gap do not count; `drop_strays` removes them.
 
         Raises:
             ForeignFile, StoreDamaged: as `SparseFileQueue.load`.
@@ -204,7 +202,7 @@ class ConsumeQueueExt:
 
 
 class QueueExtEntries:
-    """The extended entries of one queue, maintained together with the units that refer to them."""
+    """The extended entries of one queue, kept in step with the units that refer to them."""
 
     __slots__ = ("_end", "_ext", "_units", "are_kept", "is_lost")
 
@@ -228,7 +226,7 @@ class QueueExtEntries:
     def put(
         self, tags_codes: Sequence[int], store_timestamps_ms: Sequence[int], bit_maps: BitMaps | None
     ) -> Iterator[list[int]]:
-        """Put an entry for each message; the block then writes the units that hold their addresses.
+        """Put an entry for each message; the block then writes the units with their addresses.
 
         If the block raises, the entries are removed. Raises as `ConsumeQueueExt.put` does.
         """
@@ -274,8 +272,7 @@ class QueueExtEntries:
     def _end_at(self, units_end: int, min_physical_offset: int) -> tuple[int, bool]:
         """End of the entries whose addresses are before a position, and whether any of them is lost.
 
-        Their files have no gap, so only the first and the last entry of messages in the log are
-        checked.
+        Their files have no gap, so only the first and the last entry of messages in the log are checked.
         """
         ext = self._ext
         if ext is None:

@@ -1,12 +1,11 @@
 """A stream of bytes in consecutive sparse files, written and read by position; used by ConsumeQueues.
 
-The files have the names and sizes of mapped files, but are neither preallocated nor mapped:
-otherwise a thousand small queues would hold gigabytes of zeros. Positional writes report a full
-disk as an error number instead of a signal.
+The files have the names and sizes of mapped files, but are neither preallocated nor mapped: a thousand small queues
+would hold gigabytes of zeros. Positional writes report a full disk as an error number instead of a signal.
 
-A killed process loses nothing for which `write` returned. After a power failure any page written
-after the last `flush` may be zero, but only in the last three files, because the oldest is synced
-before a fourth would hold unsynced bytes. So recovery reads the last three files only.
+A killed process loses nothing for which `write` returned. After a power failure any page written after the last `flush`
+may be zero, but only in the last three files, because the oldest is synced before a fourth would hold unsynced bytes.
+So recovery reads the last three files only.
 """
 
 from __future__ import annotations
@@ -44,9 +43,8 @@ class QueueFile:
 class QueueFileCache:
     """Least-recently-used cache of open files, shared by all queues; thread-safe.
 
-    Mapping a file for each of ten thousand queues would exceed any limit of open files. A file that
-    is evicted while the flush thread syncs it is closed when that lease ends, since its descriptor
-    number could be reused.
+    Mapping a file for each of ten thousand queues would exceed any limit of open files. A file that is evicted while
+    the flush thread syncs it is closed when that lease ends, since its descriptor number could be reused.
     """
 
     def __init__(self, open_max: int) -> None:
@@ -129,12 +127,11 @@ RECOVERED_FILES = 3
 class SparseFileQueue:
     """Bytes `[first_start, end)` of a stream, in files of `file_size` bytes.
 
-    `flushed <= end`; both are positions in the stream. Without files, `is_empty` is true and both
-    are 0. One thread writes, truncates and destroys; `flush` and `drop_first` may each run in
-    another meanwhile.
+    `flushed <= end`; both are positions in the stream, 0 without files. One thread writes, truncates and destroys;
+    `flush` and `drop_first` may each run in another meanwhile.
 
-    After `load` the end can be moved back (`set_end`) without changes on disk, so that a start can
-    judge the result. `apply_recovery` then changes the disk accordingly; nothing may be written before.
+    After `load` the end can be moved back (`set_end`) without changes on disk, so that a start can judge the result.
+    `apply_recovery` then changes the disk accordingly; nothing may be written before.
     """
 
     __slots__ = (
@@ -165,9 +162,9 @@ class SparseFileQueue:
     def load(self, *, after_crash: bool = False) -> None:
         """List the files; each counts as completely written and flushed until recovery sets its end.
 
-        Changes nothing. A power failure may remove unsynced names and keep later ones. With
-        `after_crash` the stream ends at such a gap, and `drop_strays` removes the rest. `apply_recovery`
-        removes a last file that was never written.
+        Changes nothing. A power failure may remove unsynced names and keep later ones. With `after_crash` the stream
+        ends at such a gap, and `drop_strays` removes the rest. `apply_recovery` removes a last file that was never
+        written.
 
         Raises:
             ForeignFile: a file that this store with this file size did not write.
@@ -331,7 +328,7 @@ class SparseFileQueue:
     def flush(self) -> int:
         """Sync everything written before the call, names included; return the flushed position.
 
-        Blocks, and may run during writes, truncation and `destroy`.
+        Blocks; may run during writes, truncation and `destroy`.
 
         Raises:
             FlushFailed: a sync failed, now or earlier; final.
@@ -410,8 +407,7 @@ class SparseFileQueue:
         """Delete the files after the stream's end and zero the rest of the last one.
 
         Returns:
-            How many bytes had to be overwritten with zeros (whole chunks; deleted files not
-            counted).
+            How many bytes were overwritten with zeros (whole chunks; deleted files not counted).
         """
         if self._delete_surplus():
             sync_directory(self.directory)
@@ -438,8 +434,7 @@ class SparseFileQueue:
     def drop_first(self) -> bool:
         """Delete the oldest file; False if it is the only one or there is none. Blocks.
 
-        Durable on return: if two removals reached the disk in the wrong order, a power failure
-        would leave a gap.
+        Durable on return: two removals that reach the disk in the wrong order would leave a gap after a power failure.
 
         Raises:
             FlushFailed: the file is deleted, but the sync of the directory failed; final.
@@ -486,7 +481,7 @@ class SparseFileQueue:
             sync_directory(self.directory.parent)
 
     def _delete_surplus(self) -> bool:
-        """Delete files that are not part of the stream, the newest first; return whether there were any."""
+        """Delete files after the stream, the newest first; return whether there were any."""
         found = bool(self._surplus or self._unfinished)
         while self._unfinished:
             self._unfinished[-1].unlink(missing_ok=True)

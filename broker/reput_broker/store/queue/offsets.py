@@ -31,8 +31,7 @@ class QueueOffsets:
     def durable_max_offset_in_queue(self, topic: str, queue_id: int) -> int:
         """The queue offset after the last message that is on disk, 0 for an unknown queue.
 
-        Under SYNC_FLUSH readers see nothing else; otherwise a power failure may take back the end
-        of a queue.
+        Under SYNC_FLUSH readers see nothing else; otherwise a power failure may take back the end of a queue.
         """
         queue = self._queues.get(topic, queue_id)
         if queue is None:
@@ -79,9 +78,8 @@ class QueueOffsets:
     def nearest_offset_by_timestamp(self, topic: str, queue_id: int, timestamp_ms: int) -> int:
         """The queue offset of the message stored nearest to a time (RocketMQ 4.x: getOffsetInQueueByTime).
 
-        No request uses it: `SEARCH_OFFSET_BY_TIMESTAMP` means `offset_by_timestamp`. It serves to
-        compare with results of old brokers. See `search.nearest_offset_by_timestamp` for the rule.
-        0 for an unknown queue.
+        0 for an unknown queue. No request uses it: it serves to compare with results of old brokers
+        (`search.nearest_offset_by_timestamp`).
         """
         queue = self._queues.get(topic, queue_id)
         if queue is None:

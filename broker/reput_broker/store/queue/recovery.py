@@ -28,8 +28,8 @@ class _Valid(NamedTuple):
 def find_end(files: SparseFileQueue) -> UnitsEnd:
     """Find where the valid units of a loaded queue end.
 
-    Scans the last three files. A unit is valid with a physical offset >= 0 and a size > 0.
-    Pre-blank units alone do not count; RocketMQ would take them for an index of 2 GiB.
+    Scans the last three files. A unit is valid with a physical offset >= 0 and a size > 0. Pre-blank units alone do not
+    count; RocketMQ would take them for an index of 2 GiB.
     """
     if files.is_empty:
         return UnitsEnd(0, None)
@@ -62,8 +62,7 @@ def _without_blanks(files: SparseFileQueue, end: int, last: ConsumeQueueUnit | N
 def last_address(files: SparseFileQueue, end: int) -> ConsumeQueueUnit | None:
     """Return the last unit before a position that holds the address of an extended entry, or None.
 
-    Examines the last unit first. If extended entries have only just been enabled, it reads on to
-    the first.
+    Usually that is the last unit. If extended entries have only just been enabled, it reads on to the first.
     """
     count = 1
     while end > files.first_start:

@@ -1,13 +1,11 @@
 """Binary searches over the units of a queue: by store time, and for the first unit still in the log.
 
-Store times are read from the records in the log, so every step may need the disk (RocketMQ:
-ConsumeQueue, ConsumeQueueStore). A search chooses the file first and then bisects its units. Units
-of records that have left the log, and pre-blank units, precede everything that a search can find.
-Store times are assumed to ascend; if the broker's clock was set back, a search ends at one of the
-places where the time is passed.
+Store times are read from the records in the log, so every step may need the disk (RocketMQ: ConsumeQueue,
+ConsumeQueueStore). A search chooses the file first and then bisects its units. Units of records that have left the log,
+and pre-blank units, precede everything that it can find. Store times are assumed to ascend; if the broker's clock was
+set back, a search ends at one of the places where the time is passed.
 
-`offset_by_timestamp` follows RocketMQ 5, with two boundaries; `nearest_offset_by_timestamp` follows
-4.x brokers, and no request uses it.
+`offset_by_timestamp` follows RocketMQ 5; `nearest_offset_by_timestamp` follows 4.x, and no request uses it.
 """
 
 from __future__ import annotations
@@ -54,11 +52,10 @@ def offset_by_timestamp(
 ) -> int:
     """Return the queue offset for a store time, within [min offset, max offset].
 
-    "lower": the first message stored at or after the time, or the end of the queue. "upper": the
-    last message stored at or before it, or the minimum.
+    "lower": the first message stored at or after the time, or the end of the queue. "upper": the last message stored at
+    or before it, or the minimum.
 
     Args:
-        files: the queue's units.
         timestamp_ms: milliseconds since the epoch.
         boundary: "lower" or "upper".
         store_time_of: reads a record's time from the log.
@@ -83,14 +80,10 @@ def nearest_offset_by_timestamp(
 ) -> int:
     """Return the queue offset of the message stored nearest to a time, by the rule of RocketMQ 4.x.
 
-    Searches the first file that was last modified at or after the time, else the last one, even if
-    another file holds a nearer message. Any message of exactly this time is taken; without one, the
-    later neighbour if it is nearer in time, otherwise the earlier one. The result is within [min
-    offset, max offset]; 4.x could leave that range.
-
-    Args:
-        files, timestamp_ms, store_time_of, min_logic_offset, min_physical_offset: as for
-            `offset_by_timestamp`.
+    Searches the first file that was last modified at or after the time, else the last one, even if another file holds a
+    nearer message. Any message of exactly this time is taken; without one, the later neighbour if it is nearer in time,
+    otherwise the earlier one. The result is within [min offset, max offset], which 4.x could leave. The arguments are
+    those of `offset_by_timestamp`.
     """
     if files.is_empty:
         return 0
@@ -100,7 +93,7 @@ def nearest_offset_by_timestamp(
 
 
 class _Found(NamedTuple):
-    """Result of a binary search: positions, each with its time; -1 for a time that was not met."""
+    """Positions, each with its time; -1 for a time that was not met."""
 
     exact: int | None
     left: int
@@ -181,7 +174,7 @@ class _TimeLookUp:
     def _search(self, low: int, high: int, timestamp_ms: int) -> _Found:
         """Bisect the units from `low` to `high` for one with the time, or its neighbours before and after.
 
-        A record that cannot be read ends the search at the start of the queue, as in RocketMQ.
+        As in RocketMQ, a record that cannot be read ends the search at the start of the queue.
         """
         left, right = low, high + UNIT_BYTES
         left_ms = right_ms = -1
@@ -202,8 +195,7 @@ class _TimeLookUp:
                 right, right_ms, high = middle, time_ms, middle - UNIT_BYTES
         return _Found(None, left, left_ms, right, right_ms)
 
-    # RocketMQ walks over equal times one by one. A batch gives thousands of messages one time, so
-    # bisect.
+    # RocketMQ walks over equal times one by one; a batch gives thousands of messages one time.
 
     def _first_of_equals(self, low: int, found: int, timestamp_ms: int) -> int:
         while low < found:

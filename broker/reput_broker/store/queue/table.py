@@ -63,8 +63,7 @@ class ConsumeQueueTable:
             queue = ConsumeQueue(
                 topic, queue_id, directory, self._entries_per_file, self._cache, self._on_event, ext
             )
-            # Copying the dict each time would be expensive; the flush thread copies the list of
-            # values.
+            # Copying the dict each time would be expensive; the flush thread copies the list of values.
             self._queues[topic, queue_id] = queue
         return queue
 
@@ -95,10 +94,9 @@ class ConsumeQueueTable:
     # -- over all queues -----------------------------------------------------------------------------------
 
     def recover(self, min_physical_offset: int = 0) -> None:
-        """Find where every queue ends; changes nothing. See `ConsumeQueue.recover` for what must follow.
+        """Find where every queue ends, in a log that begins at `min_physical_offset`; changes nothing.
 
-        Args:
-            min_physical_offset: where the log begins.
+        See `ConsumeQueue.recover` for what must follow.
         """
         for queue in self.queues():
             queue.recover(min_physical_offset=min_physical_offset)
@@ -149,12 +147,11 @@ class ConsumeQueueTable:
     def flush(self, least_pages: int = 0) -> bool:
         """Sync the units of every queue that has enough of them. Blocks.
 
-        Many queues are synced by several threads at once: a sync is mostly waiting, and the file
-        system combines concurrent syncs.
+        Several threads sync many queues at once: a sync is mostly waiting, and the file system combines concurrent
+        ones.
 
         Args:
-            least_pages: skip queues with fewer unsynced pages than this and no full file; 0 skips
-                none.
+            least_pages: skip queues with fewer unsynced pages than this and no full file; 0 skips none.
 
         Returns:
             Whether none was skipped: everything put before the call is on disk.

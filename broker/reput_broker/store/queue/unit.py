@@ -1,30 +1,11 @@
 """The entries of a queue: units, and extended units for fields that these have no room for.
 
-A unit refers to one message of the log (RocketMQ: ConsumeQueue):
+docs/formats.md has the layout of both (RocketMQ: ConsumeQueue, ConsumeQueueExt.CqExtUnit). A unit of zeros was never
+written, as no record has size 0. A queue whose first message is not number 0 starts its first file with pre-blank
+units: offset 0, size 2147483647, code 0.
 
-    position  0        8       12        20
-              +--------+--------+---------+
-              | i64    | i32    | i64     |   big-endian
-              +--------+--------+---------+
-              physical  record    tags code
-              offset    size
-
-All zero means unwritten (no record has size 0). A queue whose first message is not number 0 starts
-its first file with pre-blank units: offset 0, size 2147483647, code 0.
-
-An extended unit (RocketMQ: ConsumeQueueExt.CqExtUnit):
-
-    position  0      2           10             18       20
-              +------+-----------+--------------+--------+-----------+
-              | i16  | i64       | i64          | i16    | b bytes   |   big-endian
-              +------+-----------+--------------+--------+-----------+
-              20 + b tags code   store time     b        bit map of
-                                 of the message          consumers' filters
-
-Extended units are adjacent and never span files: if the next one would not leave 4 bytes free, the
-file ends with an i16 of -1. The queue's own entry then holds the unit's address in place of its
-tags code: its position in the stream minus 2^63. Tags codes are at least -2^31, or timestamps, so
-the two differ.
+Extended units are adjacent and never span files. The queue's own entry then holds the unit's address in place of its
+tags code: its position in the stream minus 2^63. Tags codes are at least -2^31, or timestamps, so the two differ.
 """
 
 from __future__ import annotations
