@@ -1,7 +1,6 @@
 """Append puts to the log under the put lock, and answer them.
 
-An append waits only when a new log file must be made. Then puts queue at the lock in order of
-arrival.
+An append waits only when a new log file must be made. Then puts queue at the lock in order of arrival.
 """
 
 from __future__ import annotations

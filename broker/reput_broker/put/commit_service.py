@@ -1,12 +1,10 @@
 """Commit the buffers of the transient store pool, and answer the puts that wait for it (RocketMQ:
 CommitRealTimeService).
 
-With `store.transient_store_pool` a put stays in the broker's memory until a commit writes it to its
-file, and so to the page cache; then `page_cache` is acknowledged. A waiting put starts a commit
-immediately; puts that arrive while one runs share the next. Oneway sends are committed by the
-clock: every `commit_interval` if there are `commit_least_pages` or a file is full, and every
-`commit_thorough_interval` in any case. Puts that wait for a sync need none: each sync commits
-first.
+With `store.transient_store_pool` a put stays in the broker's memory until a commit writes it to its file, and so to the
+page cache; then `page_cache` is acknowledged. A waiting put starts a commit immediately; puts that arrive while one
+runs share the next. Oneway sends are committed every `commit_interval` if there are `commit_least_pages` or a file is
+full, and every `commit_thorough_interval` in any case. Puts that wait for a sync need none: each sync commits first.
 
 Commits can be slow, so they run in a worker thread, one at a time.
 """

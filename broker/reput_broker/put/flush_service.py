@@ -1,13 +1,11 @@
-"""Sync the log, and answer the puts that wait for it (RocketMQ: GroupCommitService,
-FlushRealTimeService).
+"""Sync the log, and answer the puts that wait for it (RocketMQ: GroupCommitService, FlushRealTimeService).
 
-With `flush = "async"` the log is synced by the clock: every `flush_interval` if there are
-`flush_least_pages` or a file is full, and every `flush_thorough_interval` in any case. In both
-modes a put that waits for its sync starts one immediately.
+With `flush = "async"` the log is synced every `flush_interval` if there are `flush_least_pages` or a file is full, and
+every `flush_thorough_interval` in any case. In both modes a put that waits for its sync starts one immediately.
 
-One sync runs at a time, in a worker thread; puts that arrive meanwhile share the next one (group
-commit). A failed sync is final: the store is read-only afterwards. With a pool of buffers, a sync
-commits first; `commit_service.py` commits without syncing.
+One sync runs at a time, in a worker thread; puts that arrive meanwhile share the next one (group commit). A failed sync
+is final: the store is read-only afterwards. With a pool of buffers, a sync commits first; `commit_service.py` commits
+without syncing.
 """
 
 from __future__ import annotations
@@ -35,10 +33,9 @@ class FlushCommitLogService:
     """Decides when the log is synced and answers waiting puts.
 
     Args:
-        on_committed: called after each sync, which commits first, whether or not it succeeded; None
-            without a pool.
-        on_flushed: called after each sync that moved the flushed offset, before any answer, so that
-            acknowledged messages are readable.
+        on_committed: called after each sync, which commits first, whether or not it succeeded; None without a pool.
+        on_flushed: called after each sync that moved the flushed offset, before any answer, so that acknowledged
+            messages are readable.
         on_failure: called once with the reason when a sync has failed.
     """
 

@@ -15,8 +15,7 @@ Result = TypeVar("Result")
 
 
 class OwnPuts:
-    """Puts records that the broker composed. No caller waits for their sync, since recovery can
-    derive their content."""
+    """Puts records that the broker composed. No caller waits for their sync, since recovery can derive them."""
 
     def __init__(self, store: MessageStore, lock: PutLock, wrote: Callable[[], None]) -> None:
         self._store = store
@@ -33,12 +32,11 @@ class OwnPuts:
     async def put(self, size_max: int, compose: Callable[[], Record | None]) -> PutResult | None:
         """Put the record that `compose` returns, or nothing if it returns None.
 
-        `compose` is called under the put lock. No other task runs between that call and the return,
-        so the caller can rely on the state that `compose` saw and update it.
+        `compose` is called under the put lock. No other task runs between that call and the return, so the caller can
+        rely on the state that `compose` saw and update it.
 
         Args:
             size_max: upper bound for the record's size.
-            compose: makes the record.
 
         Returns:
             The result, with its status; None if there was nothing to put.

@@ -138,8 +138,7 @@ class PendingPutQueue:
     def admit_late(self, committed: int, reason: str) -> None:
         """Answer late puts that they are stored but the level is not reached.
 
-        Only those that end at or before `committed`: others are only in the broker's memory and may
-        get lost, so their clients keep waiting.
+        Only those that end at or before `committed`: others are only in the broker's memory and may get lost.
         """
         now = time.monotonic()
         late: list[PendingPut] = []

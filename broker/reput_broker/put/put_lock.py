@@ -1,8 +1,8 @@
 """The lock that every append to the log holds.
 
-One trio task runs at a time, so the lock matters for an append that waits for a new log file: later
-puts must neither overtake it nor append meanwhile. It replaces both of RocketMQ's locks (spin and
-reentrant): see docs/decisions/0001-one-put-lock.md.
+One trio task runs at a time, so it matters for an append that waits for a new log file: later puts must neither
+overtake it nor append meanwhile. It replaces both of RocketMQ's locks (spin and reentrant): see
+docs/decisions/0001-one-put-lock.md.
 """
 
 from __future__ import annotations
@@ -24,9 +24,8 @@ Result = TypeVar("Result")
 class PutLock:
     """Mutual exclusion of appends, first come, first served.
 
-    An append that need not wait uses `acquire_nowait` and `release`, which take a tenth of a
-    microsecond; that matters at a hundred thousand puts a second, and is why this is not a
-    `trio.Lock`.
+    Not a `trio.Lock`: an append that need not wait uses `acquire_nowait` and `release`, which take a tenth of a
+    microsecond, and that matters at a hundred thousand puts a second.
     """
 
     __slots__ = ("_waiting", "is_held")

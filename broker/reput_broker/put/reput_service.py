@@ -47,9 +47,8 @@ class ReputMessageService:
     def put_by(self, putter: object) -> None:
         """Dispatch what `putter` has put and been answered for.
 
-        Done here if no other putter is active and little was put: waking a task costs more than a
-        small step, which overlaps with the putter's next request. Otherwise `run` dispatches
-        everything together.
+        Done here if no other putter is active and little was put: waking a task costs more than a small step, which
+        overlaps with the putter's next request. Otherwise `run` dispatches everything together.
         """
         store = self._store
         behind = store.dispatch_behind_bytes
@@ -64,8 +63,8 @@ class ReputMessageService:
     def dispatch_acknowledged(self, *, can_wait: bool = False) -> None:
         """Dispatch what was acknowledged, before a request reads it.
 
-        With `can_wait`, as for pulls that can be held, only a small backlog is dispatched: under
-        load, frequent pulls would otherwise force many small steps instead of few large ones.
+        With `can_wait`, as for pulls that can be held, only a small backlog is dispatched: frequent pulls would
+        otherwise force many small steps under load.
         """
         store = self._store
         if store.dispatch_idle or (can_wait and store.dispatch_behind_bytes > _AT_ONCE_BYTES):

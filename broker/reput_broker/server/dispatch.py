@@ -60,8 +60,8 @@ class RequestDispatcher:
     Args:
         append: appends puts, now or when its result is awaited, and sets the outcome of each.
         after_puts: called with the connection once the puts of a read are stored and their answers written.
-        before_look: called before a request that may read what was put; the argument says whether it is a pull that
-            waits if it finds nothing.
+        before_look: called before a request that may read what was put; the argument: whether it is a pull that can
+            wait.
     """
 
     def __init__(
@@ -80,9 +80,7 @@ class RequestDispatcher:
         self._large_body_turn = trio.Lock()
 
     def begin(self, request: Request) -> Result:
-        """Start a request.
-
-        Does not raise errors of a processor; they become answers.
+        """Start a request. Errors of a processor become answers.
 
         Returns:
             The answer, a put, a coroutine that ends with one of these, or None if the answer is sent later.

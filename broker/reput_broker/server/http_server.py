@@ -1,7 +1,7 @@
 """The HTTP/1.1 server: its listener, its connections and their limits. The pages are an ASGI application.
 
-h11 parses. No protocol is ever switched: a request to upgrade to HTTP/2 or WebSocket is answered like any other, and
-the preface of HTTP/2 is refused. An error of a connection ends only that connection.
+h11 parses. A request to upgrade to HTTP/2 or WebSocket is answered like any other, and the preface of HTTP/2 is
+refused. An error of a connection ends only that connection.
 """
 
 from __future__ import annotations
@@ -126,7 +126,7 @@ def is_own_host(host: str, names: Collection[str]) -> bool:
     """Tell whether the Host header of a browser's request names this server.
 
     A web page that makes its own name resolve to this machine (DNS rebinding) sends a public name. Addresses, names
-    without a dot (`localhost`, a container's name) and private zones cannot be public names, so they pass.
+    without a dot (`localhost`, a container's name) and private zones pass.
     """
     matched = _AUTHORITY.fullmatch(host.lower())
     if matched is None:

@@ -1,7 +1,7 @@
 """Listening sockets and the connections they accept.
 
 Sockets are bound before the store recovers, so that a port in use is reported immediately, and listen only after that:
-until then clients are refused instead of waiting.
+until then clients are refused.
 """
 
 from __future__ import annotations

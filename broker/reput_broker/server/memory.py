@@ -1,19 +1,18 @@
 """The bytes that the broker holds for its clients, and which connection is closed when they are too many.
 
 Counted are unfinished frames, requests in flight and answers that the client has not read, from allocation until they
-are freed. Held pulls have a limit of their own (`processors/long_polling.py`). Four rules keep the bytes within
-`limits.buffer_total` at the expense of the connections that hold the most:
+are freed; not held pulls (`processors/long_polling.py`). Four rules keep the bytes within `limits.buffer_total` at the
+expense of the connections that hold the most:
 
-1. A connection has a share: an eighth of what is free, at least 64 KiB, at most `limits.connection_buffer`. The more is
-   held, the smaller the share.
+1. A connection has a share: an eighth of what is free, at least 64 KiB, at most `limits.connection_buffer`.
 2. A connection whose answers exceed its share is not read until the client has read them. A pull or fetch is answered
-   with at most a share (but at least one message).
+  with at most a share (but at least one message).
 3. Connections whose unfinished frames exceed their share receive one at a time. A connection takes its turn when
-   further bytes have arrived, and keeps it only while data arrives fast. If more than half of `limits.buffer_total`
-   is held then, connections are closed that hold much and have made no progress for a second.
+  further bytes have arrived, and keeps it only while data arrives fast. If more than half of `limits.buffer_total` is
+  held then, connections are closed that hold much and have made no progress for a second.
 4. If more than `limits.buffer_total` is held nevertheless, connections are closed, first those that hold the most for
-   the longest time without progress. A connection with more than `limits.connection_buffer` and one frame of unread
-   answers is closed as well.
+  the longest time without progress. A connection with more than `limits.connection_buffer` and one frame of unread
+  answers is closed as well.
 """
 
 from __future__ import annotations

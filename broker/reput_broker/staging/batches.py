@@ -1,9 +1,8 @@
 """The last committed batch of every query, by which repeated commits are recognised.
 
-Each commit appends a marker to the topic `rmq_sys_reput_sink`, which is durable before the commit
-is answered. The table is read from a snapshot, `config/sinkBatches.json`, and the markers that
-follow it. The snapshot is written after commits, and before files of the log are deleted, so it
-outlives retention.
+Each commit appends a marker to the topic `rmq_sys_reput_sink`, which is durable before the commit is answered. The
+table is read from a snapshot, `config/sinkBatches.json`, and the markers that follow it. The snapshot is written after
+commits, and before files of the log are deleted, so it outlives retention.
 """
 
 from __future__ import annotations

@@ -1,13 +1,10 @@
-"""Commit batches one at a time: decide each by a synced intent, publish it in pieces, and close it with a
-marker.
+"""Commit batches one at a time: decide each by a synced intent, publish it, and close it with a marker.
 
 The steps, and what a kill leaves:
 
 1. The stagings are read completely and the intent is synced. Before that, nothing has changed.
-2. The records are appended. Some may be in the log: the next start finds them, and appends the
-others before it serves.
-3. The marker is appended and the log synced. The batch is then committed; a repeated commit is only
-answered.
+2. The records are appended. The next start finds those that are in the log, and appends the others before it serves.
+3. The marker is appended and the log synced. The batch is then committed; a repeated commit is only answered.
 4. The intent and the stagings are removed. The next start removes what is left.
 """
 

@@ -1,9 +1,8 @@
 """The decided batch: in memory, on disk, and its progress.
 
-`staging/intent` tells a start from where on the log may hold the batch. Two events would make that
-wrong: a start whose log ends earlier than it did at the decision, and the deletion of log files
-with the beginning of an unfinished batch. Before either, the intent is rewritten with correct
-places.
+`staging/intent` tells a start from where on the log may hold the batch. Before two events it is rewritten with correct
+places: a start whose log ends earlier than it did at the decision, and the deletion of log files with the beginning of
+an unfinished batch.
 """
 
 from __future__ import annotations
@@ -27,13 +26,7 @@ log = structlog.get_logger(__name__)
 
 
 class Decision:
-    """At most one batch at a time. Belongs to the event loop.
-
-    Args:
-        store: tells where queues and the log end.
-        flush: syncs the log.
-        intents: the file that decides.
-    """
+    """At most one batch at a time. Belongs to the event loop."""
 
     def __init__(self, store: MessageStore, flush: FlushCommitLogService, intents: IntentFile) -> None:
         self._store = store
@@ -94,9 +87,8 @@ class Decision:
     async def resume(self, intent: Intent, publisher: Publisher, files: list[StagingFile]) -> None:
         """Continue with the batch that a start found decided.
 
-        If the log ends earlier than at the decision (unsynced messages of others were lost), the
-        batch will be published before the places that the intent names, where the next start would
-        not search; so the places are moved back.
+        If the log ends earlier than at the decision (unsynced messages of others were lost), the batch will be
+        published before the places that the intent names, so they are moved back for the next start.
 
         Raises:
             StoreError, OSError: log or stagings cannot be read.

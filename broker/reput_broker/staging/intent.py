@@ -1,12 +1,10 @@
 """The intent file, which decides that a batch will be published.
 
-`staging/intent` is written and synced before the first record of a batch is appended, and removed
-once the batch's marker is durable. A start that finds it completes the batch. It names the stagings
-in their order, and where each queue ended before: published messages of the batch follow there, in
-the order of the stagings.
+`staging/intent` is written and synced before the first record of a batch is appended, and removed once the batch's
+marker is durable. A start that finds it completes the batch. It names the stagings in their order, and where each queue
+ended before: published messages of the batch follow there, in that order.
 
-The file is JSON with a last line that holds the CRC-32 of what precedes it. It is replaced by a
-rename.
+The file is JSON with a last line that holds the CRC-32 of what precedes it, and is replaced by a rename.
 """
 
 from __future__ import annotations

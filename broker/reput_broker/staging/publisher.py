@@ -1,10 +1,9 @@
 """Publish staged records: append them to the log in pieces, so that other puts continue meanwhile.
 
-A piece is a few records of one queue, appended under the put lock like a put, in less than a
-millisecond. After each, the event loop runs once, and the publisher pauses for as long as the piece
-took if other clients have put. Syncs are requested after every few pieces, and the previous one is
-awaited, so that syncs of other puts have little more than their own bytes to write. `Pace` sets the
-size of pieces and syncs.
+A piece is a few records of one queue, appended under the put lock like a put, in less than a millisecond. After each,
+the event loop runs once, and the publisher pauses for as long as the piece took if other clients have put. After every
+few pieces a sync is requested, and the previous one awaited, so that syncs of other puts have little more than their
+own bytes to write. `Pace` sets the size of pieces and syncs.
 """
 
 from __future__ import annotations
@@ -153,8 +152,7 @@ class Publisher:
 
         Args:
             files: the stagings of the batch, in its order.
-            counts: how many messages of each queue are in the log; kept up to date, also if this
-                raises.
+            counts: how many messages of each queue are in the log; kept up to date, also if this raises.
 
         Raises:
             Refusal: the store accepts no more now.
@@ -224,8 +222,7 @@ class Publisher:
     async def count_published(self, intent: Intent, files: Sequence[StagingFile]) -> dict[Queue, int]:
         """Return how many messages of each queue are in the log, found by their unique ids.
 
-        Messages of one queue are appended in the order of the stagings, so the published ones come
-        first.
+        Messages of one queue are appended in the order of the stagings, so the published ones come first.
 
         Raises:
             StoreError: log or stagings cannot be read.

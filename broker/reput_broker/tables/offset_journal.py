@@ -98,8 +98,7 @@ class JournalUnreadable(ReputError):
 class JournalWriteFailed(ReputError):
     """A commit could not be written, so it is not acknowledged and nothing changed.
 
-    Attributes:
-        disk_full: whether the cause is a full disk, which can clear by itself.
+    `disk_full`: whether the cause is a full disk, which can clear by itself.
     """
 
     def __init__(self, path: Path, error: OSError | None) -> None:

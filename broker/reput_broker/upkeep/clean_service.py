@@ -2,7 +2,7 @@
 
 One round every `store.clean_interval`: check the hour and the disk, delete files of the log one by one, then files of
 queues and index. Every step blocks (removing a file of 1 GiB can take a second), so it runs in a worker thread, one at
-a time. Effects of a step, such as refusing puts, are applied on the event loop that owns the store.
+a time. Its effects, such as refusing puts, are applied on the event loop.
 """
 
 from __future__ import annotations

@@ -81,11 +81,9 @@ class StoreUpkeep:
                 await self._write_checkpoint()
 
     async def watch_directories(self) -> None:
-        """Check that the store's directories still exist, until one does not; the store then becomes
-        read-only.
+        """Check that the store's directories still exist, until one does not; the store then becomes read-only.
 
-        Puts that wait for a sync are checked after it. This check is for other puts and for an idle
-        broker.
+        For an idle broker, and for puts that do not wait for a sync, which checks too.
         """
         with suppress(ReputError):
             while True:

@@ -1,11 +1,9 @@
 """Replace a directory by another one in one step: a kill leaves the old one or the new one.
 
-Linux exchanges two names atomically (renameat2 with RENAME_EXCHANGE). Where that is not supported,
-two renames are used; between them the name is missing and the old directory is called
-`NAME.replaced`. Opening a store for writing first calls `put_back`, which undoes that state;
-readers use the path that `standing_for` returns.
-
-Without its files a queue whose messages have all left the log would begin again at queue offset 0.
+Linux exchanges two names atomically (renameat2 with RENAME_EXCHANGE). Where that is not supported, two renames are
+used; between them the name is missing and the old directory is called `NAME.replaced`. Opening a store for writing
+first calls `put_back`, which undoes that; readers use the path that `standing_for` returns. Otherwise a queue whose
+messages have all left the log would begin again at queue offset 0.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Files of RocketMQ that this broker does not support: refused, or left alone (table in docs/formats.md).
 
-Files are refused if this broker's work would invalidate them: queues, tables or copies of messages
-that would miss what is appended here, or keep what recovery removes. Nothing has been changed then.
+Refused are files that this broker's work would invalidate: queues, tables or copies of messages that would miss what is
+appended here, or keep what recovery removes.
 """
 
 from __future__ import annotations
@@ -157,8 +157,8 @@ def _holds_offsets(path: Path) -> bool:
 def refuse_foreign_records(files: Sequence[MappedFile], first: int, end_offset: int) -> None:
     """Refuse a log with records that belong to queues which this broker does not maintain.
 
-    Only RocketMQ can have written them: producers cannot set the properties that mark them. They
-    are found by their text, so the cost is one search through bytes that recovery reads anyway.
+    Only RocketMQ can have written them: producers cannot set the properties that mark them. They are found by their
+    text, in one search through bytes that recovery reads anyway.
 
     Args:
         first: index of the file to begin with.

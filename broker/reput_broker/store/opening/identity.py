@@ -1,10 +1,9 @@
 """Check at a start that every record belongs to the queue and queue offset that it names. Changes nothing.
 
-No checksum of RocketMQ's records covers topic, queue id and queue offset (except the optional
-whole-record one). But the offsets of one queue are consecutive in the log, and the queue's entry
-points at the record. If a record leaves a gap in its queue, or another queue's entry points at it,
-its identity was changed, and the start is refused. If records and entries disagree otherwise, the
-entries are wrong, and rebuilt.
+No checksum of RocketMQ's records covers topic, queue id and queue offset (except the optional whole-record one). But
+the offsets of one queue are consecutive in the log, and the queue's entry points at the record. A record that leaves a
+gap in its queue, or that another queue's entry points at, was changed, and the start is refused. If records and entries
+disagree otherwise, the entries are wrong, and rebuilt.
 """
 
 from __future__ import annotations

@@ -1,13 +1,12 @@
 """One owner per store directory: a lock on byte 0 of the file `lock` (RocketMQ: DefaultMessageStore).
 
-It is an open-file-description lock. A classic record lock, as Java takes, belongs to the process: a
-second broker in the same process would get it too, and closing any other descriptor of the file
-would drop it. Both kinds exclude each other.
+It is an open-file-description lock. A classic record lock, as Java takes, belongs to the process: a second broker in
+the same process would get it too, and closing any other descriptor of the file would drop it. Both kinds exclude each
+other.
 
-Locking has two steps, so that a refused start leaves the directory unchanged. `reserve` locks what
-exists. `acquire` creates and locks what is missing, once nothing else can refuse the start. A lock
-file is never removed, and every change to a directory is preceded by one: if `acquire` has to
-create it, nothing has changed since `reserve`.
+Locking has two steps, so that a refused start leaves the directory unchanged. `reserve` locks what exists. `acquire`
+creates and locks what is missing, once nothing else can refuse the start. A lock file is never removed, and precedes
+every change to a directory: if `acquire` has to create it, nothing has changed since `reserve`.
 """
 
 from __future__ import annotations
@@ -41,8 +40,7 @@ class DirectoryLock:
     Args:
         path: the lock file.
         abort: the marker in which an owner leaves its process id.
-        new_file_dirs: directories of the log in which new files are created; `acquire` creates
-            missing ones.
+        new_file_dirs: directories of the log in which new files are created; `acquire` creates missing ones.
         on_event: see `LogDirectoryLocks`.
         on_lost: called once, in the thread that notices, when something is no longer at its path.
     """
@@ -87,16 +85,12 @@ class DirectoryLock:
     def acquire(self) -> None:
         """Take the whole lock, without waiting: create what is missing, and write `lock` into the file.
 
-        Reserves first if that has not been done; does nothing if the whole lock is held. On failure
-        nothing is locked.
+        Reserves first if that has not been done; does nothing if the whole lock is held. On failure nothing is locked.
 
         Raises:
-            StoreLocked: another store has it, or a directory of the log; what was created is
-                removed.
-            LogDirectoryUnusable: a directory of the log cannot be created or locked; what was
-                created is removed.
-            DiskFull, FlushFailed, OSError: something could not be created; at most an empty lock
-                file is left.
+            StoreLocked: another store has it, or a directory of the log; what was created is removed.
+            LogDirectoryUnusable: a directory of the log cannot be created or locked; what was created is removed.
+            DiskFull, FlushFailed, OSError: something could not be created; at most an empty lock file is left.
         """
         if self._is_acquired:
             return
@@ -124,8 +118,8 @@ class DirectoryLock:
     def check(self) -> None:
         """Check that the directory, its lock file and the directories of the log are still at their paths.
 
-        In any thread. Does nothing before `acquire`. A loss is permanent until `release`, because
-        what happened at the path meanwhile is unknown.
+        In any thread. Does nothing before `acquire`. A loss is permanent until `release`, because what happened at the
+        path meanwhile is unknown.
 
         Raises:
             DirectoryLost: one is not.

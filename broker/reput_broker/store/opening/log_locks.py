@@ -1,8 +1,8 @@
 """Locks (`flock`) on the directories of a log, so that two stores cannot share one log.
 
-A log may be outside of the store directory, where the lock file has no effect, and no other files
-may be put into a log directory. RocketMQ does not know these locks. They are on the directory, not
-on its name: `check` detects that it was moved, removed or covered by a mount.
+A log may be outside of the store directory, where the lock file has no effect, and no other files may be put into a log
+directory. RocketMQ does not know these locks. They are on the directory, not on its name: `check` detects that it was
+moved, removed or covered by a mount.
 """
 
 from __future__ import annotations
@@ -30,8 +30,7 @@ class LogDirectoryLocks:
 
     Args:
         new_file_dirs: directories in which new files are created.
-        on_event: receives `commit_log_dir_not_locked` if the file system of a directory has no such
-            locks.
+        on_event: receives `commit_log_dir_not_locked` if a file system has no such locks.
     """
 
     def __init__(

@@ -1,17 +1,15 @@
 """Find where the log ends after any kind of stop, and refuse to guess if that cannot be determined.
 
-A killed process leaves its last append unpublished; a power failure leaves any of the pages written
-since the last sync, in any order. Both are a torn tail, which may be truncated. An invalid record
-below the flushed offset, or before records that are known to have been flushed, is damage: the
-start is refused, the place is named, and nothing is changed.
+A killed process leaves its last append unpublished; a power failure leaves any of the pages written since the last
+sync, in any order. Both are a torn tail, which may be truncated. An invalid record below the flushed offset, or before
+records that are known to have been flushed, is damage: the start is refused and names the place.
 
-The flushed offset is in the mark of `checkpoint`. If RocketMQ has worked in the directory since,
-the mark is not valid. Then a record counts as flushed if it is in a later file than the invalid
-place, if it was stored by the checkpoint's `physicMsgTimestamp`, or, after an orderly stop, if a
-queue entry points to it.
+The flushed offset is in the mark of `checkpoint`. If RocketMQ has worked in the directory since, the mark is not valid.
+Then a record counts as flushed if it is in a later file than the invalid place, if it was stored by the checkpoint's
+`physicMsgTimestamp`, or, after an orderly stop, if a queue entry points to it.
 
-The walk begins with the newest file whose first record was certainly flushed and dispatched, as in
-RocketMQ (CommitLog.isMappedFileMatchedRecover).
+The walk begins with the newest file whose first record was certainly flushed and dispatched, as in RocketMQ
+(CommitLog.isMappedFileMatchedRecover).
 """
 
 from __future__ import annotations

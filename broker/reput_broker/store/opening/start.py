@@ -55,7 +55,7 @@ _EFFECTIVE = os.access in os.supports_effective_ids
 def refuse_unwritable(options: StoreOptions) -> None:
     """Refuse a directory in which something that the broker has to write is not writable.
 
-    Of several directories of the log one writable one is enough: files are created where possible.
+    Of several directories of the log one writable one is enough.
 
     Raises:
         StoreNotWritable: names what cannot be written. Nothing was changed.
