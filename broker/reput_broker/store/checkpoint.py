@@ -41,7 +41,7 @@ class FlushMark(NamedTuple):
     index_offset: int = 0
     """After an orderly stop: every record before this log offset is in the index."""
     index_digest: int = 0
-    """After an orderly stop: checksum of the contents of the index files."""
+    """After an orderly stop: checksum of names and headers of all index files."""
 
 
 class StoreCheckpoint:
