@@ -1,15 +1,18 @@
 """The real broker that kills itself at one step of staging or committing a batch.
 
 Usage: `python sink_broker.py STEP[:N] serve --data-dir DIR ...`; STEP is one of `STEPS`, N says at which time of it.
+`@FILE` in place of a step reads it from a file each time, so that a running broker can be told where to die.
 """
 
 from __future__ import annotations
 
+import inspect
 import itertools
 import os
 import signal
 import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 from reput_broker.staging import committer
@@ -44,17 +47,34 @@ STEPS: dict[str, tuple[Any, str, bool]] = {
 
 
 def plant(step: str) -> None:
-    """Have this process die at a step."""
+    """Have this process die at a step, or with `@FILE` at the one that the file names at the time."""
+    if step.startswith("@"):
+        for name in STEPS:
+            _plant(name, _named_in(Path(step[1:]), name))
+        return
     name, _, number = step.partition(":")
-    owner, attribute, after = STEPS[name]
-    times = itertools.count(1)
-    inner: Callable[..., Any] = getattr(owner, attribute)
-    wanted = int(number or 1)
+    wanted, times = int(number or 1), itertools.count(1)
+    _plant(name, lambda: next(times) == wanted)
 
-    if attribute in ("commit", "_put", "_append_marker"):
+
+def _named_in(file: Path, step: str) -> Callable[[], bool]:
+    times = itertools.count(1)
+
+    def is_due() -> bool:
+        name, _, number = file.read_text().partition(":")
+        return name == step and next(times) == int(number or 1)
+
+    return is_due
+
+
+def _plant(step: str, is_due: Callable[[], bool]) -> None:
+    owner, attribute, after = STEPS[step]
+    inner: Callable[..., Any] = getattr(owner, attribute)
+
+    if inspect.iscoroutinefunction(inner):
 
         async def waiting(*arguments: Any, **named: Any) -> Any:
-            due = next(times) == wanted
+            due = is_due()
             if due and not after:
                 die()
             result = await inner(*arguments, **named)
@@ -66,7 +86,7 @@ def plant(step: str) -> None:
         return
 
     def direct(*arguments: Any, **named: Any) -> Any:
-        due = next(times) == wanted
+        due = is_due()
         if due and not after:
             die()
         result = inner(*arguments, **named)

@@ -55,7 +55,7 @@ def test_what_has_not_left_fails_when_the_producer_is_closed(
         with caplog.at_level(logging.ERROR):
             await producer.aclose()
         assert isinstance(told[0].error, ClientClosed)
-        assert "3 posted messages have failed" in caplog.text
+        assert "posted messages that have failed: 3;" in caplog.text
         for each in posted:
             with pytest.raises(ClientClosed):
                 each.result()
@@ -158,7 +158,7 @@ def test_a_program_that_is_interrupted_waits_for_nothing(
         with pytest.raises(KeyboardInterrupt):
             await leave()
         assert not broker.count(PUT)
-        assert "1 posted messages have failed" in caplog.text
+        assert "posted messages that have failed: 1;" in caplog.text
 
     face.run(scenario)
 
@@ -421,7 +421,7 @@ else:
 
 @pytest.mark.parametrize(
     ("kind", "stored", "log"),
-    [("blocking", 3, ""), ("asyncio", 0, "3 posted messages have no outcome: the program has ended")],
+    [("blocking", 3, ""), ("asyncio", 0, "posted messages without an outcome: 3; the program has ended")],
 )
 def test_posts_of_a_program_that_ends_without_close_are_sent_or_logged(
     broker: FakeBroker, kind: str, stored: int, log: str
@@ -439,7 +439,7 @@ def test_a_program_that_ends_without_close_waits_for_no_broker_for_ever(broker: 
     program = f"import reput_client.produce.posts\nreput_client.produce.posts._EXIT_S = 0.2\n{_FORGETFUL}"
     command = [sys.executable, "-c", program, "blocking", broker.address]
     ended = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
-    assert "3 posted messages have failed" in ended.stderr
+    assert "posted messages that have failed: 3;" in ended.stderr
 
 
 _TWO_PRODUCERS = """
@@ -490,7 +490,7 @@ def test_a_broker_that_is_silent_as_the_program_ends_leaves_time_for_the_posts_o
         silent.behave(PUT, SILENCE)
         command = [sys.executable, "-c", program, silent.address, broker.address]
         ended = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
-    assert ended.stderr.count("1 posted messages have failed") == 1
+    assert ended.stderr.count("posted messages that have failed: 1;") == 1
 
 
 @pytest.mark.parametrize("has_begun", [True, False], ids=["sent", "not begun"])

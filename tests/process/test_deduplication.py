@@ -113,10 +113,7 @@ def test_without_deduplication_it_is_stored_again(tmp_path: Path) -> None:
         assert len(setting.bodies("once")) > 60
 
 
-@pytest.mark.parametrize("flush", ["async", "sync"])
-def test_a_broker_killed_between_storing_and_answering_knows_what_it_stored(
-    tmp_path: Path, flush: str
-) -> None:
+def test_a_broker_killed_between_storing_and_answering_knows_what_it_stored(tmp_path: Path) -> None:
     kill_next = threading.Event()
 
     def lose(data: bytes) -> bool:
@@ -127,9 +124,8 @@ def test_a_broker_killed_between_storing_and_answering_knows_what_it_stored(
         setting.broker.start()
         return True
 
-    setting = Setting(tmp_path, lose, REPUT_STORE__FLUSH=flush)
-    ack = "flushed" if flush == "sync" else "page_cache"
-    with setting, setting.producer(ack=ack, retries=200, timeout_s=30.0) as producer:
+    setting = Setting(tmp_path, lose, REPUT_STORE__FLUSH="sync")
+    with setting, setting.producer(ack="flushed", retries=200, timeout_s=30.0) as producer:
         sent = []
         for number in range(9):
             if number % 3 == 2:
@@ -169,8 +165,7 @@ def soon() -> datetime:
     return datetime.now(UTC) + timedelta(milliseconds=30)
 
 
-@pytest.mark.parametrize("flush", ["async", "sync"])
-def test_a_broker_killed_after_storing_delayed_messages_recognises_them(tmp_path: Path, flush: str) -> None:
+def test_a_broker_killed_after_storing_delayed_messages_recognises_them(tmp_path: Path) -> None:
     kill_next = threading.Event()
 
     def lose(data: bytes) -> bool:
@@ -181,9 +176,8 @@ def test_a_broker_killed_after_storing_delayed_messages_recognises_them(tmp_path
         setting.broker.start()
         return True
 
-    setting = Setting(tmp_path, lose, REPUT_STORE__FLUSH=flush)
-    ack = "flushed" if flush == "sync" else "page_cache"
-    with setting, setting.producer(ack=ack, retries=200, timeout_s=30.0) as producer:
+    setting = Setting(tmp_path, lose)
+    with setting, setting.producer(retries=200, timeout_s=30.0) as producer:
         sent = []
         for number in range(4):
             kill_next.set()

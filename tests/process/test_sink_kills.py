@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
-from broker_process import BrokerProcess, free_port
+from broker_process import BrokerProcess
 from reput_protocol.wire.header import Header
 from sink_broker import STEPS
 from sink_client import SinkClient, Staged, published
@@ -28,44 +27,42 @@ class Killed(Exception):
 
 
 class Setting:
-    """One store directory, and brokers on it."""
+    """One store directory, and brokers on it that die where they are told to."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory / "store"
-        self.ports = free_port(), free_port()
-
-    @contextmanager
-    def serving(self) -> Iterator[BrokerProcess]:
-        broker = self.started()
-        try:
-            yield broker
-            assert broker.terminate() == 0
-        finally:
-            broker.kill()
-
-    def started(self, step: str | None = None) -> BrokerProcess:
-        broker = self.broker(step)
-        broker.start()
-        try:
-            broker.wait_ready(PATIENCE_S)
-        except BaseException:
-            broker.kill()
-            raise
-        return broker
-
-    def broker(self, step: str | None = None) -> BrokerProcess:
-        command = [sys.executable, str(STAND_IN), step] if step else [sys.executable, "-m", "reput_cli"]
-        return BrokerProcess(
+        self._step = directory / "step"
+        self.die_at("")
+        self.broker = BrokerProcess(
             self.directory,
-            port=self.ports[0],
-            http_port=self.ports[1],
-            command=command,
+            command=[sys.executable, str(STAND_IN), f"@{self._step}"],
             environment={
                 "REPUT_STORE__FLUSH": "sync",
                 "REPUT_STORE__COMMIT_LOG_FILE_SIZE": "1MiB",
                 "REPUT_TOPICS__DEFAULT_QUEUES": "2",
             },
         )
+
+    def die_at(self, step: str) -> None:
+        self._step.write_text(step)
+
+    def has_died(self) -> bool:
+        """Wait for the end of the broker; whether it was killed. The next one lives."""
+        status = self.broker.wait(PATIENCE_S)
+        self.die_at("")
+        return status == -9
+
+    def start(self) -> str:
+        """Start a broker; return its address."""
+        self.broker.start()
+        self.broker.wait_ready(PATIENCE_S)
+        return self.broker.address
+
+    def __enter__(self) -> Setting:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.broker.kill()
 
 
 def bodies_of(batch_id: int, part: int, queue_id: int) -> list[bytes]:
@@ -108,76 +105,79 @@ def check_all(address: str, batches: int) -> None:
     assert published(address, TOPIC) == expected(batches)
 
 
-KILLS = [*(step for step in STEPS if step != "piece"), "staged:3", "piece:1", "piece:7", "piece:12"]
+STAGING = ["creating", "staged", "staged:3", "ending", "ended", "committing", "deciding"]
+PUBLISHING = ["decided", "piece:1", "piece:7", "piece:12", "marking"]
+CLOSING = ["marked", "flushed", "closing", "closed", "dropped"]
 
 
-@pytest.mark.parametrize("step", KILLS)
-def test_a_batch_is_published_once_wherever_the_broker_is_killed(tmp_path: Path, step: str) -> None:
-    setting = Setting(tmp_path)
-    with setting.serving() as broker:
-        assert run_batch(broker.address, 0).code == 0
-    victim = setting.started(step)
-    if step == "dropped":  # the answer left before
-        with suppress(Killed):
-            assert run_batch(victim.address, 1).ext["repeated"] is False
-    else:
-        with pytest.raises(Killed):
-            run_batch(victim.address, 1)
-    assert victim.wait(PATIENCE_S) == -9
-    decided = step.partition(":")[0] in list(STEPS)[list(STEPS).index("decided") :]
-    with setting.serving() as broker:
-        # Whole before the first request is served, or not begun.
-        check_all(broker.address, 2 if decided else 1)
-        with SinkClient(broker.address, timeout_s=PATIENCE_S) as client:
-            known = client.known(QUERY).ext
-            assert known["lastBatchId"] == (1 if decided else 0)
-            if decided:
-                assert known["stagings"] == 0
-        # The driver runs its batch again.
-        header = run_batch(broker.address, 1)
-        assert header.code == 0
-        assert header.ext["repeated"] is decided
-        check_all(broker.address, 2)
-        with SinkClient(broker.address, timeout_s=PATIENCE_S) as client:
-            assert client.known().ext["stagings"] == 0
-        assert run_batch(broker.address, 2).ext["repeated"] is False
-        check_all(broker.address, 3)
-    assert [path.name for path in (setting.directory / "staging").iterdir()] == []
+def test_these_are_all_steps() -> None:
+    assert {step.partition(":")[0] for step in (*STAGING, *PUBLISHING, *CLOSING)} == STEPS.keys()
+
+
+@pytest.mark.parametrize("steps", [STAGING, PUBLISHING, CLOSING], ids=["staging", "publishing", "closing"])
+def test_a_batch_is_published_once_wherever_the_broker_is_killed(tmp_path: Path, steps: list[str]) -> None:
+    is_decided = steps is not STAGING
+    with Setting(tmp_path) as setting:
+        assert run_batch(setting.start(), 0).code == 0
+        for batch_id, step in enumerate(steps, 1):
+            setting.die_at(step)
+            if step == "dropped":  # the answer left before
+                with suppress(Killed):
+                    assert run_batch(setting.broker.address, batch_id).ext["repeated"] is False
+            else:
+                with pytest.raises(Killed):
+                    run_batch(setting.broker.address, batch_id)
+            assert setting.has_died(), step
+            address = setting.start()
+            # Whole before the first request is served, or not begun.
+            check_all(address, batch_id + is_decided)
+            with SinkClient(address, timeout_s=PATIENCE_S) as client:
+                known = client.known(QUERY).ext
+            assert known["lastBatchId"] == batch_id - 1 + is_decided, step
+            if is_decided:
+                assert known["stagings"] == 0, step
+            # The driver runs its batch again.
+            header = run_batch(address, batch_id)
+            assert (header.code, header.ext["repeated"]) == (0, is_decided), step
+            check_all(address, batch_id + 1)
+            with SinkClient(address, timeout_s=PATIENCE_S) as client:
+                assert client.known().ext["stagings"] == 0, step
+        assert setting.broker.terminate() == 0
+        assert [path.name for path in (setting.directory / "staging").iterdir()] == []
 
 
 def test_a_start_that_is_killed_while_it_completes_a_batch_is_followed_by_one_that_does(
     tmp_path: Path,
 ) -> None:
-    setting = Setting(tmp_path)
-    victim = setting.started("piece:3")
-    with pytest.raises(Killed):
-        run_batch(victim.address, 0)
-    assert victim.wait(PATIENCE_S) == -9
-    for step in ("piece:4", "piece:2", "marked"):
-        again = setting.broker(step)
-        again.start()
-        assert again.wait(PATIENCE_S) == -9, again.log_tail()
-    with setting.serving() as broker:
-        check_all(broker.address, 1)
-        assert run_batch(broker.address, 0).ext["repeated"] is True
-        check_all(broker.address, 1)
+    with Setting(tmp_path) as setting:
+        address = setting.start()
+        setting.die_at("piece:3")
+        with pytest.raises(Killed):
+            run_batch(address, 0)
+        assert setting.has_died()
+        for step in ("piece:4", "piece:2", "marked"):
+            setting.die_at(step)
+            setting.broker.start()
+            assert setting.has_died(), setting.broker.log_tail()
+        address = setting.start()
+        check_all(address, 1)
+        assert run_batch(address, 0).ext["repeated"] is True
+        check_all(address, 1)
 
 
 def test_what_is_staged_survives_the_broker_and_is_committed_by_the_next(tmp_path: Path) -> None:
-    setting = Setting(tmp_path)
     ended, open_one = Staged(QUERY, 0, 0), Staged(QUERY, 0, 1)
-    with setting.serving() as broker:
-        with SinkClient(broker.address, timeout_s=PATIENCE_S) as client:
+    with Setting(tmp_path) as setting:
+        with SinkClient(setting.start(), timeout_s=PATIENCE_S) as client:
             assert client.stage(ended, TOPIC, 0, [b"a", b"b"]).code == 0
             assert client.end(ended).code == 0
             assert client.stage(open_one, TOPIC, 1, [b"c"]).code == 0
-        broker.kill()
-        broker.start()
-        broker.wait_ready(PATIENCE_S)
-        with SinkClient(broker.address, timeout_s=PATIENCE_S) as client:
+        setting.broker.kill()
+        address = setting.start()
+        with SinkClient(address, timeout_s=PATIENCE_S) as client:
             assert client.known(QUERY).ext["stagings"] == 2
             assert client.stage(open_one, TOPIC, 1, [b"d"]).code == 0
             assert client.end(open_one).code == 0
             header = client.commit(QUERY, 0, [ended, open_one])
             assert (header.code, header.ext["messages"]) == (0, 4), header
-        assert published(broker.address, TOPIC) == {0: [b"a", b"b"], 1: [b"c", b"d"]}
+        assert published(address, TOPIC) == {0: [b"a", b"b"], 1: [b"c", b"d"]}

@@ -229,10 +229,9 @@ def test_the_broker_is_killed_between_half_and_end(broker: BrokerProcess, state:
 
 
 @pytest.mark.fault
-@pytest.mark.parametrize("seed", [1, 2])
-def test_killed_at_any_moment_each_transaction_ends_once_and_as_it_should(tmp_path: Path, seed: int) -> None:
+def test_killed_at_any_moment_each_transaction_ends_once_and_as_it_should(tmp_path: Path) -> None:
     """Half messages, ends and op messages are under way all the time while the broker is killed again and again."""
-    rng = random.Random(seed)
+    rng = random.Random(1)
     quick = {**QUICK, "REPUT_TRANSACTIONS__OP_INTERVAL": "1ms"}
     broker = BrokerProcess(tmp_path / "store", environment=quick)
     done: dict[str, TransactionState] = {}  # the application's own records, which no broker can lose
@@ -285,6 +284,3 @@ def test_killed_at_any_moment_each_transaction_ends_once_and_as_it_should(tmp_pa
     assert set(counts) == committed, "what was committed is there, and nothing else"
     assert set(counts.values()) <= {1}, "once each"
     assert len(done) >= 5 * kills
-    print(
-        f"seed {seed}: {next(sent)} sent, {len(done)} transactions, {len(committed)} committed, {kills} kills"
-    )

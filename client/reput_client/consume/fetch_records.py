@@ -157,8 +157,7 @@ def require_columns() -> None:
         if missing.name != "numpy":
             raise
         raise ModuleNotFoundError(
-            "columns are NumPy arrays, and NumPy is not installed: pip install numpy, or install the extra, "
-            "reput[columns]",
+            "columns are NumPy arrays, and NumPy is not installed: pip install numpy",
             name="numpy",
         ) from missing
 

@@ -387,14 +387,14 @@ class Posts:
     def _log_unreported(self) -> None:
         _, count = self._take_unreported()
         if count:
-            log.error("%d posted messages have failed: the producer was closed without a flush", count)
+            log.error("posted messages that have failed: %d; the producer was closed without a flush", count)
 
     def end_with_program(self, deadline: float) -> None:
         """Send what was posted, at program exit without `close`; with an event loop, only log how much there is."""
         caller = self._sender.caller
         if caller is None:
             count = sum(block.count or len(block.bodies) for block in self._unfinished.values())
-            log.error("%d posted messages have no outcome: the program has ended without a flush", count)
+            log.error("posted messages without an outcome: %d; the program has ended without a flush", count)
             return
         try:
             caller.run(self._flush_and_close(deadline))
