@@ -116,7 +116,7 @@ class Peer:
 
 
 class Bench:
-    """A connection to a peer, with the test's handlers; with `beside` it shares another one's limits and memory."""
+    """A connection to a peer, with handlers of the test's own; `beside` another, it shares limits, memory and turns."""
 
     def __init__(self, peer: Peer, nursery: trio.Nursery, beside: Bench | None = None, **limits: Any) -> None:
         self.peer = peer
@@ -124,6 +124,7 @@ class Bench:
         self.traffic = self.counters.listeners["main"]
         self.limits = beside.limits if beside else LimitsConfig(**limits)
         self.memory = beside.memory if beside else HeldBytes(self.counters, self.limits)
+        self.next_turn = beside.next_turn if beside else trio.Lock()
         self.held: list[Request] = []
         self.appended: list[list[Put]] = []
         self.after_puts: list[int] = []
@@ -154,6 +155,7 @@ class Bench:
                 self.limits,
                 self.counters,
                 self.memory,
+                self.next_turn,
             ),
             self.traffic,
             nursery,

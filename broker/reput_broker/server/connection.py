@@ -66,6 +66,9 @@ class Shared(NamedTuple):
     limits: LimitsConfig
     counters: Counters
     memory: HeldBytes
+    next_turn: trio.Lock
+    """Acquired, and released at once, before every turn but the first of a read: in a round of the event loop one of
+    the connections that have much to do continues, so that the others wait for one turn and not for all of them."""
 
 
 class _FrameProgress:
@@ -139,7 +142,7 @@ class Connection:
         self.header_type = HeaderType.JSON.value
         self.silent_since = trio.current_time()
         self._transport = transport
-        self._dispatcher, self._limits, self._counters, self._memory = shared
+        self._dispatcher, self._limits, self._counters, self._memory, self._next_turn = shared
         self._traffic = traffic
         self._nursery = nursery
         self._on_close = on_close
@@ -474,7 +477,8 @@ class Connection:
         """Within a read: send the answers, let other tasks run, and wait while too much is held."""
         self.flush()
         self._dispatch_puts()
-        await trio.lowlevel.checkpoint()
+        async with self._next_turn:
+            pass
         if self._is_held_back:
             await self._wait_for_room()
 

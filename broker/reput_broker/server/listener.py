@@ -94,7 +94,9 @@ class Server:
         self._connections_max = connections_max
         self._counters = counters
         self._on_gone = on_gone
-        self._shared = Shared(dispatcher, config.limits, counters, HeldBytes(counters, config.limits))
+        self._shared = Shared(
+            dispatcher, config.limits, counters, HeldBytes(counters, config.limits), trio.Lock()
+        )
         self._connections: set[Connection] = set()
         self._accepting = trio.CancelScope()
 

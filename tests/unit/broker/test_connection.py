@@ -18,6 +18,7 @@ from connection_bench import (
     REFUSED,
     SLOW,
     SLOW_AND_LATER,
+    Bench,
     Peer,
     ask,
     connected,
@@ -163,6 +164,32 @@ async def test_refusals_and_defects_are_answers(capsys: pytest.CaptureFixture[st
         remark = next(header.remark for header, _ in bench.peer.answers if header.opaque == 2)
         incident = str(remark).split("incident ")[1].split(" ")[0]
         assert incident in capsys.readouterr().out
+
+
+@pytest.mark.trio
+async def test_a_short_request_waits_for_one_turn_and_not_for_those_of_all_busy_peers(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("reput_broker.server.connection._HANDLING_S", 0.0)  # each request is a turn
+    async with connected() as quick, trio.open_nursery() as nursery:
+        busy = [Bench(Peer(), nursery, beside=quick) for _ in range(30)]
+        for bench in busy:
+            nursery.start_soon(bench.connection.run)
+            bench.peer.says(*(ask(ECHO, opaque) for opaque in range(100)))
+
+        def answered() -> int:
+            return sum(bench.peer.sends for bench in busy)
+
+        while answered() < 60:
+            await trio.lowlevel.checkpoint()
+        before = answered()
+        quick.peer.says(ask(ECHO, 1))
+        while not quick.peer.got:
+            await trio.lowlevel.checkpoint()
+        assert answered() - before < 10
+        await settled()
+        assert [len(bench.peer.answers) for bench in busy] == [100] * 30
+        nursery.cancel_scope.cancel()
 
 
 @pytest.mark.trio
