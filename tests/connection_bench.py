@@ -116,7 +116,7 @@ class Peer:
 
 
 class Bench:
-    """A connection to a peer, with handlers of the test's own; `beside` another, it shares limits, memory and turns."""
+    """A connection to a peer, with the test's handlers; with `beside` it shares another's limits, memory and turns."""
 
     def __init__(self, peer: Peer, nursery: trio.Nursery, beside: Bench | None = None, **limits: Any) -> None:
         self.peer = peer
