@@ -78,7 +78,7 @@ def test_an_announced_address_that_cannot_be_reached_is_named(face: Face, names:
     announce(names, {"away": "127.0.0.1:1"})
 
     async def scenario() -> None:
-        async with face.Producer(names.address, timeout_s=0.2) as producer:
+        async with face.Producer(names.address, timeout_s=0.5) as producer:
             with pytest.raises(
                 ConnectFailed, match=r"names this address for broker 'away'.*advertise"
             ) as caught:
@@ -94,7 +94,7 @@ def test_an_announced_address_where_another_broker_answers_is_named(face: Face, 
         announce(names, {"right": wrong.address})
 
         async def scenario() -> None:
-            async with face.Producer(names.address, timeout_s=0.2) as producer:
+            async with face.Producer(names.address, timeout_s=0.5) as producer:
                 with pytest.raises(ConnectFailed, match="broker 'wrong' answers there, not 'right'"):
                     await producer.send(Message("t", b"x"))
             assert not wrong.count(RequestCode.PUT_MESSAGE)
@@ -109,7 +109,7 @@ def test_another_broker_of_the_same_name_is_told_by_its_start_id(face: Face, nam
         announce(names, addresses, brokerName="broker-a", startId="1")
 
         async def scenario() -> None:
-            async with face.PullConsumer(names.address, group="g", timeout_s=0.2) as pull:
+            async with face.PullConsumer(names.address, group="g", timeout_s=0.5) as pull:
                 with pytest.raises(ConnectFailed, match=r"another broker of the name 'broker-a'.*2, not 1"):
                     await pull.commit("t", 0, 1, broker_name="broker-a")
                 await pull.commit("t", 0, 1, broker_name="broker-b")

@@ -115,6 +115,7 @@ class Connection:
         self._socket: socket.socket | None = None
         self._connecting: Event | None = None
         self._next_attempt_at = -math.inf
+        self._failed_at = -math.inf
         self._last_failure = "not tried yet"
         self._out: deque[Outgoing] = deque()
         self._out_skip = 0  # written bytes of the first frame
@@ -154,20 +155,21 @@ class Connection:
         """
         if self.usable():
             return
+        began_at = self._runtime.now()
         while not self.is_open:
             if self._closed:
                 raise ClientClosed
             if self._connecting is not None:
                 await self._connecting.wait(deadline - self._runtime.now())
             else:
-                await self._attempt(deadline, patient)
+                await self._attempt(began_at, deadline, patient)
             if not self.is_open and self._runtime.now() >= deadline:
                 raise self._failure()
 
-    async def _attempt(self, deadline: float, patient: bool) -> None:
+    async def _attempt(self, began_at: float, deadline: float, patient: bool) -> None:
         self._connecting = event = self._runtime.event()
         try:
-            if self._socket is not None and await self._still_answers(deadline):
+            if self._socket is not None and await self._still_answers(began_at, deadline):
                 return
             pause_s = self._next_attempt_at - self._runtime.now()
             if pause_s > 0 and patient:
@@ -192,13 +194,20 @@ class Connection:
                     return
                 failures.append(f"{place}: {reason}" if self.address.others else reason)
                 self._places.rotate(-1)
-            self._last_failure = "; ".join(failures)
+            self._note_failure("; ".join(failures), began_at, deadline)
             self._next_attempt_at = self._runtime.now() + self._backoff.next_delay_s()
             if not patient:
                 raise self._failure()
         finally:
             self._connecting = None
             event.set()
+
+    def _note_failure(self, reason: str, began_at: float, deadline: float) -> None:
+        """Keep the reason, unless the deadline has ended this attempt and there is one of an earlier attempt."""
+        now = self._runtime.now()
+        if now < deadline or self._failed_at < began_at:
+            self._last_failure = reason
+            self._failed_at = now
 
     def _failure(self) -> ConnectFailed:
         expected = self._expected
@@ -255,11 +264,11 @@ class Connection:
             self._unsure = True
         return self._unsure
 
-    async def _still_answers(self, deadline: float) -> bool:
+    async def _still_answers(self, began_at: float, deadline: float) -> bool:
         try:
             await self._meet(deadline)
         except (ConnectionLost, ConnectFailed) as error:
-            self._last_failure = error.reason
+            self._note_failure(error.reason, began_at, deadline)
             self._places.rotate(-1)
             self.lose(error)
             return False
