@@ -1,6 +1,6 @@
 """A repair that is interrupted anywhere: repeated, it has kept every message, and copies of all it removed.
 
-The log is in one directory or in several, perhaps on another disk; with the damage there are files that nobody can
+The log is in one directory or in several, perhaps on another disk; with the damage there are files that no one can
 read, of the same names in each directory.
 """
 

@@ -61,8 +61,12 @@ class Setting:
     def __enter__(self) -> Setting:
         return self
 
-    def __exit__(self, *error: object) -> None:
-        self.broker.kill()
+    def __exit__(self, kind: object, *error: object) -> None:
+        try:
+            if kind is None:
+                assert self.broker.terminate() == 0
+        finally:
+            self.broker.kill()
 
 
 def bodies_of(batch_id: int, part: int, queue_id: int) -> list[bytes]:
@@ -142,8 +146,9 @@ def test_a_batch_is_published_once_wherever_the_broker_is_killed(tmp_path: Path,
             check_all(address, batch_id + 1)
             with SinkClient(address, timeout_s=PATIENCE_S) as client:
                 assert client.known().ext["stagings"] == 0, step
-        assert setting.broker.terminate() == 0
-        assert [path.name for path in (setting.directory / "staging").iterdir()] == []
+        assert run_batch(address, len(steps) + 1).ext["repeated"] is False
+        check_all(address, len(steps) + 2)
+    assert [path.name for path in (setting.directory / "staging").iterdir()] == []
 
 
 def test_a_start_that_is_killed_while_it_completes_a_batch_is_followed_by_one_that_does(
