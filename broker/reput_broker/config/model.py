@@ -33,6 +33,7 @@ from reput_broker.config.sections import (
     DelayConfig,
     FiltersConfig,
     GroupsConfig,
+    HAConfig,
     LimitsConfig,
     LogConfig,
     LongPollingConfig,
@@ -46,14 +47,23 @@ from reput_broker.config.sections import (
     TransactionsConfig,
     option,
 )
-from reput_broker.config.units import DataPath, Duration, HostNames, Port, PortChoice
+from reput_broker.config.units import (
+    Addresses,
+    DataPath,
+    Duration,
+    HostNames,
+    Port,
+    PortChoice,
+    checked_address,
+)
 from reput_protocol.errors import InvalidName
 from reput_protocol.names import check_topic
-from reput_protocol.units import format_size
+from reput_protocol.units import format_duration, format_size
 
 DEFAULT_PORT = 10911
 DEFAULT_NAME_PORT = 9876
 DEFAULT_HTTP_PORT = 10913
+DEFAULT_HA_PORT = 10912
 
 FRAME_OVERHEAD_BYTES = 65_536
 """Room for the rest of a frame: 32 KiB of properties, the topic, the fields of record and header."""
@@ -77,6 +87,9 @@ class BrokerConfig(Section):
     name_port: PortChoice = option(
         "auto", "the same under the name server's port; auto: 9876 with port 10911, otherwise off"
     )
+    ha_port: PortChoice = option(
+        "auto", "port that slaves connect to; auto: 10912 with port 10911, otherwise off; 0 picks a free one"
+    )
     http_host: str = option("127.0.0.1", "address that metrics, health and status are served on")
     http_port: PortChoice = option(
         "auto",
@@ -91,12 +104,24 @@ class BrokerConfig(Section):
         None, 'host:port that routes name; "" names the address that the client dialled'
     )
     cluster: str = option("DefaultCluster", "name of the cluster in routes")
-    broker_name: str = option("broker-a", "name of this broker in routes")
+    broker_name: str = option(
+        "broker-a", "name of this broker in routes; a master and its slaves have the same one"
+    )
+    broker_id: int = option(
+        0, "0 for a master; 1 and above for its slaves, each its own", ge=0, le=(1 << 31) - 1
+    )
+    name_servers: Addresses = option(
+        (), 'name servers that this broker registers with; a list, or "names1:9876;names2:9876"'
+    )
+    register_interval: Duration = option(
+        30.0, "interval at which the broker registers with its name servers", live=True, ge=0.1, le=60.0
+    )
     shutdown_grace: Duration = option(
         20.0, "time that running requests get at shutdown", live=True, ge=0.0, le=3600.0
     )
     # Each configuration has its own sections, because a reload sets their live options.
     store: StoreConfig = Field(default_factory=StoreConfig)
+    ha: HAConfig = Field(default_factory=HAConfig)
     topics: TopicsConfig = Field(default_factory=TopicsConfig)
     limits: LimitsConfig = Field(default_factory=LimitsConfig)
     log: LogConfig = Field(default_factory=LogConfig)
@@ -141,18 +166,7 @@ class BrokerConfig(Section):
     def _host_and_port(cls, value: str | None) -> str | None:
         if value is None:
             return None
-        host, separator, port = value.rpartition(":")
-        if (
-            not separator
-            or not host
-            or not port.isascii()
-            or not port.isdigit()
-            or not 1 <= int(port) <= 65535
-        ):
-            raise ValueError(f'"host:port" is needed, such as "broker.example:10911", not {value!r}')
-        if host in ("0.0.0.0", "[::]", "::"):
-            raise ValueError(f"clients cannot dial {host}; name an address at which they reach the broker")
-        return value
+        return checked_address(value)
 
     @field_validator("cluster", "broker_name")
     @classmethod
@@ -184,6 +198,12 @@ class BrokerConfig(Section):
         if self.name_port == "auto":
             return DEFAULT_NAME_PORT if self.port == DEFAULT_PORT else None
         return self.name_port if isinstance(self.name_port, int) else None
+
+    def ha_port_to_open(self) -> int | None:
+        """Return the port of the listener for slaves (0 = any free one), or None for no such listener."""
+        if self.ha_port == "auto":
+            return DEFAULT_HA_PORT if self.port == DEFAULT_PORT else None
+        return self.ha_port if isinstance(self.ha_port, int) else None
 
     def http_port_to_open(self, *, embedded: bool) -> int | None:
         """Return the port of the HTTP listener (0 = any free one), or None for no such listener."""
@@ -220,7 +240,7 @@ class _Place(NamedTuple):
 
 def contradictions(config: BrokerConfig) -> list[ConfigProblem]:
     """Return the combinations of valid options that cannot work together."""
-    return [*_shared_ports(config), *_messages_beyond_frames(config)]
+    return [*_shared_ports(config), *_messages_beyond_frames(config), *_roles(config)]
 
 
 def _shared_ports(config: BrokerConfig) -> list[ConfigProblem]:
@@ -240,8 +260,11 @@ def _shared_ports(config: BrokerConfig) -> list[ConfigProblem]:
 def _places(config: BrokerConfig) -> list[_Place]:
     places = [_Place("port", config.host, config.port, is_auto=False)]
     name_port, http_port = config.name_port_to_open(), config.http_port_to_open(embedded=True)
+    ha_port = config.ha_port_to_open()
     if name_port is not None:
         places.append(_Place("name_port", config.host, name_port, config.name_port == "auto"))
+    if ha_port is not None:
+        places.append(_Place("ha_port", config.host, ha_port, config.ha_port == "auto"))
     if http_port is not None:
         places.append(_Place("http_port", config.http_host, http_port, config.http_port == "auto"))
     return places
@@ -259,3 +282,40 @@ def _messages_beyond_frames(config: BrokerConfig) -> list[ConfigProblem]:
         "or lower store.message_size_max"
     )
     return [ConfigProblem("limits.frame_size", "code", text)]
+
+
+def _roles(config: BrokerConfig) -> list[ConfigProblem]:
+    """What the role of this broker contradicts."""
+    ha, found = config.ha, []
+    is_slave = ha.role == "SLAVE"
+    if is_slave and config.broker_id == 0:
+        found.append(
+            ("broker_id", "0 is the id of a master and ha.role is SLAVE; give this slave 1 or above")
+        )
+    if not is_slave and config.broker_id:
+        text = f"{config.broker_id} is the id of a slave and ha.role is {ha.role}; a master has 0"
+        found.append(("broker_id", text))
+    if is_slave and not ha.master and not config.name_servers:
+        text = "a slave needs to find its master: name it, or set name_servers, which know it"
+        found.append(("ha.master", text))
+    if not is_slave and (ha.master or ha.master_ha_address):
+        key = "ha.master" if ha.master else "ha.master_ha_address"
+        text = f'a broker with ha.role = "{ha.role}" follows no master; set ha.role = "SLAVE" or remove this'
+        found.append((key, text))
+    if not is_slave and config.ha_port_to_open() is None:
+        if ha.in_sync_replicas > 1:
+            text = (
+                f"{ha.in_sync_replicas} copies cannot be reached: ha_port is off, so that no slave can connect; "
+                "set ha_port, or 1 here"
+            )
+            found.append(("ha.in_sync_replicas", text))
+        elif ha.role == "SYNC_MASTER":
+            text = "no slave can connect to a SYNC_MASTER while ha_port is off; set ha_port, or ASYNC_MASTER here"
+            found.append(("ha.role", text))
+    if ha.housekeeping_interval <= ha.send_heartbeat_interval:
+        text = (
+            f"{format_duration(ha.housekeeping_interval)} would end connections between two heartbeats; choose "
+            f"more than ha.send_heartbeat_interval ({format_duration(ha.send_heartbeat_interval)})"
+        )
+        found.append(("ha.housekeeping_interval", text))
+    return [ConfigProblem(key, "code", text) for key, text in found]

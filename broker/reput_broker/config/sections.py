@@ -10,7 +10,7 @@ from typing import Any, Final, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator
 
-from reput_broker.config.units import Directories, Duration, HoursOfDay, Size
+from reput_broker.config.units import Address, Directories, Duration, HoursOfDay, Size
 from reput_broker.store.options import physical_memory_bytes
 
 LOCK_TIMEOUT_MIN_S: Final = 40.0
@@ -248,6 +248,52 @@ class StoreConfig(Section):
                 f"{value} is below store.{before} ({least}); files are deleted before puts are refused"
             )
         return value
+
+
+class HAConfig(Section):
+    """Replication: the role of this broker, what it waits for, and how a master and its slaves talk."""
+
+    role: Literal["ASYNC_MASTER", "SYNC_MASTER", "SLAVE"] = option(
+        "ASYNC_MASTER",
+        "SYNC_MASTER: puts that name no ack level wait for in_sync_replicas copies; SLAVE: copies its master's log",
+    )
+    master: Address = option(
+        "", 'of a slave: host:port of its master for clients; "" learns it from the name servers'
+    )
+    master_ha_address: Address = option(
+        "",
+        'of a slave: host:port of its master\'s ha_port; "" learns it from the name servers, else the port after '
+        "that of master",
+    )
+    in_sync_replicas: int = option(
+        1,
+        "copies, the master's included, that a put waits for with ack = replicated",
+        live=True,
+        ge=1,
+        le=64,
+    )
+    max_gap_not_in_sync: Size = option(
+        256 * _MIB, "a slave further behind than this is not in sync", live=True, ge=4096, le=1 << 50
+    )
+    slave_timeout: Duration = option(
+        3.0,
+        "how long a put waits for its copies; after that, the answer reports that they were not reached",
+        live=True,
+        ge=0.01,
+        le=600.0,
+    )
+    send_heartbeat_interval: Duration = option(
+        5.0, "silence after which master and slave send each other a heartbeat", live=True, ge=0.01, le=600.0
+    )
+    housekeeping_interval: Duration = option(
+        20.0, "silence after which master and slave close their connection", live=True, ge=0.02, le=3600.0
+    )
+    transfer_batch_size: Size = option(
+        32 << 10, "maximal bytes of the log in one frame to a slave", live=True, ge=1024, le=16 * _MIB
+    )
+    slave_read_enabled: bool = option(
+        False, "serve pulls as a slave; as a master, send consumers that are far behind to a slave", live=True
+    )
 
 
 class TopicsConfig(Section):

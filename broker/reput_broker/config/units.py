@@ -1,4 +1,4 @@
-"""The value types of options, as pydantic types: durations, sizes, paths, ports, hosts, hours of the day.
+"""The value types of options, as pydantic types: durations, sizes, paths, ports, hosts, addresses, hours of the day.
 
 A configuration file must give durations and sizes with their unit.
 """
@@ -92,6 +92,35 @@ def _to_host_names(value: object) -> tuple[str, ...]:
     return tuple(name.lower() for name in names)
 
 
+def checked_address(text: str) -> str:
+    """Return `text` if it is `host:port`. Raises ValueError."""
+    host, separator, port = text.rpartition(":")
+    if (
+        not separator
+        or not host
+        or not port.isascii()
+        or not port.isdigit()
+        or len(port) > 5
+        or not 1 <= int(port) <= 65535
+    ):
+        raise ValueError(f'"host:port" is needed, such as "broker.example:10911", not {text!r}')
+    if host in ("0.0.0.0", "[::]", "::"):
+        raise ValueError(f"no program can connect to {host}; name an address at which it is reached")
+    return text
+
+
+def _to_address(value: object) -> object:
+    return checked_address(value) if isinstance(value, str) and value else value
+
+
+def _to_addresses(value: object) -> tuple[str, ...]:
+    if isinstance(value, str):
+        value = [part.strip() for part in re.split("[,;]", value)] if value.strip() else []
+    if not isinstance(value, (list, tuple)) or not all(isinstance(item, str) for item in value):
+        raise ValueError(f'addresses are needed, such as ["names1:9876", "names2:9876"], not {value!r}')
+    return tuple(dict.fromkeys(checked_address(item) for item in value))
+
+
 class _Unit(Enum):
     SECONDS = "duration"
     BYTES = "size"
@@ -115,6 +144,12 @@ DataPath = Annotated[Path, BeforeValidator(_to_path)]
 
 HostNames = Annotated[tuple[str, ...], BeforeValidator(_to_host_names)]
 """Host names, written as a list or with commas between them, in lower case."""
+
+Address = Annotated[str, BeforeValidator(_to_address)]
+"""`host:port`; an empty text is no address."""
+
+Addresses = Annotated[tuple[str, ...], BeforeValidator(_to_addresses)]
+"""Addresses, written as a list or, as in RocketMQ, with semicolons or commas between them; duplicates are dropped."""
 
 PortChoice = Annotated[int | str, PlainValidator(_to_port_choice)]
 Port = Annotated[int, Field(ge=0, le=65535)]

@@ -117,6 +117,17 @@ def test_an_advertised_address_that_cannot_be_dialled(value: str) -> None:
     assert set(problems(advertise=value)) == {"advertise"}
 
 
+def test_name_servers_are_a_list_or_a_text_with_semicolons() -> None:
+    """RocketMQ writes namesrvAddr with semicolons."""
+    assert BrokerConfig(name_servers="a:1; b:2,a:1").name_servers == ("a:1", "b:2")
+    assert BrokerConfig(name_servers=["a:1"]).name_servers == ("a:1",)
+    assert BrokerConfig(name_servers="").name_servers == ()
+    for wrong in ("a", "a:1;;b:2", 7, [7], ["0.0.0.0:9876"]):
+        assert set(problems(name_servers=wrong)) == {"name_servers"}
+    for wrong in ("a", "a:0", 7):
+        assert set(problems(broker_id=1, ha={"role": "SLAVE", "master": wrong})) == {"ha.master"}
+
+
 def test_advertise() -> None:
     assert BrokerConfig(advertise="broker.example:10911").advertise == "broker.example:10911"
     assert BrokerConfig(advertise="").advertise is None
@@ -125,14 +136,18 @@ def test_advertise() -> None:
 def test_the_other_ports_are_opened_by_default_only_with_the_default_port() -> None:
     default, other = BrokerConfig(), BrokerConfig(port=0)
     assert default.name_port_to_open() == 9876
+    assert default.ha_port_to_open() == 10912
     assert default.http_port_to_open(embedded=False) == 10913
     assert other.name_port_to_open() is None
+    assert other.ha_port_to_open() is None
     assert other.http_port_to_open(embedded=False) == 0
     assert other.http_port_to_open(embedded=True) is None
-    chosen = BrokerConfig(port=0, name_port=1234, http_port=0)
+    chosen = BrokerConfig(port=0, name_port=1234, ha_port=0, http_port=0)
+    assert chosen.ha_port_to_open() == 0
     assert chosen.name_port_to_open() == 1234
     assert chosen.http_port_to_open(embedded=True) == 0
-    off = BrokerConfig(name_port="off", http_port="off")
+    off = BrokerConfig(name_port="off", ha_port="off", http_port="off")
+    assert off.ha_port_to_open() is None
     assert off.name_port_to_open() is None
     assert off.http_port_to_open(embedded=False) is None
     assert BrokerConfig(name_port=None).name_port_to_open() == 9876

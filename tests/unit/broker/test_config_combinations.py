@@ -22,6 +22,7 @@ def problems(**values: Any) -> dict[str, str]:
         ({"http_port": 10911}, "http_port", "that of port already"),
         ({"http_port": 9876}, "http_port", r"that of name_port (auto) already"),
         ({"name_port": 10913}, "name_port", r"that of http_port (auto) already"),
+        ({"http_port": 10912}, "http_port", r"that of ha_port (auto) already"),
         ({"port": 1234, "http_port": 1234, "host": "0.0.0.0", "allow_insecure": True}, "http_port", "port"),
     ],
 )
@@ -38,7 +39,7 @@ def test_two_listeners_cannot_share_a_port(ports: dict[str, Any], named: str, ot
         {"port": 0, "name_port": 0, "http_port": 0},
         {"port": 1234, "http_port": 1234, "http_host": "127.0.0.2"},
         {"port": 9876, "http_port": 10913},
-        {"port": 1234, "name_port": "off", "http_port": "off"},
+        {"port": 1234, "name_port": "off", "http_port": "off", "ha_port": "off"},
     ],
 )
 def test_ports_that_differ_and_addresses_that_differ_are_fine(ports: dict[str, Any]) -> None:
@@ -63,3 +64,39 @@ def test_a_combination_names_where_its_option_came_from() -> None:
 @pytest.mark.parametrize(("value", "needed"), [("", "a directory is needed"), (3, "a path is needed, not 3")])
 def test_a_store_directory_is_a_path(value: object, needed: str) -> None:
     assert problems(data_dir=value)["data_dir"].startswith(needed)
+
+
+@pytest.mark.parametrize(
+    ("values", "named", "text"),
+    [
+        ({"broker_id": 1}, "broker_id", "is the id of a slave and ha.role is ASYNC_MASTER"),
+        ({"ha": {"role": "SLAVE", "master": "a:1"}}, "broker_id", "1 or above"),
+        ({"ha": {"role": "SLAVE"}, "broker_id": 1}, "ha.master", "set name_servers"),
+        ({"ha": {"master": "a:1"}}, "ha.master", 'set ha.role = "SLAVE"'),
+        ({"ha": {"master_ha_address": "a:1"}}, "ha.master_ha_address", "follows no master"),
+        ({"port": 0, "ha": {"role": "SYNC_MASTER"}}, "ha.role", "ha_port is off"),
+        ({"port": 0, "ha": {"in_sync_replicas": 2}}, "ha.in_sync_replicas", "ha_port is off"),
+        (
+            {"ha": {"send_heartbeat_interval": "5s", "housekeeping_interval": "5s"}},
+            "ha.housekeeping_interval",
+            "more than ha.send_heartbeat_interval (5s)",
+        ),
+    ],
+)
+def test_a_role_that_contradicts_another_option(values: dict[str, Any], named: str, text: str) -> None:
+    found = problems(**values)
+    assert set(found) == {named}
+    assert text in found[named]
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"ha": {"role": "SYNC_MASTER", "in_sync_replicas": 2}},
+        {"port": 0, "ha_port": 0, "ha": {"in_sync_replicas": 3}},
+        {"port": 0, "broker_id": 1, "ha": {"role": "SLAVE", "master": "a:1", "in_sync_replicas": 2}},
+        {"broker_id": 2, "ha": {"role": "SLAVE"}, "name_servers": ["names:9876"]},
+    ],
+)
+def test_roles_that_fit(values: dict[str, Any]) -> None:
+    assert BrokerConfig(**values).ha.role == values["ha"].get("role", "ASYNC_MASTER")

@@ -1,0 +1,118 @@
+"""What a broker is, and for how long: its role, and the sources that decide it.
+
+A tenure is a stretch of time in one role and epoch. The broker runs one after the other; a `TenureSource` says which is
+the current one, and when that changes.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from typing import Protocol
+
+import trio
+
+from reput_broker.config.model import BrokerConfig
+
+MASTER_ID = 0
+"""The id under which a master is announced (RocketMQ: MixAll.MASTER_ID)."""
+
+
+class Role(StrEnum):
+    """What a broker is (RocketMQ: BrokerRole)."""
+
+    ASYNC_MASTER = "ASYNC_MASTER"
+    SYNC_MASTER = "SYNC_MASTER"
+    SLAVE = "SLAVE"
+
+
+@dataclass(frozen=True, slots=True)
+class Master:
+    """The master that a slave follows."""
+
+    address: str
+    """Its address for clients, `host:port`."""
+    ha_address: str
+    """The address of its log, `host:port`; empty if it has none."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tenure:
+    """A role, and what belongs to it."""
+
+    role: Role
+    broker_id: int
+    """The announced id: 0 for a master."""
+    epoch: int = 0
+    """The epoch that an election gave; 0 without an election, where the broker counts epochs itself."""
+    master: Master | None = None
+    """Of a slave: its master; None while that is unknown."""
+
+    @property
+    def is_master(self) -> bool:
+        """Whether a broker in this tenure takes messages."""
+        return self.role is not Role.SLAVE
+
+    def differs_in_role(self, other: Tenure) -> bool:
+        """Tell whether a broker has to restart in place between the two: all but the master has changed."""
+        return replace(self, master=None) != replace(other, master=None)
+
+
+class TenureSource(Protocol):
+    """Decides what a broker is."""
+
+    @property
+    def current(self) -> Tenure:
+        """The tenure now."""
+
+    async def changed(self, tenure: Tenure) -> None:
+        """Return once `current` differs from `tenure`."""
+
+
+class StaticTenures:
+    """The role as configured, for as long as the broker runs; a slave's master may change.
+
+    Args:
+        config: names the role, and perhaps the master. If it does not, the name servers do: see `master_found`.
+    """
+
+    def __init__(self, config: BrokerConfig) -> None:
+        self._ha = config.ha
+        self._current = Tenure(Role(config.ha.role), config.broker_id, master=_configured(config))
+        self._change = trio.Event()
+
+    @property
+    def current(self) -> Tenure:
+        """The tenure now."""
+        return self._current
+
+    async def changed(self, tenure: Tenure) -> None:
+        """Return once `current` differs from `tenure`."""
+        while self._current == tenure:
+            await self._change.wait()
+
+    def master_found(self, address: str, ha_address: str) -> None:
+        """Note the master that a name server named; what the configuration names stays.
+
+        Args:
+            address: its address for clients; empty if it has no master now, which changes nothing.
+            ha_address: the address of its log; empty if the name server does not know it.
+        """
+        if not address or self._current.is_master or self._ha.master:
+            return
+        master = Master(address, self._ha.master_ha_address or ha_address or next_port(address))
+        if master != self._current.master:
+            self._current = replace(self._current, master=master)
+            self._change.set()
+            self._change = trio.Event()
+
+
+def _configured(config: BrokerConfig) -> Master | None:
+    ha = config.ha
+    return Master(ha.master, ha.master_ha_address or next_port(ha.master)) if ha.master else None
+
+
+def next_port(address: str) -> str:
+    """Return `address` with the port after its own, which is that of the log unless configured otherwise."""
+    host, _, port = address.rpartition(":")
+    return f"{host}:{int(port) + 1}"
