@@ -1,0 +1,204 @@
+"""Requests of this broker to another broker or a name server (RocketMQ: NettyRemotingClient)."""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Mapping
+from typing import Final
+
+import structlog
+import trio
+
+from reput_broker.request import ClientAnswer
+from reput_protocol.codes import PROTOCOL_VERSION, ROCKETMQ_VERSION, LanguageCode
+from reput_protocol.errors import ProtocolError, ReputError
+from reput_protocol.wire.frames import FrameReader, decode_header, encode_frame
+from reput_protocol.wire.header import Header, HeaderType, Value
+
+log = structlog.get_logger(__name__)
+
+_OPAQUE_MAX: Final = (1 << 31) - 1
+
+
+class RemoteUnreachable(ReputError):
+    """A request got no answer. The remote broker or name server may have executed it."""
+
+    def __init__(self, address: str, reason: str) -> None:
+        super().__init__(f"{address}: {reason}")
+        self.address = address
+        self.reason = reason
+
+
+class RemotingClient:
+    """Sends requests to one address. Many may be open at the same time, on one connection.
+
+    The connection is made by the first request, and again by the first request after it ended. Runs under trio.
+
+    Args:
+        address: `host:port`.
+        header_type: JSON, which Apache RocketMQ reads, or msgpack for Reput's own requests.
+    """
+
+    def __init__(self, address: str, *, header_type: HeaderType = HeaderType.JSON) -> None:
+        self.address = address
+        self._header_type = header_type
+        self._connection: _Connection | None = None
+        self._connecting = trio.Lock()
+        self._is_closed = False
+
+    async def call(
+        self, code: int, ext: Mapping[str, Value], body: bytes = b"", *, timeout_s: float
+    ) -> ClientAnswer:
+        """Send a request and return its answer, whatever its code.
+
+        Raises:
+            RemoteUnreachable: no connection, or no answer within `timeout_s` seconds. In the second case the next
+                request makes a new connection; other open requests keep the old one.
+        """
+        connection = None
+        with trio.move_on_after(timeout_s):
+            connection = await self._connected()
+            return await connection.call(code, ext, body)
+        if connection is None:
+            raise RemoteUnreachable(self.address, f"has not accepted a connection within {timeout_s:g} s")
+        connection.retire()
+        raise RemoteUnreachable(self.address, f"has not answered request {code} within {timeout_s:g} s")
+
+    def close(self) -> None:
+        """Close the connection. Open requests and later ones raise RemoteUnreachable."""
+        self._is_closed = True
+        if self._connection is not None:
+            self._connection.end("the connection was closed by this broker")
+
+    async def _connected(self) -> _Connection:
+        async with self._connecting:
+            if self._is_closed:
+                raise RemoteUnreachable(self.address, "the connection was closed by this broker")
+            if self._connection is None or not self._connection.is_usable:
+                self._connection = _Connection(self.address, await self._dial(), self._header_type)
+            return self._connection
+
+    async def _dial(self) -> trio.abc.Stream:
+        host, _, port = self.address.rpartition(":")
+        if not (host and port.isdecimal() and 0 < int(port) < 1 << 16):
+            raise RemoteUnreachable(self.address, "is not an address of the form host:port")
+        try:
+            return await trio.open_tcp_stream(host.strip("[]"), int(port))
+        except OSError as error:
+            raise RemoteUnreachable(self.address, f"cannot connect: {_reason(error)}") from error
+
+
+def _reason(error: OSError) -> str:
+    """Return the reason of a failed connect; trio keeps it in the causes, one for each address of the host."""
+    cause = error.__cause__
+    while isinstance(cause, BaseExceptionGroup):
+        cause = cause.exceptions[0]
+    found = cause if isinstance(cause, OSError) else error
+    if isinstance(found, socket.gaierror) or not found.errno:
+        return found.strerror or str(found)
+    return os.strerror(found.errno)  # without the address, which trio puts before it
+
+
+class _Call:
+    __slots__ = ("answer", "done")
+
+    def __init__(self) -> None:
+        self.done = trio.Event()
+        self.answer: ClientAnswer | None = None
+
+
+class _Connection:
+    """One connection, its open requests, and a system task that reads their answers."""
+
+    def __init__(self, address: str, stream: trio.abc.Stream, header_type: HeaderType) -> None:
+        self._address = address
+        self._stream = stream
+        self._header_type = header_type
+        self._version = PROTOCOL_VERSION if header_type == HeaderType.MSGPACK else ROCKETMQ_VERSION
+        self._sending = trio.Lock()
+        self._opaque = 0
+        self._calls: dict[int, _Call] = {}
+        self._end_reason: str | None = None
+        self._is_retired = False
+        self._reading = trio.CancelScope()
+        trio.lowlevel.spawn_system_task(self._read)
+
+    @property
+    def is_usable(self) -> bool:
+        """Whether a new request may use this connection."""
+        return self._end_reason is None and not self._is_retired
+
+    async def call(self, code: int, ext: Mapping[str, Value], body: bytes) -> ClientAnswer:
+        """Send a request and wait for its answer. Raises RemoteUnreachable if the connection ends before."""
+        self._opaque = opaque = self._opaque % _OPAQUE_MAX + 1  # never 0, which some peers replace
+        header = Header(code, opaque, 0, None, dict(ext), LanguageCode.PYTHON.value, self._version)
+        frame = encode_frame(header, self._header_type, body)
+        call = self._calls[opaque] = _Call()
+        try:
+            await self._send(frame)
+            if self._end_reason is None:
+                await call.done.wait()
+        finally:
+            del self._calls[opaque]
+            self._end_if_retired()
+        if call.answer is None:
+            raise RemoteUnreachable(self._address, self._end_reason or "the connection ended")
+        return call.answer
+
+    async def _send(self, frame: bytes) -> None:
+        async with self._sending:
+            if self._end_reason is not None:
+                return
+            try:
+                await self._stream.send_all(frame)
+            except (trio.BrokenResourceError, trio.ClosedResourceError, OSError):
+                self.end("the connection broke while a request was sent")
+            except trio.Cancelled:
+                self.end("a request was sent in part and given up")
+                raise
+
+    def retire(self) -> None:
+        """Take no new request; end once the open ones are answered or given up."""
+        self._is_retired = True
+        self._end_if_retired()
+
+    def _end_if_retired(self) -> None:
+        if self._is_retired and not self._calls:
+            self.end("the connection was given up after a request without an answer")
+
+    def end(self, reason: str) -> None:
+        """End the connection and its open requests. The first reason counts."""
+        if self._end_reason is None:
+            self._end_reason = reason
+        for call in self._calls.values():
+            call.done.set()
+        self._reading.cancel()
+
+    async def _read(self) -> None:
+        with self._reading:
+            try:
+                await self._take_answers()
+            except (trio.BrokenResourceError, trio.ClosedResourceError, OSError):
+                self.end("the connection broke")
+            except ProtocolError as error:
+                self.end(f"sent bytes that are not an answer: {error}")
+            except Exception as error:  # an error of a system task would end the whole process
+                log.error(
+                    "remoting_failed", address=self._address, exc_info=error, hint="a defect; report it"
+                )
+                self.end(f"its answer could not be read: {error}")
+        await trio.aclose_forcefully(self._stream)
+
+    async def _take_answers(self) -> None:
+        reader = FrameReader()
+        while data := await self._stream.receive_some():
+            for header_type, header_bytes, body in reader.receive_data(data):
+                header = decode_header(header_type, header_bytes)
+                call = self._calls.get(header.opaque) if header.is_response else None
+                if call is not None:
+                    call.answer = ClientAnswer(header.code, header.remark, header.ext, bytes(body))
+                    call.done.set()
+            if reader.failure is not None:
+                raise reader.failure
+        self.end("closed the connection")
