@@ -160,6 +160,8 @@ class ErrorCode(Enum):
     INTERNAL = (24, False, ResponseCode.SYSTEM_ERROR)
     TRANSACTION_ENDED = (25, False, ResponseCode.SYSTEM_ERROR)
     REQUESTER_GONE = (26, False, ResponseCode.SYSTEM_ERROR)
+    # RocketMQ's slaves refuse sends and pulls with SYSTEM_BUSY, too.
+    NOT_MASTER = (27, True, ResponseCode.SYSTEM_BUSY)
 
     def __init__(self, number: int, retryable: bool, response_code: ResponseCode) -> None:
         self.number = number
@@ -219,6 +221,10 @@ class StoreUnavailable(BrokerError):
     """The store takes no messages: disk full, read-only, starting, stopping or without its replica."""
 
 
+class NotMaster(BrokerError):
+    """The broker is a slave, or a master that has lost its lease; nothing was stored. Another one is, or will be, it."""
+
+
 class FilterRefused(BrokerError):
     """The broker cannot parse a filter expression; its remark says where and why."""
 
@@ -262,6 +268,7 @@ _CLASS_OF: dict[ErrorCode, type[BrokerError]] = {
     ErrorCode.DRAINING: StoreUnavailable,
     ErrorCode.NO_REPLICA: StoreUnavailable,
     ErrorCode.OFFSET_OUT_OF_RANGE: OffsetOutOfRange,
+    ErrorCode.NOT_MASTER: NotMaster,
     ErrorCode.FILTER_SYNTAX: FilterRefused,
     ErrorCode.NOT_FOUND: NotFound,
     ErrorCode.TRANSACTION_ENDED: TransactionEnded,
