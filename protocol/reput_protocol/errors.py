@@ -222,7 +222,7 @@ class StoreUnavailable(BrokerError):
 
 
 class NotMaster(BrokerError):
-    """The broker is a slave, or a master that has lost its lease; nothing was stored. Another one is, or will be, it."""
+    """The broker is a slave, or a master without its lease; nothing was stored. Another one is, or will be, master."""
 
 
 class FilterRefused(BrokerError):
