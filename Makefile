@@ -20,6 +20,10 @@ VERSIONS ?=
 # One more test process than cores, because many tests wait for other processes.
 JOBS ?= $(shell n=$$(nproc); [ $$n -lt 4 ] && echo $$((n + 1)) || echo 4)
 
+# Bytecode is kept whatever the environment says: a broker that compiles every module at its start needs three times
+# the time, and a test run starts hundreds.
+unexport PYTHONDONTWRITEBYTECODE
+
 VENV := .venv
 BIN := $(VENV)/bin
 # Broker, client and command line; with NumPy; with Spark; with everything and the development tools.

@@ -48,8 +48,3 @@ def quiet() -> Iterator[None]:
         warnings.filterwarnings("ignore", module=r"pyspark\..*|py4j\..*")
         warnings.filterwarnings("ignore", category=ResourceWarning)
         yield
-
-
-def pytest_configure() -> None:
-    """Workers write no byte code into the tree, and take no part in coverage."""
-    os.environ.setdefault("PYTHONDONTWRITEBYTECODE", "1")
