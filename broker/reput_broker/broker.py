@@ -1,7 +1,7 @@
 """A broker in this process: the order in which it starts and stops. `compose` has its parts.
 
-Start: bind the sockets, open HTTP (alive, not ready), lock and recover the store, read the tables, start services and
-listeners, ready.
+Start: bind the sockets, open HTTP (alive, not ready), then serve one tenure after the other (`served_tenure`): lock and
+recover the store, read the tables, start services and listeners, ready.
 Stop: not ready, close the listeners, answer held pulls, finish running requests, close connections, flush everything,
 save the tables, close the store.
 """
@@ -9,7 +9,6 @@ save the tables, close the store.
 from __future__ import annotations
 
 import socket
-import time
 from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from functools import partial
@@ -21,18 +20,18 @@ import trio
 
 from reput_broker.compose.open_files import raise_limit, shares_of, warn_if_few
 from reput_broker.compose.parts import BrokerParts
-from reput_broker.compose.start import FreeSpace, open_or_close, open_when_there_is_room
-from reput_broker.compose.storage import Storage, store_options
+from reput_broker.compose.served_tenure import BrokerBase, ServedTenure
+from reput_broker.compose.storage import Storage
 from reput_broker.config.model import BrokerConfig
+from reput_broker.ha.roles import StaticTenures, Tenure, TenureSource
 from reput_broker.observe.counters import Counters
-from reput_broker.observe.figures import measure_loop_delay, refresh_disk_figures
-from reput_broker.observe.health import BrokerState, Health, StoreHealth
+from reput_broker.observe.figures import measure_loop_delay
+from reput_broker.observe.health import Health
 from reput_broker.observe.log import close_log, configure_logging
 from reput_broker.observe.metrics import MetricsCollector, MetricsSources
 from reput_broker.observe.pages import make_app
 from reput_broker.server.http_server import serve_http
 from reput_broker.server.listener import address_of, bind
-from reput_broker.staging.parts import StagingParts
 from reput_broker.store.message_store import MessageStore
 from reput_broker.store.results import RecoveryReport
 from reput_broker.surroundings import Surroundings
@@ -40,8 +39,6 @@ from reput_protocol import kernel
 from reput_protocol.errors import ReputError
 
 log = structlog.get_logger(__name__)
-
-_BUSY_LOOK_S = 0.02
 
 
 class Broker:
@@ -51,6 +48,7 @@ class Broker:
         config: the object is kept, and live options are read from it while the broker runs.
         embedded: inside a program or a test. HTTP and the name port are then off unless the configuration names them.
         surroundings: clocks and disks; tests may replace the real ones.
+        tenures: decides the broker's role; the configuration does by default.
 
     Runs under trio. In a program that has not configured structlog, its warnings go to stderr.
 
@@ -61,32 +59,35 @@ class Broker:
     """
 
     def __init__(
-        self, config: BrokerConfig, *, embedded: bool = True, surroundings: Surroundings | None = None
+        self,
+        config: BrokerConfig,
+        *,
+        embedded: bool = True,
+        surroundings: Surroundings | None = None,
+        tenures: TenureSource | None = None,
     ) -> None:
         self.config = config
-        self._surroundings = surroundings or Surroundings()
+        surroundings = surroundings or Surroundings()
         self.counters = Counters()
         self.health = Health()
-        self._store_health = StoreHealth(self.health)
-        self.sources = MetricsSources(
-            config, self.counters, self.health, clock_ms=self._surroundings.clock_ms
+        self.sources = MetricsSources(config, self.counters, self.health, clock_ms=surroundings.clock_ms)
+        self._base = BrokerBase(
+            config, surroundings, self.sources, tenures or StaticTenures(config), waits_for_room=not embedded
         )
         self._embedded = embedded
         self._has_configured_log = False
         self._running: AbstractAsyncContextManager[None] | None = None
-        self._sockets: dict[str, socket.socket] = {}
         self._http_address: tuple[str, int] | None = None
-        self._address = ("", 0)
-        self._stop_wanted = trio.Event()
-        self._storage: Storage | None = None
-        self._parts: BrokerParts | None = None
+        self._served: ServedTenure | None = None
+        self._has_started = self._is_ending = False
+        self._ended = trio.Event()
 
     # For users of the broker
 
     @property
     def address(self) -> str:
         """The address for clients: `ip:port`, with the real port if the configuration has 0."""
-        return f"{self._address[0]}:{self._address[1]}"
+        return f"{self._base.address[0]}:{self._base.address[1]}"
 
     @property
     def http_address(self) -> str | None:
@@ -95,21 +96,28 @@ class Broker:
 
     @property
     def store(self) -> MessageStore:
-        """The message store."""
-        return self._opened.store
+        """The message store; another one after a change of role."""
+        return self._storage.store
 
     @property
-    def _opened(self) -> Storage:
-        assert self._storage is not None, "the broker is entered first"
-        return self._storage
+    def _storage(self) -> Storage:
+        storage = None if self._served is None else self._served.storage
+        assert storage is not None, "the broker is entered first"
+        return storage
+
+    @property
+    def _parts(self) -> BrokerParts:
+        parts = None if self._served is None else self._served.parts
+        assert parts is not None, "the broker is entered first"
+        return parts
 
     def stop(self) -> None:
         """Ask the broker to stop; `stopped` returns."""
-        self._stop_wanted.set()
+        self._base.stop_wanted.set()
 
     async def stopped(self) -> None:
         """Wait until `stop` was called."""
-        await self._stop_wanted.wait()
+        await self._base.stop_wanted.wait()
 
     async def __aenter__(self) -> Broker:
         try:
@@ -149,66 +157,60 @@ class Broker:
     @asynccontextmanager
     async def _run(self) -> AsyncIterator[None]:
         """Run everything; the caller's block is the time between ready and draining."""
-        self._token = trio.lowlevel.current_trio_token()
-        self._open_files = shares_of(raise_limit())
-        warn_if_few(self._open_files, self.config.limits.connections)
+        base = self._base
+        base.open_files = shares_of(raise_limit())
+        warn_if_few(base.open_files, self.config.limits.connections)
         self._bind()
         try:
             async with trio.open_nursery() as nursery:
                 await self._start_http(nursery)
-                report = await self._open_storage()
-                parts = self._parts = BrokerParts(
-                    self._opened,
-                    self.sources,
-                    self._store_health,
-                    self._surroundings,
-                    connections_max=self._open_files.connections,
-                )
-                for task in parts.tasks():
-                    nursery.start_soon(task)
                 nursery.start_soon(measure_loop_delay, self.counters.loop_delay_seconds)
-                nursery.start_soon(
-                    refresh_disk_figures, self.sources.disk, self.config, self.store.oldest_store_timestamp
-                )
-                await self._complete_batches(parts.staging)
-                await nursery.start(parts.server.run, self._sockets)
-                self._say_ready(report)
+                await nursery.start(self._serve_tenures)
                 try:
                     yield
                 finally:
                     with trio.CancelScope(shield=True):
-                        await self._drain(parts)
+                        self._end_tenures()
+                        await self._ended.wait()
                     nursery.cancel_scope.cancel()
         finally:
-            for bound in self._sockets.values():
+            for bound in base.listeners.values():
                 bound.close()
-            with trio.CancelScope(shield=True):
-                await self._close()
 
-    async def _complete_batches(self, staging: StagingParts) -> None:
-        """Complete the batch that was being published, before serving. `stop` ends this early."""
-        async with trio.open_nursery() as nursery:
+    async def _serve_tenures(self, *, task_status: trio.TaskStatus[None]) -> None:
+        """Run one tenure after the other; report that the broker has started once the first one serves."""
 
-            async def give_up() -> None:
-                await self._stop_wanted.wait()
-                nursery.cancel_scope.cancel()
+        def is_ready(tenure: Tenure, report: RecoveryReport) -> None:
+            self._say_ready(tenure, report)
+            if not self._has_started:
+                self._has_started = True
+                task_status.started()
 
-            nursery.start_soon(give_up)
-            await staging.recover()
-            nursery.cancel_scope.cancel()
+        try:
+            follows = True
+            while follows and not self._is_ending:
+                self._served = ServedTenure(self._base)
+                follows = await self._served.run(is_ready)
+        finally:
+            self._ended.set()
+
+    def _end_tenures(self) -> None:
+        self._is_ending = True
+        if self._served is not None:
+            self._served.end()
 
     def _bind(self) -> None:
         config = self.config
-        self._sockets["main"] = bind(config.host, config.port)
-        self._address = address_of(self._sockets["main"])
-        if self._address[0] in ("0.0.0.0", "::"):
-            self._address = ("127.0.0.1", self._address[1])
+        self._base.listeners["main"] = bind(config.host, config.port)
+        self._base.address = address_of(self._base.listeners["main"])
+        if self._base.address[0] in ("0.0.0.0", "::"):
+            self._base.address = ("127.0.0.1", self._base.address[1])
         name_port = config.name_port_to_open()
         if name_port is not None:
             try:
-                self._sockets["name"] = bind(config.host, name_port)
+                self._base.listeners["name"] = bind(config.host, name_port)
             except ReputError:
-                self._sockets["main"].close()
+                self._base.listeners["main"].close()
                 raise
 
     async def _start_http(self, nursery: trio.Nursery) -> None:
@@ -219,7 +221,7 @@ class Broker:
         serve = partial(
             serve_http,
             allowed_hosts=self._own_names(),
-            connections_max=self._open_files.http_connections,
+            connections_max=self._base.open_files.http_connections,
         )
         self._http_address = await nursery.start(serve, app, self.config.http_host, port)
 
@@ -229,44 +231,14 @@ class Broker:
         advertised = (config.advertise or "").rpartition(":")[0]
         return (socket.gethostname(), config.host, advertised, *config.http_allowed_hosts)
 
-    async def _open_storage(self) -> RecoveryReport:
-        """Lock and recover the directory and read the tables; the health page answers meanwhile.
-
-        While the disk is too full, the start waits and retries; an embedded broker raises instead.
-        """
-        if self._embedded:
-            storage = self._new_storage()
-            report = await open_or_close(storage)
-        else:
-            directories = (self.config.data_dir, *self.config.store.commit_log_dirs)
-            storage, report = await open_when_there_is_room(
-                self._new_storage,
-                FreeSpace(directories, self._stop_wanted),
-                self.health,
-                self._stop_wanted,
-            )
-        self._storage = storage
-        self.sources.recovery_duration_s = report.duration_s
-        self.sources.recovery_truncated_bytes = report.truncated_bytes
-        return report
-
-    def _new_storage(self) -> Storage:
-        on_event = partial(self._store_health.report, self._token)
-        return Storage(
-            self.config,
-            store_options(self.config, self._open_files, self._address, on_event),
-            self._surroundings.clock_ms,
-            self._store_health.note_table,
-        )
-
-    def _say_ready(self, report: RecoveryReport) -> None:
-        is_read_only = self.store.read_only_reason is not None
-        self.health.state = BrokerState.READONLY if is_read_only else BrokerState.RUNNING
+    def _say_ready(self, tenure: Tenure, report: RecoveryReport) -> None:
         log.info(
             "broker_ready",
+            role=str(tenure.role),
+            broker_id=tenure.broker_id,
             data_dir=str(self.config.data_dir),
             address=self.address,
-            listeners={name: address_of(bound)[1] for name, bound in self._sockets.items()},
+            listeners={name: address_of(bound)[1] for name, bound in self._base.listeners.items()},
             http=self.http_address,
             flush=self.config.store.flush,
             kernel=kernel.FORM,
@@ -283,39 +255,13 @@ class Broker:
             hint="any client that can connect may read and write everything",
         )
 
-    async def _drain(self, parts: BrokerParts) -> None:
-        self.health.state = BrokerState.DRAINING
-        server = parts.server
-        server.stop_accepting()
-        self._opened.hold.release_all()
-        with trio.move_on_after(self.config.shutdown_grace):
-            while server.is_busy:  # noqa: ASYNC110 - once, at the end; an event would cost every answer
-                await trio.sleep(_BUSY_LOOK_S)
-        server.close_all("shutdown")
-        await parts.retry.finish()
-
-    async def _close(self) -> None:
-        storage = self._storage
-        if storage is None:
-            return
-        started_at = time.monotonic()
-        is_flushed = await storage.close()
-        if is_flushed is not None and self.health.state is not BrokerState.RECOVERING:
-            log.info(
-                "broker_stopped",
-                everything_flushed=is_flushed,
-                duration_s=round(time.monotonic() - started_at, 3),
-            )
-
     def _status(self) -> dict[str, Any]:
-        storage, parts = self._storage, self._parts
+        base, served = self._base, self._served
         return {
             "address": self.address,
             "http": self.http_address,
-            "listeners": {name: address_of(s)[1] for name, s in self._sockets.items() if s.fileno() >= 0},
+            "listeners": {name: address_of(s)[1] for name, s in base.listeners.items() if s.fileno() >= 0},
             "data_dir": str(self.config.data_dir),
             "flush": self.config.store.flush,
-            "held_pulls": 0 if storage is None else storage.hold.count,
-            "delayed": {} if parts is None else parts.delay.status(),
-            "transactions": {} if parts is None else parts.retry.status(),
+            **({} if served is None else served.status()),
         }

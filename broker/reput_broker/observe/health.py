@@ -7,7 +7,7 @@ would never finish recovery.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from enum import StrEnum
@@ -58,7 +58,8 @@ class Health:
     @state.setter
     def state(self, state: BrokerState) -> None:
         self._state = state
-        self._recovered = self._recovered or state in (BrokerState.RUNNING, BrokerState.READONLY)
+        if state is not BrokerState.DRAINING:
+            self._recovered = state is not BrokerState.RECOVERING
         self._set_state_checks()
 
     @property
@@ -74,6 +75,11 @@ class Health:
         before = self.checks.get(name)
         since = before.since_s if before is not None and before.ok == ok else self._clock()
         self.checks[name] = Check(ok, since, detail, gates)
+
+    def forget(self, names: Iterable[str]) -> None:
+        """Remove checks."""
+        for name in names:
+            self.checks.pop(name, None)
 
     def failing(self) -> list[str]:
         """Return the names of the checks that keep the broker from being ready."""
@@ -101,7 +107,12 @@ class Health:
         self.set(
             "recovered", self._recovered, "" if self._recovered else "the store is recovering", gates=True
         )
-        self.set("not_draining", not draining, "the broker is stopping" if draining else "", gates=True)
+        self.set(
+            "not_draining",
+            not draining,
+            "the broker stops, or changes its role" if draining else "",
+            gates=True,
+        )
         writable = self._state is not BrokerState.READONLY
         before = self.checks.get("writable")
         if before is None or before.ok != writable:
@@ -114,14 +125,19 @@ _FAILURES = frozenset({"store_directory_lost"})
 """Events that need an operator immediately."""
 
 
+_STORE_CHECKS = ("disk_space", "directories", "commit_log_dirs", "log_files", "index", "tables")
+
+
 class StoreHealth:
     """Sets the checks `writable`, `disk_space`, `directories`, `commit_log_dirs`, `log_files`, `index` and `tables`.
 
-    One owner: the event loop; only `report` is called from any thread.
+    Those of a store that was open before are forgotten. One owner: the event loop; only `report` is called from any
+    thread.
     """
 
     def __init__(self, health: Health) -> None:
         self._health = health
+        health.forget(_STORE_CHECKS)
         self._failing: dict[str, str] = {}
         self._unsaved: dict[str, str] = {}
 

@@ -61,7 +61,7 @@ def _clock_ms() -> int:
 
 @dataclass(slots=True)
 class MetricsSources:
-    """Where the numbers come from. The store and the tables are set once they are loaded."""
+    """Where the numbers come from. The store, the tables and the services are set while a role is served."""
 
     config: BrokerConfig
     counters: Counters
@@ -80,6 +80,11 @@ class MetricsSources:
     recovery_truncated_bytes: int = 0
     config_reload_ok: bool = True
     config_reload_time_s: float = field(default_factory=time.time)
+
+    def forget_tenure(self) -> None:
+        """Forget what is being closed."""
+        self.topics = self.offsets = self.store = self.groups = self.open_transactions = self.delays = None
+        self.held_pulls_bytes = lambda: 0
 
 
 class MetricsCollector(Collector):

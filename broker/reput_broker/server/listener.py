@@ -99,6 +99,7 @@ class Server:
         )
         self._connections: set[Connection] = set()
         self._accepting = trio.CancelScope()
+        self._keeps_listening = False
 
     @property
     def is_busy(self) -> bool:
@@ -128,11 +129,17 @@ class Server:
                             accepting.start_soon(self._accept, name, bound, nursery)
                         task_status.started()
             finally:
-                for bound in listeners.values():
-                    bound.close()
+                if not self._keeps_listening:
+                    for bound in listeners.values():
+                        bound.close()
 
-    def stop_accepting(self) -> None:
-        """Close the listening sockets; open connections continue."""
+    def stop_accepting(self, *, keep_listening: bool = False) -> None:
+        """Close the listening sockets; open connections continue.
+
+        Args:
+            keep_listening: leave the sockets open instead; new connections wait for the next server that runs on them.
+        """
+        self._keeps_listening = keep_listening
         self._accepting.cancel()
 
     def close_all(self, reason: str) -> None:
