@@ -117,8 +117,8 @@ class StoreCheckpoint:
             self.master_flushed_offset,
             self.confirm_physical_offset,
         )
-        if self.mark is None:
-            return fields
+        if self.mark is None:  # zeros void the mark that the file may have, even if no field changes
+            return fields.ljust(MARK_END, b"\0")
         covered = fields + _MARK.pack(MARK_MAGIC, *self.mark)
         return covered + _CRC.pack(crc32(covered))
 

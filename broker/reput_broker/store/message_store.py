@@ -17,7 +17,7 @@ import os
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from functools import wraps
+from functools import partial, wraps
 from pathlib import Path
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
@@ -46,8 +46,9 @@ from reput_broker.store.opening.abort_marker import AbortMarker
 from reput_broker.store.opening.judgement import StoreParts
 from reput_broker.store.opening.lock import DirectoryLock
 from reput_broker.store.opening.start import open_parts
+from reput_broker.store.opening.tail_cut import cut_tail
 from reput_broker.store.options import StoreOptions
-from reput_broker.store.queue.builder import ConsumeQueueBuilder
+from reput_broker.store.queue.builder import ConsumeQueueBuilder, ReplicaQueueBuilder
 from reput_broker.store.queue.offsets import QueueOffsets
 from reput_broker.store.queue.table import ConsumeQueueTable, queues_digest
 from reput_broker.store.reput import LogFollower, ReputSteps
@@ -98,12 +99,15 @@ class MessageStore:
         self._listener = listener
         self._dispatchers = tuple(dispatchers)
         self._flags = RunningFlags(self.options, self.stats)
+        self._on_appended: Callable[[], None] = lambda: None
         self._make_parts()
 
     def _make_parts(self) -> None:
         """Called again at each opening."""
         options, clock_ms = self.options, self._clock_ms
         self._is_lost = False
+        self.last_record_offset = -1
+        """Where the last record of the log that a start has checked starts; -1 if there is none."""
         root = options.data_dir
         self._abort = AbortMarker(root / "abort")
         directories = (*options.log_dirs, *options.read_only_commit_log_dirs)
@@ -117,6 +121,7 @@ class MessageStore:
         )
         self._checkpoint = StoreCheckpoint(root / "checkpoint")
         self._log = CommitLog(options, clock_ms)
+        self._log.on_appended = self._on_appended
         self._queues = ConsumeQueueTable(options.consume_queue_dir, options)
         self._deleted = DeletedTopics(root / "deletedTopics")
         self._index: IndexService | None = None
@@ -151,7 +156,8 @@ class MessageStore:
     def _combine_parts(self) -> None:
         options, log, queues, flags, stats = self.options, self._log, self._queues, self._flags, self.stats
         memory_bytes = options.memory_bytes * ACCESS_IN_MEMORY_PERCENT // 100
-        builder = ConsumeQueueBuilder(queues, options.filter_bit_maps)
+        kind = ReplicaQueueBuilder if options.is_replica else ConsumeQueueBuilder
+        builder = kind(queues, options.filter_bit_maps)
         self._key_index = StoreIndex(
             self._index,
             log,
@@ -201,6 +207,7 @@ class MessageStore:
     put_record = _shown("_writer", MessageWriter.put_record)
     put_records = _shown("_writer", MessageWriter.put_records)
     put_encoded = _shown("_writer", MessageWriter.put_encoded)
+    append_replicated = _shown("_writer", MessageWriter.append_replicated)
     needs_new_file = _shown("_writer", MessageWriter.needs_new_file)
     should_prepare_next_file = _shown("_writer", MessageWriter.should_prepare_next_file)
     prepare_next_file = _shown("_writer", MessageWriter.prepare_next_file)
@@ -248,8 +255,11 @@ class MessageStore:
 
     # -- opening and closing -------------------------------------------------------------------------------
 
-    def open(self) -> RecoveryReport:
+    def open(self, *, cut_at: int | None = None) -> RecoveryReport:
         """Lock the directory, recover it and accept messages. Blocks until recovery is done.
+
+        With `cut_at`, the log then ends at that offset at most: the records beyond it are first saved in
+        `cut/<start>-<end>.log` (event `log_tail_cut`), and their queue entries and keys are dropped.
 
         After the first four errors the directory is unchanged; after any of them the lock is free.
 
@@ -265,7 +275,11 @@ class MessageStore:
         started = time.perf_counter()
         self._make_parts()
         try:
-            report = self._open_parts()
+            if cut_at is not None:
+                self._with_parts(partial(cut_tail, offset=cut_at))
+                self._release()
+                self._make_parts()
+            report = self._with_parts(open_parts)
         except OSError as error:
             if error.errno not in NOT_PERMITTED:
                 raise
@@ -277,13 +291,14 @@ class MessageStore:
         self._flags.note_open()
         self._writer.check_last_file()
         self._key_index.complete(report.end_offset)
+        self.last_record_offset = report.last_record_offset
         return report._replace(duration_s=time.perf_counter() - started)
 
-    def _open_parts(self) -> RecoveryReport:
+    def _with_parts(self, work: Callable[[StoreParts], T]) -> T:
         self._lock.reserve()
         try:
             self._log.open_pool()
-            return open_parts(
+            return work(
                 StoreParts(
                     self.options,
                     self._lock,
@@ -318,6 +333,7 @@ class MessageStore:
 
     def _finish(self) -> bool:
         flags, checkpoint = self._flags, self._checkpoint
+        self._log.confirm_offset = None  # an orderly stop has dispatched everything
         try:
             self.check_directories()
             self.flush_commit_log()
@@ -340,6 +356,63 @@ class MessageStore:
             self._index.close()
         self._checkpoint.close()
         self._lock.release()
+
+    # -- replication ------------------------------------------------------------------------------------------
+
+    def when_appended(self, call: Callable[[], None]) -> None:
+        """Have `call` called after each append, in the thread that appends."""
+        self._on_appended = self._log.on_appended = call
+
+    def begin_replica_at(self, offset: int) -> None:
+        """Let the empty log of a replica begin at this offset, the start of a file of the master. Blocks.
+
+        Raises:
+            ValueError: the log is not empty, or no file starts at the offset.
+            DiskFull, FileNotMade: the file cannot be created; nothing has changed.
+        """
+        assert self.options.is_replica
+        if self._log.files.files or offset % self.options.commit_log_file_size:
+            raise ValueError(
+                f"the log cannot begin at offset {offset}: it is not empty, or no file starts there"
+            )
+        self._log.begin_at(offset)
+        self._reput_steps.begin(offset, 0, 0)
+
+    def read_for_replica(self, offset: int, parts: Sequence[memoryview], *, wait: bool) -> bool:
+        """Read the log from `offset` on into `parts`, which together are in one file and readable.
+
+        Args:
+            wait: whether to wait for the disk; in any thread.
+
+        Returns:
+            Whether all were filled. Without `wait`, False if something is not in memory.
+
+        Raises:
+            FileMissing: that file has been deleted, or is being deleted.
+        """
+        file = self._log.hold_file_at(offset)
+        try:
+            return file.read_into(offset - file.base_offset, parts, wait=wait)
+        finally:
+            file.release()
+
+    @property
+    def confirm_offset(self) -> int | None:
+        """Consumers see nothing beyond this log offset; None if only this broker decides what they see."""
+        return self._log.confirm_offset
+
+    @confirm_offset.setter
+    def confirm_offset(self, offset: int | None) -> None:
+        self._log.confirm_offset = offset
+
+    @property
+    def is_confirmed(self) -> bool:
+        """Whether no queue has entries beyond the confirm offset.
+
+        A start dispatches the whole log, so until the confirm offset has passed that, nothing may be read.
+        """
+        confirmed = self._log.confirm_offset
+        return confirmed is None or self.dispatched_offset <= confirmed
 
     # -- condition and offsets --------------------------------------------------------------------------------
 

@@ -8,13 +8,14 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from reput_broker.store.block import Block
-from reput_broker.store.errors import DiskFull, FileNotMade, StorePoolExhausted
+from reput_broker.store.errors import DiskFull, FileNotMade, StorePoolExhausted, StoreReadOnly
 from reput_broker.store.index.service import IndexService
 from reput_broker.store.log.commit_log import CommitLog
 from reput_broker.store.options import StoreOptions
 from reput_broker.store.results import PutResult, PutStatus
 from reput_broker.store.running_flags import RunningFlags
 from reput_broker.store.stats import StoreStats
+from reput_protocol.buffers import Buffer
 from reput_protocol.errors import InvalidMessage, RecordMalformed, ReputError
 from reput_protocol.names import RETRY_PREFIX
 from reput_protocol.properties import CRC_PROPERTY_BYTES, PROPERTIES_BYTES_MAX
@@ -82,6 +83,8 @@ class MessageWriter:
         flags = self._flags
         if flags.refuses_now:
             return [flags.refused_now() for _ in blocks]
+        if self._options.is_replica:
+            return [flags.refused(PutStatus.SERVICE_NOT_AVAILABLE) for _ in blocks]
         results: list[PutResult | ReputError] = []
         sound: list[Block] = []
         for block in blocks:
@@ -182,6 +185,8 @@ class MessageWriter:
         flags, options = self._flags, self._options
         if flags.refuses_now:
             return flags.refused_now()
+        if options.is_replica:
+            return flags.refused(PutStatus.SERVICE_NOT_AVAILABLE)
         illegal = illegal_record(records, options.message_bytes_max, with_crc=options.record_crc)
         if illegal is not None:
             return flags.refused(illegal)
@@ -202,6 +207,36 @@ class MessageWriter:
             encoded: whole records with this store's host; offsets and store timestamp are set here.
         """
         return self.put_one(Block(bytearray().join(encoded), topic, queue_id, len(encoded), None))
+
+    def append_replicated(self, physical_offset: int, data: Buffer, *, stored_ms: int = 0) -> int:
+        """Append bytes of the master's log as they are; return the end of the log.
+
+        Waits for the disk only if a file must be created: `needs_new_file(len(data) - BLANK_BYTES)`.
+
+        Args:
+            physical_offset: where they are in the master's log, which is the end of this one.
+            data: whole records that were checked, or a blank record with all that follows it, in one file.
+            stored_ms: store time of the last record; 0 if there is none.
+
+        Raises:
+            ValueError: they do not continue this log, or do not fit into their file; nothing was stored.
+            StoreClosed, StoreReadOnly: the store cannot be written now; nothing was stored.
+            DiskFull, FileNotMade: a new file could not be created; nothing was stored.
+        """
+        flags = self._flags
+        assert self._options.is_replica, "only a master decides what its log holds"
+        flags.check_writable()
+        if flags.refuses_now:
+            raise StoreReadOnly(flags.disk_full_reason or "the store takes no messages")
+        try:
+            end = self._log.append_replicated(physical_offset, data, stored_ms)
+        except (DiskFull, FileNotMade) as error:
+            self._refused(error)
+            raise
+        if flags.lacks_something:
+            flags.note_written(self._log.supply.refusal)
+        self._stats.put_bytes += len(data)
+        return end
 
     def needs_new_file(self, size: int) -> bool:
         """Whether a put of `size` bytes would have to create a log file, which blocks.

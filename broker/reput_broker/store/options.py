@@ -98,6 +98,8 @@ class StoreOptions:
     """The same for index files."""
     delay_levels_ms: tuple[int, ...] = DELAY_LEVELS_MS
     """Delay of each level, from level 1."""
+    is_replica: bool = False
+    """The records come from a master (`append_replicated`); puts are refused."""
     check_crc: bool = True
     """Verify body checksums during recovery."""
     on_event: EventHandler = ignore_event

@@ -139,6 +139,8 @@ class RecoveryReport(NamedTuple):
     """Log offset from which records were checked."""
     end_offset: int
     """End of the log; the next record goes there, or into the next file."""
+    last_record_offset: int
+    """Start of the last record that was checked, -1 if there was none."""
     truncated_bytes: int
     """Bytes of unfinished writes that were removed from the end of the log."""
     dispatched: int

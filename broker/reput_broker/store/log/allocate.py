@@ -194,11 +194,11 @@ class AllocateMappedFile:
         self._making_ms = max(0, self._clock_ms() - started_ms)
         return True
 
-    def make_first(self) -> None:
-        """Create the first file of an empty log. Raises as `prepare` does."""
+    def make_first(self, start_offset: int = 0) -> None:
+        """Create the first file of an empty log, the one with this offset. Raises as `prepare` does."""
         # A worker may be creating it for an earlier put.
         with self._first_lock, self._unless_just_refused():
-            self._files.last_file_for(create=True)
+            self._files.last_file_for(start_offset, create=True)
         self._refusal = None
 
     def make_needed(self) -> None:

@@ -71,10 +71,14 @@ class CommitLog:
             self.files = MappedFileQueue(directories[0], size, options.on_event, options.log_files_open_max)
         self.supply = AllocateMappedFile(self.files, options, clock_ms)
         self.pool: TransientStorePool | None = None
-        if options.transient_store_pool:
+        if options.transient_store_pool and not options.is_replica:
             self.pool = TransientStorePool(size, options.transient_store_pool_size)
         self.on_file_wanted: Callable[[], None] = lambda: None
         """Called by an append when `supply.prepare` or `supply.unlock_full` should be called."""
+        self.on_appended: Callable[[], None] = lambda: None
+        """Called after each append."""
+        self.confirm_offset: int | None = None
+        """Consumers see nothing beyond this offset; None if only this broker decides what they see."""
         self.file_waits = 0
         """Puts that waited for a file because none was prepared; the first of an empty log is not counted."""
         self.next_queue_offsets: dict[tuple[str, int], int] = {}
@@ -122,6 +126,8 @@ class CommitLog:
 
     def readable_end(self) -> int:
         """End of what consumers may see; under SYNC_FLUSH only what a power failure cannot take back."""
+        if self.confirm_offset is not None:
+            return min(self.confirm_offset, self.flushed_offset if self._flush_sync else self.max_offset)
         if self._flush_sync:
             return self.flushed_offset
         file = self._file
@@ -250,7 +256,48 @@ class CommitLog:
         self.last_store_timestamp_ms = now
         if end_offset >= self.supply.prepare_from:
             self._want_file(end_offset)
+        self.on_appended()
         return results
+
+    def begin_at(self, offset: int) -> None:
+        """Create the first file of an empty log, so that the log begins there: at the start of a file. Blocks.
+
+        Raises as `supply.prepare`.
+        """
+        self.supply.make_first(offset)
+        fresh = self.files.last_file
+        assert fresh is not None, "it was made"
+        self._enter(fresh, None)
+
+    def append_replicated(self, physical_offset: int, data: Buffer, stored_ms: int) -> int:
+        """Append bytes of a master's log as they are; return the end of the log.
+
+        Args:
+            physical_offset: where they are in the master's log, which is the end of this one.
+            data: whole records, or the blank record with everything after it, in one file.
+            stored_ms: store time of the last record; 0 if there is none.
+
+        Raises:
+            ValueError: they do not continue this log, or do not fit into the file; nothing has changed.
+            DiskFull, FileNotMade: a new file was needed and could not be created; nothing has changed.
+        """
+        end_offset = physical_offset + len(data)
+        if physical_offset != self.wrote_offset:
+            raise ValueError(f"log offset {physical_offset} is not the end of this log, {self.wrote_offset}")
+        if not 0 < len(data) <= self.next_file_offset(physical_offset) - physical_offset:
+            raise ValueError(f"{len(data)} bytes at log offset {physical_offset} do not fit into their file")
+        if not self._limit:
+            self._lift_limit()
+        if self._file is None or self._file.is_full:
+            self._roll(0)
+        file = self._file
+        assert file is not None, "it was entered"
+        file.write_published(data)
+        self.last_store_timestamp_ms = stored_ms or self.last_store_timestamp_ms
+        if end_offset >= self.supply.prepare_from:
+            self._want_file(end_offset)
+        self.on_appended()
+        return end_offset
 
     def has_room(self, size: int) -> bool:
         """Whether `size` bytes fit into the file in use."""

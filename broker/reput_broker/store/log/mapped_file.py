@@ -26,7 +26,7 @@ import mmap
 import os
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from reput_broker.store.errors import NOT_PERMITTED, FileFull, FlushFailed, ForeignFile, StoreClosed
@@ -43,6 +43,7 @@ from reput_broker.store.log.pool import WriteBuffer
 from reput_protocol.buffers import Buffer
 
 _RWF_NOWAIT = getattr(os, "RWF_NOWAIT", 0)
+_NO_NOWAIT = (errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS, errno.EPERM)
 _PUBLISH_BYTES = 8  # TOTALSIZE and MAGIC: without them a record is not there
 # From this size a write is cheaper than a copy into the mapping, where every page faults: the
 # system reads ahead, and fills pages with zeros that are about to be written.
@@ -373,6 +374,24 @@ class MappedFile:
             return b""
         return os.pread(self._fd, size, position)
 
+    def read_into(self, position: int, parts: Sequence[memoryview], *, wait: bool) -> bool:
+        """Fill `parts` with the readable bytes from `position` on, for a caller under `hold`; in any thread.
+
+        Returns:
+            Whether all were filled. Without `wait`, False if something is not in memory (where the system can tell).
+        """
+        size = sum([len(part) for part in parts])
+        if position < 0 or position + size > self.read_position:
+            return False
+        try:
+            return os.preadv(self._fd, parts, position, 0 if wait else _RWF_NOWAIT) == size
+        except BlockingIOError:
+            return False
+        except OSError as error:
+            if wait or error.errno not in _NO_NOWAIT:
+                raise
+        return os.preadv(self._fd, parts, position) == size
+
     def is_resident(self, position: int, size: int, scratch: bytearray) -> bool:
         """Whether these readable bytes are in memory, without waiting. For a caller under `hold`.
 
@@ -393,7 +412,7 @@ class MappedFile:
         except BlockingIOError:
             return False
         except OSError as error:
-            if error.errno not in (errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS, errno.EPERM):
+            if error.errno not in _NO_NOWAIT:
                 raise
         return True
 

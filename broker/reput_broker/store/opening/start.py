@@ -92,7 +92,7 @@ def open_parts(parts: StoreParts) -> RecoveryReport:
     moved: list[Path] = []
     try:
         moved = _put_back(parts)
-        judgement = _load_and_judge(parts)
+        judgement = load_and_judge(parts)
     except BaseException:
         take_out(moved)
         parts.lock.remove_made()
@@ -123,7 +123,7 @@ def _put_back(parts: StoreParts) -> list[Path]:
     return moved
 
 
-def _load_and_judge(parts: StoreParts) -> Judgement | None:
+def load_and_judge(parts: StoreParts) -> Judgement | None:
     """Load everything and judge it; None for a directory without a log. Changes nothing.
 
     Raises:
@@ -163,7 +163,7 @@ def _begin(parts: StoreParts) -> RecoveryReport:
     if parts.key_index is not None:
         parts.key_index.drop_all()
     parts.checkpoint.mark = FlushMark(0, 0)
-    return RecoveryReport("empty", 0, 0, 0, 0, 0, 0.0)
+    return RecoveryReport("empty", 0, 0, 0, -1, 0, 0, 0.0)
 
 
 def _recover(parts: StoreParts, judgement: Judgement) -> RecoveryReport:
@@ -209,6 +209,7 @@ def _recover(parts: StoreParts, judgement: Judgement) -> RecoveryReport:
         records=end.records,
         checked_from=end.checked_from,
         end_offset=end.end_offset,
+        last_record_offset=end.last_record_offset,
         truncated_bytes=truncated,
         dispatched=max(0, made),
         duration_s=0.0,

@@ -77,6 +77,31 @@ class ConsumeQueueBuilder:
         )
 
 
+class ReplicaQueueBuilder(ConsumeQueueBuilder):
+    """The builder of a replica: the master's log decides which queue offsets there are.
+
+    A queue may begin in the middle, as the replica's log may. If a queue starts again at 0, its topic was deleted and
+    created again on the master.
+    """
+
+    def dispatch(self, batch: DispatchBatch) -> None:
+        """As `ConsumeQueueBuilder.dispatch`."""
+        for rows in batch.queues:
+            queue = self._queues.get(rows.topic, rows.queue_id)
+            if (
+                queue is not None
+                and rows.first_queue_offset == 0 < queue.max_queue_offset
+                and rows.physical_offsets[0] > queue.max_physical_offset
+            ):
+                self.entries -= queue.max_queue_offset
+                queue.destroy()
+        super().dispatch(batch)
+
+    def _fill_gap(self, queue: ConsumeQueue, rows: QueueRows) -> None:
+        if queue.max_queue_offset:
+            super()._fill_gap(queue, rows)
+
+
 class RecoveringQueueBuilder(ConsumeQueueBuilder):
     """The builder for recovery, when a queue may hold outdated entries.
 
