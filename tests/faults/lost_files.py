@@ -14,8 +14,7 @@ import shutil
 from dataclasses import replace
 from pathlib import Path
 
-import structlog
-
+from captured_log import captured_log
 from crash.checker import Violation
 from faults.outcome import Outcome, scratch
 from faults.workload import QUEUES, abandon, open_tables
@@ -192,12 +191,12 @@ def _check_served(store: MessageStore, bodies: Bodies, in_place: bool) -> list[V
 def _check_tables(root: Path, spoils: tuple[tuple[Path, str], ...]) -> list[Violation]:
     touched = {path.name.removesuffix(".bak") for path, _ in spoils if path.parent.name == "config"}
     if not touched:
-        with structlog.testing.capture_logs():
+        with captured_log():
             offsets, topics = open_tables(root, FakeClock())
         offsets.close()
         good = offsets.query("g", "T", 0) == 9 and topics.get("T7") is not None
         return [] if good else [Violation("tables", "offsets or topics changed")]
-    with structlog.testing.capture_logs() as said:
+    with captured_log() as said:
         try:
             offsets, topics = open_tables(root, FakeClock())
         except ConfigFileDamaged as error:

@@ -12,7 +12,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 
-import structlog
 import trio
 
 from reput_broker.compose.open_files import OpenFiles
@@ -23,12 +22,11 @@ from reput_broker.config.model import BrokerConfig
 from reput_broker.ha.roles import Tenure, TenureSource
 from reput_broker.observe.figures import refresh_disk_figures
 from reput_broker.observe.health import BrokerState, Health, StoreHealth
+from reput_broker.observe.log import log
 from reput_broker.observe.metrics import MetricsSources
 from reput_broker.staging.parts import StagingParts
 from reput_broker.store.results import RecoveryReport
 from reput_broker.surroundings import Surroundings
-
-log = structlog.get_logger(__name__)
 
 _BUSY_LOOK_S = 0.02
 _CHANGE_GRACE_S = 0.5

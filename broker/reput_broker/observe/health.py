@@ -13,10 +13,9 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
-import structlog
 import trio
 
-log = structlog.get_logger(__name__)
+from reput_broker.observe.log import log
 
 
 class BrokerState(StrEnum):
