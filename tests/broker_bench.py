@@ -226,7 +226,7 @@ class BrokerBench:
     def gone(self, client: BenchClient) -> None:
         """The client's connection ends."""
         client.close("peer")
-        self.broker._parts._client_gone(client)
+        self.broker._parts._common._client_gone(client)
 
     async def pass_time(self, seconds: float) -> None:
         """Let time pass: most of it at once, the last second as it comes, so that hours take no time."""

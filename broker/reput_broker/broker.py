@@ -17,8 +17,8 @@ from typing import Any
 
 import trio
 
+from reput_broker.compose.master import MasterParts
 from reput_broker.compose.open_files import raise_limit, shares_of, warn_if_few
-from reput_broker.compose.parts import BrokerParts
 from reput_broker.compose.served_tenure import BrokerBase, ServedTenure
 from reput_broker.compose.storage import Storage
 from reput_broker.config.model import BrokerConfig
@@ -103,9 +103,9 @@ class Broker:
         return storage
 
     @property
-    def _parts(self) -> BrokerParts:
+    def _parts(self) -> MasterParts:
         parts = None if self._served is None else self._served.parts
-        assert parts is not None, "the broker is entered first"
+        assert isinstance(parts, MasterParts), "the broker is entered first, and a master"
         return parts
 
     def stop(self) -> None:

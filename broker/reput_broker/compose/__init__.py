@@ -1,5 +1,6 @@
 """Building a broker from its parts.
 
-`start` opens the `storage` (the content of the data directory), `parts` builds what runs over it: `puts`, `delay`,
-`retry`, and the request processors. `open_files` divides the limit of open files.
+`served_tenure` runs the broker in one role. `start` opens the `storage` (the content of the data directory); `master`
+or `slave` builds what runs over it, from the `parts` of both (`puts`, request processors) and, for a master, `delay`
+and `retry`. `open_files` divides the limit of open files.
 """

@@ -1,17 +1,14 @@
-"""The services, request processors and listeners of a broker, built over its open storage."""
+"""The services and request processors that a broker has in every role, built over its open storage."""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Protocol
 
-from reput_broker.compose.delay import DelayParts
 from reput_broker.compose.puts import PutParts
-from reput_broker.compose.retry import RetryParts
 from reput_broker.compose.storage import Storage
 from reput_broker.groups.group_state import GroupState
 from reput_broker.groups.offset_updates import OffsetSetting
-from reput_broker.groups.reply_push import ReplyPusher
 from reput_broker.observe.delivery_metrics import GroupSources
 from reput_broker.observe.health import StoreHealth
 from reput_broker.observe.metrics import MetricsSources
@@ -27,19 +24,13 @@ from reput_broker.processors.group_settings import GroupSettingsProcessor
 from reput_broker.processors.lock import LockProcessor
 from reput_broker.processors.offset import OffsetProcessor
 from reput_broker.processors.pull import PullProcessor
-from reput_broker.processors.put import PutProcessor
-from reput_broker.processors.put_once import PutOnce
 from reput_broker.processors.query import QueryProcessor
-from reput_broker.processors.reply import ReplyProcessor
 from reput_broker.processors.route import RouteProcessor
-from reput_broker.processors.send import SendProcessor
 from reput_broker.processors.topic import TopicProcessor
 from reput_broker.processors.topic_access import TopicAccess
 from reput_broker.request import Client, Handler
-from reput_broker.retry.deduplication import Deduplication
 from reput_broker.server.dispatch import RequestDispatcher
 from reput_broker.server.listener import Server
-from reput_broker.staging.parts import StagingParts
 from reput_broker.surroundings import Surroundings
 from reput_broker.upkeep.clean_service import CleanFilesService
 
@@ -58,13 +49,20 @@ class Processor(Protocol):
         """Return the handlers by request code."""
 
 
-class BrokerParts:
-    """What serves requests, and the tasks behind it. Start `tasks` before `server`.
+def handlers_of(processors: Iterable[Processor]) -> dict[int, Handler]:
+    """Return the handlers of all processors, by request code."""
+    return {code: handle for processor in processors for code, handle in processor.handlers().items()}
+
+
+class CommonParts:
+    """What a broker has in every role: the services of the log, the consumer groups, and what reads.
 
     Args:
         storage: open.
         sources: the figures of the parts are added to them.
-        connections_max: the open files that are left for connections.
+        before_delete: awaited before files of the log are deleted; an error keeps them.
+        waiting_from: returns a log offset from which on messages are still needed; called in a thread.
+        more_figures: returns runtime figures of parts that only one role has.
     """
 
     def __init__(
@@ -74,12 +72,15 @@ class BrokerParts:
         store_health: StoreHealth,
         surroundings: Surroundings,
         *,
-        connections_max: int,
+        before_delete: Callable[[], Awaitable[None]],
+        waiting_from: Callable[[], int],
+        more_figures: Callable[[], dict[str, object]],
     ) -> None:
         config, counters = sources.config, sources.counters
         store, tables = storage.store, storage.tables
-        self._config, self._counters, self._health = config, counters, sources.health
-        self._storage = storage
+        self.config, self.counters, self.storage = config, counters, storage
+        self._health = sources.health
+        self._more_figures = more_figures
         self.puts = PutParts(config, store, storage.hold, counters, store_health.turn_read_only)
         self.groups = GroupState(
             config.groups,
@@ -89,29 +90,8 @@ class BrokerParts:
             on_commit=tables.offsets_soon.committed,
             clock_ms=storage.clock_ms,
         )
-        self._topic_access = TopicAccess(tables.topics, tables.topic_saver, counters)
-        self._group_access = GroupAccess(tables.groups, self.groups.online, tables.groups_soon.changed)
-        self.staging = StagingParts(
-            config.sink,
-            store,
-            storage.staging,
-            tables,
-            self._topic_access,
-            self.puts.appender,
-            self.puts.flush,
-            counters,
-        )
-        self.delay = DelayParts(config, storage, self.puts)
-        self.retry = RetryParts(
-            config,
-            storage,
-            self.puts,
-            self.delay.delay_hook,
-            self.groups,
-            self._topic_access,
-            self._group_access,
-            counters.retry,
-        )
+        self.topic_access = TopicAccess(tables.topics, tables.topic_saver, counters)
+        self.group_access = GroupAccess(tables.groups, self.groups.online, tables.groups_soon.changed)
         self._clean = CleanFilesService(
             store,
             config.store,
@@ -119,108 +99,65 @@ class BrokerParts:
             counters,
             sources.disk,
             on_disk=store_health.note_disk,
-            before_delete=self.staging.before_delete,
-            waiting_from=storage.schedule.waiting_from,
+            before_delete=before_delete,
+            waiting_from=waiting_from,
         )
         self._add_figures(sources)
-        dispatcher = RequestDispatcher(
-            self._handlers(),
-            self.puts.appender.append,
-            self.puts.put_by,
-            lambda can_wait: self.puts.reput.dispatch_acknowledged(can_wait=can_wait),
-            config.limits,
-        )
-        self.server = Server(
-            config, dispatcher, counters, connections_max=connections_max, on_gone=self._client_gone
-        )
 
     def _add_figures(self, sources: MetricsSources) -> None:
-        storage, groups = self._storage, self.groups
+        storage, groups = self.storage, self.groups
         sources.store = storage.store
         sources.topics, sources.offsets = storage.tables.topics, storage.tables.offsets
         sources.groups = GroupSources(
             storage.tables.groups, groups.online, groups.progress, groups.lag.figures
         )
         sources.held_pulls_bytes = lambda: storage.hold.held_bytes
-        sources.open_transactions = lambda: storage.half_queue.transactions.open_by_topic
-        sources.delays = self.delay.sources()
 
     def tasks(self) -> tuple[Callable[[], Awaitable[None]], ...]:
-        """Return the tasks that run as long as the broker does."""
-        parts: tuple[Part, ...] = (
-            self.puts,
-            self._storage.tables,
-            self.groups,
-            self.staging,
-            self.retry,
-            self.delay,
+        """Return the tasks that run as long as the role does."""
+        parts: tuple[Part, ...] = (self.puts, self.storage.tables, self.groups)
+        return (*(task for part in parts for task in part.tasks()), self.storage.hold.run, self._clean.run)
+
+    def server(self, handlers: Mapping[int, Handler], connections_max: int) -> Server:
+        """Return a server for the requests of `handlers`; at most `connections_max` open files are left for it."""
+        dispatcher = RequestDispatcher(
+            handlers,
+            self.puts.appender.append,
+            self.puts.put_by,
+            lambda can_wait: self.puts.reput.dispatch_acknowledged(can_wait=can_wait),
+            self.config.limits,
         )
-        return (
-            *(task for part in parts for task in part.tasks()),
-            self._storage.hold.run,
-            self._clean.run,
+        return Server(
+            self.config,
+            dispatcher,
+            self.counters,
+            connections_max=connections_max,
+            on_gone=self._client_gone,
         )
 
     def _client_gone(self, client: Client) -> None:
-        self._storage.hold.drop_client(client)
+        self.storage.hold.drop_client(client)
         self.groups.client_gone(client)
 
-    def _handlers(self) -> dict[int, Handler]:
-        filter_check = FilterCheck(self._config.filters)
-        processors: tuple[Processor, ...] = (
+    def processors(self) -> tuple[Processor, ...]:
+        """Return the processors of what any broker answers, and of settings and offsets."""
+        filter_check = FilterCheck(self.config.filters)
+        return (
             *self._message_processors(filter_check),
             *self._group_processors(),
             *self._broker_processors(),
             filter_check,
-            self.delay,
-            self.retry,
-            self.staging,
         )
-        return {code: handle for processor in processors for code, handle in processor.handlers().items()}
 
     def _message_processors(self, filter_check: FilterCheck) -> tuple[Processor, ...]:
-        config, counters, storage, puts, groups = (
-            self._config,
-            self._counters,
-            self._storage,
-            self.puts,
-            self.groups,
-        )
-        store, clock_ms, access = storage.store, storage.clock_ms, self._topic_access
-        deduplication = Deduplication(
-            store,
-            dispatch=puts.reput.catch_up,
-            clock_ms=clock_ms,
-            window_s=lambda: config.dedup.window,
-        )
-        once = PutOnce(deduplication, puts.appender)
+        config, counters, storage = self.config, self.counters, self.storage
+        store, access = storage.store, self.topic_access
         return (
-            PutProcessor(store, access, counters, once),
-            SendProcessor(
-                store,
-                access,
-                self.retry.redirects,
-                once,
-                self.retry.back_once,
-                groups.requesters,
-                cluster=config.cluster,
-                default_ack=puts.default_ack,
-            ),
-            ReplyProcessor(
-                store,
-                access,
-                puts.appender,
-                ReplyPusher(groups.requesters, config.limits),
-                config.replies,
-                counters,
-                default_ack=puts.default_ack,
-                clock_ms=clock_ms,
-            ),
             PullProcessor(
                 store,
                 access,
-                self._group_access,
-                groups,
+                self.group_access,
+                self.groups,
                 storage.hold,
                 config.limits,
                 counters,
@@ -231,7 +168,7 @@ class BrokerParts:
         )
 
     def _group_processors(self) -> tuple[Processor, ...]:
-        config, storage, groups, access = self._config, self._storage, self.groups, self._group_access
+        config, storage, groups, access = self.config, self.storage, self.groups, self.group_access
         store, tables, clock_ms = storage.store, storage.tables, storage.clock_ms
         setting = OffsetSetting(
             tables.offsets,
@@ -242,7 +179,7 @@ class BrokerParts:
             storage.hold.release_group,
         )
         return (
-            OffsetProcessor(store, self._topic_access, access, tables.offsets, groups.commits),
+            OffsetProcessor(store, self.topic_access, access, tables.offsets, groups.commits),
             ClientProcessor(groups.membership, access, tables.topics, tables.topics_soon.changed),
             LockProcessor(groups.locks, access, tables.topics),
             GroupSettingsProcessor(
@@ -261,7 +198,7 @@ class BrokerParts:
                 store,
                 tables,
                 groups,
-                self._topic_access,
+                self.topic_access,
                 access,
                 setting,
                 broker_name=config.broker_name,
@@ -271,24 +208,24 @@ class BrokerParts:
         )
 
     def _broker_processors(self) -> tuple[Processor, ...]:
-        config, storage, store = self._config, self._storage, self._storage.store
+        config, storage, store = self.config, self.storage, self.storage.store
         topics = storage.tables.topics
         return (
             RouteProcessor(config, topics),
             TopicProcessor(
                 store,
                 storage.tables,
-                self._topic_access,
+                self.topic_access,
                 storage.hold,
-                self._counters,
+                self.counters,
                 broker_name=config.broker_name,
                 forget=self.groups.forget_topic,
             ),
             AdminProcessor(
                 store,
                 self._health,
-                self._counters,
+                self.counters,
                 delete_files=self._clean.delete_now,
-                more_figures=storage.schedule.figures,
+                more_figures=self._more_figures,
             ),
         )

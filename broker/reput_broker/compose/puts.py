@@ -40,7 +40,7 @@ class PutParts:
         self.allocate = AllocateService(store)
         self.reput = ReputMessageService(store, hold.answer_ready)
         self.commit: CommitRealTimeService | None = None
-        if config.store.transient_store_pool:
+        if config.store.transient_store_pool and not store.options.is_replica:
             self.commit = CommitRealTimeService(
                 store, config.store, counters, on_committed=self._after_commit, on_failure=on_failure
             )

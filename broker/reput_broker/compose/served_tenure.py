@@ -14,8 +14,9 @@ from functools import partial
 
 import trio
 
+from reput_broker.compose.master import MasterParts
 from reput_broker.compose.open_files import OpenFiles
-from reput_broker.compose.parts import BrokerParts
+from reput_broker.compose.slave import SlaveParts
 from reput_broker.compose.start import FreeSpace, open_or_close, open_when_there_is_room
 from reput_broker.compose.storage import Storage, store_options
 from reput_broker.config.model import BrokerConfig
@@ -24,7 +25,6 @@ from reput_broker.observe.figures import refresh_disk_figures
 from reput_broker.observe.health import BrokerState, Health, StoreHealth
 from reput_broker.observe.log import log
 from reput_broker.observe.metrics import MetricsSources
-from reput_broker.staging.parts import StagingParts
 from reput_broker.store.results import RecoveryReport
 from reput_broker.surroundings import Surroundings
 
@@ -63,7 +63,7 @@ class ServedTenure:
     def __init__(self, base: BrokerBase) -> None:
         self.tenure: Tenure = base.tenures.current
         self.storage: Storage | None = None
-        self.parts: BrokerParts | None = None
+        self.parts: MasterParts | SlaveParts | None = None
         self._base = base
         self._store_health = StoreHealth(base.health)
         self._token = trio.lowlevel.current_trio_token()
@@ -93,7 +93,7 @@ class ServedTenure:
             report = await self._open_storage()
             async with trio.open_nursery() as nursery:
                 parts = self.parts = self._start_parts(nursery)
-                await self._complete_batches(parts.staging)
+                await self._prepare(parts)
                 await nursery.start(parts.server.run, base.listeners)
                 is_read_only = self._opened.store.read_only_reason is not None
                 base.health.state = BrokerState.READONLY if is_read_only else BrokerState.RUNNING
@@ -139,20 +139,22 @@ class ServedTenure:
         on_event = partial(self._store_health.report, self._token)
         return Storage(
             base.config,
-            store_options(base.config, base.open_files, base.address, on_event),
+            store_options(
+                base.config, base.open_files, base.address, on_event, is_replica=not self.tenure.is_master
+            ),
             base.surroundings.clock_ms,
             self._store_health.note_table,
         )
 
-    def _start_parts(self, nursery: trio.Nursery) -> BrokerParts:
+    def _start_parts(self, nursery: trio.Nursery) -> MasterParts | SlaveParts:
         base, storage = self._base, self._opened
-        parts = BrokerParts(
-            storage,
-            base.sources,
-            self._store_health,
-            base.surroundings,
-            connections_max=base.open_files.connections,
-        )
+        connections_max = base.open_files.connections
+        common = (storage, base.sources, self._store_health, base.surroundings)
+        parts: MasterParts | SlaveParts
+        if self.tenure.is_master:
+            parts = MasterParts(*common, connections_max=connections_max)
+        else:
+            parts = SlaveParts(*common, base.tenures, connections_max=connections_max)
         for task in parts.tasks():
             nursery.start_soon(task)
         nursery.start_soon(
@@ -171,8 +173,8 @@ class ServedTenure:
         self._next_follows = True
         self._end.set()
 
-    async def _complete_batches(self, staging: StagingParts) -> None:
-        """Complete the batch that was being published, before serving. A stop or another role ends this early."""
+    async def _prepare(self, parts: MasterParts | SlaveParts) -> None:
+        """Complete what an earlier run began, before serving. A stop or another role ends this early."""
         async with trio.open_nursery() as nursery:
 
             async def give_up(event: trio.Event) -> None:
@@ -181,10 +183,10 @@ class ServedTenure:
 
             nursery.start_soon(give_up, self._base.stop_wanted)
             nursery.start_soon(give_up, self._end)
-            await staging.recover()
+            await parts.before_serving()
             nursery.cancel_scope.cancel()
 
-    async def _drain(self, parts: BrokerParts) -> None:
+    async def _drain(self, parts: MasterParts | SlaveParts) -> None:
         base, server = self._base, parts.server
         base.health.state = BrokerState.DRAINING
         server.stop_accepting(keep_listening=self._next_follows)
@@ -193,7 +195,8 @@ class ServedTenure:
             while server.is_busy:  # noqa: ASYNC110 - once, at the end; an event would cost every answer
                 await trio.sleep(_BUSY_LOOK_S)
         server.close_all("shutdown")
-        await parts.retry.finish()
+        if not self._next_follows:
+            await parts.finish()
 
     async def _close(self) -> None:
         storage, base = self.storage, self._base
@@ -214,6 +217,5 @@ class ServedTenure:
         storage, parts = self.storage, self.parts
         return {
             "held_pulls": 0 if storage is None else storage.hold.count,
-            "delayed": {} if parts is None else parts.delay.status(),
-            "transactions": {} if parts is None else parts.retry.status(),
+            **({} if parts is None else parts.status()),
         }

@@ -36,7 +36,8 @@ _OP_ID_CLASS = 0x4F504D51
 class Storage:
     """The store, the tables, the schedule of delayed messages and the half queue of one broker.
 
-    The constructor reads nothing. `tables`, `staging`, `schedule` and `half_queue` are set by `open`.
+    The constructor reads nothing. `tables` and `staging` are set by `open`; `schedule` and `half_queue` too, but not of
+    a slave's store.
 
     Args:
         options: of the store.
@@ -81,6 +82,8 @@ class Storage:
         self.tables.load()
         self.staging.load(now_s)
         self._to_close.append(self._save_batches)
+        if self.store.options.is_replica:
+            return  # the master knows the topics, delivers delayed messages and decides transactions
         self.tables.adopt_queues(self.store.queues())
         topics = self.tables.topics.all()
         self.schedule = open_schedule(self._config, self.store, topics, self.clock_ms)
@@ -160,13 +163,19 @@ def open_schedule(
 
 
 def store_options(
-    config: BrokerConfig, files: OpenFiles, address: tuple[str, int], on_event: Callable[[str, Any], None]
+    config: BrokerConfig,
+    files: OpenFiles,
+    address: tuple[str, int],
+    on_event: Callable[[str, Any], None],
+    *,
+    is_replica: bool,
 ) -> StoreOptions:
     """Return the options of the store.
 
     Args:
         address: where clients reach the broker.
         on_event: called with the store's events and their facts, from any thread.
+        is_replica: whether a slave opens it.
     """
     store = config.store
     return StoreOptions(
@@ -191,6 +200,7 @@ def store_options(
         log_files_open_max=files.log_files,
         index_files_open_max=files.index_files,
         host=_store_host(config.advertise, address),
+        is_replica=is_replica,
         on_event=on_event,
     )
 

@@ -13,11 +13,12 @@ import trio
 from captured_log import captured_log
 from reput_broker.broker import Broker
 from reput_broker.config.model import BrokerConfig
-from reput_broker.ha.roles import Role, Tenure
+from reput_broker.ha.roles import Master, Role, Tenure
 from reput_broker.store.errors import StoreError
-from reput_client import Message, Producer, PullConsumer
+from reput_client import Message, NotMaster, Producer, PullConsumer
 from tenures import SetTenures
 
+SLAVE = Tenure(Role.SLAVE, 1, master=Master("127.0.0.1:9", "127.0.0.1:10"))
 FIRST, SECOND = (Tenure(Role.ASYNC_MASTER, 0, epoch=epoch) for epoch in (1, 2))
 
 
@@ -103,3 +104,35 @@ async def test_a_store_that_cannot_be_opened_in_the_next_role_ends_the_broker(tm
             (tmp_path / "commitlog" / "foreign").mkdir()
             tenures.set(SECOND)
             await trio.sleep(30)
+
+
+@pytest.mark.trio
+async def test_a_master_becomes_a_slave_that_refuses_and_a_master_again(tmp_path: Path) -> None:
+    tenures = SetTenures(FIRST)
+    async with Broker(config(tmp_path, http_port=0), tenures=tenures) as broker:
+        async with Producer(broker.address, group="p") as producer:
+            sent = await producer.send(Message("T", b"before", delay_s=0.1))
+            with trio.fail_after(30):
+                while not broker.store.max_offset_in_queue("T", sent.queue_id):
+                    await trio.sleep(0.01)
+        store = broker.store
+        tenures.set(SLAVE)
+        await until(lambda: broker.health.ready and broker.store is not store)
+        async with httpx.AsyncClient(base_url=f"http://{broker.http_address}") as http:
+            assert (await http.get("/metrics")).status_code == 200
+            assert (await http.get("/status")).json()["master"] == "127.0.0.1:9"
+        async with Producer(broker.address, group="p") as producer:
+            with pytest.raises(NotMaster, match=r"127\.0\.0\.1:9"):
+                await producer.send(Message("T", b"refused"))
+        tenures.set(SECOND)
+        store = broker.store
+        await until(lambda: broker.health.ready and broker.store is not store)
+        async with (
+            Producer(broker.address, group="p") as producer,
+            PullConsumer(broker.address, group="g") as consumer,
+        ):
+            await producer.send(Message("T", b"after"), queue_id=sent.queue_id)
+            found = await consumer.pull("T", queue_id=sent.queue_id, offset=0)
+        assert [message.body for message in found.messages] == [b"before", b"after"], (
+            "what was delivered before is not delivered again"
+        )

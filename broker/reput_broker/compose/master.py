@@ -1,0 +1,138 @@
+"""A broker that takes messages: what a master has and a slave has not."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+
+from reput_broker.compose.delay import DelayParts
+from reput_broker.compose.parts import CommonParts, Processor, handlers_of
+from reput_broker.compose.retry import RetryParts
+from reput_broker.compose.storage import Storage
+from reput_broker.groups.reply_push import ReplyPusher
+from reput_broker.observe.health import StoreHealth
+from reput_broker.observe.metrics import MetricsSources
+from reput_broker.processors.put import PutProcessor
+from reput_broker.processors.put_once import PutOnce
+from reput_broker.processors.reply import ReplyProcessor
+from reput_broker.processors.send import SendProcessor
+from reput_broker.retry.deduplication import Deduplication
+from reput_broker.staging.parts import StagingParts
+from reput_broker.surroundings import Surroundings
+
+
+class MasterParts:
+    """What serves requests as a master, and the tasks behind it. Start `tasks` before `server`.
+
+    Args:
+        storage: opened for a master.
+        connections_max: the open files that are left for connections.
+    """
+
+    def __init__(
+        self,
+        storage: Storage,
+        sources: MetricsSources,
+        store_health: StoreHealth,
+        surroundings: Surroundings,
+        *,
+        connections_max: int,
+    ) -> None:
+        config, counters = sources.config, sources.counters
+        self._common = common = CommonParts(
+            storage,
+            sources,
+            store_health,
+            surroundings,
+            before_delete=lambda: self.staging.before_delete(),
+            waiting_from=storage.schedule.waiting_from,
+            more_figures=storage.schedule.figures,
+        )
+        self.groups, self.puts = common.groups, common.puts
+        self.staging = StagingParts(
+            config.sink,
+            storage.store,
+            storage.staging,
+            storage.tables,
+            common.topic_access,
+            common.puts.appender,
+            common.puts.flush,
+            counters,
+        )
+        self.delay = DelayParts(config, storage, common.puts)
+        self.retry = RetryParts(
+            config,
+            storage,
+            common.puts,
+            self.delay.delay_hook,
+            common.groups,
+            common.topic_access,
+            common.group_access,
+            counters.retry,
+        )
+        sources.open_transactions = lambda: storage.half_queue.transactions.open_by_topic
+        sources.delays = self.delay.sources()
+        processors = (
+            *common.processors(),
+            *self._writing_processors(),
+            self.delay,
+            self.retry,
+            self.staging,
+        )
+        self.server = common.server(handlers_of(processors), connections_max)
+
+    def _writing_processors(self) -> tuple[Processor, ...]:
+        common, storage, puts = self._common, self._common.storage, self._common.puts
+        config, counters, access = common.config, common.counters, common.topic_access
+        store, clock_ms = storage.store, storage.clock_ms
+        deduplication = Deduplication(
+            store,
+            dispatch=puts.reput.catch_up,
+            clock_ms=clock_ms,
+            window_s=lambda: config.dedup.window,
+        )
+        once = PutOnce(deduplication, puts.appender)
+        requesters = common.groups.requesters
+        return (
+            PutProcessor(store, access, counters, once),
+            SendProcessor(
+                store,
+                access,
+                self.retry.redirects,
+                once,
+                self.retry.back_once,
+                requesters,
+                cluster=config.cluster,
+                default_ack=puts.default_ack,
+            ),
+            ReplyProcessor(
+                store,
+                access,
+                puts.appender,
+                ReplyPusher(requesters, config.limits),
+                config.replies,
+                counters,
+                default_ack=puts.default_ack,
+                clock_ms=clock_ms,
+            ),
+        )
+
+    def tasks(self) -> tuple[Callable[[], Awaitable[None]], ...]:
+        """Return the tasks that run as long as the broker is the master."""
+        return (
+            *self._common.tasks(),
+            *self.staging.tasks(),
+            *self.retry.tasks(),
+            *self.delay.tasks(),
+        )
+
+    async def before_serving(self) -> None:
+        """Complete the batch that was being published."""
+        await self.staging.recover()
+
+    async def finish(self) -> None:
+        """Write what requests left to be written. Call it once no request can add more."""
+        await self.retry.finish()
+
+    def status(self) -> dict[str, object]:
+        """Return what /status shows."""
+        return {"delayed": self.delay.status(), "transactions": self.retry.status()}
