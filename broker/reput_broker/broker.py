@@ -15,6 +15,7 @@ from functools import partial
 from types import TracebackType
 from typing import Any
 
+import structlog
 import trio
 
 from reput_broker.compose.master import MasterParts
@@ -26,7 +27,7 @@ from reput_broker.ha.roles import StaticTenures, Tenure, TenureSource
 from reput_broker.observe.counters import Counters
 from reput_broker.observe.figures import measure_loop_delay
 from reput_broker.observe.health import Health
-from reput_broker.observe.log import close_log, configure_logging, is_configured, log
+from reput_broker.observe.log import close_log, configure_logging
 from reput_broker.observe.metrics import MetricsCollector, MetricsSources
 from reput_broker.observe.pages import make_app
 from reput_broker.server.http_server import serve_http
@@ -36,6 +37,8 @@ from reput_broker.store.results import RecoveryReport
 from reput_broker.surroundings import Surroundings
 from reput_protocol import kernel
 from reput_protocol.errors import ReputError
+
+log = structlog.get_logger(__name__)
 
 
 class Broker:
@@ -47,7 +50,7 @@ class Broker:
         surroundings: clocks and disks; tests may replace the real ones.
         tenures: decides the broker's role; the configuration does by default.
 
-    Runs under trio. Unless `configure_logging` was called, its warnings go to stderr.
+    Runs under trio. In a program that has not configured structlog, its warnings go to stderr.
 
     Raises (on entering):
         RuntimeError: there is no trio loop.
@@ -123,7 +126,7 @@ class Broker:
             raise RuntimeError(
                 "a Broker runs in a trio program; from asyncio or without a loop, start one with `reput serve`"
             ) from None
-        if self._embedded and not is_configured():
+        if self._embedded and not structlog.is_configured():
             configure_logging(level="warning")
             self._has_configured_log = True
         self._running = self._run()
@@ -146,6 +149,7 @@ class Broker:
 
     def _reset_log(self) -> None:
         if self._has_configured_log:
+            structlog.reset_defaults()
             close_log()
 
     # Start and stop

@@ -7,14 +7,16 @@ import socket
 from collections.abc import Mapping
 from typing import Final
 
+import structlog
 import trio
 
-from reput_broker.observe.log import log
 from reput_broker.request import ClientAnswer
 from reput_protocol.codes import PROTOCOL_VERSION, ROCKETMQ_VERSION, LanguageCode
 from reput_protocol.errors import ProtocolError, ReputError
 from reput_protocol.wire.frames import FrameReader, decode_header, encode_frame
 from reput_protocol.wire.header import Header, HeaderType, Value
+
+log = structlog.get_logger(__name__)
 
 _OPAQUE_MAX: Final = (1 << 31) - 1
 

@@ -17,6 +17,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
+import structlog
 import trio
 
 from reput_broker.broker import Broker
@@ -24,11 +25,13 @@ from reput_broker.config.environment import is_service_link
 from reput_broker.config.errors import ConfigError
 from reput_broker.config.loading import ConfigChange, apply_live
 from reput_broker.config.model import BrokerConfig
-from reput_broker.observe.log import configure_logging, flush_log, log, set_level
+from reput_broker.observe.log import configure_logging, flush_log, set_level
 from reput_broker.observe.metrics import MetricsSources
 from reput_broker.store.errors import StoreDamaged
 from reput_protocol.errors import ReputError
 from reput_protocol.exit_codes import ExitCode
+
+log = structlog.get_logger(__name__)
 
 _GC_THRESHOLD = 20_000
 

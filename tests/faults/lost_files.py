@@ -14,7 +14,8 @@ import shutil
 from dataclasses import replace
 from pathlib import Path
 
-from captured_log import captured_log
+import structlog
+
 from crash.checker import Violation
 from faults.outcome import Outcome, scratch
 from faults.workload import QUEUES, abandon, open_tables
@@ -191,12 +192,12 @@ def _check_served(store: MessageStore, bodies: Bodies, in_place: bool) -> list[V
 def _check_tables(root: Path, spoils: tuple[tuple[Path, str], ...]) -> list[Violation]:
     touched = {path.name.removesuffix(".bak") for path, _ in spoils if path.parent.name == "config"}
     if not touched:
-        with captured_log():
+        with structlog.testing.capture_logs():
             offsets, topics = open_tables(root, FakeClock())
         offsets.close()
         good = offsets.query("g", "T", 0) == 9 and topics.get("T7") is not None
         return [] if good else [Violation("tables", "offsets or topics changed")]
-    with captured_log() as said:
+    with structlog.testing.capture_logs() as said:
         try:
             offsets, topics = open_tables(root, FakeClock())
         except ConfigFileDamaged as error:

@@ -13,12 +13,13 @@ import sys
 import time
 from pathlib import Path
 
+import structlog
+
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 sys.path.remove(str(Path(__file__).resolve().parent))  # where `outcome` is ours, and trio wants another
 
 from faults.kinds import KINDS, Tried
 from faults.planted import BUGS, Bug, images_until_caught
-from reput_broker.observe.log import Event, log
 
 
 def main() -> int:
@@ -39,7 +40,7 @@ def main() -> int:
     arguments = parser.parse_args()
     seed = arguments.seed if arguments.seed is not None else secrets.randbelow(1 << 31)
     # The tables say what they set aside, and the client what is damaged; here that is what is wanted.
-    log.output = _drop
+    structlog.configure(processors=[_drop])
     logging.getLogger("reput_client").setLevel(logging.CRITICAL)
     print(f"seed {seed}", flush=True)
     failed = False
@@ -82,8 +83,8 @@ def _report_bug(bug: Bug, seed: int) -> bool:
     return bool(violation)
 
 
-def _drop(event: Event) -> None:
-    del event
+def _drop(*_: object) -> dict[str, object]:
+    raise structlog.DropEvent
 
 
 if __name__ == "__main__":

@@ -7,9 +7,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
-from captured_log import captured_log
-from reput_broker.observe.log import Event
+import structlog
 
 VIOLATIONS_MAX = 20
 """A kind stops after so many."""
@@ -49,12 +49,21 @@ def private_b() -> int:
 def defects_in_the_log(outcome: Outcome) -> Iterator[None]:
     """Count as a violation what is logged with an exception: bad input is the client's fault and never raises."""
 
-    def judge(event: Event) -> None:
+    def judge(_logger: object, _method: str, event: Any) -> Any:
         error = event.get("exc_info")
         if error and not outcome.enough:
             outcome.violations.append(
                 f"{event['event']}: {event.get('path') or event.get('code')}: {error!r}"
             )
+        raise structlog.DropEvent
 
-    with captured_log(judge):
+    before = structlog.get_config()
+    was_configured = structlog.is_configured()
+    structlog.configure(processors=[judge])
+    try:
         yield
+    finally:
+        if was_configured:
+            structlog.configure(**before)
+        else:
+            structlog.reset_defaults()

@@ -5,8 +5,11 @@ from __future__ import annotations
 import resource
 from typing import NamedTuple
 
-from reput_broker.observe.log import log
+import structlog
+
 from reput_broker.server.http_server import CONNECTIONS_MAX
+
+log = structlog.get_logger(__name__)
 
 _QUEUE_FILES = 512
 _MAPPED_FILES = 512  # half of them of the log, half of the index; each uses two descriptors

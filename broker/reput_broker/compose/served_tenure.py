@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 
+import structlog
 import trio
 
 from reput_broker.compose.master import MasterParts
@@ -23,10 +24,11 @@ from reput_broker.config.model import BrokerConfig
 from reput_broker.ha.roles import Tenure, TenureSource
 from reput_broker.observe.figures import refresh_disk_figures
 from reput_broker.observe.health import BrokerState, Health, StoreHealth
-from reput_broker.observe.log import log
 from reput_broker.observe.metrics import MetricsSources
 from reput_broker.store.results import RecoveryReport
 from reput_broker.surroundings import Surroundings
+
+log = structlog.get_logger(__name__)
 
 _BUSY_LOOK_S = 0.02
 _CHANGE_GRACE_S = 0.5

@@ -5,15 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+import structlog
 import trio
 
 from reput_broker.compose.storage import Storage
 from reput_broker.observe.figures import free_and_used
 from reput_broker.observe.health import Health
-from reput_broker.observe.log import log
 from reput_broker.store.errors import DiskFull, FlushFailed
 from reput_broker.store.file_io import is_no_space
 from reput_broker.store.results import RecoveryReport
+
+log = structlog.get_logger(__name__)
 
 _LOOK_S = 5.0
 _PAUSE_MAX_S = 600.0

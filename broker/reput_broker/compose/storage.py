@@ -7,6 +7,7 @@ import socket
 from collections.abc import Callable, Iterable
 from typing import Any
 
+import structlog
 import trio
 
 from reput_broker.compose.open_files import OpenFiles
@@ -14,7 +15,6 @@ from reput_broker.config.model import BrokerConfig
 from reput_broker.delay.schedule import Schedule
 from reput_broker.delay.service import DelayedArrivals
 from reput_broker.delay.timer_wheel import SLOTS
-from reput_broker.observe.log import log
 from reput_broker.processors.long_polling import PullRequestHoldService
 from reput_broker.staging.staging_state import StagingState
 from reput_broker.store.message_store import MessageStore
@@ -26,6 +26,8 @@ from reput_broker.transactions.recovery import HalfQueue, recover_transactions
 from reput_protocol.errors import ReputError
 from reput_protocol.record.host import Host
 from reput_protocol.record.message_id import UniqueIdGenerator
+
+log = structlog.get_logger(__name__)
 
 _ROLL_WINDOW_S = 2 * 86_400
 """(RocketMQ: timerRollWindowSlot.)"""

@@ -14,11 +14,12 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
+import structlog
+
 from reput_broker.delay.delayed_record import DelayedRecord, Due, decode_delayed, delivered_copy, rolled_copy
 from reput_broker.delay.level_counts import LevelCounts
 from reput_broker.delay.record_reader import RecordReader
 from reput_broker.delay.schedule import Schedule
-from reput_broker.observe.log import log
 from reput_broker.put.own_puts import OwnPuts
 from reput_broker.store.errors import DiskFull, FileNotMade
 from reput_broker.store.message_store import MessageStore
@@ -26,6 +27,8 @@ from reput_broker.store.results import PutStatus
 from reput_broker.tables.topics import TopicConfigManager
 from reput_protocol.errors import InvalidMessage
 from reput_protocol.names import TIMER_TOPIC, TRANS_HALF_TOPIC
+
+log = structlog.get_logger(__name__)
 
 _TAKEN_MAX = 64
 _TAKEN_OF_LEVELS_MIN = 16

@@ -12,6 +12,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import structlog
+
 from reput_broker.delay.delayed_record import decode_delayed
 from reput_broker.delay.level_offsets import DelayOffsetFile, LevelProgress
 from reput_broker.delay.levels import Level, LevelCancellations, Levels
@@ -20,12 +22,13 @@ from reput_broker.delay.timer_checkpoint import TimerProgress
 from reput_broker.delay.timer_message_store import TimerMessageStore
 from reput_broker.delay.timer_wheel import SLOTS
 from reput_broker.observe.counters import UNKNOWN_TOPIC, DelayStats
-from reput_broker.observe.log import log
 from reput_broker.store.errors import StoreDamaged
 from reput_broker.store.message_store import MessageStore
 from reput_protocol.names import SCHEDULE_TOPIC, TIMER_TOPIC
 from reput_protocol.record.hashing import java_hash
 from reput_protocol.record.view import RecordView
+
+log = structlog.get_logger(__name__)
 
 _REPLAY_BYTES_MAX = 64 << 20
 _READ_TIME_STEP_MS = 60_000

@@ -9,17 +9,19 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 
+import structlog
 import trio
 
 from reput_broker.delay.deliverer import Deliverer, Stuck
 from reput_broker.delay.level_counts import LevelCounts
 from reput_broker.delay.schedule import Schedule
 from reput_broker.delay.timer_feed import LOADED_MAX, TimerFeed
-from reput_broker.observe.log import log
 from reput_broker.store.dispatch import DispatchBatch
 from reput_broker.store.message_store import MessageStore
 from reput_protocol.errors import ReputError
 from reput_protocol.names import SCHEDULE_TOPIC, TIMER_TOPIC
+
+log = structlog.get_logger(__name__)
 
 _POLL_S = 1.0
 _WAIT_MIN_S = 0.001

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from array import array
 
+import structlog
 import trio
 
 from reput_broker.delay.active_slots import ActiveSlot
@@ -27,12 +28,13 @@ from reput_broker.delay.timer_log import NO_POSITION, TimerUnit
 from reput_broker.delay.timer_message_store import Chain, Timed
 from reput_broker.delay.timer_wheel import PRECISION_MS, slot_of
 from reput_broker.observe.counters import UNKNOWN_TOPIC
-from reput_broker.observe.log import log
 from reput_broker.store.message_store import MessageStore
 from reput_protocol.errors import ReputError
 from reput_protocol.names import TIMER_TOPIC
 from reput_protocol.properties import find_property
 from reput_protocol.record.view import RecordView
+
+log = structlog.get_logger(__name__)
 
 _RECORDS_A_STEP = 64
 _UNITS_A_STEP = 1024

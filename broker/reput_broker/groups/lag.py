@@ -10,16 +10,18 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple
 
+import structlog
 import trio
 
 from reput_broker.config.sections import GroupsConfig
-from reput_broker.observe.log import log
 from reput_broker.store.errors import FileMissing
 from reput_broker.store.message_store import MessageStore
 from reput_broker.store.results import Extent, GetStatus
 from reput_broker.tables.offsets import ConsumerOffsetManager
 from reput_protocol.errors import ReputError
 from reput_protocol.record.layout import BORN_HOST_AT, BORN_HOST_IPV6, I32, I64, SYS_FLAG_AT
+
+log = structlog.get_logger(__name__)
 
 _QUEUES_A_STEP = 64
 _HEAD_BYTES = BORN_HOST_AT + 20 + I64.size

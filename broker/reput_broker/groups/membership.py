@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
+import structlog
 import trio
 
 from reput_broker.config.sections import GroupsConfig
@@ -19,10 +20,11 @@ from reput_broker.groups.notifications import GroupNotifier
 from reput_broker.groups.producer_groups import ProducerGroups
 from reput_broker.groups.queue_locks import QueueLocks
 from reput_broker.observe.counters import Counters
-from reput_broker.observe.log import log
 from reput_broker.request import Client, Refusal
 from reput_protocol.commands.group import ConsumerData
 from reput_protocol.errors import ErrorCode
+
+log = structlog.get_logger(__name__)
 
 _SCAN_S = 10.0
 """RocketMQ's interval."""

@@ -11,12 +11,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import structlog
 import trio
 
 from reput_broker.config.model import BrokerConfig
 from reput_broker.observe.counters import Histogram
-from reput_broker.observe.log import log
 from reput_broker.store.retention import DiskLevel
+
+log = structlog.get_logger(__name__)
 
 STORAGE_PARTS = ("commitlog", "consumequeue", "index", "timer", "other")
 _PART_OF_DIRECTORY = {

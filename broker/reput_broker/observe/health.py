@@ -13,9 +13,10 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
+import structlog
 import trio
 
-from reput_broker.observe.log import log
+log = structlog.get_logger(__name__)
 
 
 class BrokerState(StrEnum):

@@ -2,12 +2,11 @@
 
 {"ts":"2026-01-02T03:04:05.678Z","level":"info","event":"broker_ready","duration_s":0.2}
 
-Every module uses `log.warning("connection_closed", reason=...)`. The event is a fixed phrase; its facts are keys, with
-the unit in the name. `exc_info=error` adds a traceback. The same warning is written at most once in ten seconds; the
-next one has the number of those left out (`suppressed`).
+Every module uses `log = structlog.get_logger(__name__)` and `log.warning("connection_closed", reason=...)`. The event
+is a fixed phrase; its facts are keys, with the unit in the name. The same warning is written at most once in ten
+seconds; the next one has the number of those left out (`suppressed`).
 
-Logging neither raises nor waits: `log_writer` writes the lines, and counts those that cannot be written. Before
-`configure_logging`, warnings and errors are printed to stderr.
+Logging neither raises nor waits: `log_writer` writes the lines, and counts those that cannot be written.
 """
 
 from __future__ import annotations
@@ -16,73 +15,23 @@ import atexit
 import os
 import sys
 import time
-import traceback
 from collections.abc import Callable
-from contextlib import suppress
 from datetime import UTC, datetime
+from io import StringIO
 from typing import Any, Literal, TextIO
+
+import structlog
+from structlog.typing import EventDict, ExcInfo, FilteringBoundLogger, Processor, WrappedLogger
 
 from reput_broker.observe.log_writer import LogWriter
 from reput_protocol.printable import printable, printable_json, printable_lines
 
-Event = dict[str, Any]
-"""What is logged: `event`, `level`, and its facts."""
-Level = Literal["debug", "info", "warning", "error"]
-
-_LEVELS: dict[Level, int] = {"debug": 10, "info": 20, "warning": 30, "error": 40}
+_LEVELS = {"debug": 10, "info": 20, "warning": 30, "error": 40}
 _WARNING_INTERVAL_S = 10.0
 _WARNING_KINDS_MAX = 1000
 _FLUSH_S = 2.0
-_COLORS: dict[Level, str] = {
-    "debug": "\x1b[2m",
-    "info": "\x1b[32m",
-    "warning": "\x1b[33m",
-    "error": "\x1b[31m",
-}
-_BOLD, _PLAIN = "\x1b[1m", "\x1b[0m"
-_QUOTED = frozenset(" \t=\r\n\"'")
 
 _writer: LogWriter | None = None
-
-
-class Log:
-    """Passes events to `output`. An event that raises there is counted as dropped."""
-
-    def __init__(self) -> None:
-        self.level: Level = "warning"
-        """The least level that is logged."""
-        self.output: Callable[[Event], None] = _print_to_stderr
-
-    def debug(self, event: str, **facts: Any) -> None:
-        """Log what only a developer needs."""
-        self._log("debug", event, facts)
-
-    def info(self, event: str, **facts: Any) -> None:
-        """Log a normal event."""
-        self._log("info", event, facts)
-
-    def warning(self, event: str, **facts: Any) -> None:
-        """Log trouble that the broker copes with."""
-        self._log("warning", event, facts)
-
-    def error(self, event: str, **facts: Any) -> None:
-        """Log a failure."""
-        self._log("error", event, facts)
-
-    def _log(self, level: Level, event: str, facts: Event) -> None:
-        if _LEVELS[level] < _LEVELS[self.level]:
-            return
-        try:
-            self.output({"level": level, "event": event, **facts})
-        except Exception:  # a fact that cannot be formatted must not stop the work that is logged
-            if _writer is not None:
-                _writer.drop()
-
-
-def _print_to_stderr(event: Event) -> None:
-    if sys.stderr is not None:
-        with suppress(OSError, ValueError):  # closed
-            sys.stderr.write(_as_text(event) + "\n")
 
 
 class RateLimitWarnings:
@@ -99,32 +48,28 @@ class RateLimitWarnings:
         self._written: dict[str, float] = {}
         self._suppressed: dict[str, int] = {}
 
-    def permits(self, event: Event) -> bool:
-        """Tell whether to write the event, and add the number of those left out before it."""
-        if event["level"] != "warning":
-            return True
-        kind, now = event["event"], self._clock()
+    def __call__(self, _logger: WrappedLogger, method: str, event: EventDict) -> EventDict:
+        """Return the event, or raise DropEvent."""
+        if method != "warning":
+            return event
+        kind, now = str(event["event"]), self._clock()
         last = self._written.get(kind)
         if last is not None and now - last < self._interval_s:
             self._suppressed[kind] = self._suppressed.get(kind, 0) + 1
-            return False
+            raise structlog.DropEvent
         if len(self._written) >= _WARNING_KINDS_MAX:
             self._written.clear()
         self._written[kind] = now
         suppressed = self._suppressed.pop(kind, 0)
         if suppressed:
             event["suppressed"] = suppressed
-        return True
-
-
-log = Log()
-"""The log of this process."""
+        return event
 
 
 def configure_logging(
     *,
     format: Literal["auto", "text", "json"] = "auto",  # noqa: A002 - the option's name
-    level: Level = "info",
+    level: Literal["debug", "info", "warning", "error"] = "info",
     stream: TextIO | None = None,
 ) -> None:
     """Write the log to `stream` (stderr). `set_level` changes the level later."""
@@ -132,27 +77,26 @@ def configure_logging(
     # stderr is None if it was closed before Python started.
     out: TextIO | None = sys.stderr if stream is None else stream
     is_terminal = out is not None and out.isatty()
-    is_text = format == "text" or (format == "auto" and is_terminal)
+    text = format == "text" or (format == "auto" and is_terminal)
     close_log()
     _writer = writer = LogWriter(out, _report_dropped)
-    limit = RateLimitWarnings()
+    structlog.configure(
+        processors=[
+            structlog.contextvars.merge_contextvars,
+            RateLimitWarnings(),
+            _add_level,
+            _add_timestamp,
+            *(_text_processors(colors=is_terminal) if text else _json_processors()),
+        ],
+        wrapper_class=_bound_logger(level),
+        logger_factory=lambda *_: writer,
+        cache_logger_on_first_use=False,
+    )
 
-    def write(event: Event) -> None:
-        if limit.permits(event):
-            writer.write(_as_text(event, colors=is_terminal) if is_text else _as_json(event))
 
-    log.output = write
-    log.level = level
-
-
-def is_configured() -> bool:
-    """Tell whether the log goes to another place than `print` does."""
-    return log.output is not _print_to_stderr
-
-
-def set_level(level: Level) -> None:
+def set_level(level: Literal["debug", "info", "warning", "error"]) -> None:
     """Change the least level that is written."""
-    log.level = level
+    structlog.configure(wrapper_class=_bound_logger(level))
 
 
 def write_line(line: str) -> None:
@@ -168,8 +112,7 @@ def flush_log() -> None:
 
 
 def close_log() -> None:
-    """Undo `configure_logging`: write what is queued, for at most two seconds, and end the thread that writes."""
-    log.output, log.level = _print_to_stderr, "warning"
+    """Write what is queued, for at most two seconds, and end the thread that writes."""
     if _writer is not None:
         _writer.close(_FLUSH_S)
 
@@ -189,38 +132,63 @@ os.register_at_fork(after_in_child=_after_fork)
 
 
 def _report_dropped(events: int) -> None:
-    log.error("log_events_dropped", events=events, hint="the reader of the log was too slow, or had failed")
+    structlog.get_logger(__name__).error(
+        "log_events_dropped", events=events, hint="the reader of the log was too slow, or had failed"
+    )
 
 
-def _timestamp() -> str:
-    return datetime.now(UTC).isoformat(timespec="milliseconds").removesuffix("+00:00") + "Z"
+def _bound_logger(level: str) -> type[FilteringBoundLogger]:
+    filtering: Any = structlog.make_filtering_bound_logger(_LEVELS[level])
+
+    class Guarded(filtering):  # type: ignore[misc]
+        """A logger that drops an event instead of raising an error because of a fact."""
+
+        def _proxy_to_logger(self, method_name: str, event: str | None = None, **facts: Any) -> None:
+            try:
+                super()._proxy_to_logger(method_name, event, **facts)
+            except Exception:
+                if _writer is not None:
+                    _writer.drop()
+
+    return Guarded
 
 
-def _as_json(event: Event) -> str:
-    error = _traceback_of(event.pop("exc_info", None))
-    entry = {"ts": _timestamp(), **event, **({"exception": error} if error else {})}
-    return printable_json(entry, separators=(",", ":"), default=str)
+def _add_level(_logger: WrappedLogger, method: str, event: EventDict) -> EventDict:
+    event["level"] = "error" if method in ("exception", "critical") else method
+    return event
 
 
-def _as_text(event: Event, *, colors: bool = False) -> str:
-    """Return a line, and the traceback below it. Texts are escaped, since they may come from clients."""
-    error = _traceback_of(event.pop("exc_info", None))
-    level, name = event.pop("level"), printable(event.pop("event"))
-    level_text = f"{level:<9}"
-    if colors:
-        level_text, name = f"{_COLORS[level]}{level_text}{_PLAIN}", f"{_BOLD}{name}{_PLAIN}"
-    facts = "".join(f" {key}={_fact_text(value)}" for key, value in event.items())
-    return f"{_timestamp()} [{level_text}] {name}{facts}" + (f"\n{printable_lines(error)}" if error else "")
+def _add_timestamp(_logger: WrappedLogger, _method: str, event: EventDict) -> EventDict:
+    event["ts"] = datetime.now(UTC).isoformat(timespec="milliseconds").removesuffix("+00:00") + "Z"
+    return event
 
 
-def _fact_text(value: Any) -> str:
-    if not isinstance(value, str):
-        return repr(value)
-    return repr(value) if _QUOTED.intersection(value) else printable(value)
+def _order_keys(_logger: WrappedLogger, _method: str, event: EventDict) -> EventDict:
+    first = {key: event.pop(key) for key in ("ts", "level", "event") if key in event}
+    return {**first, **event}
 
 
-def _traceback_of(error: Any) -> str:
-    """Return the traceback of an exception, or of what `sys.exc_info` returned; never with local variables."""
-    if isinstance(error, tuple):
-        error = error[1]
-    return "" if error is None else "".join(traceback.format_exception(error)).rstrip("\n")
+def _printable_texts(_logger: WrappedLogger, _method: str, event: EventDict) -> EventDict:
+    """Escape control characters, which may come from clients; other values are shown by their repr."""
+    return {key: printable(value) if isinstance(value, str) else value for key, value in event.items()}
+
+
+def _printable_traceback(out: TextIO, error: ExcInfo) -> None:
+    text = StringIO()
+    structlog.dev.plain_traceback(text, error)
+    out.write(printable_lines(text.getvalue()))
+
+
+def _json_processors() -> list[Processor]:
+    return [
+        structlog.processors.format_exc_info,
+        _order_keys,
+        structlog.processors.JSONRenderer(printable_json, separators=(",", ":"), default=str),
+    ]
+
+
+def _text_processors(*, colors: bool) -> list[Processor]:
+    options: dict[str, Any] = {"colors": colors, "pad_event_to": 0, "sort_keys": False}
+    # A plain traceback: the rich one prints local variables, which may hold message bodies.
+    options["exception_formatter"] = _printable_traceback
+    return [_printable_texts, structlog.dev.ConsoleRenderer(timestamp_key="ts", **options)]

@@ -51,6 +51,8 @@ class LogWriter:
             if self._thread is None:
                 self._start()
 
+    msg = debug = info = warning = error = exception = critical = fatal = write  # names that structlog calls
+
     def drop(self) -> None:
         """Count a line that could not be formatted."""
         with self._changed:

@@ -5,10 +5,11 @@ from __future__ import annotations
 import time
 from collections.abc import Awaitable
 
+import structlog
+
 from reput_broker.config.sections import LimitsConfig
 from reput_broker.groups.group_state import GroupState
 from reput_broker.observe.counters import PULL_WAIT_CODE, Counters
-from reput_broker.observe.log import log
 from reput_broker.processors.cold_reads import ColdReads
 from reput_broker.processors.filter_check import FilterCheck
 from reput_broker.processors.group_access import GroupAccess
@@ -28,6 +29,8 @@ from reput_protocol.errors import ErrorCode
 from reput_protocol.filter.sql import SqlFilter
 from reput_protocol.filter.tags import MessageFilter
 from reput_protocol.wire.header import HeaderType, Value
+
+log = structlog.get_logger(__name__)
 
 _MOVED = int(ResponseCode.PULL_OFFSET_MOVED)
 _NOT_FOUND = int(ResponseCode.PULL_NOT_FOUND)

@@ -11,10 +11,11 @@ import random
 from collections.abc import Callable
 from typing import NamedTuple
 
+import structlog
+
 from reput_broker.config.sections import RepliesConfig
 from reput_broker.groups.reply_push import ReplyPusher
 from reput_broker.observe.counters import Counters
-from reput_broker.observe.log import log
 from reput_broker.processors.send_records import record_of
 from reput_broker.processors.topic_access import TopicAccess
 from reput_broker.put.appender import Appender
@@ -30,6 +31,8 @@ from reput_protocol.properties import decode_properties, encode_properties, rese
 from reput_protocol.record.host import Host
 from reput_protocol.record.message_id import offset_message_id
 from reput_protocol.record.record import Record, encode_record
+
+log = structlog.get_logger(__name__)
 
 _NO_MESSAGE = "0"
 """The message id of a reply of which no copy is stored; Java's client needs one."""

@@ -9,12 +9,13 @@ from __future__ import annotations
 from functools import partial
 from typing import NamedTuple
 
+import structlog
+
 from reput_broker.config.sections import TransactionsConfig
 from reput_broker.delay.delay_hook import DelayHook
 from reput_broker.delay.delayed_record import number_of
 from reput_broker.groups.queue_locks import QueueLocks
 from reput_broker.observe.counters import UNKNOWN_TOPIC, RetryCounts
-from reput_broker.observe.log import log
 from reput_broker.processors.group_access import GroupAccess
 from reput_broker.processors.send_records import Redirected
 from reput_broker.processors.topic_access import TopicAccess
@@ -27,6 +28,8 @@ from reput_protocol.commands.send import SendMessageHeader
 from reput_protocol.errors import ErrorCode
 from reput_protocol.names import dlq_topic, group_of_retry_topic
 from reput_protocol.record.record import Record
+
+log = structlog.get_logger(__name__)
 
 _SAYS_MAX_RECONSUME_TIMES = 121
 """The RocketMQ version (V3_4_9) from which a client's own limit counts."""

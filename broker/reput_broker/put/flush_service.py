@@ -14,15 +14,17 @@ import time
 from collections.abc import Callable
 from math import inf
 
+import structlog
 import trio
 
 from reput_broker.config.sections import StoreConfig
 from reput_broker.observe.counters import Counters
-from reput_broker.observe.log import log
 from reput_broker.put.pending_puts import PendingPut, PendingPutQueue
 from reput_broker.request import Refusal
 from reput_broker.store.message_store import MessageStore
 from reput_protocol.errors import ErrorCode, ReputError
+
+log = structlog.get_logger(__name__)
 
 _NO_PROGRESS_S = 0.05
 

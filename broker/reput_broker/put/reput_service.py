@@ -7,11 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import structlog
 import trio
 
-from reput_broker.observe.log import log
 from reput_broker.store.message_store import MessageStore
 from reput_protocol.errors import ReputError
+
+log = structlog.get_logger(__name__)
 
 _REPUT_INTERVAL_S = 0.001
 _AT_ONCE_BYTES = 16 * 1024

@@ -8,9 +8,10 @@ import socket
 from contextlib import suppress
 from types import TracebackType
 
+import structlog
 import trio
 
-from reput_broker.observe.log import log
+log = structlog.get_logger(__name__)
 
 _OUT_OF_DESCRIPTORS = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 _NOT_LISTENING = (errno.EBADF, errno.EINVAL, errno.ENOTSOCK)

@@ -11,11 +11,11 @@ from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any, NamedTuple
 
+import structlog
 import trio
 
 from reput_broker.config.sections import LimitsConfig
 from reput_broker.observe.counters import Counters, ListenerTraffic
-from reput_broker.observe.log import log
 from reput_broker.request import ClientAnswer, ClientGone, Outcome, Put, Refusal, Request, Response
 from reput_broker.server.calls import ServerCalls
 from reput_broker.server.dispatch import PUTS, RequestDispatcher
@@ -32,6 +32,8 @@ from reput_protocol.errors import (
 )
 from reput_protocol.wire.frames import Frame, FrameReader, decode_header, encode_frame, encode_frame_head
 from reput_protocol.wire.header import ONEWAY_FLAG, RESPONSE_FLAG, Header, HeaderType, Value
+
+log = structlog.get_logger(__name__)
 
 _BODY_SENT_APART = 4096
 _ANSWERS_A_WRITE = 64  # a read can hold hundreds of frames: the peer continues while the rest is handled

@@ -9,10 +9,10 @@ import secrets
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Final
 
+import structlog
 import trio
 
 from reput_broker.config.sections import LimitsConfig
-from reput_broker.observe.log import log
 from reput_broker.request import Handler, Outcome, Put, Refusal, Request, Response, Result
 from reput_broker.store.errors import DiskFull, StoreError
 from reput_broker.store.file_io import is_no_space
@@ -26,6 +26,8 @@ from reput_protocol.errors import (
     HeaderFieldError,
     InvalidName,
 )
+
+log = structlog.get_logger(__name__)
 
 PUTS: Final = frozenset(
     {

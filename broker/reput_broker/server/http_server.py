@@ -17,11 +17,13 @@ from typing import Any, Final
 from urllib.parse import unquote
 
 import h11
+import structlog
 import trio
 
-from reput_broker.observe.log import log
 from reput_broker.server.acceptor import Acceptor
 from reput_protocol.errors import ReputError
+
+log = structlog.get_logger(__name__)
 
 App = Callable[[Any, Any, Any], Awaitable[None]]
 """An ASGI application."""

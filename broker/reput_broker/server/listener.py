@@ -10,11 +10,11 @@ import socket
 from collections.abc import Callable
 from contextlib import suppress
 
+import structlog
 import trio
 
 from reput_broker.config.model import BrokerConfig
 from reput_broker.observe.counters import Counters
-from reput_broker.observe.log import log
 from reput_broker.request import Client
 from reput_broker.server.acceptor import Acceptor
 from reput_broker.server.connection import Addresses, Connection, Shared
@@ -23,6 +23,8 @@ from reput_broker.server.memory import HeldBytes
 from reput_broker.server.transport import SocketTransport
 from reput_protocol.errors import ReputError
 from reput_protocol.record.host import born_host_bytes
+
+log = structlog.get_logger(__name__)
 
 _BACKLOG = 1024
 _TIMEOUT_CHECK_S = 1.0

@@ -14,9 +14,9 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple
 
+import structlog
 import trio
 
-from reput_broker.observe.log import log
 from reput_broker.put.appender import Appender
 from reput_broker.put.flush_service import FlushCommitLogService
 from reput_broker.request import Refusal
@@ -40,6 +40,8 @@ from reput_protocol.names import SINK_TOPIC
 from reput_protocol.printable import counted
 from reput_protocol.properties import KEYS, encode_properties
 from reput_protocol.record.record import Record
+
+log = structlog.get_logger(__name__)
 
 _RETRY_INTERVAL_S: Final = 1.0
 _MARKER_QUEUE: Final = 0

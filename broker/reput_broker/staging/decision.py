@@ -11,9 +11,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 
+import structlog
 import trio
 
-from reput_broker.observe.log import log
 from reput_broker.put.flush_service import FlushCommitLogService
 from reput_broker.request import Refusal
 from reput_broker.staging.intent import Intent, IntentFile, QueuePlace
@@ -21,6 +21,8 @@ from reput_broker.staging.publisher import Publisher, Queue
 from reput_broker.staging.staging_file import StagingFile
 from reput_broker.store.message_store import MessageStore
 from reput_protocol.errors import ErrorCode, ReputError
+
+log = structlog.get_logger(__name__)
 
 
 class Decision:

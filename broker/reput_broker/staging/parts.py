@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 
+import structlog
+
 from reput_broker.config.sections import SinkConfig
 from reput_broker.observe.counters import Counters
-from reput_broker.observe.log import log
 from reput_broker.processors.topic_access import TopicAccess
 from reput_broker.put.appender import Appender
 from reput_broker.put.flush_service import FlushCommitLogService
@@ -19,6 +20,8 @@ from reput_broker.staging.staging_state import StagingState
 from reput_broker.store.message_store import MessageStore
 from reput_broker.tables.table_saver import SaveSoon
 from reput_broker.tables.tables import Tables
+
+log = structlog.get_logger(__name__)
 
 
 class StagingParts:

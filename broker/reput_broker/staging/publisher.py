@@ -13,9 +13,9 @@ from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
 from typing import Final, NamedTuple
 
+import structlog
 import trio
 
-from reput_broker.observe.log import log
 from reput_broker.put.appender import Appender
 from reput_broker.put.flush_service import FlushCommitLogService
 from reput_broker.staging.intent import Intent, QueuePlace
@@ -115,6 +115,8 @@ class Pieces:
         self._first = stop
         return Piece(self._block[start:end], stop - first)
 
+
+log = structlog.get_logger(__name__)
 
 _FILE_PARTS: Final = 4
 """A piece takes at most this part of a log file, so that little of the file is left blank."""

@@ -9,11 +9,11 @@ from collections.abc import Callable
 from functools import partial
 from typing import Final, NamedTuple
 
+import structlog
 import trio
 
 from reput_broker.config.sections import SinkConfig
 from reput_broker.observe.counters import Counters
-from reput_broker.observe.log import log
 from reput_broker.processors.topic_access import TopicAccess
 from reput_broker.put.appender import malformed
 from reput_broker.request import Handler, Refusal, Request, Response
@@ -96,6 +96,8 @@ def _check_records(data: memoryview, record_max: int) -> None:
             continue
         raise RecordMalformed(index, table[width * index], reason)
 
+
+log = structlog.get_logger(__name__)
 
 QUERY_ID_MAX: Final = 200
 _FILES_AT_ONCE: Final = 2

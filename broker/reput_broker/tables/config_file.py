@@ -21,9 +21,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple, Self
 
-from reput_broker.observe.log import log
+import structlog
+
 from reput_broker.store.file_io import make_directories
 from reput_protocol.errors import ReputError
+
+log = structlog.get_logger(__name__)
 
 _STRING_OR_BARE_KEY = re.compile(r'"(?:[^"\\]|\\.)*"|(?<=[{,])(\s*)(-?\d+)(?=\s*:)')
 

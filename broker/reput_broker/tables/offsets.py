@@ -17,7 +17,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from reput_broker.observe.log import log
+import structlog
+
 from reput_broker.store.file_io import make_directories
 from reput_broker.tables.config_file import ConfigFile, DataVersion, encode, set_aside
 from reput_broker.tables.offset_journal import (
@@ -32,6 +33,8 @@ from reput_broker.tables.offset_journal import (
     read_journal,
 )
 from reput_broker.tables.table_saver import save_now
+
+log = structlog.get_logger(__name__)
 
 _VERSION_STEP = 500
 """Commits per step of the data version (RocketMQ: consumerOffsetUpdateVersionStep)."""

@@ -11,10 +11,10 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
+import structlog
 from msgspec import to_builtins
 
 from reput_broker.config.sections import GroupsConfig
-from reput_broker.observe.log import log
 from reput_broker.request import Refusal
 from reput_broker.tables.config_file import ConfigFile, ConfigFileSave, DataVersion
 from reput_protocol.codes import Perm
@@ -22,6 +22,8 @@ from reput_protocol.commands.body import read_members
 from reput_protocol.commands.group import SubscriptionGroupConfig
 from reput_protocol.errors import BodyMalformed, ErrorCode
 from reput_protocol.names import SYSTEM_GROUPS, check_group, is_system_group
+
+log = structlog.get_logger(__name__)
 
 _KNOWN_MEMBERS = frozenset(SubscriptionGroupConfig.__struct_encode_fields__)
 

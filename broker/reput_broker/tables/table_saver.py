@@ -8,10 +8,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Protocol
 
+import structlog
 import trio
 
-from reput_broker.observe.log import log
 from reput_protocol.errors import ReputError
+
+log = structlog.get_logger(__name__)
 
 _RETRY_INTERVAL_S = 1.0
 

@@ -6,15 +6,17 @@ from collections.abc import Awaitable, Callable, Iterable
 from functools import partial
 from pathlib import Path
 
+import structlog
 import trio
 
 from reput_broker.config.model import BrokerConfig
-from reput_broker.observe.log import log
 from reput_broker.tables.offsets import ConsumerOffsetManager
 from reput_broker.tables.subscription_groups import SubscriptionGroupManager
 from reput_broker.tables.table_saver import SaveSoon, TableSaver, save_now
 from reput_broker.tables.topics import TopicConfigManager
 from reput_protocol.errors import InvalidName, ReputError
+
+log = structlog.get_logger(__name__)
 
 _RETRY_INTERVAL_S = 1.0
 

@@ -16,11 +16,11 @@ from dataclasses import replace
 from enum import Enum, auto
 from typing import Final
 
+import structlog
 import trio
 
 from reput_broker.config.model import BrokerConfig
 from reput_broker.observe.counters import RetryCounts
-from reput_broker.observe.log import log
 from reput_broker.put.own_puts import OwnPuts
 from reput_broker.store.results import PutStatus
 from reput_broker.tables.tables import Tables
@@ -45,6 +45,8 @@ from reput_protocol.names import (
 )
 from reput_protocol.record.layout import record_bytes
 from reput_protocol.record.record import Record
+
+log = structlog.get_logger(__name__)
 
 _ROUND_S_MAX: Final = 60.0
 _SPAN_MAX: Final = 1_000_000

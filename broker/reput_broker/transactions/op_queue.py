@@ -15,10 +15,10 @@ from collections.abc import Callable
 from math import inf
 from typing import Final, NamedTuple
 
+import structlog
 import trio
 
 from reput_broker.config.sections import TransactionsConfig
-from reput_broker.observe.log import log
 from reput_broker.put.own_puts import OwnPuts
 from reput_broker.store.results import PutStatus
 from reput_protocol import properties as names
@@ -155,6 +155,8 @@ def half_offsets_of(record: Record) -> list[int]:
     parts = record.body.decode("latin-1").split(_SEPARATOR)
     return [int(part) for part in parts if _OFFSET.fullmatch(part)]
 
+
+log = structlog.get_logger(__name__)
 
 _RETRY_INTERVAL_S = 1.0
 

@@ -14,7 +14,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from reput_broker.observe.log import log
+import structlog
+
 from reput_broker.store.dispatch import DispatchBatch
 from reput_broker.store.errors import StoreDamaged
 from reput_broker.store.message_store import MessageStore
@@ -31,6 +32,8 @@ from reput_protocol.names import (
 )
 from reput_protocol.record.layout import TRANSACTION_COMMIT
 from reput_protocol.record.view import RecordView
+
+log = structlog.get_logger(__name__)
 
 
 class HalfQueue(NamedTuple):

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import structlog
 import trio
 
-from reput_broker.observe.log import log
 from reput_broker.store.message_store import MessageStore
 from reput_protocol.errors import ReputError
+
+log = structlog.get_logger(__name__)
 
 _RETRY_INTERVAL_S = 1.0
 _UNLOCK_AFTER_S = 6.0  # (RocketMQ: CommitLog, unlockMappedFile)

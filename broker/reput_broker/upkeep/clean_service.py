@@ -10,13 +10,13 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
+import structlog
 import trio
 
 from reput_broker.config.sections import StoreConfig
 from reput_broker.config.units import hours_of_day
 from reput_broker.observe.counters import Counters
 from reput_broker.observe.figures import DiskFigures
-from reput_broker.observe.log import log
 from reput_broker.store.errors import FlushFailed
 from reput_broker.store.log.clean import CleanCommitLog, DeletedFile
 from reput_broker.store.message_store import MessageStore
@@ -24,6 +24,8 @@ from reput_broker.store.queue.clean import CleanConsumeQueue
 from reput_broker.store.retention import DiskLevel, RetentionRules
 from reput_broker.surroundings import Surroundings
 from reput_protocol.errors import ReputError
+
+log = structlog.get_logger(__name__)
 
 Result = TypeVar("Result")
 

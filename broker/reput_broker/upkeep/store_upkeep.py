@@ -5,13 +5,15 @@ from __future__ import annotations
 import time
 from contextlib import suppress
 
+import structlog
 import trio
 
 from reput_broker.config.sections import StoreConfig
 from reput_broker.observe.counters import Counters
-from reput_broker.observe.log import log
 from reput_broker.store.message_store import MessageStore
 from reput_protocol.errors import ReputError
+
+log = structlog.get_logger(__name__)
 
 _RETRY_INTERVAL_S = 1.0
 _DIRECTORIES_INTERVAL_S = 1.0

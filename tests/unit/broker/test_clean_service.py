@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import structlog
 import trio
 import trio.testing
 
-from captured_log import captured_log
 from reput_broker.config.errors import ConfigError
 from reput_broker.config.model import BrokerConfig
 from reput_broker.config.sections import StoreConfig
@@ -62,7 +62,7 @@ def broker(tmp_path: Path) -> Iterator[Broker]:
 
 def run(work: Any) -> list[Any]:
     """Run under a clock that jumps over sleeps; return what was logged."""
-    with captured_log() as logs:
+    with structlog.testing.capture_logs() as logs:
         trio.run(work, clock=trio.testing.MockClock(autojump_threshold=0.05))
     return logs
 
@@ -109,7 +109,7 @@ def test_a_round_deletes_counts_and_says_so(broker: Broker) -> None:
     logs = run(main)
     assert len(store_files(broker.store)) == 1
     assert threading.current_thread().name not in threads
-    assert [(entry["event"], entry["level"]) for entry in logs] == [("files_deleted", "info")] * 2
+    assert [(entry["event"], entry["log_level"]) for entry in logs] == [("files_deleted", "info")] * 2
     assert (logs[0]["commitlog"], logs[0]["size_b"], logs[0]["min_offset"]) == (5, 5 * 4096, 5 * 4096)
     assert logs[1]["consumequeue"] == 2
     assert broker.counters.segments_deleted["commitlog", "time"] == 5

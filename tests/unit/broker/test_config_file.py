@@ -2,8 +2,8 @@ import json
 from pathlib import Path
 
 import pytest
+import structlog
 
-from captured_log import captured_log
 from reput_broker.tables.config_file import ConfigFile, ConfigFileDamaged, decode, encode
 
 
@@ -47,7 +47,7 @@ def test_a_damaged_file_is_kept_and_the_backup_used(file: ConfigFile) -> None:
     file.save(b'{"a":1}')
     file.save(b'{"a":2}')
     file.path.write_bytes(b'{"a":')
-    with captured_log() as logs:
+    with structlog.testing.capture_logs() as logs:
         assert file.load().members == {"a": 1}
     assert logs[0]["event"] == "config_file_damaged"
     assert file.path.with_name("table.json.damaged-1").read_bytes() == b'{"a":'

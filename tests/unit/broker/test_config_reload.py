@@ -1,6 +1,6 @@
 import pytest
+import structlog
 
-from captured_log import captured_log
 from reput_broker.config.errors import ConfigError
 from reput_broker.config.model import BrokerConfig
 from reput_broker.observe.counters import Counters
@@ -25,7 +25,7 @@ def test_live_options_change_for_everybody_and_others_wait() -> None:
         "topics": {"auto_create": False},
     }
     reload, sources = reloader(config, new)
-    with captured_log() as logs:
+    with structlog.testing.capture_logs() as logs:
         changes = reload.reload()
     assert [(change.key, change.before, change.after, change.live) for change in changes] == [
         ("port", "10911", "1", False),
@@ -54,7 +54,7 @@ def test_a_reload_changes_no_other_configuration() -> None:
 def test_a_mistake_changes_nothing() -> None:
     config = BrokerConfig()
     reload, sources = reloader(config, {"limits": {"connections": 9, "frame_size": 1}})
-    with captured_log() as logs, pytest.raises(ConfigError):
+    with structlog.testing.capture_logs() as logs, pytest.raises(ConfigError):
         reload.reload()
     assert config.limits.connections == 10_000
     assert logs[0]["event"] == "config_reload_failed"

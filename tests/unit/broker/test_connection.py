@@ -163,7 +163,7 @@ async def test_refusals_and_defects_are_answers(capsys: pytest.CaptureFixture[st
         assert codes[4] == 0
         remark = next(header.remark for header, _ in bench.peer.answers if header.opaque == 2)
         incident = str(remark).split("incident ")[1].split(" ")[0]
-        assert incident in capsys.readouterr().err
+        assert incident in capsys.readouterr().out
 
 
 @pytest.mark.trio
@@ -405,7 +405,7 @@ async def test_an_answer_that_cannot_be_sent_is_an_internal_error_of_that_reques
             (3, 0), (1, ErrorCode.INTERNAL.response_code), (2, ErrorCode.INTERNAL.response_code),
         ]  # fmt: skip
         assert not bench.peer.closed
-        assert "answer_not_sent" in capsys.readouterr().err
+        assert "answer_not_sent" in capsys.readouterr().out
 
 
 @pytest.mark.trio

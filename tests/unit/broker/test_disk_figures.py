@@ -1,10 +1,10 @@
 import os
 from pathlib import Path
 
+import structlog
 import trio
 import trio.testing
 
-from captured_log import captured_log
 from reput_broker.config.model import BrokerConfig
 from reput_broker.observe.counters import LOOP_DELAY_SECONDS, Histogram
 from reput_broker.observe.figures import DiskFigures, look_up_disk, measure_loop_delay, refresh_disk_figures
@@ -48,7 +48,7 @@ def test_the_look_is_repeated_and_outlives_an_error(tmp_path: Path) -> None:
             assert figures.oldest_store_timestamp_ms == 7
             nursery.cancel_scope.cancel()
 
-    with captured_log() as logs:
+    with structlog.testing.capture_logs() as logs:
         trio.run(main, clock=trio.testing.MockClock(rate=100.0))
     assert logs[0]["event"] == "disk_figures_unavailable"
 

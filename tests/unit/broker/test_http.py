@@ -276,7 +276,7 @@ def test_without_descriptors_a_connection_is_closed_at_once_and_the_next_one_ser
             assert (await ask(address, request("/livez")))[0] == 200
 
     serving(make_sources(), scenario)
-    assert "ulimit" in capsys.readouterr().err
+    assert "ulimit" in capsys.readouterr().out
 
 
 def test_as_many_connections_as_there_are_descriptors_for() -> None:

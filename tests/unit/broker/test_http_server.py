@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import structlog
 import trio
 import trio.testing
 from starlette.applications import Starlette
@@ -16,7 +17,6 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response, StreamingResponse
 from starlette.routing import Route
 
-from captured_log import captured_log
 from reput_broker import Broker, BrokerConfig
 from reput_broker.server.http_server import HttpServer, is_own_host
 
@@ -56,7 +56,7 @@ def connected(
             await scenario(ours, server)
             nursery.cancel_scope.cancel()
 
-    with captured_log() as logged:
+    with structlog.testing.capture_logs() as logged:
         trio.run(main, clock=trio.testing.MockClock(autojump_threshold=0))
     return logged
 
@@ -327,7 +327,7 @@ def test_a_client_that_does_not_read_is_left() -> None:
         return trio.current_time()
 
     clock = trio.testing.MockClock(autojump_threshold=0)
-    with captured_log() as logged:
+    with structlog.testing.capture_logs() as logged:
         started_at = clock.current_time()
         assert 9 < trio.run(main, clock=clock) - started_at < 11
     assert not logged
@@ -353,7 +353,7 @@ def test_too_many_connections_cost_the_address_that_has_most() -> None:
             assert await greedy[0].receive_some() == b""
             nursery.cancel_scope.cancel()
 
-    with captured_log() as logged:
+    with structlog.testing.capture_logs() as logged:
         trio.run(main)
     assert {entry["event"] for entry in logged} == {"http_connection_refused"}
 

@@ -90,7 +90,7 @@ async def test_connections_beyond_the_limit_are_closed_and_the_others_continue(
             assert await refused.receive_some() == b""
         assert bench.traffic.closed["limit"] == 1
         hint = "raise ulimit -n" if "connections_max" in limits else "raise limits.connections"
-        assert hint in capsys.readouterr().err
+        assert hint in capsys.readouterr().out
         for stream in streams:
             await exchange(stream)
         await streams.pop().aclose()
@@ -179,7 +179,7 @@ async def test_a_failing_new_connection_does_not_end_the_others(
             await exchange(stream)
         nursery.cancel_scope.cancel()
     assert not failures
-    logged = capsys.readouterr().err
+    logged = capsys.readouterr().out
     assert "ulimit" in logged
     assert "firewall" in logged
 
@@ -216,7 +216,7 @@ async def test_without_descriptors_a_connection_is_closed_at_once_and_the_next_o
                 await exchange(stream)
         nursery.cancel_scope.cancel()
     assert not taken
-    assert "ulimit" in capsys.readouterr().err
+    assert "ulimit" in capsys.readouterr().out
 
 
 @pytest.mark.trio

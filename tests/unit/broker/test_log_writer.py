@@ -14,13 +14,15 @@ from pathlib import Path
 from typing import TextIO
 
 import pytest
+import structlog
 
-from reput_broker.observe.log import close_log, configure_logging, dropped_events, flush_log, log
+from reput_broker.observe.log import close_log, configure_logging, dropped_events, flush_log
 
 
 @pytest.fixture(autouse=True)
 def restored() -> Iterator[None]:
     yield
+    structlog.reset_defaults()
     close_log()
 
 
@@ -35,6 +37,7 @@ def test_a_pipe_that_is_not_read_delays_no_caller(pipe: tuple[TextIO, TextIO]) -
     reader, writer = pipe
     configure_logging(format="json", stream=writer)
     flags = fcntl.fcntl(writer.fileno(), fcntl.F_GETFL)
+    log = structlog.get_logger("x")
     events = 3000  # of 1 KB each: more than pipe and queue hold
     for number in range(events):
         log.info("event", number=number, padding="x" * 1000)
@@ -61,7 +64,7 @@ def test_the_end_of_the_program_waits_a_bounded_time(pipe: tuple[TextIO, TextIO]
     monkeypatch.setattr("reput_broker.observe.log._FLUSH_S", 0.05)
     configure_logging(format="json", stream=writer)
     for _ in range(100):
-        log.info("event", padding="x" * 1000)
+        structlog.get_logger("x").info("event", padding="x" * 1000)
     flush_log()
     assert dropped_events() == 0
     for _ in range(100):
@@ -71,6 +74,7 @@ def test_the_end_of_the_program_waits_a_bounded_time(pipe: tuple[TextIO, TextIO]
 def test_a_full_disk_costs_lines_and_one_line_says_so(tmp_path: Path) -> None:
     with open("/dev/full", "w") as stream, (tmp_path / "log").open("w") as good:
         configure_logging(format="json", stream=stream)
+        log = structlog.get_logger("x")
         for _ in range(5):
             log.error("lost")
         flush_log()
@@ -94,7 +98,7 @@ def test_a_reader_that_has_gone_costs_lines(pipe: tuple[TextIO, TextIO]) -> None
     reader, writer = pipe
     configure_logging(format="json", stream=writer)
     reader.close()
-    log.info("event")
+    structlog.get_logger("x").info("event")
     flush_log()
     assert dropped_events() == 1
 
@@ -109,8 +113,8 @@ def test_a_fact_that_cannot_be_put_into_words(form) -> None:
 
     stream = io.StringIO()
     configure_logging(format=form, stream=stream)
-    log.info("event", fact=Bad())
-    log.info("half a character", fact="\ud800")
+    structlog.get_logger("x").info("event", fact=Bad())
+    structlog.get_logger("x").info("half a character", fact="\ud800")
     flush_log()
     assert dropped_events() == 1
     assert "half a character" in stream.getvalue()
@@ -119,7 +123,7 @@ def test_a_fact_that_cannot_be_put_into_words(form) -> None:
 def test_a_half_character_reaches_a_file(tmp_path: Path) -> None:
     with (tmp_path / "log").open("w") as stream:
         configure_logging(format="json", stream=stream)
-        log.info("event", fact="\ud800")
+        structlog.get_logger("x").info("event", fact="\ud800")
         flush_log()
     assert "\\ud800" in (tmp_path / "log").read_text()
 
@@ -127,7 +131,7 @@ def test_a_half_character_reaches_a_file(tmp_path: Path) -> None:
 def test_without_a_stderr(monkeypatch) -> None:
     monkeypatch.setattr(sys, "stderr", None)
     configure_logging()
-    log.info("event")
+    structlog.get_logger("x").info("event")
     flush_log()
     assert dropped_events() == 1
 
@@ -137,7 +141,7 @@ def test_a_stream_that_was_closed(tmp_path: Path) -> None:
     with (tmp_path / "log").open("w") as stream:
         configure_logging(stream=stream)
     with (tmp_path / "other").open("w"):
-        log.info("event")
+        structlog.get_logger("x").info("event")
         flush_log()
     assert dropped_events() == 1
     assert (tmp_path / "other").read_text() == ""
@@ -149,7 +153,7 @@ def test_threads_log_whole_lines(tmp_path: Path) -> None:
 
         def some(name: int) -> None:
             for number in range(100):
-                log.info("event", thread=name, number=number)
+                structlog.get_logger("x").info("event", thread=name, number=number)
 
         threads = [threading.Thread(target=some, args=(name,)) for name in range(4)]
         for thread in threads:
@@ -164,9 +168,10 @@ def test_threads_log_whole_lines(tmp_path: Path) -> None:
 
 
 ENDS = """
-import os
-from reput_broker.observe.log import configure_logging, log
+import os, structlog
+from reput_broker.observe.log import configure_logging
 configure_logging(format="json")
+log = structlog.get_logger("x")
 log.info("before")
 child = os.fork()
 if child == 0:

@@ -160,7 +160,7 @@ async def test_frames_that_trickle_give_way_to_those_that_come(
         assert sound.traffic.closed["memory"] == closed
         assert 0 < closed < 34
         assert [opaque for opaque, _ in sound.peer.answered] == list(range(5))
-        assert "slower than others that wait" in capsys.readouterr().err
+        assert "slower than others that wait" in capsys.readouterr().out
         nursery.cancel_scope.cancel()
 
 
@@ -260,7 +260,7 @@ async def test_at_the_limit_the_connection_that_has_held_most_for_longest_is_clo
         assert [bench.peer.closed for bench in (old, young, large, modest)] == [True, False, False, False]
         assert old.traffic.closed["memory"] == 1
         assert "for all connections" in str(old.peer.answers[0][0].remark)
-        assert "limits.buffer_total" in capsys.readouterr().err
+        assert "limits.buffer_total" in capsys.readouterr().out
         assert old.memory.total < MIB
         nursery.cancel_scope.cancel()
 

@@ -5,8 +5,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+import structlog
 
-from captured_log import captured_log
 from reput_broker.tables.config_file import ConfigFileDamaged
 from reput_broker.tables.offset_journal import JournalWriteFailed
 from reput_broker.tables.offsets import Commit, ConsumerOffsetManager
@@ -215,7 +215,7 @@ def test_a_journal_of_another_history_is_renamed_and_named(opened: Open, config_
     manager.commit("g", "t", 0, 6)
     # RocketMQ runs on the directory and moves on.
     (config_dir / "consumerOffset.json").write_text('{"offsetTable":{"t@g":{0:900}}}')
-    with captured_log() as logs:
+    with structlog.testing.capture_logs() as logs:
         assert opened().query("g", "t", 0) == 900
     assert [entry["event"] for entry in logs] == ["offset_journal_set_aside"]
     assert logs[0]["entries"] == 1
@@ -242,13 +242,13 @@ def test_a_damaged_record_costs_only_itself_and_is_reported(opened: Open, config
     data = bytearray(journal.read_bytes())
     data[positions[1] + 20] ^= 1
     journal.write_bytes(data)
-    with captured_log() as logs:
+    with structlog.testing.capture_logs() as logs:
         assert opened().for_topic("t") == {"g": {0: 9, 2: 9}}
     assert [(entry["event"], entry["position"]) for entry in logs] == [
         ("offset_journal_damaged", positions[1])
     ]
     assert len(list(config_dir.glob("consumerOffset.journal.damaged-*"))) == 1
-    with captured_log() as logs:
+    with structlog.testing.capture_logs() as logs:
         assert opened().for_topic("t") == {"g": {0: 9, 2: 9}}
     assert logs == []
 

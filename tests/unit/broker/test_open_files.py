@@ -25,9 +25,9 @@ def test_a_tiny_limit_leaves_one_of_each() -> None:
 
 def test_what_the_connections_need_is_logged_at_the_start(capsys: pytest.CaptureFixture[str]) -> None:
     warn_if_few(shares_of(20_000), 10_000)
-    assert capsys.readouterr().err == ""
+    assert capsys.readouterr().out == ""
     warn_if_few(shares_of(1024), 10_000)
-    said = capsys.readouterr().err
+    said = capsys.readouterr().out
     assert "open_files_few" in said
     needed = int(said.split("LimitNOFILE) to ")[1].split(",")[0])
     assert shares_of(needed).connections >= 10_000 > shares_of(needed - 1000).connections

@@ -199,7 +199,7 @@ async def test_a_step_that_fails_is_tried_again(
         await trio.sleep(1)
         nursery.cancel_scope.cancel()
     assert steps == [0]
-    assert "dispatch_stopped" in capsys.readouterr().err
+    assert "dispatch_stopped" in capsys.readouterr().out
 
 
 @pytest.mark.trio
@@ -250,7 +250,7 @@ async def test_the_next_file_is_created_once_and_failures_are_tried_again(
         await trio.sleep(10)
         assert store.made == 1
         nursery.cancel_scope.cancel()
-    said = capsys.readouterr().err
+    said = capsys.readouterr().out
     assert said.count("next_file_not_made") == 3, "each reason once"
 
 

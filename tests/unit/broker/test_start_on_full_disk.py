@@ -93,7 +93,7 @@ async def test_a_start_waits_for_room(tmp_path: Path, disk: Disk, capsys: pytest
             found = await consumer.pull("T", queue_id=0, offset=0, max_messages=32, wait_s=0.0)
             assert [message.body for message in found.messages] == [b"%d" % number for number in range(10)]
     said = capsys.readouterr()
-    assert (said.err + said.out).count("start_waits_for_room ") == 1
+    assert (said.err + said.out).count("start_waits_for_room  ") == 1
 
 
 async def test_attempts_become_rarer_until_there_is_more_free_space(tmp_path: Path, disk: Disk) -> None:

@@ -8,9 +8,9 @@ from typing import Any
 
 import httpx
 import pytest
+import structlog
 import trio
 
-from captured_log import captured_log
 from reput_broker.broker import Broker
 from reput_broker.config.model import BrokerConfig
 from reput_broker.ha.roles import Master, Role, Tenure
@@ -36,7 +36,7 @@ async def until(condition: Callable[[], bool]) -> None:
 @pytest.mark.trio
 async def test_a_change_of_role_opens_the_store_again_over_the_same_sockets(tmp_path: Path) -> None:
     tenures = SetTenures(FIRST)
-    with captured_log() as logs:
+    with structlog.testing.capture_logs() as logs:
         async with Broker(config(tmp_path, http_port=0), tenures=tenures) as broker:
             addresses, store = (broker.address, broker.http_address), broker.store
             async with Producer(broker.address, group="p") as producer:

@@ -156,7 +156,7 @@ def test_members_that_do_not_agree_are_logged_and_counted(
     assert bench.heard(odd, "b", consumer_data("g", T="y")) == []
     assert bench.ids() == ["a", "b"], "by default that is all"
     assert bench.counters.subscription_conflicts == {"g": 1}
-    log = capsys.readouterr().err
+    log = capsys.readouterr().out
     for fact in ("subscription_conflict", "client_id=b", "T with 'y'", "other_client_id=a", "T with 'x'"):
         assert fact in log
     bench.heard(odd, "b", consumer_data("g", T="y"))

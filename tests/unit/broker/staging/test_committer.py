@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import structlog
 import trio
 
 from reput_broker.broker import Broker
 from reput_broker.config.model import BrokerConfig
-from reput_broker.observe.log import is_configured
 from reput_broker.request import Refusal
 from reput_broker.staging import committer as committing
 from reput_broker.staging import intent as intents
@@ -224,7 +224,7 @@ async def test_a_failed_clean_up_does_not_undo_a_commit(
 
 
 async def test_a_start_ends_at_a_damaged_staging_and_keeps_it(tmp_path: Path) -> None:
-    was_configured = is_configured()
+    was_configured = structlog.is_configured()
     await decided(tmp_path, pieces=1)
     (path,) = (tmp_path / "staging").glob("*.stage")
     whole = path.read_bytes()
@@ -242,7 +242,9 @@ async def test_a_start_ends_at_a_damaged_staging_and_keeps_it(tmp_path: Path) ->
             async with serving(tmp_path):
                 pass
         assert path.read_bytes() == broken
-        assert is_configured() == was_configured, "a start that failed leaves the program's log alone"
+        assert structlog.is_configured() == was_configured, (
+            "a start that failed leaves the program's log alone"
+        )
     path.write_bytes(whole)
     async with serving(tmp_path) as (broker, _):
         assert await bodies(broker) == list(range(MESSAGES))
