@@ -9,6 +9,7 @@ from reput_broker.compose.parts import CommonParts, Processor, handlers_of
 from reput_broker.compose.retry import RetryParts
 from reput_broker.compose.storage import Storage
 from reput_broker.groups.reply_push import ReplyPusher
+from reput_broker.ha.roles import TenureSource
 from reput_broker.observe.health import StoreHealth
 from reput_broker.observe.metrics import MetricsSources
 from reput_broker.processors.put import PutProcessor
@@ -25,6 +26,7 @@ class MasterParts:
 
     Args:
         storage: opened for a master.
+        tenures: the current one is what routes show of this broker.
         connections_max: the open files that are left for connections.
     """
 
@@ -34,6 +36,7 @@ class MasterParts:
         sources: MetricsSources,
         store_health: StoreHealth,
         surroundings: Surroundings,
+        tenures: TenureSource,
         *,
         connections_max: int,
     ) -> None:
@@ -43,6 +46,7 @@ class MasterParts:
             sources,
             store_health,
             surroundings,
+            tenures,
             before_delete=lambda: self.staging.before_delete(),
             waiting_from=storage.schedule.waiting_from,
             more_figures=storage.schedule.figures,

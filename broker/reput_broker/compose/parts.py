@@ -5,10 +5,16 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Protocol
 
+import trio
+
 from reput_broker.compose.puts import PutParts
 from reput_broker.compose.storage import Storage
+from reput_broker.config.description import describe
 from reput_broker.groups.group_state import GroupState
 from reput_broker.groups.offset_updates import OffsetSetting
+from reput_broker.ha.roles import TenureSource
+from reput_broker.namesrv.own_broker import OwnBroker
+from reput_broker.namesrv.route_info import RouteInfoManager
 from reput_broker.observe.delivery_metrics import GroupSources
 from reput_broker.observe.health import StoreHealth
 from reput_broker.observe.metrics import MetricsSources
@@ -22,10 +28,10 @@ from reput_broker.processors.group_offsets import GroupOffsetsProcessor
 from reput_broker.processors.group_overview import GroupOverviewProcessor
 from reput_broker.processors.group_settings import GroupSettingsProcessor
 from reput_broker.processors.lock import LockProcessor
+from reput_broker.processors.namesrv import NameServerProcessor
 from reput_broker.processors.offset import OffsetProcessor
 from reput_broker.processors.pull import PullProcessor
 from reput_broker.processors.query import QueryProcessor
-from reput_broker.processors.route import RouteProcessor
 from reput_broker.processors.topic import TopicProcessor
 from reput_broker.processors.topic_access import TopicAccess
 from reput_broker.request import Client, Handler
@@ -60,6 +66,7 @@ class CommonParts:
     Args:
         storage: open.
         sources: the figures of the parts are added to them.
+        tenures: the current one is what routes show of this broker.
         before_delete: awaited before files of the log are deleted; an error keeps them.
         waiting_from: returns a log offset from which on messages are still needed; called in a thread.
         more_figures: returns runtime figures of parts that only one role has.
@@ -71,6 +78,7 @@ class CommonParts:
         sources: MetricsSources,
         store_health: StoreHealth,
         surroundings: Surroundings,
+        tenures: TenureSource,
         *,
         before_delete: Callable[[], Awaitable[None]],
         waiting_from: Callable[[], int],
@@ -102,6 +110,15 @@ class CommonParts:
             before_delete=before_delete,
             waiting_from=waiting_from,
         )
+        own = OwnBroker(config, tables.topics, lambda: tenures.current)
+        self.routes = RouteInfoManager(own, trio.current_time)
+        self._names = NameServerProcessor(
+            self.routes,
+            tables.kv_config,
+            tables.kv_saver,
+            lambda: {row.key: row.value for row in describe(config)},
+            advertise=config.advertise,
+        )
         self._add_figures(sources)
 
     def _add_figures(self, sources: MetricsSources) -> None:
@@ -115,7 +132,7 @@ class CommonParts:
 
     def tasks(self) -> tuple[Callable[[], Awaitable[None]], ...]:
         """Return the tasks that run as long as the role does."""
-        parts: tuple[Part, ...] = (self.puts, self.storage.tables, self.groups)
+        parts: tuple[Part, ...] = (self.puts, self.storage.tables, self.groups, self._names)
         return (*(task for part in parts for task in part.tasks()), self.storage.hold.run, self._clean.run)
 
     def server(self, handlers: Mapping[int, Handler], connections_max: int) -> Server:
@@ -136,6 +153,7 @@ class CommonParts:
         )
 
     def _client_gone(self, client: Client) -> None:
+        self.routes.client_gone(client)
         self.storage.hold.drop_client(client)
         self.groups.client_gone(client)
 
@@ -209,9 +227,8 @@ class CommonParts:
 
     def _broker_processors(self) -> tuple[Processor, ...]:
         config, storage, store = self.config, self.storage, self.storage.store
-        topics = storage.tables.topics
         return (
-            RouteProcessor(config, topics),
+            self._names,
             TopicProcessor(
                 store,
                 storage.tables,

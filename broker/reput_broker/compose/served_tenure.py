@@ -151,12 +151,12 @@ class ServedTenure:
     def _start_parts(self, nursery: trio.Nursery) -> MasterParts | SlaveParts:
         base, storage = self._base, self._opened
         connections_max = base.open_files.connections
-        common = (storage, base.sources, self._store_health, base.surroundings)
+        common = (storage, base.sources, self._store_health, base.surroundings, base.tenures)
         parts: MasterParts | SlaveParts
         if self.tenure.is_master:
             parts = MasterParts(*common, connections_max=connections_max)
         else:
-            parts = SlaveParts(*common, base.tenures, connections_max=connections_max)
+            parts = SlaveParts(*common, connections_max=connections_max)
         for task in parts.tasks():
             nursery.start_soon(task)
         nursery.start_soon(

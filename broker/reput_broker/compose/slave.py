@@ -41,6 +41,7 @@ class SlaveParts:
             sources,
             store_health,
             surroundings,
+            tenures,
             before_delete=_nothing_to_save,
             waiting_from=lambda: storage.store.max_physical_offset,
             more_figures=dict,

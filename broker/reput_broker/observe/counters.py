@@ -34,7 +34,7 @@ CLOSE_REASONS = (
     "peer", "idle", "malformed", "slow_reader", "slow_sender", "memory", "auth", "limit", "shutdown", "error",
 )  # fmt: skip
 LISTENERS = ("main", "name")
-ROLES = ("producer", "consumer", "admin", "unknown")
+ROLES = ("producer", "consumer", "admin", "broker", "unknown")
 PROTOCOL_ERROR_REASONS = ("malformed", "too_large", "unknown_header_type")
 ACK_LEVELS = ("page_cache", "flushed", "replicated")
 FLUSH_PARTS = ("commitlog", "consumequeue")
@@ -183,7 +183,7 @@ class ListenerTraffic:
         self.open_by_role["unknown"] += 1
 
     def role_known(self, role: str, before: str = "unknown") -> None:
-        """Note the role of a connection: `producer`, `consumer` or `admin`."""
+        """Note the role of a connection: one of ROLES."""
         self.open_by_role[before] -= 1
         self.open_by_role[role] += 1
 

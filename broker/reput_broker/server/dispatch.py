@@ -44,6 +44,8 @@ _MESSAGES = PUTS | {
     RequestCode.STAGE_RECORDS,
 }
 """Requests with messages; limits of their own bound their size."""
+_TABLES = frozenset({RequestCode.REGISTER_BROKER})
+"""Requests with a whole table, which may be as large as a frame."""
 _LARGE_BODY: Final = 4096
 """Bodies above this size are parsed one at a time, and other tasks run in between."""
 _BYTES_A_COMMA: Final = 11
@@ -92,13 +94,16 @@ class RequestDispatcher:
                 int(ErrorCode.UNSUPPORTED_REQUEST.response_code), remark=f" request type {code} not supported"
             )
         if len(request.body) > _LARGE_BODY and code not in _MESSAGES:
-            if len(request.body) > self._limits.body_size:
+            if len(request.body) > self._body_limit(code):
                 return self._too_large(request)
             return self._handle_in_turn(request, handler)
         try:
             return handler(request) if code in PUTS else self._handle(request, handler)
         except Exception as error:
             return self._refused(request, error)
+
+    def _body_limit(self, code: int) -> int:
+        return self._limits.frame_size if code in _TABLES else self._limits.body_size
 
     def append(self, puts: Sequence[Put]) -> Awaitable[None] | None:
         """Append puts and answer them in order; return None if that is done, otherwise something to await."""
@@ -127,7 +132,7 @@ class RequestDispatcher:
     async def _handle_in_turn(self, request: Request, handler: Handler) -> Outcome:
         """Handle a request with a large body, which the handler parses before it awaits anything."""
         commas = bytes(request.body).count(b",")
-        most = self._limits.body_size // _BYTES_A_COMMA
+        most = self._body_limit(request.header.code) // _BYTES_A_COMMA
         if commas > most:
             raise Refusal(
                 ErrorCode.TOO_LARGE,

@@ -228,6 +228,10 @@ class DataVersion:
         """Return the members in RocketMQ's (alphabetical) order."""
         return {"counter": self.counter, "stateVersion": self.state_version, "timestamp": self.timestamp_ms}
 
+    def encoded(self) -> bytes:
+        """Return the members as a body."""
+        return json.dumps(self.to_json(), separators=(",", ":")).encode()
+
     @classmethod
     def from_json(cls, members: object) -> Self:
         """Return the version from its members; missing ones (older files) and invalid ones count as 0."""

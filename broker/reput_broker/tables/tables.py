@@ -1,18 +1,22 @@
-"""The tables of a broker together: topics, consumer offsets and consumer groups, each with what saves it."""
+"""The tables of a broker together: topics, consumer offsets, consumer groups and the name service's settings, each with
+what saves it.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable
 from functools import partial
 from pathlib import Path
+from typing import Protocol
 
 import structlog
 import trio
 
 from reput_broker.config.model import BrokerConfig
+from reput_broker.tables.kv_config import KVConfigManager
 from reput_broker.tables.offsets import ConsumerOffsetManager
 from reput_broker.tables.subscription_groups import SubscriptionGroupManager
-from reput_broker.tables.table_saver import SaveSoon, TableSaver, save_now
+from reput_broker.tables.table_saver import SavedTable, SaveSoon, TableSaver, save_now
 from reput_broker.tables.topics import TopicConfigManager
 from reput_protocol.errors import InvalidName, ReputError
 
@@ -21,8 +25,15 @@ log = structlog.get_logger(__name__)
 _RETRY_INTERVAL_S = 1.0
 
 
+class LoadedTable(SavedTable, Protocol):
+    """A table with a file."""
+
+    def load(self) -> None:
+        """Read the file. Blocks. Raises ConfigFileDamaged, OSError."""
+
+
 class Tables:
-    """Topics, offsets and groups. One owner; `load` and `close` block and run in a worker thread.
+    """All tables. One owner; `load` and `close` block and run in a worker thread.
 
     Args:
         directory: holds the files.
@@ -52,17 +63,17 @@ class Tables:
         self.groups = SubscriptionGroupManager(
             directory / "subscriptionGroup.json", clock_ms=clock_ms, options=config.groups
         )
+        self.kv_config = KVConfigManager(directory / "kvConfig.json")
         self.topic_saver = TableSaver(self.topics, partial(on_saved, "topics"))
         self.offset_saver = TableSaver(self.offsets, partial(on_saved, "offsets"))
         self.group_saver = TableSaver(self.groups, partial(on_saved, "groups"))
+        self.kv_saver = TableSaver(self.kv_config, partial(on_saved, "kvConfig"))
         self.topics_soon = SaveSoon(self.topic_saver, "topics")
         self.groups_soon = SaveSoon(self.group_saver, "groups")
         self.offsets_soon = OffsetSaveService(
             self.offsets, self.offset_saver, lambda: config.offsets.flush_interval
         )
-        self._loaded: list[
-            tuple[str, TopicConfigManager | ConsumerOffsetManager | SubscriptionGroupManager]
-        ] = []
+        self._loaded: list[tuple[str, SavedTable]] = []
 
     def tasks(self) -> tuple[Callable[[], Awaitable[None]], ...]:
         """Return the tasks that run as long as the broker does."""
@@ -74,7 +85,13 @@ class Tables:
         Raises:
             ConfigFileDamaged, OSError: a table cannot be read; nothing was changed.
         """
-        for name, table in (("topics", self.topics), ("offsets", self.offsets), ("groups", self.groups)):
+        tables: dict[str, LoadedTable] = {
+            "topics": self.topics,
+            "offsets": self.offsets,
+            "groups": self.groups,
+            "kvConfig": self.kv_config,
+        }
+        for name, table in tables.items():
             table.load()
             self._loaded.append((name, table))
         if not self.groups.has_file and self._options.auto_create:

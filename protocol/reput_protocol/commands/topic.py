@@ -157,11 +157,14 @@ class CreateTopicHeader(CommandHeader):
 
 
 class DeleteTopicHeader(CommandHeader):
-    """Header of 215: delete a topic and its offsets. 216 takes the same and does nothing more."""
+    """Header of 215: delete a topic and its offsets at a broker. Of 216: forget it in a name server, of one cluster or
+    of all.
+    """
 
     REQUEST_CODE: ClassVar[RequestCode] = RequestCode.DELETE_TOPIC_IN_BROKER
 
     topic: str
+    cluster_name: str | None = None
 
 
 # -- lists and statistics ----------------------------------------------------------------------------------------------

@@ -1,0 +1,61 @@
+"""The broker that a name service runs in. It is listed without a registration, with its topics as they are now."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable
+
+from reput_broker.config.model import BrokerConfig
+from reput_broker.ha.roles import Tenure
+from reput_broker.tables.config_file import DataVersion
+from reput_broker.tables.topics import TopicConfigManager
+from reput_protocol.codes import Perm
+from reput_protocol.commands.topic import QueueData, TopicConfig
+
+
+class OwnBroker:
+    """What the name service lists of the broker around it.
+
+    Args:
+        tenure: returns its role now.
+    """
+
+    def __init__(
+        self, config: BrokerConfig, topics: TopicConfigManager, tenure: Callable[[], Tenure]
+    ) -> None:
+        self.cluster = config.cluster
+        self.name = config.broker_name
+        self.topics = topics
+        self.start_id = secrets.token_hex(8)
+        """Tells this start from another broker of the same name behind the advertised address."""
+        self._tenure = tenure
+        self._wiped_at: DataVersion | None = None
+
+    @property
+    def tenure(self) -> Tenure:
+        """Its role now."""
+        return self._tenure()
+
+    def queue_data(self, config: TopicConfig) -> QueueData:
+        """Return the queues of one of its topics as a route has them."""
+        perm = config.perm & ~Perm.WRITE if self.is_wiped else config.perm
+        return QueueData(
+            self.name, config.read_queue_nums, config.write_queue_nums, perm, config.topic_sys_flag
+        )
+
+    @property
+    def is_wiped(self) -> bool:
+        """Whether routes show its topics without write permission, until the next change of any topic (RocketMQ: a
+        registration with another version).
+        """
+        return self._wiped_at == self.topics.version
+
+    def wipe_write_perm(self) -> int:
+        """Show its topics without write permission; return how many."""
+        self._wiped_at = self.topics.version
+        return len(self.topics.all())
+
+    def add_write_perm(self) -> int:
+        """Show its topics as they are again; return how many."""
+        self._wiped_at = None
+        return len(self.topics.all())

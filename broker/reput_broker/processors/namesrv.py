@@ -1,0 +1,311 @@
+"""What a name server answers (RocketMQ: DefaultRequestProcessor and ClientRequestProcessor of the name server)."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+
+import trio
+
+from reput_broker.namesrv.route_info import BrokerIdTaken, RouteInfoManager, has_unit, has_unit_subscription
+from reput_broker.processors.topic_access import no_topic
+from reput_broker.request import Handler, Refusal, Request, Response, write_in_turns
+from reput_broker.tables.config_file import DataVersion
+from reput_broker.tables.kv_config import KVConfigManager
+from reput_broker.tables.table_saver import TableSaver
+from reput_protocol.codes import RequestCode, ResponseCode
+from reput_protocol.commands.body import read_json
+from reput_protocol.commands.namesrv import (
+    ORDER_TOPIC_NAMESPACE,
+    BrokerHeartbeatHeader,
+    BrokerPermissionHeader,
+    KVConfigHeader,
+    KVListHeader,
+    MemberGroup,
+    MemberGroupHeader,
+    PutKVConfigHeader,
+    QueryDataVersionHeader,
+    RegisterBrokerBody,
+    RegisterBrokerHeader,
+    RegisterTopicHeader,
+    TopicsByClusterHeader,
+    UnregisterBrokerHeader,
+    body_crc32,
+)
+from reput_protocol.commands.topic import (
+    DeleteTopicHeader,
+    KVTable,
+    RouteHeader,
+    TopicList,
+    TopicRoute,
+)
+from reput_protocol.errors import ErrorCode
+from reput_protocol.names import DEFAULT_TOPIC
+from reput_protocol.wire.header import Value
+
+_LOOK_FOR_SILENT_S = 5.0
+
+
+class NameServerProcessor:
+    """Answers with what brokers have registered, and with the broker around it.
+
+    Args:
+        settings: returns what 319 answers, option by option.
+        advertise: the address of the broker around it; None for the one that the client dialled.
+    """
+
+    def __init__(
+        self,
+        routes: RouteInfoManager,
+        kv_config: KVConfigManager,
+        kv_saver: TableSaver,
+        settings: Callable[[], Mapping[str, str]],
+        *,
+        advertise: str | None = None,
+    ) -> None:
+        self._routes = routes
+        self._kv_config = kv_config
+        self._kv_saver = kv_saver
+        self._settings = settings
+        self._advertise = advertise
+
+    def tasks(self) -> tuple[Callable[[], Awaitable[None]], ...]:
+        """Return the tasks that run as long as the name service does."""
+        return (self.look_for_silent_brokers,)
+
+    async def look_for_silent_brokers(self) -> None:
+        """Drop brokers that are silent for too long, until cancelled."""
+        while True:
+            await trio.sleep(_LOOK_FOR_SILENT_S)
+            self._routes.drop_silent()
+
+    def handlers(self) -> dict[int, Handler]:
+        """Return the handlers by request code."""
+        return {
+            RequestCode.GET_ROUTEINFO_BY_TOPIC: self.route,
+            RequestCode.GET_BROKER_CLUSTER_INFO: self.cluster_info,
+            RequestCode.GET_BROKER_MEMBER_GROUP: self.member_group,
+            RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER: self.topics,
+            RequestCode.GET_TOPICS_BY_CLUSTER: self.topics_by_cluster,
+            RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_NS: self.system_topics,
+            RequestCode.GET_UNIT_TOPIC_LIST: self.unit_topics,
+            RequestCode.GET_HAS_UNIT_SUB_TOPIC_LIST: self.unit_subscription_topics,
+            RequestCode.GET_HAS_UNIT_SUB_UNUNIT_TOPIC_LIST: self.other_unit_subscription_topics,
+            RequestCode.DELETE_TOPIC_IN_NAMESRV: self.delete_topic,
+            RequestCode.REGISTER_TOPIC_IN_NAMESRV: self.register_topic,
+            RequestCode.REGISTER_BROKER: self.register,
+            RequestCode.UNREGISTER_BROKER: self.unregister,
+            RequestCode.BROKER_HEARTBEAT: self.heartbeat,
+            RequestCode.QUERY_DATA_VERSION: self.data_version,
+            RequestCode.WIPE_WRITE_PERM_OF_BROKER: self.wipe_write_perm,
+            RequestCode.ADD_WRITE_PERM_OF_BROKER: self.add_write_perm,
+            RequestCode.PUT_KV_CONFIG: self.put_kv_config,
+            RequestCode.GET_KV_CONFIG: self.get_kv_config,
+            RequestCode.DELETE_KV_CONFIG: self.delete_kv_config,
+            RequestCode.GET_KVLIST_BY_NAMESPACE: self.kv_list,
+            RequestCode.GET_NAMESRV_CONFIG: self.settings,
+            RequestCode.UPDATE_NAMESRV_CONFIG: self.update_settings,
+        }
+
+    # Questions of clients and tools
+
+    def route(self, request: Request) -> Response:
+        """Answer with the brokers that have a topic, their addresses and queues."""
+        topic = RouteHeader.from_ext(request.ext).topic
+        route = self._route(topic, request)
+        if route is None:
+            if request.is_native:
+                raise no_topic(topic)
+            # RocketMQ's wording: its clients and tools show it as it is.
+            text = f"No topic route info in name server for the topic: {topic}"
+            return Response(int(ResponseCode.TOPIC_NOT_EXIST), remark=text)
+        route.order_topic_conf = self._kv_config.get(ORDER_TOPIC_NAMESPACE, topic)
+        return Response(0, self._facts_for(request), route.to_json())
+
+    def _route(self, topic: str, request: Request) -> TopicRoute | None:
+        own, address = self._routes.own, self._address(request)
+        if own is None or topic != DEFAULT_TOPIC or not request.is_native:
+            return self._routes.route(topic, address)
+        template = own.topics.template()
+        return (
+            None
+            if template is None
+            else self._routes.route_over({own.name: own.queue_data(template)}, address)
+        )
+
+    async def cluster_info(self, request: Request) -> Response:
+        """Answer with all brokers and clusters."""
+        info = self._routes.cluster_info(self._address(request))
+        return Response(0, self._facts_for(request), await write_in_turns(info))
+
+    def member_group(self, request: Request) -> Response:
+        """Answer with the members of a broker name."""
+        header = MemberGroupHeader.from_ext(request.ext)
+        group = self._routes.member_group(header.cluster_name, header.broker_name, self._address(request))
+        return Response(0, body=MemberGroup(group).to_json())
+
+    def topics(self, request: Request) -> Response:
+        """Answer with the names of all topics."""
+        return self._topic_list(request, self._routes.topics())
+
+    def topics_by_cluster(self, request: Request) -> Response:
+        """Answer with the names of the topics of a cluster."""
+        cluster = TopicsByClusterHeader.from_ext(request.ext).cluster
+        return self._topic_list(request, self._routes.topics_of_cluster(cluster))
+
+    def system_topics(self, request: Request) -> Response:
+        """Answer with the names of clusters and brokers, and a broker that knows the other system topics."""
+        return self._topic_list(request, self._routes.system_topics())
+
+    def unit_topics(self, request: Request) -> Response:
+        """Answer with the names of the topics that belong to a unit."""
+        return self._topic_list(request, self._routes.topics_with_flags(has_unit))
+
+    def unit_subscription_topics(self, request: Request) -> Response:
+        """Answer with the names of the topics that units subscribe to."""
+        return self._topic_list(request, self._routes.topics_with_flags(has_unit_subscription))
+
+    def other_unit_subscription_topics(self, request: Request) -> Response:
+        """Answer with the names of the topics that units subscribe to and that belong to none."""
+
+        def wanted(flags: int) -> bool:
+            return has_unit_subscription(flags) and not has_unit(flags)
+
+        return self._topic_list(request, self._routes.topics_with_flags(wanted))
+
+    def _topic_list(self, request: Request, topics: list[str]) -> Response:
+        return Response(0, body=TopicList(topics, self._routes.any_address(self._address(request))).to_json())
+
+    def _address(self, request: Request) -> str:
+        """Return the address of the broker around this name service: configured, or dialled by the client."""
+        return self._advertise or request.client.dialled_address
+
+    def _facts_for(self, request: Request) -> dict[str, Value]:
+        """Return what tells the bundled client which broker has answered."""
+        own = self._routes.own
+        if own is None or not request.is_native:
+            return {}
+        return {"brokerName": own.name, "brokerId": own.tenure.broker_id, "startId": own.start_id}
+
+    # Brokers
+
+    def register(self, request: Request) -> Response:
+        """Take the registration of a broker; answer with its master and the queue numbers of ordered topics."""
+        header = RegisterBrokerHeader.from_ext(request.ext)
+        if header.body_crc32 and header.body_crc32 != body_crc32(request.body):
+            raise Refusal(
+                ErrorCode.MALFORMED,
+                f"the body of the registration has checksum {body_crc32(request.body)} and not {header.body_crc32}; "
+                "it was damaged on its way, send it again",
+            )
+        body = RegisterBrokerBody.decode(request.body, is_compressed=header.compressed)
+        try:
+            answer = self._routes.register(header, body.table, request.client)
+        except BrokerIdTaken as error:
+            raise Refusal(ErrorCode.DUPLICATE, str(error), response_code=ResponseCode.SYSTEM_ERROR) from None
+        request.client.note_role("broker")
+        ordered = self._kv_config.namespace(ORDER_TOPIC_NAMESPACE)
+        return Response(
+            0,
+            answer.to_ext(request.header_type),
+            b"" if ordered is None else KVTable(dict(ordered)).to_json(),
+        )
+
+    def unregister(self, request: Request) -> Response:
+        """Drop a broker that leaves."""
+        self._routes.unregister(UnregisterBrokerHeader.from_ext(request.ext))
+        return Response()
+
+    def heartbeat(self, request: Request) -> Response:
+        """Note that a broker is alive."""
+        self._routes.heartbeat(BrokerHeartbeatHeader.from_ext(request.ext).broker_addr)
+        return Response()
+
+    def data_version(self, request: Request) -> Response:
+        """Answer whether a broker has to register its topics again; this counts as a heartbeat."""
+        header = QueryDataVersionHeader.from_ext(request.ext)
+        asked = DataVersion.from_json(read_json(request.body) if request.body else None)
+        known = self._routes.version_of(header.broker_addr)
+        self._routes.heartbeat(header.broker_addr)
+        return Response(
+            0,
+            {"changed": "false" if known == asked else "true"},
+            b"" if known is None else known.encoded(),
+        )
+
+    # Changes by administrators
+
+    def delete_topic(self, request: Request) -> Response:
+        """Forget a topic of registered brokers; the broker around this name service deletes its own with 215."""
+        request.client.note_role("admin")
+        header = DeleteTopicHeader.from_ext(request.ext)
+        self._routes.delete_topic(header.topic, header.cluster_name)
+        return Response()
+
+    def register_topic(self, request: Request) -> Response:
+        """Note a topic of registered brokers."""
+        request.client.note_role("admin")
+        topic = RegisterTopicHeader.from_ext(request.ext).topic
+        self._routes.register_topic(topic, TopicRoute.from_json(request.body, is_trusted=False).queue_datas)
+        return Response()
+
+    def wipe_write_perm(self, request: Request) -> Response:
+        """Take write permission from all topics of a broker, in routes."""
+        request.client.note_role("admin")
+        count = self._routes.wipe_write_perm(BrokerPermissionHeader.from_ext(request.ext).broker_name)
+        return Response(0, {"wipeTopicCount": count if request.is_native else str(count)})
+
+    def add_write_perm(self, request: Request) -> Response:
+        """Give write permission back to all topics of a broker, in routes."""
+        request.client.note_role("admin")
+        count = self._routes.add_write_perm(BrokerPermissionHeader.from_ext(request.ext).broker_name)
+        return Response(0, {"addTopicCount": count if request.is_native else str(count)})
+
+    # Settings
+
+    async def put_kv_config(self, request: Request) -> Response:
+        """Set a value; it is on disk when this is answered."""
+        request.client.note_role("admin")
+        header = PutKVConfigHeader.from_ext(request.ext)
+        self._kv_config.put(header.namespace, header.key, header.value)
+        await self._kv_saver.save()
+        return Response()
+
+    def get_kv_config(self, request: Request) -> Response:
+        """Answer with a value."""
+        header = KVConfigHeader.from_ext(request.ext)
+        value = self._kv_config.get(header.namespace, header.key)
+        if value is None:
+            text = f"No config item, Namespace: {header.namespace} Key: {header.key}"
+            return Response(int(ResponseCode.QUERY_NOT_FOUND), remark=text)
+        return Response(0, {"value": value})
+
+    async def delete_kv_config(self, request: Request) -> Response:
+        """Delete a value, if there is one; it is gone from the disk when this is answered."""
+        request.client.note_role("admin")
+        header = KVConfigHeader.from_ext(request.ext)
+        self._kv_config.delete(header.namespace, header.key)
+        await self._kv_saver.save()
+        return Response()
+
+    def kv_list(self, request: Request) -> Response:
+        """Answer with all values of a namespace."""
+        namespace = KVListHeader.from_ext(request.ext).namespace
+        values = self._kv_config.namespace(namespace)
+        if values is None:
+            text = f"No config item, Namespace: {namespace}"
+            return Response(int(ResponseCode.QUERY_NOT_FOUND), remark=text)
+        return Response(0, body=KVTable(dict(values)).to_json())
+
+    def settings(self, request: Request) -> Response:
+        """Answer with the configuration, a line `name=value` for each option."""
+        del request
+        lines = "".join(f"{name}={value}\n" for name, value in self._settings().items())
+        return Response(0, body=lines.encode())
+
+    def update_settings(self, request: Request) -> Response:
+        """Refuse to change the configuration: a restart would undo it."""
+        raise Refusal(
+            ErrorCode.NO_PERMISSION,
+            f"the configuration of this name server is not changed by request {request.header.code}; change its file "
+            "or environment, then send it SIGHUP or restart it",
+        )
