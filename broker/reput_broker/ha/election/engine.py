@@ -1,0 +1,109 @@
+"""What an elector needs of the engine that elects: one record for the group, and a lease on being its master.
+
+The engine changes the record only if it is still the one that the caller has seen, so of two members that act at the
+same time one succeeds. It removes the master from the record when the master's lease ends.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Final, Protocol
+
+from reput_protocol.errors import ReputError
+
+REQUESTS_PER_LEASE: Final = 5
+"""A request that gets no answer is given up after this part of the lease, so that others follow before it ends."""
+
+
+class EngineUnavailable(ReputError):
+    """The engine did not answer, or could not. A change that was requested may have been made or not.
+
+    Attributes:
+        reason: what failed, with the addresses that were tried.
+    """
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(reason)
+        self.reason = reason
+
+
+class LeaseLost(ReputError):
+    """The engine says that the lease has ended, or is another member's.
+
+    Attributes:
+        reason: what the engine said.
+    """
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(reason)
+        self.reason = reason
+
+
+@dataclass(frozen=True, slots=True)
+class Leader:
+    """The master in the record."""
+
+    member: int
+    """Its `broker_id`, which is unique in the group."""
+    address: str
+    """Its address for clients, `host:port`."""
+    ha_address: str
+    """The address of its log, `host:port`."""
+
+
+@dataclass(frozen=True, slots=True)
+class GroupRecord:
+    """What the engine knows about a group. Without a state, before the group's first master, all is empty."""
+
+    epoch: int = 0
+    """The number of the last tenure of a master; each has a larger one. 0: the group has no state."""
+    in_sync: frozenset[int] = frozenset()
+    """The members that have every confirmed message. Only one of them may become master."""
+    successor: int | None = None
+    """The member that the last master handed over to."""
+    leader: Leader | None = None
+    """The master; None once its lease has ended."""
+    revision: tuple[str, ...] = field(default=(), compare=False)
+    """The engine's mark of this state of the record."""
+
+
+class Engine(Protocol):
+    """Keeps a group's record. One task at a time may change it; `keep_alive` and `changed` may run besides.
+
+    Every method but `changed` returns or raises within a part of the lease (REQUESTS_PER_LEASE). Each may raise
+    EngineUnavailable.
+    """
+
+    @property
+    def name(self) -> str:
+        """The engine and where it is, for the log."""
+
+    async def read(self) -> GroupRecord:
+        """Return the record as a majority of the engine has it."""
+
+    async def take(self, seen: GroupRecord, new: GroupRecord) -> GroupRecord | None:
+        """Take a new lease and replace the record that was seen, with its leader bound to the lease.
+
+        Args:
+            seen: without a leader, or with this member as one.
+
+        Returns:
+            The record as it is now kept; None if it has changed since it was seen, which changes nothing.
+        """
+
+    async def keep_alive(self) -> None:
+        """Extend the lease to its full time from now. Raises LeaseLost."""
+
+    async def write(self, seen: GroupRecord, new: GroupRecord) -> GroupRecord | None:
+        """Replace the record as its leader; without a leader in `new`, the lease ends as well.
+
+        Returns:
+            The record as it is now kept; None if this member is not the leader that was seen, or the record has
+            changed, which changes nothing.
+        """
+
+    async def changed(self, seen: GroupRecord) -> None:
+        """Return when the record may have changed since it was seen. May never return, so bound it by a time."""
+
+    async def close(self) -> None:
+        """Close connections. The lease stays until its time is over."""

@@ -1,0 +1,66 @@
+"""The fence: nothing is acknowledged after the master's lease.
+
+The lease is valid until the time when its last extension was *sent*, plus its length, minus a margin. The engine starts
+counting later, so a member that takes over does so after this time. The clock counts time in which the machine was
+suspended and never jumps.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from math import inf
+
+
+def boot_time() -> float:
+    """Return the seconds since the machine was started, suspended or not."""
+    return time.clock_gettime(getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC))
+
+
+class Fence:
+    """Decides whether a master may accept and acknowledge messages in one tenure.
+
+    Every acknowledgement asks, because a process that was stopped for longer than the lease continues in the middle of
+    anything: a timer would be late.
+
+    Args:
+        clock: seconds of a clock that never jumps.
+        valid_until: in seconds of the clock; without an election there is no end.
+    """
+
+    def __init__(self, clock: Callable[[], float] = boot_time, valid_until: float = inf) -> None:
+        self._clock = clock
+        self._valid_until = valid_until
+        self._closed: str | None = None
+        self._ended: str | None = None
+
+    @property
+    def left_s(self) -> float:
+        """The seconds until the fence; negative after it."""
+        return self._valid_until - self._clock()
+
+    def extend(self, valid_until: float) -> None:
+        """Acknowledge until `valid_until`, unless the tenure has ended."""
+        self._valid_until = max(self._valid_until, valid_until)
+
+    def close(self, reason: str) -> None:
+        """Accept no more messages, such as during a hand-over. Those accepted before are still acknowledged."""
+        self._closed = reason
+
+    def reopen(self) -> None:
+        """Accept messages again."""
+        self._closed = None
+
+    def end(self, reason: str) -> None:
+        """Neither accept nor acknowledge from now on: the tenure has ended."""
+        self._ended = self._ended or reason
+
+    def refusal(self) -> str | None:
+        """Return why no message can be accepted now, or None."""
+        return self.expiry() or self._closed
+
+    def expiry(self) -> str | None:
+        """Return why nothing can be acknowledged any more, or None."""
+        if self._ended is None and self._clock() >= self._valid_until:
+            self._ended = "the lease on being master has ended, and another broker may be the master now"
+        return self._ended

@@ -1,0 +1,184 @@
+"""The in-sync set of a master: the members that have every confirmed message, and the confirm offset.
+
+A pure state machine: members' offsets and times come in, changes of the set and the confirm offset come out. The caller
+records each change with the engine.
+
+While a change is under way the engine may have made it or not, so the confirm offset waits for the members of both
+sets. A member joins only if it has every confirmed byte, and one that leaves is waited for until the engine has
+recorded that. So at any time every member of the recorded set, whichever of the two it is, has all that is confirmed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from math import inf
+
+_CLOSE = 0.1
+"""The part of the timeout within which a member was caught up that may join, and may connect again to stay."""
+
+
+@dataclass(slots=True)
+class _Follower:
+    offset: int
+    """What it has acknowledged, in bytes of the log."""
+    seen_at: float
+    """When it last reported an offset; earlier, since a disconnection."""
+    caught_up_at: float
+    """The last time at which it had all that the master had then."""
+    mark: int
+    """The master's end at `mark_at`; the member was caught up then once it acknowledges this."""
+    mark_at: float
+    is_connected: bool = True
+
+
+class InSyncSet:
+    """The in-sync set of one tenure as master. Offsets are bytes of the log, times seconds of one clock.
+
+    Args:
+        me: this member.
+        recorded: the set in the engine's record; this member is in it, and all have the log up to `start`.
+        start: the log's end at the start of the tenure; all of it is flushed here.
+        timeout_s: a member is removed that reports nothing for so long, or was not caught up for so long.
+        gap_max: a member is removed that is this many bytes behind.
+        now: the time.
+    """
+
+    def __init__(
+        self, me: int, recorded: Iterable[int], *, start: int, timeout_s: float, gap_max: int, now: float
+    ) -> None:
+        self._me = me
+        self._recorded = frozenset(recorded)
+        assert me in self._recorded, f"member {me} is not in its set {sorted(self._recorded)}"
+        self._proposed: frozenset[int] | None = None
+        self._joining: frozenset[int] = frozenset()
+        self._start = self._end = self._flushed = self._confirm = start
+        self._timeout_s, self._gap_max = timeout_s, gap_max
+        self._followers = {
+            member: _Follower(start, now, now, start, now) for member in self._recorded if member != me
+        }
+
+    @property
+    def recorded(self) -> frozenset[int]:
+        """The set that the engine is known to have recorded."""
+        return self._recorded
+
+    @property
+    def proposed(self) -> frozenset[int] | None:
+        """The set that the engine may have recorded, while a change is under way."""
+        return self._proposed
+
+    @property
+    def members(self) -> frozenset[int]:
+        """The members that the confirm offset waits for."""
+        return self._recorded | (self._proposed or frozenset()) | self._joining
+
+    @property
+    def confirm(self) -> int:
+        """The offset up to which every member has the log. Never goes back."""
+        return self._confirm
+
+    def offset_of(self, member: int) -> int | None:
+        """Return what a member has acknowledged; None if it has not reported in this tenure."""
+        if member == self._me:
+            return self._flushed
+        follower = self._followers.get(member)
+        return None if follower is None else follower.offset
+
+    def is_connected(self, member: int) -> bool:
+        """Tell whether a member has reported and is connected still."""
+        follower = self._followers.get(member)
+        return follower is not None and follower.is_connected
+
+    def caught_up(self, end: int) -> frozenset[int]:
+        """Return the members of the set that have the log up to `end`."""
+        return frozenset(member for member in self._recorded if (self.offset_of(member) or 0) >= end)
+
+    # What happens
+
+    def own(self, end: int, flushed: int) -> None:
+        """Note this broker's own log: its end, and how far it is flushed."""
+        self._end, self._flushed = end, flushed
+        self._advance()
+
+    def acknowledged(self, member: int, offset: int, now: float) -> None:
+        """Note that a member has the log up to `offset`, which it read from this master in this tenure.
+
+        A smaller offset than before means that the member has lost something; if that was confirmed, it leaves the set.
+        """
+        follower = self._followers.get(member)
+        if follower is None:
+            follower = self._followers[member] = _Follower(offset, now, -inf, self._end, now)
+        follower.offset, follower.seen_at, follower.is_connected = offset, now, True
+        if offset >= self._end:
+            follower.caught_up_at = now
+        elif offset >= follower.mark:
+            follower.caught_up_at = max(follower.caught_up_at, follower.mark_at)
+        if offset >= follower.mark:
+            follower.mark, follower.mark_at = self._end, now
+        self._advance()
+
+    def disconnected(self, member: int, now: float) -> None:
+        """Note that a member's connection has ended: it has a tenth of the timeout to connect again."""
+        follower = self._followers.get(member)
+        if follower is not None:
+            follower.is_connected = False
+            follower.seen_at = min(follower.seen_at, now - (1 - _CLOSE) * self._timeout_s)
+
+    # Changes of the set
+
+    def next_change(self, now: float) -> frozenset[int] | None:
+        """Return the set that should be recorded next, or None if there is nothing to change.
+
+        While a change is under way, it is that one. The confirm offset waits for its members from now on.
+        """
+        followers = self._followers.items()
+        self._joining = frozenset(
+            m for m, f in followers if m not in self._recorded and self._is_close(f, now)
+        )
+        if self._proposed is None:
+            kept = {m for m, f in followers if m in self._recorded and not self._is_lagging(f, now)}
+            # Under load a member that is close is always a little behind the confirm offset, which therefore waits.
+            joined = {m for m in self._joining if self._followers[m].offset >= self._confirm}
+            members = frozenset({self._me, *kept, *joined})
+            if members != self._recorded:
+                self._proposed = members
+        self._advance()
+        return self._proposed
+
+    def settled(self, recorded: frozenset[int]) -> None:
+        """Note the set that the engine has recorded, by which the change under way has ended.
+
+        Args:
+            recorded: the change, or the set before it if the engine has refused the change.
+        """
+        self._recorded, self._proposed = recorded, None
+        self._joining -= recorded
+        self._advance()
+
+    def _is_lagging(self, follower: _Follower, now: float) -> bool:
+        """Tell whether a member of the set has to leave it, because all that waits for the set waits for it."""
+        return (
+            follower.offset < self._confirm  # it has lost something
+            or now - follower.seen_at > self._timeout_s
+            or self._end - follower.offset > self._gap_max
+            or (follower.offset < self._end and now - follower.caught_up_at > self._timeout_s)
+        )
+
+    def _is_close(self, follower: _Follower, now: float) -> bool:
+        """Tell whether another member may join: it will soon have what is confirmed now."""
+        close_s = self._timeout_s * _CLOSE
+        return (
+            follower.offset >= self._start
+            and follower.is_connected
+            and now - follower.seen_at <= self._timeout_s
+            and self._end - follower.offset <= self._gap_max
+            and (follower.offset >= self._end or now - follower.caught_up_at <= close_s)
+        )
+
+    def _advance(self) -> None:
+        least = self._flushed
+        for member in self.members:
+            if member != self._me:
+                least = min(least, self._followers[member].offset)
+        self._confirm = max(self._confirm, least)

@@ -1,0 +1,544 @@
+"""The elector: who campaigns, when a tenure ends, what a hand-over does. The clock is trio's mock clock."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
+
+import pytest
+import trio
+import trio.testing
+
+from election_engine import EngineState, FakeEngine
+from reput_broker.ha.election.elector import Elector, HandOverRefused
+from reput_broker.ha.election.engine import GroupRecord, Leader, LeaseLost
+from reput_broker.ha.election.in_sync_set import InSyncSet
+from reput_broker.ha.election.member_file import MemberFile, MemberFileWrong
+from reput_broker.ha.roles import Master, Role
+
+LEASE_S = 10.0
+Scenario = Callable[["Group"], object]
+
+
+class Member:
+    """One broker's elector, and a log that is only an end."""
+
+    def __init__(self, group: Group, number: int) -> None:
+        self.group, self.number = group, number
+        self.engine = FakeEngine(group.state)
+        self.end = 0
+        self.log_epoch = 0
+        self.in_sync: InSyncSet | None = None
+        self.scope = trio.CancelScope()
+        self.elector = self._make()
+
+    def _make(self) -> Elector:
+        n = self.number
+        return Elector(
+            self.engine,
+            Leader(n, f"b{n}:10911", f"b{n}:10912"),
+            Role.ASYNC_MASTER,
+            MemberFile(self.group.path / str(n), cluster="c", broker_name="b", member=n),
+            lease_s=LEASE_S,
+            first_master=1,
+            log_epoch=lambda: self.log_epoch,
+            in_sync_timeout_s=10.0,
+            gap_max=1000,
+            clock=trio.current_time,
+        )
+
+    async def run(self) -> None:
+        with self.scope:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(self.elector.run)
+                while True:
+                    tenure = self.elector.current
+                    self.in_sync = None
+                    if tenure.is_master:
+                        with suppress(LeaseLost):
+                            self.in_sync = await self.elector.lead(self.end)
+                    await self.elector.changed(tenure)
+
+    def kill(self) -> None:
+        self.scope.cancel()
+
+    def restart(self) -> None:
+        self.engine = FakeEngine(self.group.state)
+        self.scope = trio.CancelScope()
+        self.elector = self._make()
+        self.group.nursery.start_soon(self.run)
+
+    @property
+    def leads(self) -> bool:
+        return self.elector.current.is_master
+
+    @property
+    def acknowledges(self) -> bool:
+        return self.leads and self.elector.fence.expiry() is None
+
+
+class Group:
+    """Three members and their engine."""
+
+    def __init__(self, path: Path, nursery: trio.Nursery) -> None:
+        self.path, self.nursery = path, nursery
+        self.state = EngineState(LEASE_S)
+        self.members = {n: Member(self, n) for n in (1, 2, 3)}
+
+    def __getitem__(self, number: int) -> Member:
+        return self.members[number]
+
+    def start(self, *numbers: int) -> None:
+        for number in numbers or self.members:
+            self.nursery.start_soon(self.members[number].run)
+
+    @property
+    def master(self) -> Member:
+        (master,) = [m for m in self.members.values() if m.acknowledges]
+        return master
+
+    async def copy_everything(self, *numbers: int, end: int | None = None) -> None:
+        """Let the members copy the master's log, and join the in-sync set."""
+        master = self.master
+        master.end = master.end if end is None else end
+        for _ in range(3):
+            assert master.in_sync is not None
+            master.in_sync.own(master.end, master.end)
+            for number in numbers:
+                self.members[number].end = master.end
+                master.in_sync.acknowledged(number, master.end, trio.current_time())
+            await trio.sleep(0.2)
+        assert self.state.record.in_sync >= {*numbers}
+
+
+@pytest.fixture
+def group(tmp_path: Path) -> Callable[[Callable[[Group], object]], None]:
+    """Run a scenario with a group, on a clock that jumps over every wait."""
+
+    def run(scenario: Callable[[Group], object]) -> None:
+        @asynccontextmanager
+        async def opened() -> AsyncIterator[Group]:
+            async with trio.open_nursery() as nursery:
+                yield Group(tmp_path, nursery)
+                nursery.cancel_scope.cancel()
+
+        async def main() -> None:
+            with trio.fail_after(1000):
+                async with opened() as made:
+                    await scenario(made)  # type: ignore[misc]
+
+        trio.run(main, clock=trio.testing.MockClock(autojump_threshold=0))
+
+    return run
+
+
+Run = Callable[[Callable[[Group], object]], None]
+
+
+def test_only_the_first_master_creates_a_group_and_the_others_follow(group: Run) -> None:
+    async def scenario(g: Group) -> None:
+        g.start(2, 3)
+        await trio.sleep(30)
+        assert g.state.record == GroupRecord()
+        assert "member 1 (election.first_master) creates it" in g[2].elector.reason
+        g.start(1)
+        await trio.sleep(1)
+        assert g.master is g[1]
+        assert g.state.record.epoch == g[1].elector.current.epoch == 1
+        assert g.state.record.in_sync == {1}
+        for number in (2, 3):
+            tenure = g[number].elector.current
+            assert (tenure.role, tenure.broker_id) == (Role.SLAVE, number + 1)
+            assert tenure.master == Master("b1:10911", "b1:10912")
+
+    group(scenario)
+
+
+def test_the_epoch_is_beyond_that_of_the_log(group: Run) -> None:
+    async def scenario(g: Group) -> None:
+        g[1].log_epoch = 17  # a broker that served alone before
+        g.start(1)
+        await trio.sleep(1)
+        assert g.state.record.epoch == 18
+
+    group(scenario)
+
+
+def test_a_member_in_sync_takes_over_when_the_lease_ends_and_not_before(group: Run) -> None:
+    async def scenario(g: Group) -> None:
+        g.start()
+        await trio.sleep(1)
+        await g.copy_everything(2, end=500)
+        killed_at = trio.current_time()
+        g[1].kill()
+        await g[2].elector.changed(g[2].elector.current)
+        while not g[2].leads:
+            await trio.sleep(0.01)
+        assert LEASE_S * 0.8 <= trio.current_time() - killed_at <= LEASE_S + 0.1
+        await trio.sleep(0.5)
+        assert g.state.record.epoch == 2
+        assert g.state.record.in_sync == {2}, "the others join again with what this member has"
+        assert g[2].in_sync is not None
+        assert g[2].in_sync.confirm == 500
+        assert g[3].elector.current.master == Master("b2:10911", "b2:10912")
+
+    group(scenario)
+
+
+def test_the_set_of_a_new_master_shrinks_only_when_its_log_is_open(group: Run) -> None:
+    """A member that is elected and cannot open its log leaves the group as it was."""
+
+    async def scenario(g: Group) -> None:
+        g.start()
+        await trio.sleep(1)
+        await g.copy_everything(2, 3, end=500)
+
+        async def fails(start: int) -> InSyncSet:
+            raise LeaseLost("disk broken")
+
+        first, second = g[2], g[3]
+        first.elector.lead = second.elector.lead = fails  # type: ignore[method-assign]
+        g[1].kill()
+        while g.state.record.epoch < 2:
+            await trio.sleep(0.1)
+        assert g.state.record.in_sync == {1, 2, 3}
+
+    group(scenario)
+
+
+def test_a_member_that_is_not_in_sync_never_takes_over(group: Run) -> None:
+    async def scenario(g: Group) -> None:
+        g.start()
+        await trio.sleep(1)
+        await g.copy_everything(2, end=500)
+        g[1].kill()
+        g[2].kill()
+        await trio.sleep(100)
+        assert g.state.record.leader is None
+        assert "not in sync; only members [1, 2]" in g[3].elector.reason
+        g[2].restart()
+        await trio.sleep(1)
+        assert g.master is g[2]
+
+    group(scenario)
+
+
+def test_a_restarted_master_is_the_master_again_without_waiting_for_its_lease(group: Run) -> None:
+    async def scenario(g: Group) -> None:
+        g.start()
+        await trio.sleep(1)
+        g[1].kill()
+        await trio.sleep(0.5)
+        g[1].restart()
+        await trio.sleep(0.5)
+        assert g.master is g[1]
+        assert g.state.record.epoch == 2
+
+    group(scenario)
+
+
+def test_two_brokers_with_one_number_do_not_replace_each_other(group: Run) -> None:
+    async def scenario(g: Group) -> None:
+        g.start(1)
+        await trio.sleep(1)
+        other = Member(g, 1)
+        other.elector._me = Leader(1, "elsewhere:10911", "elsewhere:10912")
+        g.nursery.start_soon(other.run)
+        await trio.sleep(30)
+        assert g.master is g[1]
+        assert "another broker, at b1:10911" in other.elector.reason
+
+    group(scenario)
+
+
+def test_a_new_disk_under_the_number_of_a_member_in_sync_does_not_take_over(group: Run) -> None:
+    async def scenario(g: Group) -> None:
+        g.start()
+        await trio.sleep(1)
+        await g.copy_everything(2, end=500)
+        g[2].kill()
+        (g.path / "2").unlink()
+        g[2].restart()
+        await trio.sleep(0.5)
+        g[1].kill()
+        await trio.sleep(100)
+        assert g.state.record.leader is None
+        assert "a new disk has none of the messages" in g[2].elector.reason
+
+    group(scenario)
+
+
+def test_an_engine_that_lost_its_state_elects_no_master_from_old_members(group: Run) -> None:
+    async def scenario(g: Group) -> None:
+        g.start()
+        await trio.sleep(1)
+        await g.copy_everything(2, 3, end=500)
+        g.state.keep(GroupRecord())
+        await trio.sleep(100)
+        assert g.state.record.leader is None
+        assert "the engine has lost its state" in g[1].elector.reason
+        handed = await g[2].elector.hand_over(2, lambda: 500, force=True)
+        assert handed.member == 2
+        await trio.sleep(1)
+        assert g.master is g[2]
+        assert g.state.record.epoch == 2, "no epoch comes twice"
+
+    group(scenario)
+
+
+# The fence
+
+
+def test_a_master_without_its_engine_serves_until_its_lease_ends_and_comes_back(group: Run) -> None:
+    async def scenario(g: Group) -> None:
+        g.start()
+        await trio.sleep(1)
+        tenure, fence = g[1].elector.current, g[1].elector.fence
+        g.state.is_down = True
+        down_at = trio.current_time()
+        await g[1].elector.changed(tenure)
+        assert LEASE_S * 0.6 <= trio.current_time() - down_at <= LEASE_S * 0.9 + 0.01
+        assert fence.expiry() is not None
+        assert g[1].elector.current.role is Role.SLAVE
+        await trio.sleep(60)
+        assert "no answer" in g[1].elector.reason
+        g.state.is_down = False
+        await trio.sleep(LEASE_S)
+        assert g.master is g[1]
+        assert g.state.record.epoch == 2
+        assert fence.expiry() is not None, "the fence of a tenure that ended stays"
+
+    group(scenario)
+
+
+def test_a_short_failure_of_the_engine_changes_nothing(group: Run) -> None:
+    async def scenario(g: Group) -> None:
+        g.start()
+        await trio.sleep(1)
+        for _ in range(5):
+            g.state.is_down = True
+            await trio.sleep(4)
+            g.state.is_down = False
+            await trio.sleep(8)
+        assert g.master is g[1]
+        assert g.state.record.epoch == 1
+
+    group(scenario)
+
+
+def test_never_two_masters_acknowledge(group: Run) -> None:
+    """The master is cut off from the engine, whose answers are slow; another takes over after its fence."""
+
+    async def scenario(g: Group) -> None:
+        for member in g.members.values():
+            member.engine.delay_s = 0.4
+        g.start()
+        await trio.sleep(10)
+        await g.copy_everything(2, 3, end=500)
+        await trio.sleep(10)
+        g[1].engine.is_cut_off = True
+        for _ in range(3000):
+            await trio.sleep(0.01)
+            assert sum(member.acknowledges for member in g.members.values()) <= 1
+        assert g.master in (g[2], g[3])
+        g[1].engine.is_cut_off = False
+        await trio.sleep(5)
+        assert g[1].elector.current.master is not None
+
+    group(scenario)
+
+
+def test_a_process_that_was_stopped_beyond_its_lease_acknowledges_nothing(group: Run) -> None:
+    """The clock moves while no task of the member runs, as with SIGSTOP: the first question must be refused."""
+
+    async def scenario(g: Group) -> None:
+        g.start(1)
+        await trio.sleep(1)
+        fence, clock = g[1].elector.fence, trio.current_time()
+        assert fence.expiry() is None
+        fence._clock = lambda: clock + LEASE_S
+        assert "another broker may be the master" in (fence.expiry() or "")
+        fence._clock = lambda: clock
+        assert fence.expiry() is not None
+
+    group(scenario)
+
+
+def test_a_lost_answer_to_the_campaign_is_found_out(group: Run) -> None:
+    async def scenario(g: Group) -> None:
+        g[1].engine.loses_answers = 1
+        g.start(1)
+        await trio.sleep(2)
+        assert g.master is g[1]
+        assert g.state.record.epoch == 2, "the lease of epoch 1 is replaced"
+
+    group(scenario)
+
+
+def test_a_lost_answer_to_a_change_of_the_set_is_found_out(group: Run) -> None:
+    async def scenario(g: Group) -> None:
+        g.start()
+        await trio.sleep(1)
+        g[1].engine.loses_answers = 1
+        await g.copy_everything(2, end=100)
+        await trio.sleep(1)
+        assert g.master is g[1]
+        assert g[1].in_sync is not None
+        assert g[1].in_sync.recorded == g.state.record.in_sync == {1, 2}
+
+    group(scenario)
+
+
+# Hand-over
+
+
+def test_a_hand_over_loses_nothing_and_keeps_the_set(group: Run) -> None:
+    async def scenario(g: Group) -> None:
+        g.start()
+        await trio.sleep(1)
+        await g.copy_everything(2, 3, end=500)
+        master = g[1]
+        assert master.in_sync is not None
+        master.end = 600
+        master.in_sync.own(600, 600)
+        old = master.elector.fence
+
+        async def catch_up() -> None:
+            await trio.sleep(0.1)
+            assert old.refusal() == "handing over to member 2"
+            assert old.expiry() is None, "what was accepted is acknowledged still"
+            assert master.in_sync is not None
+            g[2].end = 600
+            master.in_sync.acknowledged(2, 600, trio.current_time())
+
+        g.nursery.start_soon(catch_up)
+        started_at = trio.current_time()
+        handed = await master.elector.hand_over(2, lambda: master.end)
+        while not g[2].acknowledges:
+            await trio.sleep(0.01)
+        assert trio.current_time() - started_at < 1.0
+        assert (handed.end, handed.kept) == (600, 600)
+        assert old.expiry() == "handed over to member 2"
+        await trio.sleep(0.5)
+        assert g.state.record.epoch == 2
+        assert g.state.record.in_sync == {1, 2}, "member 3 does not have everything"
+        assert g[1].elector.current.master == Master("b2:10911", "b2:10912")
+
+    group(scenario)
+
+
+def test_a_hand_over_to_a_member_that_does_not_catch_up_is_given_up(group: Run) -> None:
+    async def scenario(g: Group) -> None:
+        g.start()
+        await trio.sleep(1)
+        await g.copy_everything(2, end=500)
+        g[1].end = 600
+        with pytest.raises(HandOverRefused, match=r"it has it up to 500, the master up to 600"):
+            await g[1].elector.hand_over(2, lambda: g[1].end)
+        assert g.master is g[1]
+        assert g[1].elector.fence.refusal() is None
+
+    group(scenario)
+
+
+def test_a_hand_over_to_a_member_out_of_sync_names_what_is_lost(group: Run) -> None:
+    async def scenario(g: Group) -> None:
+        g.start()
+        await trio.sleep(1)
+        await g.copy_everything(2, end=500)
+        assert g[1].in_sync is not None
+        g[1].in_sync.acknowledged(3, 300, trio.current_time())
+        with pytest.raises(
+            HandOverRefused, match=r"200 bytes from offset 300 on are lost; in sync are \[1, 2\]"
+        ):
+            await g[1].elector.hand_over(3, lambda: 500)
+        handed = await g[1].elector.hand_over(3, lambda: 500, force=True)
+        assert (handed.end, handed.kept) == (500, 300)
+        await trio.sleep(1)
+        assert g.master is g[3]
+        assert g.state.record.in_sync == {3}
+
+    group(scenario)
+
+
+@pytest.mark.parametrize(
+    ("member", "reason"),
+    [(1, "member 1 is the master already"), (4, "member 4 does not copy from this master")],
+)
+def test_a_hand_over_to_the_master_or_an_unknown_member_is_refused(
+    group: Run, member: int, reason: str
+) -> None:
+    async def scenario(g: Group) -> None:
+        g.start()
+        await trio.sleep(1)
+        with pytest.raises(HandOverRefused, match=reason):
+            await g[1].elector.hand_over(member, lambda: 0, force=True)
+        assert g.master is g[1]
+
+    group(scenario)
+
+
+def test_a_slave_names_the_master_to_ask(group: Run) -> None:
+    async def scenario(g: Group) -> None:
+        g.start()
+        await trio.sleep(1)
+        with pytest.raises(HandOverRefused) as refused:
+            await g[2].elector.hand_over(3, lambda: 0)
+        assert refused.value.master == "b1:10911"
+
+    group(scenario)
+
+
+def test_the_successor_is_replaced_if_it_does_not_come(group: Run) -> None:
+    async def scenario(g: Group) -> None:
+        g.start()
+        await trio.sleep(1)
+        await g.copy_everything(2, 3, end=500)
+        g[2].kill()
+        handed_at = trio.current_time()
+        await g[1].elector.hand_over(2, lambda: 500)
+        await trio.sleep(LEASE_S - 1)
+        assert g.state.record.leader is None
+        await trio.sleep(2)
+        assert g.master in (g[1], g[3])
+        assert trio.current_time() - handed_at < LEASE_S + 2
+
+    group(scenario)
+
+
+def test_a_stopping_master_gives_its_lease_back(group: Run) -> None:
+    async def scenario(g: Group) -> None:
+        g.start()
+        await trio.sleep(1)
+        await g.copy_everything(2, end=500)
+        await g[1].elector.resign()
+        g[1].kill()
+        await trio.sleep(1)
+        assert g.master is g[2]
+
+    group(scenario)
+
+
+def test_an_unfit_member_does_not_campaign(group: Run) -> None:
+    async def scenario(g: Group) -> None:
+        g[1].elector.set_unfit("the disk is full")
+        g.start(1)
+        await trio.sleep(30)
+        assert g[1].elector.reason == "the disk is full"
+        g[1].elector.set_unfit(None)
+        await trio.sleep(LEASE_S)
+        assert g.master is g[1]
+
+    group(scenario)
+
+
+def test_the_file_of_another_member_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "config" / "election.json"
+    MemberFile(path, cluster="c", broker_name="b", member=1).note(4)
+    assert MemberFile(path, cluster="c", broker_name="b", member=1).epoch == 4
+    with pytest.raises(MemberFileWrong, match="correct broker_id, broker_name and cluster"):
+        MemberFile(path, cluster="c", broker_name="b", member=2)
+    path.write_text("{")
+    with pytest.raises(MemberFileWrong, match="is damaged"):
+        MemberFile(path, cluster="c", broker_name="b", member=1)
