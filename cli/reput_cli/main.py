@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import sys
 from typing import NoReturn
 
@@ -16,7 +17,12 @@ def main() -> NoReturn:
         sys.exit(ExitCode.INTERRUPTED)
 
 
+_GC_THRESHOLD = 20_000
+"""With Python's threshold, collections cost a tenth of a broker's start, and of its time: they find little."""
+
+
 def _run() -> int:
+    gc.set_threshold(_GC_THRESHOLD)
     # Imported here so that `main` catches an interrupt.
     from reput_cli.failures import report_failure
     from reput_cli.root import root

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from difflib import get_close_matches
 from importlib import import_module
-from importlib.metadata import version
 
 import click
 
@@ -60,7 +59,7 @@ class _LazyGroup(click.Group):
 
 
 @click.group(cls=_LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
-@click.version_option(version("reput"), prog_name="reput")
+@click.version_option(package_name="reput", prog_name="reput")
 @click.pass_context
 def root(context: click.Context) -> None:
     """Reput: a durable, ordered message broker with RocketMQ's store format.
