@@ -66,7 +66,12 @@ def compile_kernel(kernel: Path, directory: Path, *, checked: bool = False) -> l
         Exception: Cython or a C compiler is missing, or fails.
     """
     from Cython.Build import cythonize
-    from setuptools import Distribution, Extension
+    from setuptools import Extension
+
+    # A compiler or a header that is missing is noticed before Cython's work, which takes seconds.
+    probe = directory / "probe.c"
+    probe.write_text("#include <Python.h>\n")
+    _build([Extension("probe", [str(probe)])], directory / "probe")
 
     package = f"{kernel.parent.name}.{kernel.name}"
     source = directory / kernel.parent.name / kernel.name
@@ -101,13 +106,18 @@ def compile_kernel(kernel: Path, directory: Path, *, checked: bool = False) -> l
             shared_utility_qualified_name=f"{package}.{SHARED}",
             quiet=True,
         )
-        distribution = Distribution({"ext_modules": modules})
-        command = distribution.get_command_obj("build_ext")
-        command.build_lib = str(directory / "lib")
-        command.build_temp = str(directory / "temp")
-        command.parallel = os.cpu_count()
-        command.ensure_finalized()
-        command.run()
+        _build(modules, directory)
     finally:
         os.chdir(before)
     return sorted((directory / "lib").rglob("*.so"))
+
+
+def _build(modules: list[Any], directory: Path) -> None:
+    from setuptools import Distribution
+
+    command = Distribution({"ext_modules": modules}).get_command_obj("build_ext")
+    command.build_lib = str(directory / "lib")
+    command.build_temp = str(directory / "temp")
+    command.parallel = os.cpu_count()
+    command.ensure_finalized()
+    command.run()

@@ -18,8 +18,9 @@ ROOT = Path(__file__).parents[3]
 SOURCES = ("pyproject.toml", "hatch_build.py", "README.md", "LICENSE")
 KERNEL = "protocol/reput_protocol/kernel"
 PACKAGES = ("protocol", "broker", "client", "pipeline", "cli")
-# Only checks that the kernel is there and is loaded: optimising it takes most of the time.
+# Only checks that the kernel is there and is loaded: optimising it, and its large modules, take most of the time.
 QUICK = {"REPUT_KERNEL_CFLAGS": "-O0"}
+LARGE = ("index", "put_blocks", "records", "tables", "units")
 NO_COMPILER = {"CC": "no-such-compiler"}
 FAKE_UV = """#!/bin/sh
 case "$*" in
@@ -49,6 +50,10 @@ def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
         archive.extractall(tree / "unpacked", filter="data")
     (unpacked,) = (tree / "unpacked").iterdir()
     (unpacked / KERNEL / "records.cpython-399-other.so").touch()
+    for name in LARGE:
+        module = unpacked / KERNEL / f"{name}.py"
+        assert module.stat().st_size > 10_000
+        module.write_text("def nothing() -> None:\n    pass\n")
     return unpacked
 
 
