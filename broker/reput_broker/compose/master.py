@@ -16,6 +16,7 @@ from reput_broker.processors.put import PutProcessor
 from reput_broker.processors.put_once import PutOnce
 from reput_broker.processors.reply import ReplyProcessor
 from reput_broker.processors.send import SendProcessor
+from reput_broker.processors.table_sync import TableSyncProcessor
 from reput_broker.retry.deduplication import Deduplication
 from reput_broker.staging.parts import StagingParts
 from reput_broker.surroundings import Surroundings
@@ -82,7 +83,16 @@ class MasterParts:
             self.retry,
             self.staging,
         )
-        self.server = common.server(handlers_of(processors), connections_max)
+        handlers = handlers_of(processors)
+        sync = TableSyncProcessor(
+            storage.store,
+            storage.tables,
+            storage.schedule,
+            self.staging.batches_version,
+            handlers,
+            storage.clock_ms,
+        )
+        self.server = common.server({**handlers, **sync.handlers()}, connections_max)
 
     def _writing_processors(self) -> tuple[Processor, ...]:
         common, storage, puts = self._common, self._common.storage, self._common.puts

@@ -174,6 +174,12 @@ class Schedule:
         log_end = self._store.max_physical_offset
         return self._offsets.members(self.levels.progress(log_end, self.cancellations.first_offset()))
 
+    def timer_checkpoint(self) -> bytes:
+        """Return RocketMQ's part of `config/timercheck`, as of now."""
+        return self.timers.checkpoint.head(
+            self.timers.progress(self._store.max_physical_offset), self._clock_ms()
+        )
+
     def figures(self) -> dict[str, object]:
         """Return the figures that RocketMQ's tools show, under its names (RocketMQ:
         ScheduleMessageService.buildRunningStats)."""

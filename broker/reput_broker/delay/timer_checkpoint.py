@@ -105,6 +105,10 @@ class TimerCheckpoint:
         digests = tuple(_FILE.iter_unpack(data[_FILES_AT:crc_at]))
         return TimerProgress(read_ms, log_position, queue_offset, replay_from, digests)
 
+    def head(self, progress: TimerProgress, now_ms: int) -> bytes:
+        """Return RocketMQ's part of the file for `progress` (RocketMQ: TimerCheckpoint.encode)."""
+        return _FIELDS.pack(*progress[:3], progress.queue_offset, 0, now_ms, self._counter)
+
     def save(self, progress: TimerProgress, now_ms: int) -> None:
         """Write and sync the file unless its content is the same. Blocks.
 
@@ -120,7 +124,7 @@ class TimerCheckpoint:
         self._counter += 1
         digests = progress.digests
         assert len(digests) <= FILES_MAX
-        covered = _FIELDS.pack(*progress[:3], progress.queue_offset, 0, now_ms, self._counter)
+        covered = self.head(progress, now_ms)
         covered += _MARK.pack(_MARK_MAGIC, progress.replay_from, self._counter, len(digests))
         covered += b"".join(_FILE.pack(*digest) for digest in digests)
         data = (covered + _CRC.pack(crc32(covered))).ljust(TIMERCHECK_BYTES, b"\0")

@@ -86,6 +86,15 @@ class CommittedBatches:
             self._changed()
         return len(old)
 
+    @property
+    def version(self) -> DataVersion:
+        """How often the table changed, and when it last did."""
+        return self._version
+
+    def members(self) -> dict[str, Any]:
+        """Return the snapshot as of now."""
+        return self._snapshot()()
+
     def begin_save(self) -> ConfigFileSave | None:
         """Return a job that saves the table as it is now; None if the file has it."""
         if not self._unsaved:

@@ -11,15 +11,17 @@ from reput_broker.observe.counters import Counters
 from reput_broker.processors.topic_access import TopicAccess
 from reput_broker.put.appender import Appender
 from reput_broker.put.flush_service import FlushCommitLogService
-from reput_broker.request import Handler
+from reput_broker.request import Handler, Request, Response
 from reput_broker.staging.committer import Committer
 from reput_broker.staging.decision import last_file_start
 from reput_broker.staging.publisher import Publisher
 from reput_broker.staging.requests import StagingProcessor
 from reput_broker.staging.staging_state import StagingState
 from reput_broker.store.message_store import MessageStore
+from reput_broker.tables.config_file import DataVersion, encode
 from reput_broker.tables.table_saver import SaveSoon
 from reput_broker.tables.tables import Tables
+from reput_protocol.codes import RequestCode
 
 log = structlog.get_logger(__name__)
 
@@ -64,7 +66,16 @@ class StagingParts:
 
     def handlers(self) -> dict[int, Handler]:
         """Return the handlers by request code."""
-        return self._processor.handlers()
+        return {**self._processor.handlers(), RequestCode.GET_SINK_BATCHES: self._all_batches}
+
+    def _all_batches(self, request: Request) -> Response:
+        """Answer with the members of `config/sinkBatches.json`, as of now."""
+        request.client.note_role("admin")
+        return Response(0, body=encode(self._batches.members()))
+
+    def batches_version(self) -> DataVersion:
+        """Return how often the table of batches changed."""
+        return self._batches.version
 
     def tasks(self) -> tuple[Callable[[], Awaitable[None]], ...]:
         """Return the background tasks."""

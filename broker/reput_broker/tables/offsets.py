@@ -11,6 +11,7 @@ is renamed, named in the log, and not applied.
 from __future__ import annotations
 
 import os
+import secrets
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -48,6 +49,16 @@ class Commit(NamedTuple):
     offset: int
 
 
+class OffsetChanges(NamedTuple):
+    """Offsets of a version, for a slave."""
+
+    version: str
+    is_partial: bool
+    """Whether only what has changed is there; otherwise it is the whole table."""
+    offsets: dict[tuple[str, str], dict[int, int]]
+    """By group and topic: queue id -> offset."""
+
+
 class ConsumerOffsetManager:
     """The committed offsets of all groups. One owner; only a save job's `write` runs in another thread.
 
@@ -66,6 +77,9 @@ class ConsumerOffsetManager:
         self._table: dict[tuple[str, str], dict[int, int]] = {}
         self._version = DataVersion()
         self._commits = 0
+        self._era = secrets.token_hex(4)
+        self._changes = 0
+        self._changed_at: dict[tuple[str, str], int] = {}  # the number of its last change in this era
         self._unknown_members: dict[str, Any] = {}
         self._unknown_entries: dict[str, Any] = {}
         self._journal: OffsetJournal | None = None
@@ -135,7 +149,48 @@ class ConsumerOffsetManager:
         for (group, topic), queues in list(self._table.items()):
             yield group, topic, queues
 
+    @property
+    def version(self) -> DataVersion:
+        """How often the table changed, and when it last did; RocketMQ's step is 500 commits."""
+        return self._version
+
+    def changes_since(self, version: str | None) -> OffsetChanges:
+        """Return the offsets that have changed since `version`, of an earlier call; all if it is not known.
+
+        A removal begins another era: then all are returned.
+        """
+        era, _, number = (version or "").partition(".")
+        now = f"{self._era}.{self._changes}"
+        if era == self._era and number.isdecimal():
+            since = int(number)
+            places = [place for place, change in self._changed_at.items() if change > since]
+            return OffsetChanges(now, True, {place: dict(self._table[place]) for place in places})
+        return OffsetChanges(now, False, {place: dict(queues) for place, queues in self._table.items()})
+
     # Writing
+
+    def adopt(
+        self, offsets: Mapping[tuple[str, str], Mapping[int, int]], *, is_partial: bool, version: DataVersion
+    ) -> None:
+        """Set the offsets of a master, by group and topic; without `is_partial`, remove all others.
+
+        Raises:
+            JournalWriteFailed: nothing was changed.
+        """
+        entries: list[JournalEntry] = []
+        stale = (
+            set() if is_partial else {group for group, topic in self._table if (group, topic) not in offsets}
+        )
+        entries += [JournalEntry(GROUP_REMOVED, group, "", 0, 0) for group in sorted(stale)]
+        for (group, topic), queues in offsets.items():
+            entries += [
+                JournalEntry(COMMIT, group, topic, queue_id, offset)
+                for queue_id, offset in queues.items()
+                if offset >= 0 and (group in stale or self.query(group, topic, queue_id) != offset)
+            ]
+        if entries:
+            self._record(entries)
+        self._version = version
 
     def commit(
         self, group: str, topic: str, queue_id: int, offset: int, *, increase_only: bool = False
@@ -227,8 +282,13 @@ class ConsumerOffsetManager:
 
     def _apply(self, entry: JournalEntry) -> None:
         if entry.kind == COMMIT:
-            self._table.setdefault((entry.group, entry.topic), {})[entry.queue_id] = entry.offset
+            place = entry.group, entry.topic
+            self._table.setdefault(place, {})[entry.queue_id] = entry.offset
+            self._changes += 1
+            self._changed_at[place] = self._changes
             return
+        self._era = secrets.token_hex(4)
+        self._changed_at.clear()
         for key in [
             (group, topic)
             for group, topic in self._table

@@ -7,7 +7,7 @@ RocketMQ, are kept and written back.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -62,6 +62,11 @@ class SubscriptionGroupManager:
         loaded = self.file.load()
         self.has_file = loaded.path is not None
         members = loaded.members
+        self._read(members)
+        known = ("dataVersion", "subscriptionGroupTable", "forbiddenTable")
+        self._unknown_members = {name: value for name, value in members.items() if name not in known}
+
+    def _read(self, members: Mapping[str, Any]) -> None:
         self._version = DataVersion.from_json(members.get("dataVersion"))
         table = members.get("subscriptionGroupTable") or {}
         for name, entry in table.items():
@@ -70,10 +75,18 @@ class SubscriptionGroupManager:
         for name, topics in forbidden.items():
             if isinstance(topics, dict):
                 self._forbidden[name] = {topic: bits for topic, bits in topics.items() if type(bits) is int}
-        known = ("dataVersion", "subscriptionGroupTable", "forbiddenTable")
-        self._unknown_members = {name: value for name, value in members.items() if name not in known}
         for name in SYSTEM_GROUPS:
             self._groups.setdefault(name, SubscriptionGroupConfig(name))
+
+    def adopt(self, members: Mapping[str, Any]) -> None:
+        """Replace all groups by those of a master. In the file from the next save on.
+
+        Args:
+            members: as in the file.
+        """
+        self._groups, self._unreadable, self._unknown_of, self._forbidden = {}, {}, {}, {}
+        self._read(members)
+        self._unsaved = True
 
     def _read_group(self, name: str, entry: Any) -> None:
         try:

@@ -94,16 +94,31 @@ class TopicConfigManager:
             OSError: a file cannot be read.
         """
         members = self.file.load().members
+        self._read(members)
+        known = ("dataVersion", "topicConfigTable")
+        self._unknown_members = {name: value for name, value in members.items() if name not in known}
+
+    def _read(self, members: Mapping[str, Any]) -> None:
         self._version = DataVersion.from_json(members.get("dataVersion"))
         table = members.get("topicConfigTable") or {}
         for name, entry in table.items():
             if isinstance(entry, dict):
                 self._topics[name], self._unknown_of[name] = _read_topic(name, entry)
-        known = ("dataVersion", "topicConfigTable")
-        self._unknown_members = {name: value for name, value in members.items() if name not in known}
         for config in self._system_topics():
             self._topics.setdefault(config.topic_name, config)
         self._user_topics = sum(not self.is_system(topic) for topic in self._topics)
+
+    def adopt(self, members: Mapping[str, Any]) -> list[str]:
+        """Replace all topics by those of a master, and return the names of the others.
+
+        Args:
+            members: as in the file. In the file from the next save on.
+        """
+        before = self._topics
+        self._topics, self._unknown_of = {}, {}
+        self._read(members)
+        self._unsaved = True
+        return [topic for topic in before if topic not in self._topics]
 
     # Reading
 

@@ -1,0 +1,297 @@
+"""A slave takes over its master's tables (RocketMQ: SlaveSynchronize).
+
+RocketMQ's slaves ask for everything once a minute. A Reput master says in each answer what version a table has, and
+sends only what has changed, so its slaves ask every second. After a failover a group receives again the messages whose
+offsets it committed since then.
+
+A table may name messages that the slave does not have yet, such as offsets of consumers at the end of the master's log.
+It is kept until the slave has dispatched the log up to the end that the master had, so that the tables of a slave that
+becomes the master never point beyond its log.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from functools import partial
+from math import inf
+from typing import Any, Final
+
+import structlog
+import trio
+
+from reput_broker.ha.roles import Master
+from reput_broker.remoting_client import RemoteUnreachable, RemotingClient
+from reput_broker.request import ClientAnswer
+from reput_broker.store.message_store import MessageStore
+from reput_broker.tables.config_file import ConfigFile, DataVersion, decode, encode
+from reput_broker.tables.tables import Tables
+from reput_protocol.codes import RequestCode, ResponseCode
+from reput_protocol.commands.table_sync import SyncTableHeader, SyncTableResult
+from reput_protocol.commands.topic import KVTable
+from reput_protocol.errors import BrokerError, ErrorCode, ReputError, error_from_response
+from reput_protocol.wire.header import HeaderType
+
+log = structlog.get_logger(__name__)
+
+_TICK_S: Final = 0.1
+"""Interval at which held tables are looked at."""
+_CHANGES_S: Final = 1.0
+"""Interval at which a Reput master is asked for changes."""
+_RETRY_S: Final = 1.0
+_WHOLE_TABLE_S: Final = 60.0
+"""Interval at which a table is requested from a RocketMQ broker, which always sends all of it."""
+_FIGURES_S: Final = 10.0
+"""Interval at which the bounds of the master's log are requested."""
+_TIMEOUT_S: Final = 3.0
+
+Members = dict[str, Any]
+
+
+@dataclass(slots=True)
+class _Held:
+    """A table that waits for the log that it belongs to."""
+
+    body: bytes
+    version: str | None
+    is_partial: bool
+    """Whether the body has only what changed."""
+    log_end: int | None
+    """None until the end of a RocketMQ broker's log is known."""
+
+
+@dataclass(slots=True, eq=False)
+class _Table:
+    name: str
+    code: RequestCode
+    take: Callable[[Members, _Held], Awaitable[None]]
+    """Takes over the members of the body."""
+    is_unchanged: Callable[[], bool] = lambda: True
+    """Whether the table is still as it was taken over."""
+    version: str | None = None
+    due_at: float = -inf
+    held: _Held | None = None
+    refusal: str = ""
+
+
+class SlaveSynchronize:
+    """Keeps the tables of a slave like its master's, while it may follow that master.
+
+    Args:
+        accepted: returns the master whose history is that of this log; None while there is none.
+        forget_topic: called with each topic that the master has deleted, after its queues were deleted.
+        connect: makes a client of an address.
+    """
+
+    def __init__(
+        self,
+        store: MessageStore,
+        tables: Tables,
+        accepted: Callable[[], Master | None],
+        forget_topic: Callable[[str], None],
+        connect: Callable[[str], RemotingClient] = RemotingClient,
+    ) -> None:
+        self.master_min_offset = 0
+        """The first log offset that the master still has; 0 while that is unknown."""
+        self.synchronized_at: float | None = None
+        """When the last round without a failure ended, by trio's clock."""
+        self._store = store
+        self._tables = tables
+        self._accepted = accepted
+        self._forget_topic = forget_topic
+        self._connect = connect
+        self._figures_due_at = -inf
+        self._logged = ""
+        self._topics_version = self._groups_version = DataVersion()
+        self._has_offsets = tables.offsets.file.path.exists()
+        config = store.options.data_dir / "config"
+        self._all = (
+            # A slave refuses the first, so that no slave copies another's tables.
+            _Table("offsets", RequestCode.GET_ALL_CONSUMER_OFFSET, self._take_offsets),
+            _Table(
+                "topics",
+                RequestCode.GET_ALL_TOPIC_CONFIG,
+                self._take_topics,
+                lambda: tables.topics.version == self._topics_version,
+            ),
+            _Table(
+                "groups",
+                RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG,
+                self._take_groups,
+                lambda: tables.groups.version == self._groups_version,
+            ),
+            _Table(
+                "delayOffset",
+                RequestCode.GET_ALL_DELAY_OFFSET,
+                partial(_write, ConfigFile(config / "delayOffset.json")),
+            ),
+            _Table(
+                "sinkBatches",
+                RequestCode.GET_SINK_BATCHES,
+                partial(_write, ConfigFile(config / "sinkBatches.json")),
+            ),
+        )
+
+    @property
+    def has_offsets(self) -> bool:
+        """Whether the offsets of the groups were ever taken over."""
+        return self._has_offsets
+
+    async def run(self) -> None:
+        """Synchronize until cancelled."""
+        while True:
+            master = self._accepted()
+            if master is not None:
+                await self._follow(master)
+            await trio.sleep(_RETRY_S)
+
+    async def _follow(self, master: Master) -> None:
+        client = self._connect(master.address)
+        self._figures_due_at = -inf
+        for table in self._all:
+            table.version, table.held, table.due_at = None, None, -inf
+        try:
+            while self._accepted() == master:
+                await self._ask(client)
+                for table in self._all:
+                    if self._accepted() == master:
+                        await self._take_if_due(table)
+                self.synchronized_at = trio.current_time()
+                if self._logged:
+                    log.info("tables_synchronized", master=master.address)
+                    self._logged = ""
+                await trio.sleep(_TICK_S)
+        except (RemoteUnreachable, BrokerError) as error:
+            if str(error) != self._logged:
+                self._logged = str(error)
+                log.warning(
+                    "tables_not_synchronized",
+                    master=master.address,
+                    detail=self._logged,
+                    hint="the slave tries again; at a failover it has the tables of the last success",
+                )
+        finally:
+            client.close()
+
+    async def _ask(self, client: RemotingClient) -> None:
+        now = trio.current_time()
+        for table in self._all:
+            if table.held is None and now >= table.due_at:
+                await self._fetch(client, table)
+        if now >= self._figures_due_at or any(
+            table.held and table.held.log_end is None for table in self._all
+        ):
+            await self._look(client)
+            self._figures_due_at = now + _FIGURES_S
+
+    async def _fetch(self, client: RemotingClient, table: _Table) -> None:
+        known = table.version if table.is_unchanged() else None
+        ext = SyncTableHeader(known).to_ext(HeaderType.JSON)
+        answer = await client.call(table.code, ext, timeout_s=_TIMEOUT_S)
+        if answer.code != ResponseCode.SUCCESS:
+            self._refused(table, answer)
+            return
+        result = SyncTableResult.from_ext(answer.ext)
+        is_reput = result.table_version is not None
+        table.due_at = trio.current_time() + (_CHANGES_S if is_reput else _WHOLE_TABLE_S)
+        table.refusal = ""
+        if answer.body:
+            table.held = _Held(
+                answer.body,
+                result.table_version,
+                bool(result.is_partial),
+                result.log_end if is_reput else None,
+            )
+
+    def _refused(self, table: _Table, answer: ClientAnswer) -> None:
+        """Continue without a table that this master has not, such as RocketMQ's without a delayed message.
+
+        Raises:
+            BrokerError: it is no master.
+        """
+        error = error_from_response(answer.code, answer.remark, answer.ext)
+        if error.error is ErrorCode.NOT_MASTER:
+            raise error
+        table.due_at = trio.current_time() + _WHOLE_TABLE_S
+        if str(error) != table.refusal:
+            table.refusal = str(error)
+            log.info("table_not_answered", table=table.name, detail=table.refusal)
+
+    async def _look(self, client: RemotingClient) -> None:
+        answer = await client.call(RequestCode.GET_BROKER_RUNTIME_INFO, {}, timeout_s=_TIMEOUT_S)
+        if answer.code != ResponseCode.SUCCESS:
+            raise error_from_response(answer.code, answer.remark, answer.ext)
+        figures = KVTable.from_json(answer.body).table
+        try:
+            self.master_min_offset = int(figures["commitLogMinOffset"])
+            log_end = int(figures["commitLogMaxOffset"])
+        except (KeyError, ValueError) as error:
+            raise RemoteUnreachable(
+                client.address, f"its runtime figures have no bounds of the log: {error}"
+            ) from None
+        for table in self._all:
+            if table.held is not None and table.held.log_end is None:
+                table.held.log_end = log_end
+
+    async def _take_if_due(self, table: _Table) -> None:
+        held = table.held
+        if held is None or held.log_end is None or self._store.dispatched_offset < held.log_end:
+            return
+        table.held = None
+        try:
+            members = await trio.to_thread.run_sync(decode, held.body)
+            await table.take(members, held)
+        except (ReputError, OSError, ValueError) as error:
+            table.version, table.due_at = None, trio.current_time() + _FIGURES_S
+            log.error(
+                "table_not_taken_over",
+                table=table.name,
+                detail=str(error),
+                hint="check the disk; the slave requests the table again",
+            )
+        else:
+            table.version = held.version
+
+    # -- taking over -----------------------------------------------------------------------------------------
+
+    async def _take_offsets(self, members: Members, held: _Held) -> None:
+        offsets = {}
+        for place, queues in (members.get("offsetTable") or {}).items():
+            topic, separator, group = place.partition("@")
+            if separator and isinstance(queues, dict):
+                offsets[group, topic] = {int(queue_id): int(offset) for queue_id, offset in queues.items()}
+        version = DataVersion.from_json(members.get("dataVersion"))
+        self._tables.offsets.adopt(offsets, is_partial=held.is_partial, version=version)
+        self._tables.offsets_soon.committed()
+        self._has_offsets = True
+
+    async def _take_topics(self, members: Members, held: _Held) -> None:
+        topics = self._tables.topics
+        removed = topics.adopt(members)
+        self._topics_version = topics.version
+        await self._tables.topic_saver.save()
+        for topic in removed:
+            if not self._has_records_from(topic, held.log_end or 0):
+                self._store.delete_topic(topic)
+                self._forget_topic(topic)
+
+    def _has_records_from(self, topic: str, physical_offset: int) -> bool:
+        """Tell whether the topic was created again since: then its old queues are gone already."""
+        store = self._store
+        for name, queue_id in store.queues():
+            if name == topic:
+                last = store.queue_units(topic, queue_id, store.max_offset_in_queue(topic, queue_id) - 1, 1)
+                if last and last[0].physical_offset >= physical_offset:
+                    return True
+        return False
+
+    async def _take_groups(self, members: Members, _held: _Held) -> None:
+        groups = self._tables.groups
+        groups.adopt(members)
+        self._groups_version = groups.version
+        await self._tables.group_saver.save()
+
+
+async def _write(file: ConfigFile, members: Members, _held: _Held) -> None:
+    """Replace the file of a table that only a master reads."""
+    await trio.to_thread.run_sync(file.save, encode(members))

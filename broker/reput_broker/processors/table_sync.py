@@ -1,0 +1,115 @@
+"""What a slave takes over from its master: 21, 43, 45, 60, 61, 201, 402, 700060 (RocketMQ: AdminBrokerProcessor).
+
+An answer says which end of the log its table belongs to: the slave keeps it until it has the log up to there, so that
+its tables never name what it does not have.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
+from zlib import crc32
+
+from reput_broker.delay.schedule import Schedule
+from reput_broker.request import Handler, Outcome, Request, Response, write_in_turns
+from reput_broker.store.message_store import MessageStore
+from reput_broker.tables.config_file import DataVersion, encode
+from reput_broker.tables.tables import Tables
+from reput_protocol.codes import RequestCode
+from reput_protocol.commands.body import encode_json
+from reput_protocol.commands.table_sync import ConsumerOffsetTable, SyncTableHeader, SyncTableResult
+
+
+class TableSyncProcessor:
+    """Answers with tables, or only with their version if the slave has it.
+
+    Args:
+        batches_version: returns the version of the table of sinks' batches.
+        handlers: those that answer 21, 45, 201 and 700060 with the table.
+    """
+
+    def __init__(
+        self,
+        store: MessageStore,
+        tables: Tables,
+        schedule: Schedule,
+        batches_version: Callable[[], DataVersion],
+        handlers: Mapping[int, Handler],
+        clock_ms: Callable[[], int],
+    ) -> None:
+        self._store = store
+        self._offsets = tables.offsets
+        self._schedule = schedule
+        self._clock_ms = clock_ms
+        self._run = secrets.token_hex(4)
+        versions: dict[int, Callable[[], str]] = {
+            RequestCode.GET_ALL_TOPIC_CONFIG: lambda: _text(tables.topics.version),
+            RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG: lambda: _text(tables.groups.version),
+            RequestCode.GET_SINK_BATCHES: lambda: _text(batches_version()),
+            RequestCode.GET_ALL_DELAY_OFFSET: lambda: f"{crc32(encode(schedule.offset_members())):x}",
+        }
+        self._handlers = {
+            code: partial(self._answer, version, handlers[code]) for code, version in versions.items()
+        }
+
+    def handlers(self) -> dict[int, Handler]:
+        """Return the handlers by request code."""
+        return {
+            **self._handlers,
+            RequestCode.GET_ALL_CONSUMER_OFFSET: self.consumer_offsets,
+            RequestCode.GET_ALL_MESSAGE_REQUEST_MODE: self.request_modes,
+            RequestCode.GET_TIMER_CHECK_POINT: self.timer_checkpoint,
+            RequestCode.GET_TIMER_METRICS: self.timer_metrics,
+        }
+
+    async def _answer(self, version: Callable[[], str], handler: Handler, request: Request) -> Outcome:
+        """Answer as `handler` does, with the version; without a body if the slave has that version."""
+        known = SyncTableHeader.from_ext(request.ext).table_version
+        log_end, found = self._store.max_physical_offset, f"{self._run}.{version()}"
+        ext = SyncTableResult(found, log_end).to_ext(request.header_type)
+        if known == found:
+            return Response(0, ext)
+        answer = handler(request)
+        if isinstance(answer, Awaitable):
+            answer = await answer
+        assert isinstance(answer, Response)
+        answer.ext = {**answer.ext, **ext}
+        return answer
+
+    async def consumer_offsets(self, request: Request) -> Response:
+        """Answer with the offsets of all groups, or with those that have changed since the slave's version."""
+        request.client.note_role("admin")
+        known = SyncTableHeader.from_ext(request.ext).table_version
+        changes = self._offsets.changes_since(known)
+        ext = SyncTableResult(changes.version, self._store.max_physical_offset, changes.is_partial)
+        if changes.version == known:
+            return Response(0, ext.to_ext(request.header_type))
+        table = {f"{topic}@{group}": offsets for (group, topic), offsets in changes.offsets.items()}
+        body = ConsumerOffsetTable(table, self._offsets.version.to_json())
+        return Response(0, ext.to_ext(request.header_type), await write_in_turns(body))
+
+    def request_modes(self, request: Request) -> Response:
+        """Answer that no group consumes by POP."""
+        request.client.note_role("admin")
+        return Response(0, body=b'{"messageRequestModeMap":{}}')
+
+    def timer_checkpoint(self, request: Request) -> Response:
+        """Answer with the first 56 bytes of `config/timercheck`, as of now."""
+        request.client.note_role("admin")
+        return Response(0, body=self._schedule.timer_checkpoint())
+
+    def timer_metrics(self, request: Request) -> Response:
+        """Answer with the number of delayed messages by topic."""
+        request.client.note_role("admin")
+        now_ms = self._clock_ms()
+        counts = {
+            topic: {"count": count, "timeStamp": now_ms}
+            for topic, count in self._schedule.stats.waiting.items()
+        }
+        version = DataVersion().next(now_ms)  # what an Apache slave has differs from it
+        return Response(0, body=encode_json({"dataVersion": version.to_json(), "timingCount": counts}))
+
+
+def _text(version: DataVersion) -> str:
+    return f"{version.state_version}-{version.counter}-{version.timestamp_ms}"

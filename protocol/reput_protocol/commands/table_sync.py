@@ -1,0 +1,42 @@
+"""Tables that a slave takes over from its master (RocketMQ: SlaveSynchronize).
+
+The requests and bodies are RocketMQ's, except the table of batches. Reput's fields in the header save what has not
+changed: a slave names the version that it has, and the answer has no body if that is the master's too.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from reput_protocol.codes import RequestCode
+from reput_protocol.commands.body import LargeBody
+from reput_protocol.commands.header import I64, CommandHeader
+
+
+class SyncTableHeader(CommandHeader):
+    """Header of 21, 43, 45, 201 and GET_SINK_BATCHES."""
+
+    REQUEST_CODE: ClassVar[RequestCode] = RequestCode.GET_ALL_CONSUMER_OFFSET
+
+    table_version: str | None = None
+    """The version of an earlier answer, whose table the slave has."""
+
+
+class SyncTableResult(CommandHeader):
+    """Answer to them; RocketMQ sends none of these fields, and always a body."""
+
+    REQUEST_CODE: ClassVar[RequestCode] = RequestCode.GET_ALL_CONSUMER_OFFSET
+
+    table_version: str | None = None
+    """Without a body: still the slave's version."""
+    log_end: I64 | None = None
+    """End of the log that the table belongs to: it may name anything before."""
+    is_partial: bool | None = None
+    """Of 43: the body has what changed since the slave's version; otherwise it is the whole table."""
+
+
+class ConsumerOffsetTable(LargeBody):
+    """Answer body of 43: offsets by queue id, by `topic@group` (RocketMQ: ConsumerOffsetSerializeWrapper)."""
+
+    offset_table: dict[str, dict[int, I64]] = {}
+    data_version: dict[str, I64] = {}

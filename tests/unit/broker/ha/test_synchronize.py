@@ -1,0 +1,304 @@
+"""A slave takes over its master's tables, and never more than its log has."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trio
+
+from reput_broker.broker import Broker
+from reput_broker.config.model import BrokerConfig
+from reput_broker.ha.roles import Master
+from reput_broker.ha.synchronize import SlaveSynchronize
+from reput_broker.remoting_client import RemoteUnreachable
+from reput_broker.request import ClientAnswer
+from reput_broker.tables.tables import Tables
+from reput_client import Admin, Message, Producer, PullConsumer
+from reput_protocol.codes import RequestCode
+from tasks import run_by_the_clock
+
+MASTER = Master("m:1", "m:2")
+NOTHING = {"dataVersion": {"counter": 1, "stateVersion": 0, "timestamp": 5}}
+
+
+@dataclass
+class Log:
+    """What the synchronization sees of the slave's store."""
+
+    data_dir: Path
+    dispatched_offset: int = 0
+    deleted: list[str] = field(default_factory=list)
+    records: dict[str, int] = field(default_factory=dict)
+
+    @property
+    def options(self) -> Log:
+        return self
+
+    def delete_topic(self, topic: str) -> None:
+        self.deleted.append(topic)
+
+    def queues(self) -> list[tuple[str, int]]:
+        return [(topic, 0) for topic in self.records]
+
+    def max_offset_in_queue(self, _topic: str, _queue_id: int) -> int:
+        return 1
+
+    def queue_units(self, topic: str, *_: int) -> list[Any]:
+        @dataclass
+        class Unit:
+            physical_offset: int
+
+        return [Unit(self.records[topic])]
+
+
+class FakeMaster:
+    """Answers with tables; `is_reput` decides whether it names versions."""
+
+    def __init__(self, *, is_reput: bool) -> None:
+        self.is_reput = is_reput
+        self.log_end = 0
+        self.version = "1"
+        self.is_reachable = True
+        self.refusal: tuple[int, str] | None = None
+        self.requests: list[tuple[int, Mapping[str, Any], float]] = []
+        self.bodies: dict[int, dict[str, Any]] = {
+            RequestCode.GET_ALL_CONSUMER_OFFSET: {**NOTHING, "offsetTable": {"T@g": {"0": 7, "1": 2}}},
+            RequestCode.GET_ALL_TOPIC_CONFIG: {
+                **NOTHING,
+                "topicConfigTable": {
+                    "T": {"topicName": "T", "readQueueNums": 2, "writeQueueNums": 2, "perm": 6}
+                },
+            },
+            RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG: {
+                **NOTHING,
+                "subscriptionGroupTable": {"g": {"groupName": "g", "retryMaxTimes": 3}},
+                "forbiddenTable": {},
+            },
+            RequestCode.GET_ALL_DELAY_OFFSET: {**NOTHING, "offsetTable": {"3": 12}},
+        }
+        self.address = MASTER.address
+
+    async def call(
+        self, code: int, ext: Mapping[str, Any], body: bytes = b"", *, timeout_s: float
+    ) -> ClientAnswer:
+        await trio.lowlevel.checkpoint()
+        self.requests.append((code, ext, trio.current_time()))
+        if not self.is_reachable:
+            raise RemoteUnreachable(self.address, "cannot connect")
+        if self.refusal is not None:
+            return ClientAnswer(self.refusal[0], self.refusal[1], {}, b"")
+        if code == RequestCode.GET_BROKER_RUNTIME_INFO:
+            figures = {"commitLogMinOffset": "100", "commitLogMaxOffset": str(self.log_end)}
+            return ClientAnswer(0, None, {}, json.dumps({"table": figures}).encode())
+        if code not in self.bodies:
+            return ClientAnswer(3, " request type not supported", {}, b"")
+        answer: dict[str, Any] = {"tableVersion": self.version, "logEnd": str(self.log_end)}
+        if self.is_reput and ext.get("tableVersion") == self.version:
+            return ClientAnswer(0, None, answer, b"")
+        return ClientAnswer(0, None, answer if self.is_reput else {}, json.dumps(self.bodies[code]).encode())
+
+    def close(self) -> None:
+        pass
+
+
+@dataclass
+class Slave:
+    tables: Tables
+    log: Log
+    sync: SlaveSynchronize
+    master: FakeMaster
+    accepted: list[Master | None]
+    forgotten: list[str]
+
+    def offset(self) -> int | None:
+        return self.tables.offsets.query("g", "T", 0)
+
+
+@asynccontextmanager
+async def slave_of(master: FakeMaster, data_dir: Path) -> AsyncIterator[Slave]:
+    tables = Tables(data_dir / "config", BrokerConfig(), lambda: 0, lambda *_: None)
+    tables.load()
+    log, accepted, forgotten = Log(data_dir), [MASTER], list[str]()
+    sync = SlaveSynchronize(
+        log,  # type: ignore[arg-type]
+        tables,
+        lambda: accepted[0],
+        forgotten.append,
+        lambda _: master,  # type: ignore[arg-type,return-value]
+    )
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(sync.run)
+        yield Slave(tables, log, sync, master, accepted, forgotten)
+        nursery.cancel_scope.cancel()
+    tables.close()
+
+
+@pytest.mark.parametrize("is_reput", [True, False])
+def test_all_tables_are_taken_over_and_saved_in_the_same_files(tmp_path: Path, is_reput: bool) -> None:
+    async def check() -> None:
+        async with slave_of(FakeMaster(is_reput=is_reput), tmp_path) as slave:
+            assert not slave.sync.has_offsets
+            await trio.sleep(0.5)
+            assert slave.offset() == 7
+            assert slave.sync.has_offsets
+            topic, group = slave.tables.topics.get("T"), slave.tables.groups.get("g")
+            assert topic is not None
+            assert topic.read_queue_nums == 2
+            assert group is not None
+            assert group.retry_max_times == 3
+            assert slave.sync.master_min_offset == 100
+
+    run_by_the_clock(check)
+    config = tmp_path / "config"
+    assert json.loads((config / "delayOffset.json").read_bytes())["offsetTable"] == {"3": 12}
+    assert "T" in json.loads((config / "topics.json").read_bytes())["topicConfigTable"]
+    assert "g" in json.loads((config / "subscriptionGroup.json").read_bytes())["subscriptionGroupTable"]
+    assert json.loads((config / "consumerOffset.json").read_bytes())["offsetTable"]["T@g"] == {"0": 7, "1": 2}
+
+
+@pytest.mark.parametrize("is_reput", [True, False])
+def test_a_table_waits_for_the_log_that_it_belongs_to(tmp_path: Path, is_reput: bool) -> None:
+    async def check() -> None:
+        master = FakeMaster(is_reput=is_reput)
+        master.log_end = 1000
+        async with slave_of(master, tmp_path) as slave:
+            await trio.sleep(5)
+            slave.log.dispatched_offset = 999
+            await trio.sleep(5)
+            assert slave.offset() is None
+            assert not (tmp_path / "config" / "delayOffset.json").exists()
+            slave.log.dispatched_offset = 1000
+            await trio.sleep(0.2)
+            assert slave.offset() == 7
+            assert (tmp_path / "config" / "delayOffset.json").exists()
+
+    run_by_the_clock(check)
+
+
+@pytest.mark.parametrize(("is_reput", "rounds", "within_s"), [(True, 10, 2.0), (False, 1, 61.0)])
+def test_how_often_the_master_is_asked(tmp_path: Path, is_reput: bool, rounds: int, within_s: float) -> None:
+    async def check() -> None:
+        master = FakeMaster(is_reput=is_reput)
+        async with slave_of(master, tmp_path) as slave:
+            await trio.sleep(10)
+            asked = [code for code, _, _ in master.requests if code == RequestCode.GET_ALL_CONSUMER_OFFSET]
+            assert rounds <= len(asked) <= rounds + 1
+            master.version = "2"
+            master.bodies[RequestCode.GET_ALL_CONSUMER_OFFSET]["offsetTable"] = {"T@g": {"0": 9}}
+            await trio.sleep(within_s)
+            assert slave.offset() == 9
+
+    run_by_the_clock(check)
+
+
+def test_what_a_slave_changed_itself_is_replaced_and_unknown_requests_are_let_be(tmp_path: Path) -> None:
+    async def check() -> None:
+        master = FakeMaster(is_reput=True)
+        async with slave_of(master, tmp_path) as slave:
+            await trio.sleep(2)
+            slave.tables.groups.find_or_create("local")
+            await trio.sleep(2)
+            assert slave.tables.groups.get("local") is None
+            batches = [at for code, _, at in master.requests if code == RequestCode.GET_SINK_BATCHES]
+            assert len(batches) == 1, "a master without that table is asked again after a minute"
+
+    run_by_the_clock(check)
+
+
+def test_a_topic_that_the_master_deleted_loses_its_queues_unless_it_was_created_again(tmp_path: Path) -> None:
+    async def check() -> None:
+        master = FakeMaster(is_reput=True)
+        table = master.bodies[RequestCode.GET_ALL_TOPIC_CONFIG]["topicConfigTable"]
+        table.update({name: {"topicName": name} for name in ("Old", "Again")})
+        async with slave_of(master, tmp_path) as slave:
+            await trio.sleep(2)
+            slave.log.records = {"Old": 400, "Again": 600}
+            for name in ("Old", "Again"):
+                del table[name]
+            master.version, master.log_end, slave.log.dispatched_offset = "2", 500, 700
+            await trio.sleep(2)
+            assert slave.log.deleted == slave.forgotten == ["Old"]
+            assert slave.tables.topics.get("Old") is None
+
+    run_by_the_clock(check)
+
+
+def test_nothing_is_taken_from_a_slave_or_from_a_master_of_another_history(tmp_path: Path) -> None:
+    async def check() -> None:
+        master = FakeMaster(is_reput=True)
+        master.refusal = (2, "NOT_MASTER: this broker is a slave")
+        async with slave_of(master, tmp_path) as slave:
+            await trio.sleep(3)
+            assert {code for code, _, _ in master.requests} == {RequestCode.GET_ALL_CONSUMER_OFFSET}
+            slave.accepted[0] = None
+            master.refusal = None
+            await trio.sleep(3)
+            assert slave.offset() is None
+            slave.accepted[0] = MASTER
+            await trio.sleep(3)
+            assert slave.offset() == 7
+
+    run_by_the_clock(check)
+
+
+def test_a_master_that_goes_away_leaves_the_tables_of_the_last_success(tmp_path: Path) -> None:
+    async def check() -> None:
+        master = FakeMaster(is_reput=True)
+        async with slave_of(master, tmp_path) as slave:
+            await trio.sleep(2)
+            master.is_reachable = False
+            await trio.sleep(30)
+            assert slave.offset() == 7
+            master.is_reachable = True
+            master.version = "2"
+            master.bodies[RequestCode.GET_ALL_CONSUMER_OFFSET]["offsetTable"] = {"T@g": {"0": 8}}
+            await trio.sleep(3)
+            assert slave.offset() == 8
+
+    run_by_the_clock(check)
+
+
+@pytest.mark.trio
+async def test_a_slave_of_a_real_master_gets_what_changes(tmp_path: Path) -> None:
+    store = {"commit_log_file_size": "1MiB", "index": False}
+    async with Broker(BrokerConfig(data_dir=tmp_path / "master", port=0, store=store)) as broker:
+        tables = Tables(tmp_path / "slave" / "config", BrokerConfig(), lambda: 0, lambda *_: None)
+        tables.load()
+        log = Log(tmp_path / "slave", dispatched_offset=1 << 40)
+        sync = SlaveSynchronize(
+            log,  # type: ignore[arg-type]
+            tables,
+            lambda: Master(broker.address, ""),
+            lambda _: None,
+        )
+
+        async def until(condition: Callable[[], bool]) -> None:
+            with trio.fail_after(20):
+                while not condition():
+                    await trio.sleep(0.01)
+
+        async with (
+            trio.open_nursery() as nursery,
+            Producer(broker.address, group="p") as producer,
+            PullConsumer(broker.address, group="g") as consumer,
+            Admin(broker.address) as admin,
+        ):
+            nursery.start_soon(sync.run)
+            await producer.send(Message("T", b"x"), queue_id=0)
+            await consumer.commit("T", 0, 1)
+            await until(lambda: tables.offsets.query("g", "T", 0) == 1)
+            await producer.send(Message("T", b"x", delay_level=1), queue_id=0)
+            await consumer.commit("T", 0, 2)
+            await until(lambda: tables.offsets.query("g", "T", 0) == 2)
+            delays = tmp_path / "slave" / "config" / "delayOffset.json"
+            await until(delays.exists)
+            await admin.delete_topic("T")
+            await until(lambda: log.deleted == ["T"] and tables.offsets.query("g", "T", 0) is None)
+            nursery.cancel_scope.cancel()
+        tables.close()
