@@ -70,6 +70,7 @@ class CommonParts:
         before_delete: awaited before files of the log are deleted; an error keeps them.
         waiting_from: returns a log offset from which on messages are still needed; called in a thread.
         more_figures: returns runtime figures of parts that only one role has.
+        follows: of a slave: whether its master runs; None of a master.
     """
 
     def __init__(
@@ -83,12 +84,14 @@ class CommonParts:
         before_delete: Callable[[], Awaitable[None]],
         waiting_from: Callable[[], int],
         more_figures: Callable[[], dict[str, object]],
+        follows: Callable[[], bool] | None = None,
     ) -> None:
         config, counters = sources.config, sources.counters
         store, tables = storage.store, storage.tables
         self.config, self.counters, self.storage = config, counters, storage
         self._health = sources.health
         self._more_figures = more_figures
+        self._follows = follows
         self.puts = PutParts(config, store, storage.hold, counters, store_health.turn_read_only)
         self.groups = GroupState(
             config.groups,
@@ -180,6 +183,8 @@ class CommonParts:
                 config.limits,
                 counters,
                 filter_check,
+                config.ha,
+                self._follows,
             ),
             FetchProcessor(store, storage.tables.topics, access, broker_name=config.broker_name),
             QueryProcessor(store),

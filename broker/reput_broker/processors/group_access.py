@@ -46,6 +46,10 @@ class GroupAccess:
             self._on_created()
         return config
 
+    def settings_of(self, group: str) -> SubscriptionGroupConfig | None:
+        """Return a group, or None if it does not exist."""
+        return self._settings.get(group)
+
     def consuming(self, group: str) -> SubscriptionGroupConfig:
         """Return a group that may consume; see `find_or_create`.
 

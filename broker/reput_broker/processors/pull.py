@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable
 
 import structlog
 
-from reput_broker.config.sections import LimitsConfig
+from reput_broker.config.sections import HAConfig, LimitsConfig
 from reput_broker.groups.group_state import GroupState
+from reput_broker.ha.roles import MASTER_ID
 from reput_broker.observe.counters import PULL_WAIT_CODE, Counters
 from reput_broker.processors.cold_reads import ColdReads
 from reput_broker.processors.filter_check import FilterCheck
@@ -44,6 +45,9 @@ _CODES = {
     GetStatus.OFFSET_OVERFLOW_BADLY: _MOVED,
     GetStatus.OFFSET_TOO_SMALL: _MOVED,
 }
+_EXAMINED = (GetStatus.FOUND, GetStatus.NO_MATCHED_MESSAGE)
+_REDIRECTED_AFTER_S = 1.0
+"""How long a slave holds a pull for which it has nothing, before it sends the client to the master."""
 _SUSPEND = int(PullSysFlag.SUSPEND)
 _COMMIT = int(PullSysFlag.COMMIT_OFFSET)
 _SUBSCRIPTION = int(PullSysFlag.SUBSCRIPTION)
@@ -51,7 +55,12 @@ _COLD_READS_AT_ONCE = 4
 
 
 class PullProcessor:
-    """Serves messages to consumers."""
+    """Serves messages to consumers.
+
+    Args:
+        ha: whether consumers that are far behind are sent to a slave.
+        follows: of a slave: whether its master runs, as far as it knows; None of a master.
+    """
 
     def __init__(
         self,
@@ -63,7 +72,11 @@ class PullProcessor:
         limits: LimitsConfig,
         counters: Counters,
         filter_check: FilterCheck,
+        ha: HAConfig,
+        follows: Callable[[], bool] | None,
     ) -> None:
+        self._ha = ha
+        self._follows = follows
         self._store = store
         self._access = access
         self._groups = groups
@@ -168,11 +181,13 @@ class PullProcessor:
                 return None
             result = found
             self._note_progress(request, header, result)
-            code = _code_of(result, header)
+            code = self._code_of(result, header)
             if code == _NOT_FOUND and may_suspend and header.suspend_timeout_millis > 0:
                 self._hold_pull(request, header, message_filter)
                 return None
-            ext = _ext_of(result, request)
+            if code == _NOT_FOUND and self._follows is not None and self._follows():
+                code = _RETRY  # at the master, which the answer suggests
+            ext = self._ext_of(result, request, header)
             if code != 0:
                 return Response(code, ext, remark=result.status.name)
             try:
@@ -258,6 +273,8 @@ class PullProcessor:
 
         queue = (header.topic, header.queue_id)
         wait_s = header.suspend_timeout_millis / 1000
+        if self._follows is not None and self._follows():
+            wait_s = min(wait_s, _REDIRECTED_AFTER_S)
         self._hold.hold(
             request,
             header.consumer_group,
@@ -292,26 +309,46 @@ class PullProcessor:
                 result = get.run()
                 found.append(result)
                 body = get.read(result) if result.count else b""
-            return Response(_code_of(result, header), _ext_of(result, request), body, result.status.name)
+            return Response(self._code_of(result, header), {}, body, result.status.name)
 
         found: list[GetMessageResult] = []
         response = await self._cold_reads.read(request.client, look, get)
         for result in found:
+            response.ext = self._ext_of(result, request, header)
             self._store.count_get(result)
             self._note_progress(request, header, result)
             if result.count:
                 self._count(header, result)
         request.reply(response)
 
+    def _code_of(self, result: GetMessageResult, header: PullMessageHeader) -> int:
+        code = _CODES.get(result.status)
+        if code is None:  # an empty queue
+            code = _NOT_FOUND if header.queue_offset == 0 else _MOVED
+        if code == _MOVED and self._follows is not None and header.queue_offset > result.max_offset:
+            # The master has these messages, and this slave does not yet (RocketMQ: offsetCheckInSlave).
+            result.next_begin_offset = header.queue_offset
+            return _NOT_FOUND
+        return code
 
-def _code_of(result: GetMessageResult, header: PullMessageHeader) -> int:
-    code = _CODES.get(result.status)
-    if code is None:  # an empty queue
-        return _NOT_FOUND if header.queue_offset == 0 else _MOVED
-    return code
+    def _ext_of(
+        self, result: GetMessageResult, request: Request, header: PullMessageHeader
+    ) -> dict[str, Value]:
+        return PullMessageResult(
+            result.next_begin_offset,
+            result.min_offset,
+            result.max_offset,
+            self._suggested_broker_id(result, header),
+        ).to_ext(request.header_type)
 
-
-def _ext_of(result: GetMessageResult, request: Request) -> dict[str, Value]:
-    return PullMessageResult(result.next_begin_offset, result.min_offset, result.max_offset).to_ext(
-        request.header_type
-    )
+    def _suggested_broker_id(self, result: GetMessageResult, header: PullMessageHeader) -> int:
+        """Return where to pull next: a slave while the group is further behind than the page cache reaches."""
+        if not self._ha.slave_read_enabled:
+            return MASTER_ID
+        group = self._groups.settings_of(header.consumer_group)
+        if group is None:
+            return MASTER_ID
+        is_far = result.status in _EXAMINED and not self._store.is_in_memory(
+            header.topic, header.queue_id, result.next_begin_offset - 1
+        )
+        return group.which_broker_when_consume_slowly if is_far else group.broker_id
