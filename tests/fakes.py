@@ -16,7 +16,7 @@ from typing import Any, Self
 
 from fake_groups import FakeGroups, Peer
 from reput_protocol.codes import RequestCode, ResponseCode
-from reput_protocol.commands.topic import BrokerData, QueueData, TopicRoute
+from reput_protocol.commands.topic import BrokerData, ClusterInfo, QueueData, TopicRoute
 from reput_protocol.kernel.records import record_starts
 from reput_protocol.record.message_id import offset_message_id_of
 from reput_protocol.record.put_block import check_put_block, patch_block
@@ -39,6 +39,19 @@ SILENCE = Answer(code=-1)
 HANG_UP = Answer(code=-2)
 """The connection is closed instead of an answer."""
 
+_OF_MASTERS = frozenset(
+    {
+        RequestCode.PUT_MESSAGE,
+        RequestCode.SEND_MESSAGE_V2,
+        RequestCode.UPDATE_CONSUMER_OFFSET,
+        RequestCode.CONSUMER_SEND_MSG_BACK,
+        RequestCode.END_TRANSACTION,
+        RequestCode.LOCK_BATCH_MQ,
+        RequestCode.UNLOCK_BATCH_MQ,
+    }
+)
+_READS = frozenset({RequestCode.PULL_MESSAGE, RequestCode.FETCH_RECORDS})
+
 Behaviour = Callable[[Header, memoryview], Answer]
 
 
@@ -52,6 +65,7 @@ class FakeBroker:
         responses: what clients answered to `ask`, in order.
         parked: header fields and body of every message that came alone (310).
         accepted: how many connections were made.
+        is_slave, serves_reads: whether it refuses what only a master does; and whether a slave answers pulls.
         committed, commits: the offsets of groups by topic and queue; every commit that came, also ignored ones.
         groups: who is a member of which group, and who has which lock.
     """
@@ -73,6 +87,8 @@ class FakeBroker:
         self.committed: dict[tuple[str, str, int], int] = {}
         self.commits: list[tuple[str, str, int, int]] = []
         self.broker_name = "fake"
+        self.is_slave = False
+        self.serves_reads = False
         self.route_address: str | None = None
         self._log_bytes = 0
         self._behaviours: dict[int, Behaviour] = {}
@@ -230,7 +246,11 @@ class FakeBroker:
         body: memoryview,
     ) -> bool:
         behaviour = self._behaviours.get(header.code)
-        if behaviour is not None:
+        if self.is_slave and (
+            header.code in _OF_MASTERS or (header.code in _READS and not self.serves_reads)
+        ):
+            answer = Answer(ResponseCode.SYSTEM_BUSY, remark="NOT_MASTER: this fake is a slave")
+        elif behaviour is not None:
             answer = behaviour(header, body)
         elif header.code in FakeGroups.CODES:
             answer = Answer(*self.groups.answer(peer, header, body))
@@ -254,6 +274,9 @@ class FakeBroker:
         match header.code:
             case RequestCode.GET_ROUTEINFO_BY_TOPIC:
                 return self._route(str(ext["topic"]))
+            case RequestCode.GET_BROKER_CLUSTER_INFO:
+                cluster = ClusterInfo({self.broker_name: self._broker_data()}, {"c": [self.broker_name]})
+                return Answer(body=cluster.to_json())
             case RequestCode.PUT_MESSAGE:
                 return self.put(header, body)
             case RequestCode.SEND_MESSAGE_V2:
@@ -291,9 +314,12 @@ class FakeBroker:
             return Answer(ResponseCode.TOPIC_NOT_EXIST, remark=f"NO_TOPIC: no topic {topic}")
         route = TopicRoute(
             queue_datas=[QueueData(self.broker_name, self.queues, self.queues, 6, 0)],
-            broker_datas=[BrokerData("c", "fake", {0: self.route_address or self.address})],
+            broker_datas=[self._broker_data()],
         )
         return Answer(body=route.to_json())
+
+    def _broker_data(self) -> BrokerData:
+        return BrokerData("c", self.broker_name, {0: self.route_address or self.address})
 
     def put(self, header: Header, body: memoryview) -> Answer:
         """Store a block as a broker would."""

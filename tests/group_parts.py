@@ -19,6 +19,7 @@ from reput_client.transport.session import Session
 from reput_protocol.buffers import Buffer
 from reput_protocol.codes import RequestCode
 from reput_protocol.commands.group import LockBatchBody, LockBatchResult
+from reput_protocol.commands.topic import BrokerData
 from reput_protocol.record.message import MessageQueue
 from reput_protocol.wire.header import Value
 
@@ -86,11 +87,6 @@ class ScriptedSession(Session):
         call.body = memoryview(self.replies[code](ext, bytes(body)))
         return call
 
-    async def broker_address(self, queue: MessageQueue, deadline: float) -> Address:
-        """See `Session`."""
-        del queue, deadline
-        return ADDRESS
-
 
 class LockTable:
     """The broker's own table of locks, asked through sessions."""
@@ -147,7 +143,8 @@ def member_of(
 ) -> GroupMember:
     """Return a member of group `g` that has joined, of topic `t` at broker `b`; nothing runs in its background."""
     readable = tuple(MessageQueue("t", "b", number) for number in range(queues))
-    session.routes.put(Route("t", readable, readable, {"b": ADDRESS}), session.runtime.now())
+    session.routes.put(Route("t", readable, readable, ("b",)), session.runtime.now())
+    session.brokers.learn(BrokerData("c", "b", {0: str(ADDRESS)}))
     subscriptions = parse_topics("g", "t", None, "*", None, retries=True, version=1)
     store = cast("OffsetStore", offsets)
     member = GroupMember(session, MemberOptions("g", subscriptions, start=0, offset_store=store, **options))

@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from datetime import datetime
 
 from reput_client.consume.offsets import timestamp_ms
-from reput_client.transport.address import Address
 from reput_client.transport.channel import Call
 from reput_client.transport.client import Client
 from reput_client.transport.session import raise_refusal
@@ -196,8 +195,7 @@ class GroupAdmin(Client):
             by_broker.setdefault((queue.topic, queue.broker_name), {})[queue] = at
         for (topic, _), table in by_broker.items():
             header = ResetOffsetHeader(check_topic(topic), check_group(group), -1, is_force=True)
-            address = await self._session.broker_address(next(iter(table)), self._session.deadline(None))
-            await self._reset(header, ResetOffsetList(table).to_json(), address)
+            await self._reset(header, ResetOffsetList(table).to_json(), next(iter(table)))
 
     async def reset_offsets(
         self,
@@ -233,13 +231,13 @@ class GroupAdmin(Client):
     # Inside
 
     async def _reset(
-        self, header: ResetOffsetHeader, body: bytes = b"", address: Address | None = None
+        self, header: ResetOffsetHeader, body: bytes = b"", queue: MessageQueue | None = None
     ) -> dict[MessageQueue, int]:
         call = await self._session.ask_ok(
             RequestCode.INVOKE_BROKER_TO_RESET_OFFSET,
             header.to_ext(_MSGPACK),
             what=f"offsets of {header.group}",
-            address=address,
+            queue=queue,
             body=body,
         )
         return ResetOffsetBody.from_json(call.body).offset_table

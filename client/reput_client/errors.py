@@ -231,10 +231,15 @@ class PostsFailed(ReputError):
 
 
 class BrokerNotFound(ReputError):
-    """A topic's route, even fetched again, has no address for broker `name`."""
+    """A topic's route, even fetched again, has no master of broker `name`. Without names: the cluster has none."""
 
     def __init__(self, name: str, topic: str) -> None:
-        super().__init__(f"broker {name!r} of topic {topic!r} has no address in the route; is it running?")
+        what = (
+            f"broker {name!r} of topic {topic!r} has no address in the route"
+            if name
+            else "there is no master"
+        )
+        super().__init__(f"{what}; is it running?")
         self.name = name
         self.topic = topic
 

@@ -26,6 +26,7 @@ from reput_client.errors import (
 )
 from reput_client.transport import connection
 from reput_protocol.codes import RequestCode, ResponseCode
+from reput_protocol.commands.topic import BrokerData, QueueData, TopicRoute
 from reput_protocol.errors import BrokerBusy, MessageRefused, TopicNotFound
 from reput_protocol.record.record import decode_record
 from reput_protocol.wire.header import Header
@@ -266,13 +267,14 @@ def test_a_new_topic_is_sent_to_by_the_template(face: Face) -> None:
 
 def test_an_unknown_broker_is_asked_for_again_and_then_named(face: Face, broker: FakeBroker) -> None:
     async def scenario() -> None:
-        broker.broker_name = "broker-x"
+        data = [BrokerData("c", "fake", {0: broker.address})]
+        broker.behave(ROUTE, Answer(body=TopicRoute([QueueData("broker-x", 1, 1, 6, 0)], data).to_json()))
         async with face.Producer(broker.address) as producer:
             with pytest.raises(BrokerNotFound, match="broker-x") as caught:
                 await producer.send(Message("t", b"x"))
             assert caught.value.name == "broker-x"
             assert broker.count(ROUTE) == 2
-            broker.broker_name = "fake"
+            broker.behave(ROUTE, None)
             await producer.send(Message("other", b"x"))
 
     face.run(scenario)

@@ -19,8 +19,6 @@ from reput_client import Message, SendReceipt, blocking
 from reput_client.errors import AckNotReached, PostsFailed
 from reput_client.produce.accumulator import Accumulator
 from reput_client.produce.block import Terms
-from reput_client.produce.queue_selector import RoundRobin
-from reput_client.transport.address import Address
 from reput_client.transport.routing import RouteTable
 from reput_protocol.codes import AckLevel, RequestCode, ResponseCode
 from reput_protocol.errors import InvalidMessage, TopicNotFound
@@ -278,18 +276,16 @@ def test_a_delayed_message_is_copied_when_it_is_posted(face: Face, broker: FakeB
 
 def test_many_topics_do_not_lose_the_size_of_a_record() -> None:
     """The cached size of a topic's record may be dropped between the route and the block of a message."""
-    accumulator = Accumulator(
-        RouteTable(), RoundRobin(), None, known_alone=False, block_bytes=1000, held_max=10_000
-    )
+    accumulator = Accumulator(RouteTable(), None, known_alone=False, block_bytes=1000, held_max=10_000)
     message = Message("first", b"x")
     text = accumulator.text_of(message)
     size = accumulator.size_of(message, text)
     for number in range(1100):
         accumulator.size_of(Message(f"t{number}", b"x"), b"")
-    queue, address = MessageQueue("first", "b", 0), Address("h", 1)
+    queue = MessageQueue("first", "b", 0)
     waits: Any = None
     terms = Terms(AckLevel.FLUSHED, 1.0)
-    block = accumulator.begin(queue, address, terms, print, 0.0, waits, is_current=True)
+    block = accumulator.begin(queue, terms, print, 0.0, waits, is_free=True, is_current=True)
     accumulator.put(block, message, text, size, None)
     assert accumulator.take(message, terms, None, None, None) is not None
     assert accumulator.held == 2 * size

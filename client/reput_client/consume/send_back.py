@@ -15,7 +15,6 @@ from msgspec import structs
 
 from reput_client.errors import ConnectionLost, RequestTimeout
 from reput_client.received import ReceivedMessage
-from reput_client.transport.address import Address
 from reput_client.transport.session import Session
 from reput_protocol import properties as names
 from reput_protocol.codes import MessageSysFlag, RequestCode, ResponseCode
@@ -88,13 +87,11 @@ async def send_back(
         send_back_id=request_id,
         is_repeated=was_asked or None,
     )
-    address: Address | None = None
     try:
-        address = await session.broker_address(queue, session.deadline(None))
-        await _ask(session, message, address, header)
+        await _ask(session, message, queue, header)
     except ReputError as error:
         session.check_open()
-        if address is not None and isinstance(error, RequestTimeout | ConnectionLost):
+        if isinstance(error, RequestTimeout | ConnectionLost):
             raise  # the broker may have it, and will recognise a repeated request
         if is_unsupported(error):
             raise  # such a broker does not serve the retry topic either
@@ -104,12 +101,14 @@ async def send_back(
             RequestCode.SEND_MESSAGE_V2,
             resend.to_ext_v2(HeaderType.MSGPACK),
             what=f"resending {message!r}",
-            address=address,
+            queue=queue,
             body=message.raw_body,
         )
 
 
-async def _ask(session: Session, message: ReceivedMessage, address: Address, header: SendBackHeader) -> None:
+async def _ask(
+    session: Session, message: ReceivedMessage, queue: MessageQueue, header: SendBackHeader
+) -> None:
     """Send request 36 until it is answered, for at most the time of two requests."""
     repeated = structs.replace(header, is_repeated=True).to_ext(HeaderType.MSGPACK)
     ext = header.to_ext(HeaderType.MSGPACK)
@@ -119,7 +118,7 @@ async def _ask(session: Session, message: ReceivedMessage, address: Address, hea
                 RequestCode.CONSUMER_SEND_MSG_BACK,
                 ext,
                 what=f"sending back {message!r}",
-                address=address,
+                queue=queue,
                 ext_repeated=repeated,
             )
         except (RequestTimeout, ConnectionLost) as error:

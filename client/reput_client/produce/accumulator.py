@@ -12,10 +12,9 @@ from typing import Final
 from reput_client.produce.block import Terms
 from reput_client.produce.posted_block import Posted, PostedBlock, Waits
 from reput_client.produce.puts import too_large
-from reput_client.produce.queue_selector import RoundRobin, named_queue
+from reput_client.produce.queue_selector import named_queue
 from reput_client.produce.unique_ids import id_text_bytes
-from reput_client.transport.address import Address
-from reput_client.transport.routing import Route, RouteTable
+from reput_client.transport.routing import RouteTable
 from reput_protocol.properties import check_properties_size
 from reput_protocol.record.layout import record_bytes
 from reput_protocol.record.message import Message, MessageQueue, encode_properties_text
@@ -43,7 +42,6 @@ class Accumulator:
     def __init__(
         self,
         routes: RouteTable,
-        selector: RoundRobin,
         ids: UniqueIdGenerator | None,
         *,
         known_alone: bool,
@@ -51,7 +49,6 @@ class Accumulator:
         held_max: int,
     ) -> None:
         self._routes = routes
-        self._selector = selector
         self._id_bytes = id_text_bytes(ids)
         self._known_alone = known_alone
         self._block_bytes = block_bytes
@@ -97,6 +94,7 @@ class Accumulator:
             return None
         if len(block.bodies) >= BLOCK_MESSAGES:
             return None
+        block.is_free &= queue_id is None and key is None
         return self._put(block, message, body, text, size, on_done)
 
     def size_of(self, message: Message, text: bytes) -> int:
@@ -129,21 +127,6 @@ class Accumulator:
         """Whether a record of `size` bytes fits into `held_max`."""
         return self.held + size <= self._held_max or not self.held
 
-    def choose(
-        self, route: Route, queue_id: int | None, key: str | None, is_held_up: Callable[[MessageQueue], bool]
-    ) -> MessageQueue:
-        """Return the queue for a message that opens a block; without `queue_id` and `key`, one that is not held up.
-
-        Raises `InvalidMessage` or `NoQueue`.
-        """
-        queue = self._selector.choose(route, queue_id, key)
-        if len(route.brokers) > 1 and queue_id is None and key is None:
-            for _ in range(len(route.writable) - 1):
-                if not is_held_up(queue):
-                    break
-                queue = self._selector.choose(route)
-        return queue
-
     def current(self, topic: str) -> PostedBlock | None:
         """Return the open block of messages without a chosen queue."""
         return self._current.get(topic)
@@ -160,18 +143,18 @@ class Accumulator:
     def begin(
         self,
         queue: MessageQueue,
-        address: Address,
         terms: Terms,
         on_done: Callable[[PostedBlock], None],
         due_at: float,
         waits: Waits,
         *,
+        is_free: bool,
         is_current: bool,
     ) -> PostedBlock:
-        """Open a block for a queue that has none."""
+        """Open a block for a queue that has none; it is the current one of its topic, for free messages, or not."""
         self.last_serial += 1
         fixed = record_bytes(self._id_bytes, queue.topic, 0)
-        block = PostedBlock(self.last_serial, queue, address, terms, fixed, on_done, due_at, waits)
+        block = PostedBlock(self.last_serial, queue, terms, fixed, on_done, due_at, waits, is_free=is_free)
         self.open[queue] = block
         if is_current:
             self._current[queue.topic] = block

@@ -13,13 +13,13 @@ from typing import Any, NamedTuple
 from reput_client.errors import AckNotReached, SendOutcomeUnknown
 from reput_client.produce.puts import Putter, check_ack, outcome_unknown, result_of
 from reput_client.produce.receipts import BlockReceipts, SendReceipt
-from reput_client.transport.address import Address
 from reput_client.transport.channel import Call, RequestTemplate, Waiter
 from reput_client.transport.connection import Connection
 from reput_protocol.buffers import Buffer
 from reput_protocol.codes import AckLevel
 from reput_protocol.errors import ReputError
 from reput_protocol.properties import UNIQ_KEY, encode_properties
+from reput_protocol.record.layout import I32, QUEUE_ID_AT
 from reput_protocol.record.message import MessageQueue
 from reput_protocol.record.message_id import UniqueIdGenerator
 from reput_protocol.record.put_block import encode_block
@@ -47,7 +47,6 @@ class Block(Waiter):
     """Messages for one queue, sent on the same terms. It is the waiter of its own call."""
 
     __slots__ = (
-        "address",
         "attempt",
         "bodies",
         "call",
@@ -60,6 +59,7 @@ class Block(Waiter):
         "flags",
         "holders",
         "is_delayed",
+        "is_free",
         "is_serial",
         "not_before",
         "on_arrival",
@@ -69,6 +69,7 @@ class Block(Waiter):
         "positions",
         "queue",
         "receipts",
+        "refused_by",
         "sent_at",
         "since",
         "spared",
@@ -84,13 +85,16 @@ class Block(Waiter):
     def __init__(
         self,
         queue: MessageQueue,
-        address: Address,
         terms: Terms,
         on_done: Callable[[Any], None] | None = None,
+        *,
+        is_free: bool = False,
     ) -> None:
         self.queue = queue
-        self.address = address
-        """Of the queue's broker."""
+        self.is_free = is_free
+        """Whether it may go to another queue, because the application has not chosen this one."""
+        self.refused_by: set[str] = set()
+        """Names of brokers that have not taken it."""
         self.terms = terms
         self.on_done = on_done
         """Called once, with the block, when it is done."""
@@ -108,6 +112,7 @@ class Block(Waiter):
         """That message's encoded properties, once sealed."""
         self.count = 0
         self.data: Buffer = b""
+        """Its records, in a `bytearray` of its own; a message that is sent as a 310: its body."""
         self.positions: Sequence[int] = ()
         self.unique_ids: Sequence[str | None] = ()
         self.is_serial = False
@@ -160,6 +165,14 @@ class Block(Waiter):
         self.bodies = []
         self.texts = []
 
+    def move(self, queue: MessageQueue) -> None:
+        """Change the queue of a sealed block that is certainly not stored."""
+        self.queue = queue
+        if not self.is_delayed:
+            for position in self.positions:
+                I32.pack_into(self.data, position + QUEUE_ID_AT, queue.queue_id)
+        self.call = self.connection = None
+
     def template(self, putter: Putter) -> RequestTemplate:
         """Return the header of its frame."""
         may_be_stored = self.unknown is not None or self.attempt > 0 or bool(self.own_ids)
@@ -189,7 +202,7 @@ class Block(Waiter):
                     self.on_done(self)
 
         for start, end, unique_id in zip(self.positions, ends, self.unique_ids, strict=True):
-            part = Block(self.queue, self.address, self.terms, on_done)
+            part = Block(self.queue, self.terms, on_done)
             part.data, part.count, part.positions, part.unique_ids = data[start:end], 1, (0,), (unique_id,)
             part.is_serial = True
             part.holders = self.holders

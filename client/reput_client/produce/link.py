@@ -11,11 +11,13 @@ from typing import Final
 
 from reput_client.errors import BrokerNotFound, ClientClosed, ConnectionLost, RequestTimeout
 from reput_client.produce.block import Block
+from reput_client.produce.fault_isolation import FaultIsolation
+from reput_client.produce.placement import is_not_taken
 from reput_client.produce.puts import RETRY_PAUSE_S, Putter, outcome_unknown, unknown_after
-from reput_client.transport.address import Address
 from reput_client.transport.backoff import Backoff
+from reput_client.transport.connection import Connection
 from reput_client.transport.session import Session
-from reput_protocol.errors import MessageRefused, ReputError
+from reput_protocol.errors import MessageRefused, NotMaster, ReputError
 from reput_protocol.record.message import MessageQueue
 
 log = logging.getLogger("reput_client")
@@ -29,31 +31,39 @@ _LOOK_AHEAD: Final = 64
 
 
 class Link:
-    """The blocks for one broker. Only `connect` waits, and nothing raises.
+    """The blocks for the master of one broker. Only `connect` waits, and nothing raises.
 
     Blocks of one queue are sent in order. A block that may have to be sent again is the only one of its queue in
     flight, so that none overtakes it. Others are sent again only if they cannot have left, before the blocks behind
-    them.
+    them. While there is no master, blocks wait for it.
 
-    Invariant: a sealed block that is not done is in `waiting` or in `flying`.
+    Invariant: a sealed block that is not done is in `waiting`, in `flying` or in `refused`.
+
+    Attributes:
+        is_away: the master cannot be reached, or is not the master any more, and has to be looked for.
+        refused: blocks that were certainly not stored and may go to another broker, each with the reason.
     """
 
     def __init__(
         self,
         session: Session,
         putter: Putter,
-        address: Address,
+        faults: FaultIsolation,
+        broker_name: str,
         on_news: Callable[[Block | None], None],
         backoff: Backoff,
     ) -> None:
         """`on_news` is called with a block whose call has finished, and with None after a connection attempt."""
         self._session = session
         self._putter = putter
-        self._connection = session.connection_to(address)
+        self._faults = faults
+        self._broker_name = broker_name
         self._on_news = on_news
         self._backoff = backoff
         self.waiting: deque[Block] = deque()
         self.flying: list[Block] = []
+        self.refused: list[tuple[Block, ReputError]] = []
+        self.is_away = False
         self.connecting = False
         self._connect_at = -math.inf
         self._failure: ReputError | None = None
@@ -65,6 +75,10 @@ class Link:
         """Add a sealed block."""
         if block.terms.is_patient or not block.since:
             block.since = now
+        self.take_over(block)
+
+    def take_over(self, block: Block) -> None:
+        """Add another broker's block, whose time goes on."""
         self.waiting.append(block)
         self.expires_at = min(self.expires_at, block.since + block.terms.timeout_s)
 
@@ -83,17 +97,27 @@ class Link:
         )
 
     @property
+    def _connection(self) -> Connection | None:
+        """The connection to the master, open or not; None if its address is not known."""
+        address = self._session.brokers.master(self._broker_name)
+        return None if address is None else self._session.connection_to(address)
+
+    @property
     def has_unwritten(self) -> bool:
         """Whether sent frames are not completely written."""
-        return self._connection.has_unwritten
+        connection = self._connection
+        return connection is not None and connection.has_unwritten
 
     def send(self, now: float) -> bool:
         """Send what can leave now; return whether everything sent is written."""
-        if self.waiting and self._connection.usable():
-            self._start(now)
-        return self._connection.flush_now()
+        connection = self._connection
+        if connection is None:
+            return True
+        if self.waiting and not self.is_away and connection.usable():
+            self._start(connection, now)
+        return connection.flush_now()
 
-    def _start(self, now: float) -> None:
+    def _start(self, connection: Connection, now: float) -> None:
         held_up: set[MessageQueue] = set()
         flying_bytes = place = 0
         for block in self.flying:
@@ -104,7 +128,7 @@ class Link:
             if len(self.flying) >= _IN_FLIGHT or flying_bytes >= _IN_FLIGHT_BYTES:
                 return
             block = self.waiting[place]
-            if not self._connection.is_of(block.queue.broker_name):
+            if not connection.is_of(block.queue.broker_name):
                 self._failure = BrokerNotFound(block.queue.broker_name, block.queue.topic)
                 held_up.add(block.queue)
             if block.queue in held_up or block.not_before > now:
@@ -115,11 +139,11 @@ class Link:
                 held_up.add(block.queue)
             template = block.template(self._putter)
             block.sent_at = now if block.terms.is_patient else block.since
-            block.connection = self._connection
+            block.connection = connection
             block.on_arrival = self._on_news
             self.flying.append(block)
             del self.waiting[place]
-            block.call = self._connection.start_template(template, block, block.data)
+            block.call = connection.start_template(template, block, block.data)
             flying_bytes += len(block.data)
 
     def answered(self, now: float) -> list[Block]:
@@ -138,17 +162,24 @@ class Link:
                 for behind in self.flying[place:]:
                     if behind.terms.is_patient:
                         behind.sent_at = now  # its time for the answer starts now
-                self._connect_at = -math.inf
-                self._failure = None
-                self._backoff.reset()
                 try:
                     block.answered(call)
+                except NotMaster as error:
+                    self._lost_master(error)
+                    block.call = block.connection = None
+                    again.append(block)
                 except ReputError as error:
-                    if isinstance(error, MessageRefused) and block.terms.is_divisible and block.count > 1:
+                    if block.is_free and not block.unknown and is_not_taken(error):
+                        self.refused.append((block, error))
+                    elif isinstance(error, MessageRefused) and block.terms.is_divisible and block.count > 1:
                         again += block.divide()
                     else:
                         self._failed(block, error, now, done, again)
                 else:
+                    self._connect_at = -math.inf
+                    self._failure = None
+                    self._backoff.reset()
+                    self._faults.answered(self._broker_name)
                     done.append(block)
             elif call.sent:
                 unknown = outcome_unknown(block.queue, block.unique_ids, str(call.error))
@@ -161,6 +192,23 @@ class Link:
                 self._failed(block, call.error, now, done, again)
         if again:
             self._wait_again(again)
+        return done
+
+    def _lost_master(self, error: ReputError) -> None:
+        self.is_away = True
+        self._failure = error
+        self._faults.failed(self._broker_name)
+
+    def free_blocks(self) -> list[Block]:
+        """Return the waiting blocks that may go to another broker: those that are certainly not stored."""
+        return [block for block in self.waiting if block.is_free and not block.unknown]
+
+    def not_taken(self, block: Block, error: ReputError, now: float) -> list[Block]:
+        """Handle a refused block that no other broker takes; return it if it is done."""
+        done: list[Block] = []
+        again: list[Block] = []
+        self._failed(block, error, now, done, again)
+        self._wait_again(again)
         return done
 
     def _wait_again(self, blocks: list[Block]) -> None:
@@ -253,7 +301,7 @@ class Link:
             for block in islice(self.waiting, _LOOK_AHEAD):
                 if now < block.not_before < due_at:
                     due_at = block.not_before
-            if not self._connection.is_open and not self.connecting:
+            if self.is_closed and not self.connecting:
                 due_at = min(due_at, self._connect_at)
         return due_at
 
@@ -265,9 +313,15 @@ class Link:
             bool(self.waiting)
             and not self.connecting
             and now >= self._connect_at
-            and not self._connection.is_open
+            and self.is_closed
             and not self._session.closed
         )
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether blocks have to wait for a connection to the master."""
+        connection = self._connection
+        return self.is_away or connection is None or not connection.is_open
 
     async def connect(self) -> None:
         """Try once to connect. Never raises; waiting blocks expire."""
@@ -277,16 +331,26 @@ class Link:
             now = runtime.now()
             expiry = min(map(self._waits_until, islice(self.waiting, _LOOK_AHEAD)), default=now)
             deadline = min(now + self._session.connect_timeout_s, max(now, expiry))
-            await self._connection.open(deadline, patient=False)
-            self._failure = None
+            topic = self.waiting[0].queue.topic if self.waiting else ""
+            if topic and (self.is_away or self._connection is None):
+                await self._session.look_for_master(topic, deadline)
+            connection = self._connection
+            if connection is None:
+                raise BrokerNotFound(self._broker_name, topic)
+            await self._session.try_to_open(connection.address, deadline, self._broker_name)
+            self.is_away = False
+            if not isinstance(self._failure, NotMaster):
+                self._failure = None
         except ClientClosed:
             pass
         except ReputError as error:
-            self._failure = error
-            self._session.unreachable(self._connection.address)
+            if not isinstance(self._failure, NotMaster):
+                self._failure = error
+            self.is_away = True
+            self._faults.failed(self._broker_name)
         except Exception as error:
-            log.exception("cannot connect to %s", self._connection.address)
-            self._failure = ReputError(f"cannot connect to {self._connection.address}: {error!r}")
+            log.exception("cannot connect to broker %s", self._broker_name)
+            self._failure = ReputError(f"cannot connect to broker {self._broker_name}: {error!r}")
         finally:
             self.connecting = False  # first: an interrupt may skip the rest
             self._connect_at = runtime.now() + self._backoff.next_delay_s()

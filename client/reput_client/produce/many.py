@@ -15,13 +15,10 @@ from reput_client.errors import (
     RequestTimeout,
 )
 from reput_client.produce.block import Block, Terms
-from reput_client.produce.link import Link
 from reput_client.produce.puts import outcome_unknown, too_large
 from reput_client.produce.receipts import ChainedReceipts, SendReceipt
 from reput_client.produce.sender import Sender
-from reput_client.transport.address import Address
 from reput_client.transport.channel import Waiter
-from reput_client.transport.routing import Route
 from reput_client.transport.session import Session
 from reput_protocol.buffers import Buffer
 from reput_protocol.errors import InvalidMessage, ReputError
@@ -75,23 +72,25 @@ class SendOfMany:
     """One send of many messages. Once a block fails, only those in flight are waited for.
 
     Args:
-        choose: returns the queue of a block.
         in_flight: maximum unanswered blocks; if they are divisible, messages.
+        queue_id, key: the queue of all blocks; without both each goes to the next.
     """
 
     def __init__(
         self,
         session: Session,
         sender: Sender,
-        choose: Callable[[Route], MessageQueue],
         terms: Terms,
         in_flight: int,
+        queue_id: int | None,
+        key: str | None,
     ) -> None:
         self._session = session
         self._sender = sender
-        self._choose = choose
         self._terms = terms
         self._in_flight = in_flight
+        self._queue_id = queue_id
+        self._key = key
         self._room_from = in_flight - max(1, in_flight // 2)
         """The next blocks are encoded at this many unanswered; the broker handles those meanwhile."""
         self._unanswered = 0
@@ -103,7 +102,6 @@ class SendOfMany:
         """Messages in blocks."""
         self._failed = False
         self._holder = Waiter()
-        self._links: set[Link] = set()
 
     async def run(self, groups: Iterable[Group]) -> Sequence[SendReceipt]:
         """Send all messages and return their receipts in order; raises like `Producer.send_pipelined`."""
@@ -144,18 +142,18 @@ class SendOfMany:
         return self._outcome(errors)
 
     async def _wait(self, condition: Callable[[], bool]) -> None:
-        await self._sender.wait(self._holder, condition, self._links)
+        await self._sender.wait(self._holder, condition, self._open)
 
     async def _begin(self, group: Group) -> None:
         """Send a group; if this raises, no part of it was sent."""
         session = self._session
         deadline = session.deadline(self._terms.timeout_s)
         route = await session.publish_route(group.topic, deadline)
-        queue = self._choose(route)
-        block = block_of(group, queue, await session.broker_address(queue, deadline), self._terms)
+        queue = self._sender.choose(route, self._queue_id, self._key)
+        is_free = self._queue_id is None and self._key is None
+        block = block_of(group, queue, self._terms, is_free=is_free)
         block.on_done = self._on_done
         block.holders.append(self._holder)
-        self._links.add(self._sender.link(block.address))
         self._blocks.append((self._begun, block))
         self._begun += len(group.bodies)
         self._open[block] = weight = self._weight(group)
@@ -197,9 +195,9 @@ class SendOfMany:
         raise PartlySent([stored.get(number) for number in range(count)], errors) from errors[min(errors)]
 
 
-def block_of(group: Group, queue: MessageQueue, address: Address, terms: Terms) -> Block:
-    """Return the block of a group; messages cannot be added to it."""
-    block = Block(queue, address, terms)
+def block_of(group: Group, queue: MessageQueue, terms: Terms, *, is_free: bool) -> Block:
+    """Return the block of a group; messages cannot be added to it. `is_free`: it may go to another queue."""
+    block = Block(queue, terms, is_free=is_free)
     block.bodies, block.texts, block.flags = group.bodies, group.texts, group.flags
     block.own_ids = group.own_ids
     block.is_delayed = group.is_delayed

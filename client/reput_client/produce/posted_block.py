@@ -9,7 +9,6 @@ from typing import Any, Protocol
 from reput_client.produce.block import Block, Terms
 from reput_client.produce.puts import outcome_unknown
 from reput_client.produce.receipts import SendReceipt
-from reput_client.transport.address import Address
 from reput_client.transport.runtime import Event
 from reput_protocol.buffers import Buffer
 from reput_protocol.errors import ReputError
@@ -53,14 +52,15 @@ class PostedBlock(Block):
         self,
         serial: int,
         queue: MessageQueue,
-        address: Address,
         terms: Terms,
         fixed: int,
         on_done: Callable[[Any], None],
         due_at: float,
         waits: Waits,
+        *,
+        is_free: bool,
     ) -> None:
-        super().__init__(queue, address, terms, on_done)
+        super().__init__(queue, terms, on_done, is_free=is_free)
         self.serial = serial
         """Blocks are sealed in any order, those of one queue by their serials."""
         self.due_at = due_at

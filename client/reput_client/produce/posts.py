@@ -12,7 +12,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Final
 
-from reput_client.errors import BrokerNotFound, ClientClosed, PostsFailed, RequestTimeout
+from reput_client.errors import ClientClosed, PostsFailed, RequestTimeout
 from reput_client.produce.accumulator import Accumulator, OnDone
 from reput_client.produce.block import Terms
 from reput_client.produce.callbacks import Callbacks
@@ -24,7 +24,7 @@ from reput_client.transport.routing import Route
 from reput_client.transport.runtime import Event
 from reput_client.transport.session import Session
 from reput_protocol.errors import ReputError
-from reput_protocol.record.message import Message, MessageQueue
+from reput_protocol.record.message import Message
 from reput_protocol.record.message_id import UniqueIdGenerator
 
 log = logging.getLogger("reput_client")
@@ -156,16 +156,14 @@ class Posts:
         """Add a message to an open block, or to a new one; a block it replaces is sent. Never waits."""
         accumulator, sender, left = self._accumulator, self._sender, False
         alone = accumulator.is_alone(message)
-        is_current = queue_id is None and key is None and not alone
+        is_free = queue_id is None and key is None
+        is_current = is_free and not alone
         block = accumulator.current(message.topic) if is_current else None
         if block is not None and not accumulator.fits(block, message, size, terms):
             sender.seal(block)
             block, left = None, True
         if block is None:
-            queue = accumulator.choose(route, queue_id, key, lambda queue: self._is_held_up(route, queue))
-            address = route.brokers.get(queue.broker_name)
-            if address is None:
-                raise BrokerNotFound(queue.broker_name, queue.topic)
+            queue = sender.choose(route, queue_id, key)
             block = accumulator.open.get(queue)
             if block is not None and not accumulator.fits(block, message, size, terms):
                 sender.seal(block)
@@ -175,17 +173,18 @@ class Posts:
                 due_at = now + self._linger_s
                 block = accumulator.begin(
                     queue,
-                    address,
                     terms,
                     self._on_done,
                     due_at,
                     self,
+                    is_free=is_free,
                     is_current=is_current,
                 )
                 block.since = now
                 self._unfinished[block.serial] = block
                 sender.require_step(due_at)
                 _unfinished.add(self)
+        block.is_free &= is_free
         posted = accumulator.put(block, message, text, size, on_done)
         if alone:
             sender.seal(block)
@@ -211,10 +210,6 @@ class Posts:
             self._sender.seal_all()  # nothing else can make room
             self._sender.wake()
         return self._closed or accumulator.has_room(size)
-
-    def _is_held_up(self, route: Route, queue: MessageQueue) -> bool:
-        address = route.brokers.get(queue.broker_name)
-        return address is None or self._sender.is_held_up(address)
 
     def _check_open(self) -> None:
         if self._closed:

@@ -6,8 +6,10 @@ A broker sends its requests on the connection of the last heartbeat. Producers t
 from __future__ import annotations
 
 import logging
+import math
 from typing import Final
 
+from reput_client.errors import BrokerNotFound
 from reput_client.transport.address import Address
 from reput_client.transport.background import Background
 from reput_client.transport.client import new_client_id
@@ -16,7 +18,7 @@ from reput_client.transport.runtime import Event
 from reput_client.transport.session import Session
 from reput_protocol.codes import RequestCode
 from reput_protocol.commands.group import HeartbeatData, ProducerData, UnregisterClientHeader
-from reput_protocol.errors import ReputError
+from reput_protocol.errors import BrokerError, ReputError
 from reput_protocol.names import check_client_group
 from reput_protocol.wire.header import HeaderType
 
@@ -29,7 +31,7 @@ _LEAVE_S: Final = 1.0
 
 
 class Presence:
-    """One client's membership of its producer group, at every broker it has sent to; started when needed.
+    """One client's membership of its producer group, at the brokers that it has sent to; started when needed.
 
     Attributes:
         client_id: the id that brokers know this producer by; empty before it has joined.
@@ -40,62 +42,85 @@ class Presence:
         self._session = session
         self._group = group
         self._interval_s = heartbeat_interval_s
-        self._epochs: dict[Address, int | None] = {}
-        """By broker: the epoch of the connection that it knows this producer by, or None."""
-        self._beating: dict[Address, Event] = {}
-        self._due_at = 0.0
+        self._known_by: dict[str, tuple[Address, int] | None] = {}
+        """By broker name: its master's address and the epoch of the connection that it knows this producer by."""
+        self._beating: dict[str, Event] = {}
+        self._due_at: dict[str, float] = {}
         # It logs what ends it; the next use restarts it.
         self._background = Background(session, (self,), on_failure=lambda: None)
         session.on_lost = self._connection_lost
 
     async def begin(self) -> None:
-        """Register with a broker and start the heartbeats, unless that was done.
+        """Register with every broker of the cluster and start the heartbeats, unless that was done.
 
-        Raises `ConnectFailed` or `RequestTimeout` without a broker, `BrokerError` if it refuses.
+        Brokers that cannot be reached follow later, if any can. Raises `ConnectFailed` or `RequestTimeout` without one,
+        `BrokerError` if one refuses.
         """
         if not self._background.running:
             session = self._session
             deadline = session.deadline(session.connect_timeout_s)
-            connection = await session.open(None, deadline)
-            await self._register(connection.address, max(deadline, session.deadline(None)))
+            await session.open(None, deadline)
+            deadline = max(deadline, session.deadline(None))
+            names = await session.masters(deadline)
+            failures: list[ReputError] = []
+            for name in names:
+                try:
+                    await self._register(name, deadline, patient=len(names) == 1)
+                except BrokerError:
+                    raise
+                except ReputError as error:
+                    session.check_open()
+                    self._failed(name, error)
+                    failures.append(error)
+            if len(failures) == len(names):
+                raise failures[0]
             self._background.start()
 
-    async def be_known_to(self, address: Address, deadline: float | None = None) -> None:
-        """Make a broker know this producer by the present connection to it, and start the heartbeats.
+    async def be_known_to(self, broker_name: str, deadline: float) -> None:
+        """Make a broker know this producer by the present connection to its master, and start the heartbeats.
 
         Raises like `begin`, and `InvalidName` if the group's name is not valid for members.
         """
         check_client_group(self._group)
-        await self._register(address, self._session.deadline(None) if deadline is None else deadline)
+        await self._register(broker_name, deadline)
         self._background.start()
 
-    async def _register(self, address: Address, deadline: float) -> None:
+    async def _register(self, name: str, deadline: float, *, patient: bool = True) -> None:
         """Send a heartbeat unless the broker knows the present connection; one serves all callers."""
         runtime = self._session.runtime
-        while not self._is_known_to(address):
-            beating = self._beating.get(address)
+        while not self._is_known_to(name):
+            beating = self._beating.get(name)
             if beating is not None and runtime.now() < deadline:
                 await beating.wait(deadline - runtime.now())
                 continue
-            self._beating[address] = beating = runtime.event()
+            self._beating[name] = beating = runtime.event()
             try:
-                await self._beat(address, deadline)
+                await self._beat(name, deadline, patient=patient)
             finally:
-                self._beating.pop(address, None)
+                self._beating.pop(name, None)
                 beating.set()
 
-    def _is_known_to(self, address: Address) -> bool:
-        connection = self._session.connection_to(address)
-        return connection.is_open and self._epochs.get(address) == connection.epoch
+    def _is_known_to(self, name: str) -> bool:
+        address = self._session.brokers.master(name)
+        connection = None if address is None else self._session.connection_to(address)
+        return (
+            connection is not None
+            and connection.is_open
+            and self._known_by.get(name) == (connection.address, connection.epoch)
+        )
 
-    async def _beat(self, address: Address, deadline: float | None = None) -> None:
+    async def _beat(self, name: str, deadline: float, *, patient: bool) -> None:
+        session = self._session
+        address = session.brokers.master(name)
+        if address is None:
+            raise BrokerNotFound(name, "")
+        if not patient:
+            await session.try_to_open(address, deadline, name)
+        connection = await session.open(address, deadline)
         if not self.client_id:
-            connection = await self._session.open(address, deadline or self._session.deadline(None))
-            self.client_id = self.client_id or new_client_id(connection.sock.getsockname()[0])
-        if not self._epochs:
-            self._due_at = self._session.runtime.now() + self._interval_s
-        self._epochs.setdefault(address, None)
-        await self._session.ask_ok(
+            self.client_id = new_client_id(connection.sock.getsockname()[0])
+        self._known_by.setdefault(name, None)
+        await session.ask_ok(
             RequestCode.HEART_BEAT,
             {},
             what=f"heartbeat of {self._group}",
@@ -103,52 +128,59 @@ class Presence:
             deadline=deadline,
             body=HeartbeatData(self.client_id, [], [ProducerData(self._group)]).to_json(),
         )
-        self._epochs[address] = self._session.connection_to(address).epoch
+        self._known_by[name] = (address, session.connection_to(address).epoch)
+        self._due_at[name] = session.runtime.now() + self._interval_s
 
     # -- the chore ---------------------------------------------------------------------------------------------
 
     def next_due(self) -> float:
         """See `Chore`."""
-        return self._due_at
+        return min(self._due_at.values(), default=math.inf)
 
     async def do(self) -> None:
-        """See `Chore`: send heartbeats; failed ones are repeated soon."""
-        now = self._session.runtime.now()
-        self._due_at = now + self._interval_s
-        for address in list(self._epochs):
+        """See `Chore`: send the heartbeats that are due; failed ones are repeated soon."""
+        session = self._session
+        for name in [name for name, due_at in self._due_at.items() if due_at <= session.runtime.now()]:
             try:
-                await self._beat(address)
+                await self._beat(name, session.deadline(None), patient=False)
             except ReputError as error:
-                self._session.check_open()
-                log.warning("producer group %s: no heartbeat to %s: %s", self._group, address, error)
-                self._due_at = self._session.runtime.now() + _RETRY_S
+                session.check_open()
+                self._failed(name, error)
+
+    def _failed(self, name: str, error: ReputError) -> None:
+        log.warning("producer group %s: no heartbeat to broker %s: %s", self._group, name, error)
+        self._known_by[name] = None
+        self._due_at[name] = self._session.runtime.now() + _RETRY_S
 
     def _connection_lost(self, connection: Connection) -> None:
-        if self._epochs.get(connection.address) is not None and not self._session.closed:
-            self._epochs[connection.address] = None
-            self._due_at = self._session.runtime.now()
-            self._background.wake()
+        if self._session.closed:
+            return
+        for name, known in self._known_by.items():
+            if known is not None and known[0] == connection.address:
+                self._known_by[name] = None
+                self._due_at[name] = self._session.runtime.now()
+                self._background.wake()
 
     # -- ending ------------------------------------------------------------------------------------------------
 
     async def leave(self) -> None:
         """Unregister from the brokers over open connections; never raises."""
         header = UnregisterClientHeader(self.client_id, producer_group=self._group)
-        for address, epoch in list(self._epochs.items()):
-            connection = self._session.connection_to(address)
-            if not connection.is_open or connection.epoch != epoch:
+        for name, known in list(self._known_by.items()):
+            if known is None or not self._is_known_to(name):
                 continue
             try:
                 await self._session.ask(
                     RequestCode.UNREGISTER_CLIENT,
                     header.to_ext(HeaderType.MSGPACK),
                     what=f"leaving {self._group}",
-                    address=address,
+                    address=known[0],
                     deadline=self._session.deadline(_LEAVE_S),
                 )
             except ReputError as error:
-                log.warning("producer group %s: not unregistered at %s: %s", self._group, address, error)
-        self._epochs.clear()
+                log.warning("producer group %s: not unregistered at %s: %s", self._group, name, error)
+        self._known_by.clear()
+        self._due_at.clear()
 
     async def stop(self, timeout_s: float) -> None:
         """Stop the heartbeats; return when they have stopped, or after `timeout_s`."""
@@ -157,8 +189,8 @@ class Presence:
 
     def forget(self) -> None:
         """In a forked child: not a member yet, and distinct from its parent."""
-        self._epochs.clear()
+        self._known_by.clear()
         self._beating.clear()
+        self._due_at.clear()
         self.client_id = ""
-        self._due_at = 0.0
         self._background.forget()

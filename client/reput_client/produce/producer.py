@@ -10,8 +10,10 @@ from typing import Final
 from reput_client.errors import AckNotReached, PartlySent, PostsFailed, SendOutcomeUnknown
 from reput_client.produce.accumulator import Accumulator, OnDone
 from reput_client.produce.block import Terms
+from reput_client.produce.fault_isolation import FaultIsolation
 from reput_client.produce.forwarding import forwarded_properties
 from reput_client.produce.many import Limits, SendOfMany, block_of, groups_of, groups_of_bodies, texts_of
+from reput_client.produce.placement import Placement
 from reput_client.produce.posted_block import Posted
 from reput_client.produce.posts import BUFFER_BYTES, Posts
 from reput_client.produce.presence import HEARTBEAT_INTERVAL_S, Presence
@@ -116,6 +118,7 @@ class Producer(Client):
         )
         self._putter = Putter(self._session, self.group, deduplicate=deduplicate)
         self._selector = RoundRobin()
+        self._faults = FaultIsolation(self._session.runtime.now)
         self._retries = retries
         self._linger_s = linger_s
         self._batch_bytes = batch_bytes
@@ -124,13 +127,14 @@ class Producer(Client):
         self._post_terms = {level: self._terms(level, None, retries=retries) for level in AckLevel}
         accumulator = Accumulator(
             self._session.routes,
-            self._selector,
             self._ids,
             known_alone=deduplicate,
             block_bytes=batch_bytes,
             held_max=buffer_bytes,
         )
-        self._sender = Sender(self._session, self._putter, accumulator, self._ids, new_backoff)
+        self._sender = Sender(
+            self._session, self._putter, accumulator, self._selector, self._faults, self._ids, new_backoff
+        )
         self._posts = Posts(self._session, accumulator, self._sender, linger_s=linger_s)
         self._presence = Presence(self._session, self.group, heartbeat_interval_s)
         self._requests = Requests(self._session, self._putter, self._presence)
@@ -221,32 +225,30 @@ class Producer(Client):
         if unique_id is None and self._ids is not None:
             unique_id = self._ids.next()
         session = self._session
+        deduplicates = self._putter.deduplicate
         topic = message.topic
         unknown: SendOutcomeUnknown | None = None
         attempt = 0
+        place = self._place(topic, queue_id, key, timeout_s)
         while True:
             try:
-                now = session.runtime.now()
-                deadline = now + (session.timeout_s if timeout_s is None else timeout_s)
-                route = session.routes.fresh(topic, now) or await session.publish_route(topic, deadline)
-                queue = self._selector.choose(route, queue_id, key)
-                try:
-                    # The broker deduplicates whole blocks, so a put that may be stored shares none.
-                    may_be_stored = attempt > 0 or (
-                        self._putter.deduplicate and message.unique_id is not None
-                    )
-                    template, body = self._frame(
-                        queue, message, unique_id, level, may_be_stored=may_be_stored
-                    )
-                    call = await self._putter.put(queue, template, body, deadline, (unique_id,))
-                    return receipt_of(topic, call, unique_id, level)
-                finally:
-                    if route.template:
-                        session.routes.forget(topic)
+                queue = await place.choose()
+                # The broker deduplicates whole blocks, so a put that may be stored shares none.
+                may_be_stored = attempt > 0 or (deduplicates and message.unique_id is not None)
+                template, body = self._frame(queue, message, unique_id, level, may_be_stored=may_be_stored)
+                call = await self._putter.put(
+                    queue, template, body, place.deadline, (unique_id,), patient=place.is_patient
+                )
+                receipt = receipt_of(topic, call, unique_id, level)
+                place.stored()
+                return receipt
             except ReputError as error:
+                if await place.goes_on(error):
+                    continue
                 attempt += 1
                 unknown = unknown_after(error, unknown, is_last=attempt > self._retries)
             await session.runtime.sleep(RETRY_PAUSE_S * attempt)
+            place.repeat(session.deadline(timeout_s), same=unknown is not None and deduplicates)
 
     async def forward(
         self,
@@ -277,18 +279,20 @@ class Producer(Client):
         body, sys_flag = message.raw_body, message.sys_flag & MessageSysFlag.PUT_MASK
         unique_id = None if self._ids is None else self._ids.next()
         text = forwarded_properties(message.properties, unique_id, properties or {})
-        deadline = self._session.deadline(timeout_s)
-        route = await self._session.publish_route(topic, deadline)
-        queue = self._selector.choose(route, queue_id, key)
-        try:
-            template = self._putter.single_template(
-                queue, len(body), text, level, flag=message.flag, sys_flag=sys_flag
-            )
-            call = await self._putter.put(queue, template, body, deadline, (unique_id,))
-        finally:
-            if route.template:
-                self._session.routes.forget(topic)
-        return receipt_of(topic, call, unique_id, level)
+        place = self._place(topic, queue_id, key, timeout_s)
+        while True:
+            try:
+                queue = await place.choose()
+                template = self._putter.single_template(
+                    queue, len(body), text, level, flag=message.flag, sys_flag=sys_flag
+                )
+                call = await self._putter.put(
+                    queue, template, body, place.deadline, (unique_id,), patient=place.is_patient
+                )
+                return receipt_of(topic, call, unique_id, level)
+            except ReputError as error:
+                if not await place.goes_on(error):
+                    raise
 
     async def send_oneway(
         self,
@@ -311,22 +315,24 @@ class Producer(Client):
         unique_id = message.unique_id
         if unique_id is None and self._ids is not None:
             unique_id = self._ids.next()
-        deadline = self._session.deadline(timeout_s)
-        route = await self._session.publish_route(message.topic, deadline)
-        queue = self._selector.choose(route, queue_id, key)
-        try:
-            template, body = self._frame(
-                queue,
-                message,
-                unique_id,
-                AckLevel.PAGE_CACHE,
-                may_be_stored=message.unique_id is not None,
-                oneway=True,
-            )
-            await self._putter.put_oneway(queue, template, body, deadline)
-        finally:
-            if route.template:
-                self._session.routes.forget(message.topic)
+        place = self._place(message.topic, queue_id, key, timeout_s)
+        while True:
+            try:
+                queue = await place.choose()
+                template, body = self._frame(
+                    queue,
+                    message,
+                    unique_id,
+                    AckLevel.PAGE_CACHE,
+                    may_be_stored=message.unique_id is not None,
+                    oneway=True,
+                )
+                return await self._putter.put_oneway(
+                    queue, template, body, place.deadline, patient=place.is_patient
+                )
+            except ReputError as error:
+                if not await place.goes_on(error):
+                    raise
 
     async def request(
         self,
@@ -355,17 +361,19 @@ class Producer(Client):
         level = self._ack if ack is None else AckLevel(ack)
         if timeout_s is None:
             timeout_s = self._session.timeout_s
-        deadline = self._session.deadline(timeout_s)
         unique_id = message.unique_id
         if unique_id is None and self._ids is not None:
             unique_id = self._ids.next()
-        route = await self._session.publish_route(message.topic, deadline)
-        queue = self._selector.choose(route, queue_id, key)
-        try:
-            return await self._requests.ask(queue, message, unique_id, level, timeout_s, deadline)
-        finally:
-            if route.template:
-                self._session.routes.forget(message.topic)
+        place = self._place(message.topic, queue_id, key, timeout_s)
+        while True:
+            try:
+                queue = await place.choose()
+                return await self._requests.ask(
+                    queue, message, unique_id, level, timeout_s, place.deadline, patient=place.is_patient
+                )
+            except ReputError as error:
+                if not await place.goes_on(error):
+                    raise
 
     async def reply(
         self,
@@ -425,13 +433,16 @@ class Producer(Client):
                 )
         groups = list(groups_of(messages, self._limits(len(messages))))
         terms = self._terms(ack, timeout_s, retries=self._retries, is_patient=False)
-        deadline = self._session.deadline(timeout_s)
-        queue = self._selector.choose(await self._session.publish_route(topic, deadline), queue_id, key)
+        route = await self._session.publish_route(topic, self._session.deadline(timeout_s))
+        queue = self._sender.choose(route, queue_id, key)
         receipts: list[SendReceipt] = []
         try:
             for group in groups:
-                address = await self._session.broker_address(queue, self._session.deadline(timeout_s))
-                receipts += await self._sender.deliver(block_of(group, queue, address, terms))
+                # The first block may go to another broker; the others follow it.
+                is_free = not receipts and queue_id is None and key is None
+                block = block_of(group, queue, terms, is_free=is_free)
+                receipts += await self._sender.deliver(block)
+                queue = block.queue
         except AckNotReached as error:
             error.receipts[:0] = receipts
             raise
@@ -614,13 +625,11 @@ class Producer(Client):
     def _send_of_many(
         self, terms: Terms, in_flight: int, queue_id: int | None, key: str | None
     ) -> SendOfMany:
-        return SendOfMany(
-            self._session,
-            self._sender,
-            lambda route: self._selector.choose(route, queue_id, key),
-            terms,
-            in_flight,
-        )
+        return SendOfMany(self._session, self._sender, terms, in_flight, queue_id, key)
+
+    def _place(self, topic: str, queue_id: int | None, key: str | None, timeout_s: float | None) -> Placement:
+        deadline = self._session.deadline(timeout_s)
+        return Placement(self._session, self._selector, self._faults, topic, queue_id, key, deadline)
 
     def _frame(
         self,

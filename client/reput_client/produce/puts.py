@@ -19,7 +19,6 @@ from reput_client.errors import (
 )
 from reput_client.produce.receipts import SendReceipt
 from reput_client.transport.channel import Call, RequestTemplate, Waiter
-from reput_client.transport.connection import Connection
 from reput_client.transport.session import Session, wall_clock_ms
 from reput_protocol.buffers import Buffer
 from reput_protocol.codes import AckLevel, Dedup, RequestCode, ResponseCode
@@ -150,13 +149,6 @@ class Putter:
         ext = header.to_ext_v2(HeaderType.MSGPACK)
         return RequestTemplate(RequestCode.SEND_MESSAGE_V2, ext, flag=ONEWAY_FLAG if oneway else 0)
 
-    async def connection(self, queue: MessageQueue, deadline: float) -> Connection:
-        """Return an open connection to the queue's broker."""
-        known = self._session.known_connection(queue)
-        if known is not None and known.usable():
-            return known
-        return await self._session.open_for(queue, deadline)
-
     async def put(
         self,
         queue: MessageQueue,
@@ -164,10 +156,13 @@ class Putter:
         body: Buffer,
         deadline: float,
         unique_ids: Sequence[str | None],
+        *,
+        patient: bool = True,
     ) -> Call:
         """Send one frame with the messages of `unique_ids`; return its answered call, whatever the answer.
 
-        A frame that cannot have left is sent on the next connection; one that may have left is never repeated.
+        A frame that cannot have left is sent on the next connection; one that may have left is never repeated. Not
+        `patient`: connecting is tried once.
 
         Raises:
             SendOutcomeUnknown: the frame left and no answer came.
@@ -178,7 +173,7 @@ class Putter:
         while True:
             connection = session.known_connection(queue)
             if connection is None or not connection.usable():
-                connection = await self.connection(queue, deadline)
+                connection = await session.open_for(queue, deadline, patient=patient)
             waiter = Waiter()
             call = connection.start_template(template, waiter, body)
             withdrawn = False
@@ -197,6 +192,7 @@ class Putter:
                     raise RequestTimeout(f"send to {queue.topic}/{queue.queue_id}", waited_s)
                 raise outcome_unknown(queue, unique_ids, f"no answer within {waited_s:.2g} s")
             if call.error is None:
+                session.routes.forget_template(queue.topic)
                 return call
             if call.sent:
                 raise outcome_unknown(queue, unique_ids, str(call.error)) from call.error
@@ -204,22 +200,31 @@ class Putter:
                 raise call.error
 
     async def put_oneway(
-        self, queue: MessageQueue, template: RequestTemplate, body: Buffer, deadline: float
+        self,
+        queue: MessageQueue,
+        template: RequestTemplate,
+        body: Buffer,
+        deadline: float,
+        *,
+        patient: bool = True,
     ) -> None:
-        """Send one frame without an answer; return when the system has taken all of it.
+        """Send one frame without an answer; return when the system has taken all of it. `patient`: see `put`.
 
         Raises:
             SendOutcomeUnknown: the connection ended when part of it had left.
             RequestTimeout, ConnectFailed, ClientClosed: it did not leave.
         """
-        started_at = self._session.runtime.now()
+        session = self._session
+        started_at = session.runtime.now()
         while True:
-            connection = await self.connection(queue, deadline)
+            connection = session.known_connection(queue)
+            if connection is None or not connection.usable():
+                connection = await session.open_for(queue, deadline, patient=patient)
             call = connection.start_oneway(template, Waiter(), body)
             connection.flush_now()
             withdrawn = False
             try:
-                left = call.done or await self._session.pump.wait(call.waiter, deadline)
+                left = call.done or await session.pump.wait(call.waiter, deadline)
             except ClientClosed as closed:
                 raise outcome_unknown(queue, (), str(closed)) from closed
             finally:
@@ -230,8 +235,9 @@ class Putter:
                     raise RequestTimeout(f"send to {queue.topic}/{queue.queue_id}", deadline - started_at)
                 raise outcome_unknown(queue, (), "its connection takes no more")
             if call.error is None:
+                session.routes.forget_template(queue.topic)
                 return
-            if isinstance(call.error, ClientClosed) or self._session.runtime.now() >= deadline:
+            if isinstance(call.error, ClientClosed) or session.runtime.now() >= deadline:
                 raise call.error
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Container
 
 from reput_client.errors import NoQueue
 from reput_client.transport.routing import Route
@@ -52,8 +52,17 @@ class RoundRobin:
         self._first = first
         self._next: dict[str, int] = {}
 
-    def choose(self, route: Route, queue_id: int | None = None, key: str | None = None) -> MessageQueue:
-        """Return the queue of this number or key, or the next writable one; raises `InvalidMessage`, `NoQueue`."""
+    def choose(
+        self,
+        route: Route,
+        queue_id: int | None = None,
+        key: str | None = None,
+        left_out: Container[str] = (),
+    ) -> MessageQueue:
+        """Return the queue of this number or key, or the next writable one, past the brokers in `left_out`.
+
+        Raises `InvalidMessage` or `NoQueue`.
+        """
         if queue_id is not None or key is not None:
             return named_queue(route, queue_id, key)
         queues = route.writable
@@ -62,5 +71,9 @@ class RoundRobin:
         number = self._next.get(route.topic)
         if number is None:
             number = self._first()
+        for skipped in range(len(queues)) if left_out else ():
+            if queues[(number + skipped) % len(queues)].broker_name not in left_out:
+                number += skipped
+                break
         self._next[route.topic] = number + 1
         return queues[number % len(queues)]

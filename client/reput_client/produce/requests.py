@@ -70,8 +70,13 @@ class Requests:
         ack: AckLevel,
         timeout_s: float,
         deadline: float,
+        *,
+        patient: bool,
     ) -> ReceivedMessage:
-        """Send a request to a queue and return its reply; raises like `Producer.request`."""
+        """Send a request to a queue and return its reply; raises like `Producer.request`.
+
+        Not `patient`: connecting to its broker is tried once.
+        """
         session = self._session
         if self._putter.deduplicate and message.unique_id is not None:
             raise InvalidMessage(
@@ -79,7 +84,8 @@ class Requests:
                 "unique_id, or with a producer without deduplicate"
             )
         # When the reply comes, the broker must have this client's connection.
-        await self._presence.be_known_to(await session.broker_address(queue, deadline), deadline)
+        await session.open_for(queue, deadline, patient=patient)
+        await self._presence.be_known_to(queue.broker_name, deadline)
         correlation_id = str(uuid.uuid4())
         pending = self._pending[correlation_id] = _Pending()
         try:
@@ -231,7 +237,7 @@ async def send_reply(
         RequestCode.SEND_REPLY_MESSAGE_V2,
         header.to_ext_v2(HeaderType.MSGPACK),
         what=f"reply to {reply.properties[names.REPLY_TO_CLIENT]}",
-        address=await session.broker_address(queue, deadline),
+        queue=queue,
         deadline=deadline,
         body=reply.body,
     )

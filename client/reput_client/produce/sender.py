@@ -4,22 +4,25 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Container, Iterable, Sequence
 from typing import Final
 
 from reput_client.errors import ClientClosed
 from reput_client.produce.accumulator import Accumulator
 from reput_client.produce.block import Block
+from reput_client.produce.fault_isolation import FaultIsolation
 from reput_client.produce.link import Link
 from reput_client.produce.posted_block import PostedBlock
 from reput_client.produce.puts import Putter, outcome_unknown
+from reput_client.produce.queue_selector import RoundRobin
 from reput_client.produce.receipts import SendReceipt
-from reput_client.transport.address import Address
 from reput_client.transport.backoff import Backoff
 from reput_client.transport.channel import Waiter
+from reput_client.transport.routing import Route
 from reput_client.transport.runtime import CallerRuns
 from reput_client.transport.session import Session, wall_clock_ms
 from reput_protocol.errors import ReputError
+from reput_protocol.record.message import MessageQueue
 from reput_protocol.record.message_id import UniqueIdGenerator
 
 log = logging.getLogger("reput_client")
@@ -36,17 +39,22 @@ class Sender:
         session: Session,
         putter: Putter,
         accumulator: Accumulator,
+        selector: RoundRobin,
+        faults: FaultIsolation,
         ids: UniqueIdGenerator | None,
         new_backoff: Callable[[], Backoff],
     ) -> None:
         self._session = session
         self._putter = putter
         self._accumulator = accumulator
+        self._selector = selector
+        self._faults = faults
         self._ids = ids
         self._new_backoff = new_backoff
         self.caller = session.runtime if isinstance(session.runtime, CallerRuns) else None
         """The runtime if there are no tasks and callers do the work, else None."""
-        self._links: dict[Address, Link] = {}
+        self._links: dict[str, Link] = {}
+        """By broker name."""
         self._has_news = False
         """Whether links have news not handled by a step."""
         self._steppers: dict[Waiter, float] = {}
@@ -99,19 +107,32 @@ class Sender:
             for holder in block.holders:
                 holder.notify()
 
-    def link(self, address: Address) -> Link:
-        """Return the link to the broker at `address`."""
-        link = self._links.get(address)
+    def link(self, broker_name: str) -> Link:
+        """Return the link to a broker."""
+        link = self._links.get(broker_name)
         if link is None:
-            link = self._links[address] = Link(
-                self._session, self._putter, address, self._heard, self._new_backoff()
+            link = self._links[broker_name] = Link(
+                self._session, self._putter, self._faults, broker_name, self._heard, self._new_backoff()
             )
         return link
 
-    def is_held_up(self, address: Address) -> bool:
+    def choose(self, route: Route, queue_id: int | None, key: str | None) -> MessageQueue:
+        """Return the queue for a new block; without `queue_id` and `key`, past brokers that lag or are away.
+
+        Raises `InvalidMessage` or `NoQueue`.
+        """
+        held_up: Container[str] = ()
+        if len(route.brokers) > 1 and queue_id is None and key is None:
+            held_up = {name for name in route.brokers if self._is_held_up(name)}
+        return self._selector.choose(route, queue_id, key, held_up)
+
+    def _is_held_up(self, broker_name: str) -> bool:
         """Whether blocks for this broker wait for others or for a connection."""
-        link = self._links.get(address)
-        return link is not None and (bool(link.waiting) or link.is_full)
+        link = self._links.get(broker_name)
+        return (link is not None and (bool(link.waiting) or link.is_full)) or self._is_away(broker_name)
+
+    def _is_away(self, broker_name: str) -> bool:
+        return self._session.brokers.master(broker_name) is None or self._faults.is_left_out(broker_name)
 
     @property
     def is_connecting(self) -> bool:
@@ -120,7 +141,7 @@ class Sender:
 
     def _is_busy(self, block: PostedBlock) -> bool:
         """Whether a block would have to wait, so that further messages may as well be added."""
-        link = self._links.get(block.address)
+        link = self._links.get(block.queue.broker_name)
         return link is not None and link.is_busy(block.queue)
 
     def seal_all(self) -> None:
@@ -135,7 +156,7 @@ class Sender:
 
     def add(self, block: Block) -> None:
         """Seal a block and queue it on its link."""
-        link = self.link(block.address)
+        link = self.link(block.queue.broker_name)
         if self._session.closed:
             block.finish(None, ClientClosed("the producer was closed before the message was sent"))
             self._finished([block])
@@ -188,28 +209,62 @@ class Sender:
     def _take_news(self, now: float) -> None:
         self._has_news = False
         self.due_at = now  # outdated
-        for link in self._links.values():
+        for link in list(self._links.values()):
             done = link.answered(now)
             if done:
                 self._finished(done)
+            if link.refused or link.is_away:
+                self._send_elsewhere(link, now)
+
+    def _send_elsewhere(self, link: Link, now: float) -> None:
+        """Move blocks that this broker has not taken to other brokers, if there are any for them."""
+        refused, link.refused = link.refused, []
+        for block, error in refused:
+            self._faults.failed(block.queue.broker_name)
+            block.refused_by.add(block.queue.broker_name)
+            others = self._brokers_besides(block)
+            good = {name for name in others if not self._is_away(name)}
+            if not self._move(block, good or others):
+                self._finished(link.not_taken(block, error, now))
+        if link.is_away:
+            for block in link.free_blocks():
+                others = self._brokers_besides(block)
+                if not self._move(block, {name for name in others if not self._is_away(name)}):
+                    break
+                link.waiting.remove(block)
+
+    def _brokers_besides(self, block: Block) -> set[str]:
+        """Return the brokers that may still take a block."""
+        route = self._session.routes.get(block.queue.topic)
+        names = () if route is None else route.brokers
+        masters = {name for name in names if self._session.brokers.master(name) is not None}
+        return masters - block.refused_by - {block.queue.broker_name}
+
+    def _move(self, block: Block, names: set[str]) -> bool:
+        """Queue a block for one of these brokers, in the time that it has left; False if there is none."""
+        route = self._session.routes.get(block.queue.topic)
+        if route is None or not names:
+            return False
+        block.move(self._selector.choose(route, left_out=set(route.brokers) - names))
+        self.link(block.queue.broker_name).take_over(block)
+        for holder in block.holders:
+            holder.notify()
+        return True
 
     def _expire(self, now: float) -> None:
         links = self._links.values()
         if now < min(link.next_expiry() for link in links):
             return
         self._session.poll(to_the_end=True)  # their answers may have arrived
-        self._has_news = True  # given-up blocks make room for others
         spares = not self._steppers and not self._waiting and now - self._stepped_at > _AWAY_S
+        self._take_news(now)
+        self._has_news = True  # given-up blocks make room for others
         for link in links:
-            self._finished(link.answered(now))
             self._finished(link.expire(now, spares=spares))
 
     def _finished(self, blocks: Sequence[Block]) -> None:
-        routes = self._session.routes
         for block in blocks:
-            route = routes.get(block.queue.topic)
-            if route is not None and route.template:
-                routes.forget(block.queue.topic)  # the topic exists now
+            self._session.routes.forget_template(block.queue.topic)
             if block.on_done is not None:
                 block.on_done(block)
             self._wake_holders(block)
@@ -222,7 +277,7 @@ class Sender:
         """Stop waiting for unfinished blocks; those not sent never will be."""
         for block in blocks:
             for part in (block, *block.parts):
-                self._links[block.address].withdraw(part)
+                self._links[part.queue.broker_name].withdraw(part)
         for link in self._links.values():
             for waiting in link.waiting:
                 self._wake_holders(waiting)  # there may be room for it now
@@ -292,8 +347,8 @@ class Sender:
         finally:
             self._steppers.pop(waiter, None)
 
-    async def wait(self, holder: Waiter, condition: Callable[[], bool], links: Collection[Link]) -> None:
-        """After `step`: do steps until `condition` holds, woken only for the `links` of the holder's blocks.
+    async def wait(self, holder: Waiter, condition: Callable[[], bool], blocks: Collection[Block]) -> None:
+        """After `step`: do steps until `condition` holds, woken only for the links of the holder's `blocks`.
 
         The caller connects by itself, even if there are tasks.
         """
@@ -302,7 +357,7 @@ class Sender:
         try:
             while not condition():
                 now, due_at = session.runtime.now(), math.inf
-                for link in links:
+                for link in {self.link(block.queue.broker_name) for block in blocks}:
                     if link.waiting and link.needs_connection(now):
                         await link.connect()
                         break
@@ -339,7 +394,7 @@ class Sender:
         self.add(block)
         try:
             self.step()
-            await self.wait(holder, lambda: block.done, (self.link(block.address),))
+            await self.wait(holder, lambda: block.done, (block,))
         except ClientClosed as closed:  # from an interrupt
             raise outcome_unknown(block.queue, block.unique_ids, str(closed)) from closed
         finally:

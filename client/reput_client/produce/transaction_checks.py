@@ -17,7 +17,6 @@ from typing import Final, NamedTuple, TypeAlias
 
 from reput_client.errors import ClientClosed
 from reput_client.received import ReceivedMessage
-from reput_client.transport.address import Address
 from reput_client.transport.broker_requests import BrokerRequest
 from reput_client.transport.runtime import Event
 from reput_client.transport.session import Session
@@ -25,6 +24,7 @@ from reput_protocol.codes import RequestCode, TransactionState
 from reput_protocol.commands.transaction import CheckTransactionHeader, EndTransactionHeader
 from reput_protocol.errors import ReputError, TransactionEnded
 from reput_protocol.properties import PRODUCER_GROUP
+from reput_protocol.record.message import MessageQueue
 from reput_protocol.wire.header import HeaderType
 
 log = logging.getLogger("reput_client")
@@ -36,11 +36,11 @@ _WAITING_MAX: Final = 1000
 class HalfPlace(NamedTuple):
     """A half message's place at its broker, and its identity."""
 
-    address: Address
+    queue: MessageQueue
+    """The message's; it says at which broker the half message is."""
     queue_offset: int
     """In the half queue."""
     physical_offset: int
-    topic: str
     unique_id: str
 
 
@@ -68,14 +68,14 @@ class TransactionEnds:
             from_transaction_check=from_check,
             msg_id=half.unique_id,
             transaction_id=half.unique_id,
-            topic=half.topic,
+            topic=half.queue.topic,
         )
         try:
             await self._session.ask_ok(
                 RequestCode.END_TRANSACTION,
                 header.to_ext(HeaderType.MSGPACK),
                 what=f"end of transaction {half.unique_id}",
-                address=half.address,
+                queue=half.queue,
             )
         except TransactionEnded:
             raise
@@ -111,7 +111,9 @@ class TransactionChecks:
 
     def _take(self, request: BrokerRequest) -> None:
         header = CheckTransactionHeader.from_ext(request.ext)
-        message = ReceivedMessage.of_record(bytes(request.body), header.broker_name or "")
+        names = self._session.brokers.names_at(request.connection.address)
+        broker_name = header.broker_name or (names[0] if names else "")
+        message = ReceivedMessage.of_record(bytes(request.body), broker_name)
         request.answer()
         unique_id = message.message_id
         if self._stopping or message.get_property(PRODUCER_GROUP) != self._group or unique_id in self._known:
@@ -121,13 +123,7 @@ class TransactionChecks:
                 "%d transaction checks wait already; the one of %s is dropped", _WAITING_MAX, unique_id
             )
             return
-        half = HalfPlace(
-            request.connection.address,
-            header.tran_state_table_offset,
-            header.commit_log_offset,
-            message.topic,
-            unique_id,
-        )
+        half = HalfPlace(message.queue, header.tran_state_table_offset, header.commit_log_offset, unique_id)
         self._known.add(unique_id)
         self._waiting.append(_Question(message, half))
         if self._working < self._at_once:

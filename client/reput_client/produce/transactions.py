@@ -17,7 +17,7 @@ from reput_client.transport.backoff import Backoff
 from reput_client.transport.session import CONNECT_TIMEOUT_S
 from reput_protocol import properties as names
 from reput_protocol.codes import AckLevel, MessageSysFlag, TransactionState
-from reput_protocol.errors import InvalidMessage
+from reput_protocol.errors import InvalidMessage, ReputError
 from reput_protocol.names import check_client_group
 from reput_protocol.properties import encode_properties
 from reput_protocol.record.message import Message, encode_properties_text
@@ -202,35 +202,38 @@ class TransactionProducer(Producer):
                 raise InvalidMessage(f"check_after_s {check_after_s!r} must be more than 0 seconds")
             added[names.CHECK_IMMUNITY_TIME] = str(math.ceil(check_after_s))
         await self._presence.begin()
-        deadline = session.deadline(timeout_s)
-        route = await session.publish_route(message.topic, deadline)
-        queue = self._selector.choose(route, queue_id, key)
         # A half message is never sent twice, so it is not marked for deduplication.
         text = encode_properties_text(message, unique_id) + encode_properties(added)
-        template = self._putter.single_template(
-            queue,
-            len(message.body),
-            text,
-            AckLevel.FLUSHED,
-            flag=message.flag,
-            sys_flag=MessageSysFlag.TRANSACTION_PREPARED,
-        )
-        try:
-            address = await session.broker_address(queue, deadline)
-            # The broker must know a producer to check with before it has the half message.
-            await self._presence.be_known_to(address)
-            call = await self._putter.put(queue, template, message.body, deadline, (unique_id,))
-        finally:
-            if route.template:
-                session.routes.forget(message.topic)
-        half = single_receipt(message.topic, result_of(call), unique_id)
-        place = HalfPlace(address, half.queue_offset, half.physical_offset, message.topic, unique_id)
+        place = self._place(message.topic, queue_id, key, timeout_s)
+        while True:
+            try:
+                queue = await place.choose()
+                template = self._putter.single_template(
+                    queue,
+                    len(message.body),
+                    text,
+                    AckLevel.FLUSHED,
+                    flag=message.flag,
+                    sys_flag=MessageSysFlag.TRANSACTION_PREPARED,
+                )
+                # The broker must know a producer to check with before it has the half message.
+                await session.open_for(queue, place.deadline, patient=place.is_patient)
+                await self._presence.be_known_to(queue.broker_name, place.deadline)
+                call = await self._putter.put(
+                    queue, template, message.body, place.deadline, (unique_id,), patient=place.is_patient
+                )
+                half = single_receipt(message.topic, result_of(call), unique_id)
+                break
+            except ReputError as error:
+                if not await place.goes_on(error):
+                    raise
+        half_place = HalfPlace(queue, half.queue_offset, half.physical_offset, unique_id)
         try:
             check_ack(call, AckLevel.FLUSHED, [half])
         except AckNotReached:
-            await self._ends.end(place, TransactionState.ROLLBACK)
+            await self._ends.end(half_place, TransactionState.ROLLBACK)
             raise
-        return half, place
+        return half, half_place
 
     def after_fork(self) -> None:
         """In a forked child: abandon the parent's connections; the next transaction registers again."""

@@ -1,15 +1,14 @@
-"""Routes: which brokers hold a topic, and its writable and readable queues. `session.py` fetches them."""
+"""Routes: a topic's writable and readable queues, and the addresses of brokers. `session.py` fetches them."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
 from reput_client.transport.address import Address, parse_address
 from reput_protocol.codes import Perm
-from reput_protocol.commands.topic import TopicRoute
+from reput_protocol.commands.topic import BrokerData, TopicRoute
 from reput_protocol.record.message import MessageQueue
 
 ROUTE_REFRESH_S: Final = 30.0
@@ -19,27 +18,22 @@ TEMPLATE_QUEUES_MAX: Final = 4
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """The queues of one topic and the addresses of their brokers.
+    """The queues of one topic, and the names of their brokers, sorted.
 
-    `template` marks the route of a topic that does not exist yet; the broker creates it on the first send (RocketMQ:
-    TopicPublishInfo from the topic TBW102).
+    Queues of brokers without a master are included, so that a key keeps its queue during a failover. `template` marks
+    the route of a topic that does not exist yet; the broker creates it on the first send (RocketMQ: TopicPublishInfo
+    from the topic TBW102).
     """
 
     topic: str
     writable: tuple[MessageQueue, ...]
     readable: tuple[MessageQueue, ...]
-    brokers: Mapping[str, Address]
+    brokers: tuple[str, ...]
     template: bool = False
 
     @classmethod
-    def from_body(
-        cls, topic: str, body: TopicRoute, home: Address | None = None, answered_by: str | None = None
-    ) -> Route:
-        """Read a broker's answer: write queues of writable topics, read queues of readable ones.
-
-        If `answered_by` is the only broker, its address is `home`, where it was asked: the one that it announces may be
-        unreachable from here, or another broker's.
-        """
+    def from_body(cls, topic: str, body: TopicRoute) -> Route:
+        """Read an answer: write queues of writable topics, read queues of readable ones."""
         writable: list[MessageQueue] = []
         readable: list[MessageQueue] = []
         for data in sorted(body.queue_datas, key=lambda data: data.broker_name):
@@ -48,14 +42,8 @@ class Route:
                 writable += [MessageQueue(topic, name, number) for number in range(data.write_queue_nums)]
             if data.perm & Perm.READ:
                 readable += [MessageQueue(topic, name, number) for number in range(data.read_queue_nums)]
-        brokers = {
-            data.broker_name: parse_address(data.broker_addrs[MASTER_ID])
-            for data in body.broker_datas
-            if MASTER_ID in data.broker_addrs
-        }
-        if home is not None and set(brokers) == {answered_by}:
-            brokers = dict.fromkeys(brokers, home)
-        return cls(topic, tuple(writable), tuple(readable), brokers)
+        names = {data.broker_name for data in body.broker_datas if data.broker_addrs}
+        return cls(topic, tuple(writable), tuple(readable), tuple(sorted(names)))
 
     def as_template_for(self, topic: str) -> Route:
         """Return the route for `topic` by this template's: at most 4 queues on each broker."""
@@ -65,6 +53,49 @@ class Route:
             if queue.queue_id < TEMPLATE_QUEUES_MAX
         )
         return Route(topic, queues, queues, self.brokers, template=True)
+
+
+class BrokerTable:
+    """The addresses of the brokers by name: the master's and its slaves' (RocketMQ: brokerAddrTable)."""
+
+    def __init__(self) -> None:
+        self._addresses: dict[str, dict[int, Address]] = {}
+
+    def learn(self, data: BrokerData, home: Address | None = None) -> dict[int, Address]:
+        """Take a broker's addresses from an answer, and return them by id.
+
+        `home` replaces the master's: it was asked there, and the address that it announces may be unreachable from
+        here, or another broker's.
+        """
+        addresses = {broker_id: parse_address(text) for broker_id, text in data.broker_addrs.items()}
+        if home is not None and MASTER_ID in addresses:
+            addresses[MASTER_ID] = home
+        self._addresses[data.broker_name] = addresses
+        return addresses
+
+    def __len__(self) -> int:
+        return len(self._addresses)
+
+    def master(self, name: str) -> Address | None:
+        """Return the address of the named broker's master, or None while it has none."""
+        addresses = self._addresses.get(name)
+        return None if addresses is None else addresses.get(MASTER_ID)
+
+    def address(self, name: str, broker_id: int) -> Address | None:
+        """Return the address of the named broker's member `broker_id`, if known."""
+        return self._addresses.get(name, {}).get(broker_id)
+
+    def slaves(self, name: str) -> dict[int, Address]:
+        """Return the addresses of the named broker's slaves by id."""
+        return {at: address for at, address in self._addresses.get(name, {}).items() if at != MASTER_ID}
+
+    def names_at(self, address: Address) -> list[str]:
+        """Return the brokers that have a master or a slave at `address`."""
+        return [name for name, addresses in self._addresses.items() if address in addresses.values()]
+
+    def forget(self, name: str) -> None:
+        """Forget a broker's addresses."""
+        self._addresses.pop(name, None)
 
 
 class RouteTable:
@@ -101,9 +132,9 @@ class RouteTable:
         if entry is not None:
             self._routes[topic] = (entry[0], now)
 
-    def topics_at(self, address: Address) -> list[str]:
-        """Return the topics that have a broker at `address`."""
-        return [topic for topic, (route, _) in self._routes.items() if address in route.brokers.values()]
+    def topics_of(self, broker_name: str) -> list[str]:
+        """Return the topics that the named broker has."""
+        return [topic for topic, (route, _) in self._routes.items() if broker_name in route.brokers]
 
     def expire(self, topic: str) -> None:
         """Make the route due for a refresh; it stays in use until then."""
@@ -112,3 +143,9 @@ class RouteTable:
     def forget(self, topic: str) -> None:
         """Remove the route; the next use fetches it."""
         self._routes.pop(topic, None)
+
+    def forget_template(self, topic: str) -> None:
+        """Remove the route if it is a template's, because a message was sent by it: the topic may exist now."""
+        entry = self._routes.get(topic)
+        if entry is not None and entry[0].template:
+            del self._routes[topic]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import time
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
@@ -22,12 +23,12 @@ from reput_client.transport.broker_requests import RequestHandlers
 from reput_client.transport.channel import Call, RequestTemplate, Waiter
 from reput_client.transport.connection import BrokerIdentity, Connection
 from reput_client.transport.pump import Pump
-from reput_client.transport.routing import Route, RouteTable
-from reput_client.transport.runtime import CallerRuns, Runtime
+from reput_client.transport.routing import MASTER_ID, BrokerTable, Route, RouteTable
+from reput_client.transport.runtime import CallerRuns, Event, Runtime
 from reput_protocol.buffers import Buffer
 from reput_protocol.codes import RequestCode, ResponseCode
-from reput_protocol.commands.topic import RouteHeader, TopicRoute
-from reput_protocol.errors import BrokerError, ReputError, TopicNotFound, error_from_response
+from reput_protocol.commands.topic import BrokerData, ClusterInfo, RouteHeader, TopicRoute
+from reput_protocol.errors import BrokerError, ErrorCode, ReputError, TopicNotFound, error_from_response
 from reput_protocol.names import DEFAULT_TOPIC
 from reput_protocol.record.message import MessageQueue
 from reput_protocol.wire.header import ONEWAY_FLAG, HeaderType, Value
@@ -36,6 +37,10 @@ CONNECT_TIMEOUT_S: Final = 3.0
 REQUEST_TIMEOUT_S: Final = 3.0
 SILENCE_S: Final = 1.0
 """After this long without a byte, a broker with alternatives is asked whether it is there."""
+TRY_S: Final = 1.0
+"""How long a connection to one broker may take before its address is looked up again."""
+_LOOK_AGAIN_S: Final = 0.2
+_NOT_MASTER: Final = f"{ErrorCode.NOT_MASTER.name}: "
 
 log = logging.getLogger("reput_client")
 
@@ -65,10 +70,13 @@ class Session:
         self.pump = Pump(self.runtime)
         self.requests = RequestHandlers()
         self.routes = RouteTable()
+        self.brokers = BrokerTable()
         self.timeout_s = timeout_s
         self.connect_timeout_s = connect_timeout_s
         self._new_backoff = new_backoff
         self._connections: dict[Address, Connection] = {}
+        self._looks: dict[str, float] = {}  # by topic: when its route was last looked up
+        self._looking: dict[str, Event] = {}
         self.on_lost: Callable[[Connection], None] = lambda _connection: None
         self.closed = False
         if isinstance(self.runtime, CallerRuns):
@@ -101,10 +109,8 @@ class Session:
         return connection
 
     def known_connection(self, queue: MessageQueue) -> Connection | None:
-        """Return the connection to the queue's broker, open or not, if known."""
-        topic, broker_name, _ = queue
-        route = self.routes.get(topic)
-        address = None if route is None else route.brokers.get(broker_name)
+        """Return the connection to the master of the queue's broker, open or not, if known."""
+        address = self.brokers.master(queue.broker_name)
         return None if address is None else self._connections.get(address)
 
     async def connect(self) -> None:
@@ -132,34 +138,99 @@ class Session:
             raise
         return connection
 
+    async def try_to_open(self, address: Address, deadline: float, broker_name: str) -> Connection:
+        """Return an open connection to the named broker's `address`; it is tried once.
+
+        For a short time, if another broker may be its master by now.
+
+        Raises `ConnectFailed` or `ClientClosed`.
+        """
+        self.check_open()
+        connection = self.connection_to(address)
+        limit_s = self.connect_timeout_s
+        if self.brokers.slaves(broker_name) or len(self.brokers) > 1:
+            limit_s = min(limit_s, TRY_S)
+        try:
+            await connection.open(min(deadline, self.runtime.now() + limit_s), patient=False)
+        except ConnectFailed:
+            self.unreachable(address)
+            raise
+        return connection
+
     def unreachable(self, address: Address) -> None:
         """Refresh the routes of topics at an unreachable address."""
         if address != self.home:
-            for topic in self.routes.topics_at(address):
-                self.routes.expire(topic)
-                self.refresh_soon(topic)
+            for name in self.brokers.names_at(address):
+                for topic in self.routes.topics_of(name):
+                    self.routes.expire(topic)
+                    self.refresh_soon(topic)
 
-    async def open_for(self, queue: MessageQueue, deadline: float) -> Connection:
-        """Return an open connection to the queue's broker.
+    async def open_for(self, queue: MessageQueue, deadline: float, *, patient: bool = True) -> Connection:
+        """Return an open connection to the master of the queue's broker.
+
+        If it cannot be reached, its address is looked up again until the deadline: another broker of the same name may
+        become the master. Not `patient`: it is tried once.
 
         Raises:
             BrokerNotFound: the route has no address for it, or another broker is there now.
             ConnectFailed, ClientClosed: as `open`.
         """
-        connection = await self.open(await self.broker_address(queue, deadline), deadline)
-        if not connection.is_of(queue.broker_name):
-            raise BrokerNotFound(queue.broker_name, queue.topic)
-        return connection
+        while True:
+            self.check_open()
+            try:
+                address = await self.master_address(queue, deadline)
+                if patient and address == self.home:
+                    connection = await self.open(address, deadline)  # which tries each of its addresses
+                else:
+                    connection = await self.try_to_open(address, deadline, queue.broker_name)
+                if connection.is_of(queue.broker_name):
+                    return connection
+                raise BrokerNotFound(queue.broker_name, queue.topic)
+            except ConnectFailed:
+                if not patient or not await self.look_for_master(queue.topic, deadline):
+                    raise
+            except BrokerNotFound:
+                is_known = bool(self.brokers.slaves(queue.broker_name))
+                if not (is_known and patient) or not await self.look_for_master(queue.topic, deadline):
+                    raise
+
+    async def look_for_master(self, topic: str, deadline: float) -> bool:
+        """Look up the brokers of a topic again, a little later than the last time; False if `deadline` came first.
+
+        Concurrent calls share a look-up. Whether it succeeds is left to the caller's next attempt.
+        """
+        runtime = self.runtime
+        looking = self._looking.get(topic)
+        if looking is not None:
+            await looking.wait(deadline - runtime.now())
+            return runtime.now() < deadline
+        self._looking[topic] = looking = runtime.event()
+        try:
+            pause_s = self._looks.get(topic, -math.inf) + _LOOK_AGAIN_S - runtime.now()
+            if pause_s > 0:
+                await runtime.sleep(max(0.0, min(pause_s, deadline - runtime.now())))
+            self._looks[topic] = now = runtime.now()
+            if now >= deadline:
+                return False
+            try:
+                await self.fetch_route(topic, min(deadline, now + TRY_S))
+            except ClientClosed:
+                raise
+            except ReputError as error:
+                log.info("brokers of %s not looked up: %s", topic, error)
+            return runtime.now() < deadline
+        finally:
+            del self._looking[topic]
+            looking.set()
 
     def _met(self, connection: Connection) -> None:
-        """Forget the routes through the home address if another broker is there now."""
+        """Forget what is known of the home address if another broker is there now."""
         if connection.address == self.home:
-            for topic in self.routes.topics_at(self.home):
-                route = self.routes.get(topic)
-                if route is not None and not any(
-                    address == self.home and connection.is_of(name) for name, address in route.brokers.items()
-                ):
-                    self.routes.forget(topic)
+            for name in self.brokers.names_at(self.home):
+                if not connection.is_of(name):
+                    self.brokers.forget(name)
+                    for topic in self.routes.topics_of(name):
+                        self.routes.forget(topic)
 
     @property
     def connected(self) -> bool:
@@ -198,8 +269,9 @@ class Session:
     ) -> Call:
         """Send an idempotent request and return the answered call, whatever its code.
 
-        It goes to `address`, else to the broker of `queue`, else to the client's own address. If the connection is
-        lost, it is repeated, with `ext_repeated` in place of `ext` if given, until the deadline.
+        It goes to `address`, else to the master of `queue`, else to the client's own address. If the connection is
+        lost, it is repeated, with `ext_repeated` in place of `ext` if given, until the deadline, and likewise if the
+        queue's broker is not the master any more.
 
         Raises:
             BrokerNotFound: the queue's broker cannot be found.
@@ -223,7 +295,11 @@ class Session:
             if not answered:
                 raise RequestTimeout(what, deadline - started_at)
             if call.error is None:
-                return call
+                if queue is None or not is_not_master(call):
+                    return call
+                if not await self.look_for_master(queue.topic, deadline):
+                    return call
+                continue
             if not isinstance(call.error, ConnectionLost) or self.runtime.now() >= deadline:
                 raise call.error
             if ext_repeated is not None:
@@ -381,16 +457,45 @@ class Session:
         raise_refusal(call)
         if not call.body:
             raise error_from_response(ResponseCode.TOPIC_NOT_EXIST, f"no route for topic {topic}", {})
-        ext = call.answer.ext
-        answered_by = ext.get("brokerName")
         body = TopicRoute.from_json(call.body)
-        route = Route.from_body(topic, body, self.home, None if answered_by is None else str(answered_by))
-        for name, address in route.brokers.items():
-            if address != self.home:
-                start_id = str(ext["startId"]) if name == answered_by and "startId" in ext else None
-                self.connection_to(address).expect(BrokerIdentity(name, start_id))
+        self._learn_brokers(body.broker_datas, call)
+        route = Route.from_body(topic, body)
         self.routes.put(route, self.runtime.now())
         return route
+
+    def _learn_brokers(self, brokers: Iterable[BrokerData], call: Call) -> None:
+        """Take the brokers' addresses from an answer, whose header says which broker has answered.
+
+        The only broker of an answer, if it is the master that has answered, keeps the address where it was asked.
+        """
+        brokers = [data for data in brokers if data.broker_addrs]
+        ext = call.answer.ext
+        answered_by, own_id = ext.get("brokerName"), int(str(ext.get("brokerId", MASTER_ID)))
+        is_alone = own_id == MASTER_ID and {data.broker_name for data in brokers} == {answered_by}
+        for data in brokers:
+            name = data.broker_name
+            for broker_id, address in self.brokers.learn(data, self.home if is_alone else None).items():
+                if address != self.home:
+                    is_own = name == answered_by and broker_id == own_id and "startId" in ext
+                    expected = BrokerIdentity(name, str(ext["startId"]) if is_own else None)
+                    self.connection_to(address).expect(expected)
+
+    async def masters(self, deadline: float) -> dict[str, Address]:
+        """Return the address of every broker's master by name, as the client's own address knows them now.
+
+        Raises:
+            BrokerNotFound: there is no master.
+        """
+        call = await self.ask_ok(
+            RequestCode.GET_BROKER_CLUSTER_INFO, {}, what="brokers of the cluster", deadline=deadline
+        )
+        info = ClusterInfo.from_json(call.body)
+        self._learn_brokers(info.broker_addr_table.values(), call)
+        found = {name: self.brokers.master(name) for name in info.broker_addr_table}
+        masters = {name: address for name, address in sorted(found.items()) if address is not None}
+        if not masters:
+            raise BrokerNotFound("", "")
+        return masters
 
     def learn_quietly(self, topic: str, call: Call) -> None:
         """Take the answer of a background refresh; a failure only removes the route of a topic that is gone."""
@@ -401,16 +506,15 @@ class Session:
         except ReputError as error:
             log.warning("route of %s not refreshed: %s", topic, error)
 
-    async def broker_address(self, queue: MessageQueue, deadline: float) -> Address:
-        """Return the address of the queue's broker; fetches the route again if it is not known.
+    async def master_address(self, queue: MessageQueue, deadline: float) -> Address:
+        """Return the address of the queue's broker's master; fetches the route again if it is not known.
 
         Raises `BrokerNotFound` if that has no address for it.
         """
-        route = self.routes.get(queue.topic)
-        address = route.brokers.get(queue.broker_name) if route is not None else None
+        address = self.brokers.master(queue.broker_name)
         if address is None:
-            route = await self.fetch_route(queue.topic, deadline)
-            address = route.brokers.get(queue.broker_name)
+            await self.fetch_route(queue.topic, deadline)
+            address = self.brokers.master(queue.broker_name)
         if address is None:
             raise BrokerNotFound(queue.broker_name, queue.topic)
         return address
@@ -483,6 +587,12 @@ def raise_refusal(call: Call) -> None:
     header = call.answer
     if header.code != ResponseCode.SUCCESS:
         raise error_from_response(header.code, header.remark, header.ext)
+
+
+def is_not_master(call: Call) -> bool:
+    """Whether an answered call was refused because the broker is not the master (`NotMaster`)."""
+    header = call.answer
+    return bool(header.code) and (header.remark or "").startswith(_NOT_MASTER)
 
 
 def route_ext(topic: str) -> dict[str, Value]:

@@ -13,14 +13,12 @@ from reput_client.consume.group.member import GroupMember
 from reput_client.consume.group.queue_locks import RENEW_INTERVAL_S, TRUSTED_S
 from reput_client.consume.pull import Wanted
 from reput_client.errors import BrokerNotFound, RequestTimeout
-from reput_client.transport.address import Address
 from reput_client.transport.channel import Call
 from reput_protocol.codes import RequestCode
 from reput_protocol.errors import BrokerError, ErrorCode
 from reput_protocol.record.message import MessageQueue
 from reput_protocol.wire.header import Value
 
-SILENT, ANSWERS = Address("127.0.0.1", 1), Address("127.0.0.1", 2)
 FIRST, LAST = MessageQueue("t", "a", 0), MessageQueue("t", "b", 1)
 
 
@@ -30,17 +28,13 @@ class TwoBrokers(ScriptedSession):
     is_silent = True
     a_is_unknown = False
 
-    async def broker_address(self, queue: MessageQueue, deadline: float) -> Address:
-        """See `Session`."""
-        del deadline
-        if self.a_is_unknown and queue.broker_name == "a":
-            raise BrokerNotFound("a", queue.topic)
-        return SILENT if queue.broker_name == "a" else ANSWERS
-
     async def ask_ok(self, code: RequestCode, ext: Mapping[str, Value], **options: Any) -> Call:
         """See `Session`."""
-        if options["address"] == SILENT and self.is_silent:
-            raise RequestTimeout("asking a", 3.0)
+        if options["queue"].broker_name == "a":
+            if self.a_is_unknown:
+                raise BrokerNotFound("a", "t")
+            if self.is_silent:
+                raise RequestTimeout("asking a", 3.0)
         return await super().ask_ok(code, ext, **options)
 
 

@@ -12,14 +12,14 @@ from reput_protocol.record.hashing import java_hash
 from reput_protocol.record.message import MessageQueue
 
 QUEUES = tuple(MessageQueue("t", "b", number) for number in range(3))
-ROUTE = Route("t", QUEUES, QUEUES, {})
-EMPTY = Route("t", (), (), {})
+ROUTE = Route("t", QUEUES, QUEUES, ("b",))
+EMPTY = Route("t", (), (), ())
 
 
 def test_round_robin_visits_every_queue_of_every_topic() -> None:
     selector = RoundRobin(first=lambda: 1)
     assert [selector.choose(ROUTE).queue_id for _ in range(4)] == [1, 2, 0, 1]
-    other = Route("u", QUEUES[:2], (), {})
+    other = Route("u", QUEUES[:2], (), ("b",))
     assert [selector.choose(other).queue_id for _ in range(2)] == [1, 0]
     assert selector.choose(ROUTE).queue_id == 2
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from reput_client.transport.address import Address
-from reput_client.transport.routing import Route, RouteTable
+from reput_client.transport.routing import BrokerTable, Route, RouteTable
 from reput_protocol.commands.topic import BrokerData, QueueData, TopicRoute
 from reput_protocol.record.message import MessageQueue
 
@@ -34,7 +34,22 @@ def test_permissions_and_numbers_choose_the_queues() -> None:
         MessageQueue("t", "b1", 1),
         MessageQueue("t", "b2", 0),
     )
-    assert route.brokers == {"b1": Address("h1", 1), "b2": Address("h2", 1)}, "only masters"
+    assert route.brokers == ("b1", "b2", "b3")
+
+
+def test_brokers_are_known_by_name_and_id() -> None:
+    table = BrokerTable()
+    for data in BODY.broker_datas:
+        table.learn(data)
+    assert [table.master(name) for name in ("b1", "b3", "b4")] == [Address("h1", 1), None, None]
+    assert table.slaves("b1") == {1: Address("h1", 2)}
+    assert table.address("b3", 1) == Address("h3", 2)
+    table.learn(BrokerData("c", "b1", {0: "h1:2"}))
+    assert (table.master("b1"), table.slaves("b1")) == (Address("h1", 2), {}), "a failover"
+    home = Address("here", 3)
+    table.learn(BrokerData("c", "b1", {0: "h1:2", 1: "h1:1"}), home)
+    assert table.names_at(home) == ["b1"]
+    assert table.address("b1", 1) == Address("h1", 1), "only the master was asked there"
 
 
 def test_the_template_gives_a_new_topic_at_most_four_queues() -> None:

@@ -119,8 +119,7 @@ class Handover:
     def doubt(self, address: Address) -> None:
         """Doubt a broker's queues after its connection ended: others may have them until we join again."""
         for assigned in self._fetcher.queues.values():
-            route = self._session.routes.get(assigned.queue.topic)
-            if route is None or route.brokers.get(assigned.queue.broker_name) in (None, address):
+            if self._session.brokers.master(assigned.queue.broker_name) in (None, address):
                 self.doubt_queue(assigned)
                 self._taking[assigned.queue] = _WHEN_ASSIGNED
 
@@ -202,8 +201,7 @@ class Handover:
 
     def _is_member(self, queue: MessageQueue) -> bool:
         """Whether the queue's broker knows this member; if not, a heartbeat is in progress."""
-        route = self._session.routes.get(queue.topic)
-        address = None if route is None else route.brokers.get(queue.broker_name)
+        address = self._session.brokers.master(queue.broker_name)
         if address is not None and self._membership.is_registered(address):
             return True
         self._taking[queue] = self._session.runtime.now() + _LOCK_AGAIN_S

@@ -133,9 +133,10 @@ class Membership:
         ).to_json()
 
     def addresses(self) -> set[Address]:
-        """Return the brokers of all topics with known routes."""
+        """Return the masters of all topics with known routes."""
         routes = map(self._session.routes.get, self._subscriptions.all_topics)
-        return {address for route in routes if route is not None for address in route.brokers.values()}
+        masters = {self._session.brokers.master(name) for route in routes if route for name in route.brokers}
+        return {address for address in masters if address is not None}
 
     def is_registered(self, address: Address) -> bool:
         """Whether the broker knows this member by the present connection."""

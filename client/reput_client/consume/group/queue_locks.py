@@ -15,7 +15,6 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from reput_client.consume.group.assigned_queue import AssignedQueue
-from reput_client.transport.address import Address
 from reput_client.transport.session import Session
 from reput_protocol.codes import RequestCode
 from reput_protocol.commands.group import LockBatchBody, LockBatchResult
@@ -97,15 +96,14 @@ class QueueLocks:
     async def lock(self, queues: Iterable[MessageQueue]) -> LockAnswers:
         """Ask for the locks of `queues`, one broker after the other; each silent one costs its timeout."""
         answers = LockAnswers()
-        by_broker, answers.unanswered = await self._by_broker(queues)
-        for address, wanted in by_broker.items():
+        for wanted in _by_broker(queues):
             asked_at = self._session.runtime.now()
             try:
                 call = await self._session.ask_ok(
                     RequestCode.LOCK_BATCH_MQ,
                     {},
                     what=f"locks of {self._group}",
-                    address=address,
+                    queue=wanted[0],
                     body=self._body(wanted),
                 )
                 locked = LockBatchResult.from_json(call.body).locked
@@ -119,14 +117,13 @@ class QueueLocks:
 
     async def unlock(self, queues: Iterable[MessageQueue], timeout_s: float | None = None) -> None:
         """Free the locks of `queues`. Failures are only logged: locks expire."""
-        by_broker, _ = await self._by_broker(queues)
-        for address, wanted in by_broker.items():
+        for wanted in _by_broker(queues):
             try:
                 await self._session.ask_ok(
                     RequestCode.UNLOCK_BATCH_MQ,
                     {},
                     what=f"unlocking queues of {self._group}",
-                    address=address,
+                    queue=wanted[0],
                     body=self._body(wanted),
                     deadline=self._session.deadline(timeout_s),
                 )
@@ -136,19 +133,9 @@ class QueueLocks:
     def _body(self, queues: list[MessageQueue]) -> bytes:
         return LockBatchBody(self._client_id(), self._group, queues).to_json()
 
-    async def _by_broker(
-        self, queues: Iterable[MessageQueue]
-    ) -> tuple[dict[Address, list[MessageQueue]], set[MessageQueue]]:
-        """Return queues by broker address, and those whose broker is not in a route."""
-        found: dict[Address, list[MessageQueue]] = defaultdict(list)
-        unknown: set[MessageQueue] = set()
-        deadline = self._session.deadline(None)
-        for queue in queues:
-            try:
-                found[await self._session.broker_address(queue, deadline)].append(queue)
-            except ReputError as error:
-                log.warning(
-                    "group %s: the broker of %s cannot be asked for its lock: %s", self._group, queue, error
-                )
-                unknown.add(queue)
-        return found, unknown
+
+def _by_broker(queues: Iterable[MessageQueue]) -> Collection[list[MessageQueue]]:
+    found: dict[str, list[MessageQueue]] = defaultdict(list)
+    for queue in queues:
+        found[queue.broker_name].append(queue)
+    return found.values()

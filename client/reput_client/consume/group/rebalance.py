@@ -105,12 +105,13 @@ class Rebalancer:
                 route = await self._route(topic, refresh)
                 if self._strategy is None:
                     assignment.queues |= set(route.readable)
-                elif not self._membership.is_registered(min(route.brokers.values())):
-                    assignment.unknown.add(topic)  # this runs again once the broker knows us
-                    self._membership.soon()
                 else:
                     members = await self._members_at(route, asked)
-                    self._share_out(assignment, route, members, self._strategy)
+                    if members is None:
+                        assignment.unknown.add(topic)  # this runs again once a broker knows us
+                        self._membership.soon()
+                    else:
+                        self._share_out(assignment, route, members, self._strategy)
             except TopicNotFound as error:
                 self._session.routes.forget(topic)
                 if topic != self._subscriptions.retry:  # which exists only after a message was given back
@@ -135,12 +136,26 @@ class Rebalancer:
         self.awaited.discard(topic)
         return route
 
-    async def _members_at(self, route: Route, asked: dict[Address, list[str]]) -> list[str]:
-        """Return the members as a broker of the topic knows them; asks each broker once."""
-        address = min(route.brokers.values())
-        if address not in asked:
-            asked[address] = await self._membership.members(address)
-        return asked[address]
+    async def _members_at(self, route: Route, asked: dict[Address, list[str]]) -> list[str] | None:
+        """Return the members as the first broker of the topic that answers knows them, or None without one.
+
+        All members prefer the same broker; each is asked once. Raises the last failure if none of them answers.
+        """
+        failure: ReputError | None = None
+        for name in route.brokers:
+            address = self._session.brokers.master(name)
+            if address is None or not self._membership.is_registered(address):
+                continue
+            try:
+                if address not in asked:
+                    asked[address] = await self._membership.members(address)
+                return asked[address]
+            except ReputError as error:
+                self._session.check_open()
+                failure = error
+        if failure is not None:
+            raise failure
+        return None
 
     def _share_out(
         self, assignment: Assignment, route: Route, members: Sequence[str], strategy: AllocationStrategy

@@ -1,0 +1,127 @@
+"""Where a single message goes: the queue of each attempt, and whether another broker may take it."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from reput_client.errors import BrokerNotFound, ConnectFailed, NotABroker
+from reput_client.produce.fault_isolation import FaultIsolation
+from reput_client.produce.queue_selector import RoundRobin
+from reput_client.transport.routing import Route
+from reput_client.transport.session import Session
+from reput_protocol.errors import (
+    BrokerError,
+    NotMaster,
+    PermissionDenied,
+    ReputError,
+    StoreUnavailable,
+    TopicNotFound,
+)
+from reput_protocol.record.message import MessageQueue
+
+_REFUSED_THERE: Final = (StoreUnavailable, PermissionDenied, TopicNotFound)
+"""Refusals that last, perhaps of this broker only."""
+
+
+def is_away(error: ReputError) -> bool:
+    """Whether a send failed because its broker has no master that can be reached: nothing was stored."""
+    return isinstance(error, ConnectFailed | BrokerNotFound | NotMaster) and not isinstance(error, NotABroker)
+
+
+def is_not_taken(error: ReputError) -> bool:
+    """Whether a broker has certainly not stored a message that another broker may take (protocol.md, Errors)."""
+    if isinstance(error, BrokerError):
+        return error.retryable or isinstance(error, _REFUSED_THERE)
+    return is_away(error)
+
+
+class Placement:
+    """The queues of one message's attempts, within one timeout.
+
+    Attributes:
+        deadline: when the timeout ends.
+        queue: the queue of the present attempt; `choose` sets it.
+        is_patient: whether to wait for this queue's broker until the deadline, because there is no other.
+    """
+
+    queue: MessageQueue
+
+    def __init__(
+        self,
+        session: Session,
+        selector: RoundRobin,
+        faults: FaultIsolation,
+        topic: str,
+        queue_id: int | None,
+        key: str | None,
+        deadline: float,
+    ) -> None:
+        """Place a message of `topic` in queue `queue_id`, or that of `key`, or without both in any."""
+        self._session = session
+        self._selector = selector
+        self._faults = faults
+        self._topic = topic
+        self._queue_id = queue_id
+        self._key = key
+        self.deadline = deadline
+        self.is_patient = True
+        self._began_at = 0.0
+        self._chosen = False
+        self._repeated: MessageQueue | None = None
+        self._refused: set[str] = set()
+
+    def repeat(self, deadline: float, *, same: bool) -> None:
+        """Give the next attempt its own deadline, and the `same` queue, if its broker may have the message."""
+        self.deadline = deadline
+        self._repeated = self.queue if same and self._chosen else None
+        self._refused = set()
+
+    async def choose(self) -> MessageQueue:
+        """Return the queue for the next attempt; raises like `Producer.send`."""
+        if self._repeated is not None:
+            self.is_patient = True
+            return self._repeated
+        session, topic = self._session, self._topic
+        now = self._began_at = session.runtime.now()
+        route = session.routes.fresh(topic, now) or await session.publish_route(topic, self.deadline)
+        if len(route.brokers) == 1 or self._queue_id is not None or self._key is not None:
+            self.queue = self._selector.choose(route, self._queue_id, self._key)
+        else:
+            self.queue = self._selector.choose(route, left_out=self._left_out(route))
+            self.is_patient = False
+        self._chosen = True
+        return self.queue
+
+    def _left_out(self, route: Route) -> set[str]:
+        """Return the brokers that are tried only if there is no other."""
+        faulty = {name for name in route.brokers if self._faults.is_left_out(name)}
+        hopeless = {
+            name for name in route.brokers if self._session.brokers.master(name) is None
+        } | self._refused
+        return faulty | hopeless if set(route.brokers) - faulty - hopeless else hopeless
+
+    def stored(self) -> None:
+        """Note that the attempt has succeeded."""
+        if not self.is_patient:
+            self._faults.answered(self.queue.broker_name, self._session.runtime.now() - self._began_at)
+
+    async def goes_on(self, error: ReputError) -> bool:
+        """Return whether to choose again after `error`: nothing is stored, and there is time.
+
+        Without a given queue other brokers are tried first. A master that is away is looked for until the deadline.
+        """
+        if not self._chosen or not is_not_taken(error):
+            return False
+        name = self.queue.broker_name
+        route = self._session.routes.get(self._topic)
+        if not self.is_patient and route is not None:
+            if not isinstance(error, PermissionDenied | TopicNotFound):  # which are about the topic
+                self._faults.failed(name)
+            self._refused.add(name)
+            masters = {each for each in route.brokers if self._session.brokers.master(each) is not None}
+            if masters - self._refused:
+                return self._session.runtime.now() < self.deadline
+        if not is_away(error) or (self.is_patient and not isinstance(error, NotMaster)):
+            return False  # connecting has waited already
+        self._refused = set()
+        return await self._session.look_for_master(self._topic, self.deadline)

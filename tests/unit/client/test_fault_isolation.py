@@ -1,0 +1,57 @@
+"""Which brokers a producer leaves out, and for how long."""
+
+from __future__ import annotations
+
+import pytest
+
+from group_parts import Clock
+from reput_client.produce.fault_isolation import FaultIsolation
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def faults(clock: Clock) -> FaultIsolation:
+    return FaultIsolation(clock)
+
+
+@pytest.mark.parametrize(
+    ("latency_s", "left_out_s"),
+    [(0.0, 0.0), (0.549, 0.0), (0.55, 2.0), (1.8, 5.0), (3.0, 6.0), (5.0, 10.0), (15.0, 30.0), (99.0, 30.0)],
+)
+def test_a_slow_broker_is_left_out_by_rocketmqs_table(
+    faults: FaultIsolation, clock: Clock, latency_s: float, left_out_s: float
+) -> None:
+    faults.answered("a", latency_s)
+    if left_out_s:
+        clock.now += left_out_s - 0.01
+        assert faults.is_left_out("a")
+        clock.now += 0.02
+    assert not faults.is_left_out("a")
+    assert not faults.is_left_out("b")
+
+
+def test_a_failing_broker_is_left_out_twice_as_long_each_time(faults: FaultIsolation, clock: Clock) -> None:
+    for seconds in (0.5, 1.0, 2.0, 4.0, 8.0, 10.0, 10.0):
+        faults.failed("a")
+        clock.now += seconds - 0.01
+        assert faults.is_left_out("a")
+        clock.now += 0.02
+        assert not faults.is_left_out("a")
+    faults.answered("a")
+    faults.failed("a")
+    clock.now += 0.51
+    assert not faults.is_left_out("a"), "a stored message ends the row"
+
+
+def test_one_send_tries_a_broker_that_was_left_out(faults: FaultIsolation, clock: Clock) -> None:
+    faults.failed("a")
+    clock.now += 0.5
+    assert [faults.is_left_out("a") for _ in range(3)] == [False, True, True]
+    clock.now += 1.0
+    assert [faults.is_left_out("a") for _ in range(2)] == [False, True], "the first never reported"
+    faults.answered("a")
+    assert not faults.is_left_out("a")
