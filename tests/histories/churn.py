@@ -15,7 +15,8 @@ from heapq import heappop, heappush
 from typing import Final
 
 from histories import terms
-from histories.scene import Child, Scene
+from histories.clients import Child
+from histories.scene import Scene
 
 MEMBERS_MAX: Final = 4
 WEIGHTS: Final = {

@@ -12,10 +12,11 @@ from collections import defaultdict
 from typing import Any, Final
 
 from histories import terms
+from histories.clients import Clients
 from histories.history import Event, Tail
-from histories.scene import Scene
 from histories.terms import Body
 from reput_client.blocking import Admin, PullConsumer
+from reput_protocol.codes import AckLevel
 from reput_protocol.errors import ReputError
 from reput_protocol.names import dlq_topic, retry_topic
 
@@ -31,11 +32,13 @@ AUDITED: Final = (
 class Settled:
     """Follows a history as it grows: whether everything that was put is done with."""
 
-    def __init__(self, scene: Scene) -> None:
+    def __init__(self, scene: Clients) -> None:
         self._scene = scene
         self._tail = Tail(scene.events)
         self._puts: dict[str, tuple[str, str]] = {}
         self._acked: set[str] = set()
+        self._weak: set[str] = set()
+        """Puts to a cluster whose acknowledgement a failover may take back."""
         self._handled: dict[str, set[str]] = defaultdict(set)
         self._last_activity = time.monotonic()
 
@@ -47,8 +50,11 @@ class Settled:
         match event.what:
             case "put":
                 self._puts[event["uid"]] = (event["topic"], event["kind"])
+                if event.get("ack", AckLevel.REPLICATED) != AckLevel.REPLICATED:
+                    self._weak.add(event["uid"])
             case "acked":
-                self._acked.add(event["uid"])
+                if event["uid"] not in self._weak:
+                    self._acked.add(event["uid"])
             case "handled":
                 self._handled[event["group"]].add(event["uid"])
                 self._last_activity = event.at
@@ -73,7 +79,7 @@ class Settled:
         return found[:5] or self._missing_at_broker()
 
     def _missing_at_broker(self) -> list[str]:
-        with Admin(self._scene.broker.address, timeout_s=10.0) as admin:
+        with Admin(self._scene.address, timeout_s=10.0) as admin:
             found = [
                 f"messages that wait for {topic}"
                 for topic in (terms.LATER, *map(retry_topic, terms.GROUPS))
@@ -81,7 +87,7 @@ class Settled:
             ]
             there = set(admin.list_topics())
             for group, topics in terms.GROUPS.items():
-                with PullConsumer(self._scene.broker.address, group=group, timeout_s=10.0) as consumer:
+                with PullConsumer(self._scene.address, group=group, timeout_s=10.0) as consumer:
                     for topic in (*topics, retry_topic(group)):
                         for queue_id in range(terms.TOPICS.get(topic, 1)) if topic in there else ():
                             end = consumer.max_offset(topic, queue_id)
@@ -95,7 +101,7 @@ class Settled:
 class CommitWatch:
     """A thread that looks at all groups' offsets now and then, and writes them down."""
 
-    def __init__(self, scene: Scene) -> None:
+    def __init__(self, scene: Clients) -> None:
         self._scene = scene
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._run, name="commit-watch", daemon=True)
@@ -103,8 +109,7 @@ class CommitWatch:
 
     def _run(self) -> None:
         consumers = {
-            group: PullConsumer(self._scene.broker.address, group=group, timeout_s=5.0)
-            for group in terms.GROUPS
+            group: PullConsumer(self._scene.address, group=group, timeout_s=5.0) for group in terms.GROUPS
         }
         for consumer in consumers.values():
             consumer.__enter__()
@@ -132,7 +137,7 @@ class CommitWatch:
         self._thread.join(30.0)
 
 
-def settle(scene: Scene, deadline_s: float) -> None:
+def settle(scene: Clients, deadline_s: float) -> None:
     """Stop the producers, wait for pending messages, and stop all members."""
     settled = Settled(scene)
     if scene.producer is not None:
@@ -153,11 +158,11 @@ def settle(scene: Scene, deadline_s: float) -> None:
     scene.leave(*scene.members, *producers)
 
 
-def audit(scene: Scene) -> None:
+def audit(scene: Clients) -> None:
     """Write down every message of every topic as the broker has it now."""
     with (
-        Admin(scene.broker.address, timeout_s=30.0) as admin,
-        PullConsumer(scene.broker.address, group="auditor", timeout_s=30.0) as consumer,
+        Admin(scene.address, timeout_s=30.0) as admin,
+        PullConsumer(scene.address, group="auditor", timeout_s=30.0) as consumer,
     ):
         there = set(admin.list_topics())
         for topic in AUDITED:
@@ -165,7 +170,7 @@ def audit(scene: Scene) -> None:
                 _read_queue(scene, consumer, topic, queue_id)
 
 
-def _read_queue(scene: Scene, consumer: PullConsumer, topic: str, queue_id: int) -> None:
+def _read_queue(scene: Clients, consumer: PullConsumer, topic: str, queue_id: int) -> None:
     offset = 0
     while True:
         result: Any = consumer.pull(topic, queue_id=queue_id, offset=offset, max_messages=512, wait_s=0.0)
