@@ -95,6 +95,12 @@ class Broker:
         return None if self._http_address is None else f"{self._http_address[0]}:{self._http_address[1]}"
 
     @property
+    def ha_address(self) -> str | None:
+        """Where slaves copy the log, `ip:port`; None if they cannot."""
+        listener = self._base.ha_listener
+        return None if listener is None else f"{self._base.address[0]}:{address_of(listener)[1]}"
+
+    @property
     def store(self) -> MessageStore:
         """The message store; another one after a change of role."""
         return self._storage.store
@@ -174,8 +180,7 @@ class Broker:
                         await self._ended.wait()
                     nursery.cancel_scope.cancel()
         finally:
-            for bound in base.listeners.values():
-                bound.close()
+            self._close_sockets()
 
     async def _serve_tenures(self, *, task_status: trio.TaskStatus[None]) -> None:
         """Run one tenure after the other; report that the broker has started once the first one serves."""
@@ -187,10 +192,11 @@ class Broker:
                 task_status.started()
 
         try:
-            follows = True
+            follows, reopen = True, None
             while follows and not self._is_ending:
-                self._served = ServedTenure(self._base)
+                self._served = ServedTenure(self._base, reopen)
                 follows = await self._served.run(is_ready)
+                reopen = self._served.reopen
         finally:
             self._ended.set()
 
@@ -200,18 +206,25 @@ class Broker:
             self._served.end()
 
     def _bind(self) -> None:
-        config = self.config
-        self._base.listeners["main"] = bind(config.host, config.port)
-        self._base.address = address_of(self._base.listeners["main"])
-        if self._base.address[0] in ("0.0.0.0", "::"):
-            self._base.address = ("127.0.0.1", self._base.address[1])
-        name_port = config.name_port_to_open()
-        if name_port is not None:
-            try:
-                self._base.listeners["name"] = bind(config.host, name_port)
-            except ReputError:
-                self._base.listeners["main"].close()
-                raise
+        config, base = self.config, self._base
+        ha_port, name_port = config.ha_port_to_open(), config.name_port_to_open()
+        try:
+            base.listeners["main"] = bind(config.host, config.port)
+            if name_port is not None:
+                base.listeners["name"] = bind(config.host, name_port)
+            if ha_port is not None:
+                base.ha_listener = bind(config.host, ha_port)
+        except ReputError:
+            self._close_sockets()
+            raise
+        base.address = address_of(base.listeners["main"])
+        if base.address[0] in ("0.0.0.0", "::"):
+            base.address = ("127.0.0.1", base.address[1])
+
+    def _close_sockets(self) -> None:
+        base = self._base
+        for bound in (*base.listeners.values(), *filter(None, [base.ha_listener])):
+            bound.close()
 
     async def _start_http(self, nursery: trio.Nursery) -> None:
         port = self.config.http_port_to_open(embedded=self._embedded)
@@ -239,6 +252,7 @@ class Broker:
             data_dir=str(self.config.data_dir),
             address=self.address,
             listeners={name: address_of(bound)[1] for name, bound in self._base.listeners.items()},
+            ha=self.ha_address,
             http=self.http_address,
             flush=self.config.store.flush,
             kernel=kernel.FORM,
@@ -260,6 +274,7 @@ class Broker:
         return {
             "address": self.address,
             "http": self.http_address,
+            "ha": self.ha_address,
             "listeners": {name: address_of(s)[1] for name, s in base.listeners.items() if s.fileno() >= 0},
             "data_dir": str(self.config.data_dir),
             "flush": self.config.store.flush,

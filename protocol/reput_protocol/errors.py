@@ -162,6 +162,9 @@ class ErrorCode(Enum):
     REQUESTER_GONE = (26, False, ResponseCode.SYSTEM_ERROR)
     # RocketMQ's slaves refuse sends and pulls with SYSTEM_BUSY, too.
     NOT_MASTER = (27, True, ResponseCode.SYSTEM_BUSY)
+    # Stored too: not on as many machines as it should be, or only on this one.
+    REPLICA_TIMEOUT = (28, False, ResponseCode.FLUSH_SLAVE_TIMEOUT)
+    REPLICA_MISSING = (29, False, ResponseCode.SLAVE_NOT_AVAILABLE)
 
     def __init__(self, number: int, retryable: bool, response_code: ResponseCode) -> None:
         self.number = number
@@ -281,8 +284,8 @@ _ERROR_OF_CODE: dict[int, ErrorCode] = {
     ResponseCode.SYSTEM_BUSY: ErrorCode.BUSY,
     ResponseCode.REQUEST_CODE_NOT_SUPPORTED: ErrorCode.UNSUPPORTED_REQUEST,
     ResponseCode.FLUSH_DISK_TIMEOUT: ErrorCode.FLUSH_TIMEOUT,
-    ResponseCode.FLUSH_SLAVE_TIMEOUT: ErrorCode.FLUSH_TIMEOUT,
-    ResponseCode.SLAVE_NOT_AVAILABLE: ErrorCode.FLUSH_TIMEOUT,
+    ResponseCode.FLUSH_SLAVE_TIMEOUT: ErrorCode.REPLICA_TIMEOUT,
+    ResponseCode.SLAVE_NOT_AVAILABLE: ErrorCode.REPLICA_MISSING,
     ResponseCode.MESSAGE_ILLEGAL: ErrorCode.MALFORMED,
     ResponseCode.SERVICE_NOT_AVAILABLE: ErrorCode.NOT_READY,
     ResponseCode.VERSION_NOT_SUPPORTED: ErrorCode.UNSUPPORTED_VERSION,

@@ -2,22 +2,29 @@
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Awaitable, Callable
+
+import trio
 
 from reput_broker.compose.delay import DelayParts
 from reput_broker.compose.parts import CommonParts, Processor, handlers_of
 from reput_broker.compose.retry import RetryParts
 from reput_broker.compose.storage import Storage
 from reput_broker.groups.reply_push import ReplyPusher
+from reput_broker.ha.copies import Copies
 from reput_broker.ha.roles import TenureSource
+from reput_broker.ha.service import HAService
 from reput_broker.observe.health import StoreHealth
 from reput_broker.observe.metrics import MetricsSources
 from reput_broker.processors.put import PutProcessor
 from reput_broker.processors.put_once import PutOnce
+from reput_broker.processors.replica import ReplicaProcessor
 from reput_broker.processors.reply import ReplyProcessor
 from reput_broker.processors.send import SendProcessor
 from reput_broker.processors.table_sync import TableSyncProcessor
 from reput_broker.retry.deduplication import Deduplication
+from reput_broker.server.listener import address_of
 from reput_broker.staging.parts import StagingParts
 from reput_broker.surroundings import Surroundings
 
@@ -29,6 +36,8 @@ class MasterParts:
         storage: opened for a master.
         tenures: the current one is what routes show of this broker.
         connections_max: the open files that are left for connections.
+        epoch: of the log in this tenure; 0 if no slave can copy it.
+        ha_listener: a bound socket on which slaves are served; None if none are.
     """
 
     def __init__(
@@ -40,6 +49,8 @@ class MasterParts:
         tenures: TenureSource,
         *,
         connections_max: int,
+        epoch: int,
+        ha_listener: socket.socket | None,
     ) -> None:
         config, counters = sources.config, sources.counters
         self._common = common = CommonParts(
@@ -53,6 +64,10 @@ class MasterParts:
             more_figures=storage.schedule.figures,
         )
         self.groups, self.puts = common.groups, common.puts
+        self.slaves: HAService | None = None
+        self._ha_listener = ha_listener
+        if ha_listener is not None:
+            self.slaves = self._serve_log(epoch)
         self.staging = StagingParts(
             config.sink,
             storage.store,
@@ -82,6 +97,13 @@ class MasterParts:
             self.delay,
             self.retry,
             self.staging,
+            ReplicaProcessor(
+                config,
+                storage.store,
+                storage.epochs,
+                epoch=epoch,
+                ha_port=None if ha_listener is None else address_of(ha_listener)[1],
+            ),
         )
         handlers = handlers_of(processors)
         sync = TableSyncProcessor(
@@ -93,6 +115,23 @@ class MasterParts:
             storage.clock_ms,
         )
         self.server = common.server({**handlers, **sync.handlers()}, connections_max)
+
+    def _serve_log(self, epoch: int) -> HAService:
+        """Return the service for slaves, whose reports answer the puts that wait for copies."""
+        common, transfer = self._common, self._common.puts.transfer
+        store, config = common.storage.store, common.config
+        service = HAService(store, config.ha, epoch=epoch, on_ack=lambda _: transfer.advance())
+        is_sync = config.store.flush == "sync"
+        transfer.serve(Copies(service, store, config.ha, is_sync=is_sync), service.wake)
+        return service
+
+    async def _run_slaves(self) -> None:
+        """Serve slaves. The socket stays open for the next tenure."""
+        if self.slaves is None or self._ha_listener is None:
+            return
+        self._ha_listener.listen()
+        listener = trio.SocketListener(trio.socket.from_stdlib_socket(self._ha_listener))
+        await self.slaves.run(listener)
 
     def _writing_processors(self) -> tuple[Processor, ...]:
         common, storage, puts = self._common, self._common.storage, self._common.puts
@@ -107,7 +146,7 @@ class MasterParts:
         once = PutOnce(deduplication, puts.appender)
         requesters = common.groups.requesters
         return (
-            PutProcessor(store, access, counters, once),
+            PutProcessor(store, access, counters, once, puts.transfer),
             SendProcessor(
                 store,
                 access,
@@ -115,6 +154,7 @@ class MasterParts:
                 once,
                 self.retry.back_once,
                 requesters,
+                puts.transfer,
                 cluster=config.cluster,
                 default_ack=puts.default_ack,
             ),
@@ -137,6 +177,7 @@ class MasterParts:
             *self.staging.tasks(),
             *self.retry.tasks(),
             *self.delay.tasks(),
+            self._run_slaves,
         )
 
     async def before_serving(self) -> None:

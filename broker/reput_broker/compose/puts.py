@@ -10,6 +10,7 @@ from reput_broker.processors.long_polling import PullRequestHoldService
 from reput_broker.put.appender import Appender
 from reput_broker.put.commit_service import CommitRealTimeService
 from reput_broker.put.flush_service import FlushCommitLogService
+from reput_broker.put.group_transfer import GroupTransfer
 from reput_broker.put.put_lock import PutLock
 from reput_broker.put.reput_service import ReputMessageService
 from reput_broker.store.message_store import MessageStore
@@ -44,20 +45,30 @@ class PutParts:
             self.commit = CommitRealTimeService(
                 store, config.store, counters, on_committed=self._after_commit, on_failure=on_failure
             )
+        self.transfer = GroupTransfer(store, config.ha, counters)
         self.flush = FlushCommitLogService(
             store,
             config.store,
             counters,
             on_committed=None if self.commit is None else self.commit.committed,
-            on_flushed=self.reput.catch_up,
+            on_flushed=self._after_flush,
             on_failure=on_failure,
         )
         self.upkeep = StoreUpkeep(store, config.store, counters)
         self.appender = Appender(
-            store, self.lock, self.flush, self.reput, counters, self.commit, readers_see_unflushed=not is_sync
+            store,
+            self.lock,
+            self.flush,
+            self.reput,
+            counters,
+            self.transfer,
+            self.commit,
+            readers_see_unflushed=not is_sync,
         )
-        self.default_ack = AckLevel.FLUSHED if is_sync else AckLevel.PAGE_CACHE
-        """The ack level of requests that name none."""
+        self._local_ack = AckLevel.FLUSHED if is_sync else AckLevel.PAGE_CACHE
+        self._ha = config.ha
+        self.on_flushed: Callable[[], None] = lambda: None
+        """Called after each sync that moved the flushed offset."""
         self.wrote = self.commit.wrote if self.commit else self.flush.wrote if is_sync else self.reput.wake
         """Called after the broker has appended messages of its own."""
         # Under SYNC_FLUSH the flush dispatches, because readers see only what is flushed; with a pool, the commit does.
@@ -70,6 +81,7 @@ class PutParts:
             self.reput.run,
             self.flush.run,
             self.flush.expire,
+            self.transfer.expire,
             self.allocate.run,
             self.allocate.unlock_full_files,
             self.upkeep.flush_queues,
@@ -78,10 +90,22 @@ class PutParts:
             self.upkeep.watch_directories,
         )
 
+    def default_ack(self) -> AckLevel:
+        """Return the ack level of requests that name none."""
+        if self._ha.role == "SYNC_MASTER" and self._ha.in_sync_replicas > 1:
+            return AckLevel.REPLICATED
+        return self._local_ack
+
+    def _after_flush(self) -> None:
+        self.reput.catch_up()
+        self.transfer.advance()
+        self.on_flushed()
+
     def _after_commit(self) -> None:
         """After a commit: dispatch it, unless readers wait for its sync; request the sync."""
         if self._serves_unflushed:
             self.reput.catch_up()
+        self.transfer.committed()
         self.flush.committed()
 
 

@@ -21,7 +21,9 @@ from reput_broker.compose.slave import SlaveParts
 from reput_broker.compose.start import FreeSpace, open_or_close, open_when_there_is_room
 from reput_broker.compose.storage import Storage, store_options
 from reput_broker.config.model import BrokerConfig
+from reput_broker.ha.client import Reopen
 from reput_broker.ha.roles import Tenure, TenureSource
+from reput_broker.ha.set_aside import set_store_aside
 from reput_broker.observe.figures import refresh_disk_figures
 from reput_broker.observe.health import BrokerState, Health, StoreHealth
 from reput_broker.observe.metrics import MetricsSources
@@ -52,6 +54,8 @@ class BrokerBase:
     """Where clients on this machine reach the broker."""
     listeners: dict[str, socket.socket] = field(default_factory=dict)
     """Bound sockets of the protocol, by name."""
+    ha_listener: socket.socket | None = None
+    """The bound socket on which slaves are served; None if none are."""
 
     @property
     def health(self) -> Health:
@@ -60,9 +64,16 @@ class BrokerBase:
 
 
 class ServedTenure:
-    """One tenure: `run` opens the store, builds the parts and serves; `end` ends it."""
+    """One tenure: `run` opens the store, builds the parts and serves; `end` ends it.
 
-    def __init__(self, base: BrokerBase) -> None:
+    Args:
+        reopen: how the store must be opened; None as it is.
+    """
+
+    def __init__(self, base: BrokerBase, reopen: Reopen | None = None) -> None:
+        self.reopen: Reopen | None = None
+        """How the next tenure must open the store; None as it is."""
+        self._opens_with = reopen or Reopen()
         self.tenure: Tenure = base.tenures.current
         self.storage: Storage | None = None
         self.parts: MasterParts | SlaveParts | None = None
@@ -71,6 +82,7 @@ class ServedTenure:
         self._token = trio.lowlevel.current_trio_token()
         self._end = trio.Event()
         self._next_follows = False
+        self._epoch = 0
 
     def end(self) -> None:
         """Drain and close, because the broker stops. Idempotent."""
@@ -122,6 +134,8 @@ class ServedTenure:
         While the disk is too full, the start waits and retries; an embedded broker raises instead.
         """
         base = self._base
+        if self._opens_with.set_aside is not None:
+            await self._set_aside(self._opens_with.set_aside)
         if base.waits_for_room:
             directories = (base.config.data_dir, *base.config.store.commit_log_dirs)
             space = FreeSpace(directories, base.stop_wanted)
@@ -132,9 +146,23 @@ class ServedTenure:
             storage = self._new_storage()
             report = await open_or_close(storage)
         self.storage = storage
+        if self.tenure.is_master and (base.ha_listener is not None or storage.epochs.exists):
+            self._epoch = await storage.begin_epoch(self.tenure.epoch)
         base.sources.recovery_duration_s = report.duration_s
         base.sources.recovery_truncated_bytes = report.truncated_bytes
         return report
+
+    async def _set_aside(self, reason: str) -> None:
+        config = self._base.config
+        log_dirs = config.store.commit_log_dirs or (config.data_dir / "commitlog",)
+        stamp = f"{self._base.surroundings.clock_ms()}"
+        path = await trio.to_thread.run_sync(set_store_aside, config.data_dir, log_dirs, stamp)
+        log.warning(
+            "store_set_aside",
+            path=str(path),
+            reason=reason,
+            hint="the log is copied from the master; delete that directory once nothing of it is needed",
+        )
 
     def _new_storage(self) -> Storage:
         base = self._base
@@ -146,6 +174,7 @@ class ServedTenure:
             ),
             base.surroundings.clock_ms,
             self._store_health.note_table,
+            self._opens_with.cut_at,
         )
 
     def _start_parts(self, nursery: trio.Nursery) -> MasterParts | SlaveParts:
@@ -154,9 +183,14 @@ class ServedTenure:
         common = (storage, base.sources, self._store_health, base.surroundings, base.tenures)
         parts: MasterParts | SlaveParts
         if self.tenure.is_master:
-            parts = MasterParts(*common, connections_max=connections_max)
+            parts = MasterParts(
+                *common,
+                connections_max=connections_max,
+                epoch=self._epoch,
+                ha_listener=base.ha_listener,
+            )
         else:
-            parts = SlaveParts(*common, connections_max=connections_max)
+            parts = SlaveParts(*common, connections_max=connections_max, on_reopen=self._reopen)
         for task in parts.tasks():
             nursery.start_soon(task)
         nursery.start_soon(
@@ -164,6 +198,12 @@ class ServedTenure:
         )
         nursery.start_soon(self._watch_role)
         return parts
+
+    def _reopen(self, reopen: Reopen) -> None:
+        """End this tenure: the slave's log must be changed first, and then followed by the next one."""
+        self.reopen = reopen
+        self._next_follows = True
+        self._end.set()
 
     async def _watch_role(self) -> None:
         """End this tenure when another role is due. A slave's HAClient follows a change of master by itself."""

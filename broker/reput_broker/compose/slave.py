@@ -6,9 +6,11 @@ from collections.abc import Awaitable, Callable
 
 from reput_broker.compose.parts import CommonParts, handlers_of
 from reput_broker.compose.storage import Storage
+from reput_broker.ha.client import HAClient, Reopen
 from reput_broker.ha.roles import TenureSource
 from reput_broker.observe.health import StoreHealth
 from reput_broker.observe.metrics import MetricsSources
+from reput_broker.processors.replica import ReplicaProcessor
 from reput_broker.processors.slave_refusals import SlaveRefusals
 from reput_broker.surroundings import Surroundings
 
@@ -22,6 +24,7 @@ class SlaveParts:
     Args:
         storage: opened for a slave.
         tenures: its current tenure names the master.
+        on_reopen: called if the store must be opened again before the master's log can be copied.
         connections_max: the open files that are left for connections.
     """
 
@@ -33,6 +36,7 @@ class SlaveParts:
         surroundings: Surroundings,
         tenures: TenureSource,
         *,
+        on_reopen: Callable[[Reopen], None],
         connections_max: int,
     ) -> None:
         self._tenures = tenures
@@ -48,7 +52,20 @@ class SlaveParts:
         )
         self.groups, self.puts = common.groups, common.puts
         refusals = SlaveRefusals(sources.config.ha, self._master_address)
-        handlers = refusals.handlers(handlers_of(common.processors()))
+        config = sources.config
+        replica = ReplicaProcessor(config, storage.store, storage.epochs, epoch=0, ha_port=None)
+        self.copying = HAClient(
+            storage.store,
+            storage.epochs,
+            config,
+            common.puts.lock,
+            on_appended=common.puts.wrote,
+            tenures=tenures,
+            member=config.broker_id,
+            on_reopen=on_reopen,
+        )
+        common.puts.on_flushed = self.copying.flushed
+        handlers = refusals.handlers(handlers_of((*common.processors(), replica)))
         self.server = common.server(handlers, connections_max)
 
     def _master_address(self) -> str | None:
@@ -57,7 +74,7 @@ class SlaveParts:
 
     def tasks(self) -> tuple[Callable[[], Awaitable[None]], ...]:
         """Return the tasks that run as long as the broker is a slave."""
-        return self._common.tasks()
+        return (*self._common.tasks(), self.copying.run)
 
     async def before_serving(self) -> None:
         """Nothing has to be completed."""
@@ -67,7 +84,12 @@ class SlaveParts:
 
     def status(self) -> dict[str, object]:
         """Return what /status shows."""
-        return {"master": self._master_address()}
+        copying = self.copying
+        return {
+            "master": self._master_address(),
+            "replication": copying.state,
+            "behind_b": copying.lag_bytes,
+        }
 
 
 async def _nothing_to_save() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import socket
 from collections.abc import Callable, Iterable
+from functools import partial
 from typing import Any
 
 import structlog
@@ -15,6 +16,7 @@ from reput_broker.config.model import BrokerConfig
 from reput_broker.delay.schedule import Schedule
 from reput_broker.delay.service import DelayedArrivals
 from reput_broker.delay.timer_wheel import SLOTS
+from reput_broker.ha.epochs import EpochFile
 from reput_broker.processors.long_polling import PullRequestHoldService
 from reput_broker.staging.staging_state import StagingState
 from reput_broker.store.message_store import MessageStore
@@ -44,6 +46,7 @@ class Storage:
     Args:
         options: of the store.
         on_saved: called with a table's name after each save, and with the error if the save failed.
+        cut_at: where the log is cut off, as by `MessageStore.open`.
     """
 
     def __init__(
@@ -52,6 +55,7 @@ class Storage:
         options: StoreOptions,
         clock_ms: Callable[[], int],
         on_saved: Callable[[str, Exception | None], None],
+        cut_at: int | None = None,
     ) -> None:
         self.clock_ms = clock_ms
         self.hold = PullRequestHoldService(config.long_polling)
@@ -61,6 +65,7 @@ class Storage:
         """Log offset from which recovery has read the log, so that the page cache holds it."""
         self._config = config
         self._on_saved = on_saved
+        self._cut_at = cut_at
         self._to_close: list[Callable[[], None]] = []
 
     async def open(self) -> RecoveryReport:
@@ -69,19 +74,35 @@ class Storage:
         Raises:
             StoreError, ConfigFileDamaged, OSError: something is unusable. Call `close` nevertheless.
         """
-        report = await trio.to_thread.run_sync(self.store.open)
+        report = await trio.to_thread.run_sync(partial(self.store.open, cut_at=self._cut_at))
         self.warm_from = report.checked_from
         # The path of an open store goes through its directory handle, so another directory that replaces this one
         # is not written to.
         data_dir = self.store.options.data_dir
         self.tables = Tables(data_dir / "config", self._config, self.clock_ms, self._on_saved)
         self.staging = StagingState(data_dir, self.clock_ms, self._on_saved)
+        self.epochs = EpochFile(data_dir / "epochFileCheckpoint")
         self._to_close.append(self.tables.close)
         await trio.to_thread.run_sync(self._load, trio.current_time())
         return report
 
+    async def begin_epoch(self, number: int) -> int:
+        """Begin an epoch of the log, as master; return its number.
+
+        Args:
+            number: from an election; 0 for the one after the last.
+
+        Raises:
+            EpochBehind, DiskFull, OSError: it could not begin.
+        """
+        begin = partial(
+            self.epochs.begin, self.store.max_physical_offset, self.store.min_physical_offset, number
+        )
+        return (await trio.to_thread.run_sync(begin)).number
+
     def _load(self, now_s: float) -> None:
         self.tables.load()
+        self.epochs.load()
         self.staging.load(now_s)
         self._to_close.append(self._save_batches)
         if self.store.options.is_replica:

@@ -153,8 +153,7 @@ class _PendingCancel:
     def acknowledge(self) -> None:
         self.client.answer(self.request, self.response)
 
-    def admit(self, reason: str) -> None:
-        error = ErrorCode.FLUSH_TIMEOUT
+    def admit(self, reason: str, error: ErrorCode) -> None:
         text = f"cancelled, but not known to be on disk: {reason}; ask again whether it was in time"
         remark = refusal_remark(error, text)
         self.client.answer(

@@ -9,6 +9,7 @@ from reput_broker.observe.counters import Counters
 from reput_broker.processors.put_once import PutOnce, Work
 from reput_broker.processors.topic_access import TopicAccess
 from reput_broker.put.appender import StoredBefore
+from reput_broker.put.group_transfer import GroupTransfer
 from reput_broker.request import Handler, Outcome, Put, Refusal, Request, Response, Result
 from reput_broker.store.block import Block
 from reput_broker.store.message_store import MessageStore
@@ -22,11 +23,19 @@ from reput_protocol.record.put_block import BLOCK_BYTES_MAX
 class PutProcessor:
     """Stores blocks."""
 
-    def __init__(self, store: MessageStore, access: TopicAccess, counters: Counters, once: PutOnce) -> None:
+    def __init__(
+        self,
+        store: MessageStore,
+        access: TopicAccess,
+        counters: Counters,
+        once: PutOnce,
+        transfer: GroupTransfer,
+    ) -> None:
         self._store = store
         self._access = access
         self._counters = counters
         self._once = once
+        self._transfer = transfer
         self._store_host = str(store.options.host)
 
     def handlers(self) -> dict[int, Handler]:
@@ -37,7 +46,7 @@ class PutProcessor:
         """Store a block of records of one topic and queue as a whole."""
         header = PutMessageHeader.from_ext(request.header.ext)
         if header.ack is AckLevel.REPLICATED:
-            raise no_replica()
+            self._transfer.check()
         size = len(request.body)
         if size > BLOCK_BYTES_MAX:
             self._counters.rejected["too_large"] += 1
@@ -76,8 +85,3 @@ class PutProcessor:
             return Put(request, len(body), work, answer, topic, header.ack)
 
         return self._once.append(request, header, partial(self._store.put_one, block), put_request)
-
-
-def no_replica() -> Refusal:
-    """Return the refusal of a put that is to be replicated."""
-    return Refusal(ErrorCode.NO_REPLICA, "there is no replica; ask for flushed or page_cache")

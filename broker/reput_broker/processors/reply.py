@@ -59,7 +59,7 @@ class ReplyProcessor:
         options: RepliesConfig,
         counters: Counters,
         *,
-        default_ack: AckLevel,
+        default_ack: Callable[[], AckLevel],
         clock_ms: Callable[[], int],
     ) -> None:
         self._store = store
@@ -185,9 +185,9 @@ class ReplyProcessor:
 
     def _store_copy(self, request: Request, reply: _Reply, refusal: Refusal | None) -> Put:
         waits = refusal is None and reply.properties.get(names.WAIT) != "false"
-        ack = reply.header.ack or self._default_ack if waits else AckLevel.PAGE_CACHE
+        ack = reply.header.ack or self._default_ack() if waits else AckLevel.PAGE_CACHE
         if ack is AckLevel.REPLICATED:
-            ack = self._default_ack  # the acknowledgement does not cover the copy
+            ack = self._default_ack()  # the acknowledgement does not cover the copy
         return Put(
             request,
             len(encode_record(reply.record)) + 20,

@@ -8,12 +8,12 @@ from functools import lru_cache, partial
 from typing import Final
 
 from reput_broker.groups.reply_push import Requesters
-from reput_broker.processors.put import no_replica
 from reput_broker.processors.put_once import Alone, PutBackOnce, PutOnce, Work
 from reput_broker.processors.send_records import BatchParts, SendParts, records_of
 from reput_broker.processors.send_redirects import DeadLetter, SendRedirects
 from reput_broker.processors.topic_access import TopicAccess
 from reput_broker.put.appender import StoredBefore
+from reput_broker.put.group_transfer import GroupTransfer
 from reput_broker.request import Handler, Outcome, Put, Refusal, Request, Response, Result
 from reput_broker.retry.message_content import content_of
 from reput_broker.retry.send_back_deduplication import SendBackKey
@@ -48,9 +48,10 @@ class SendProcessor:
         once: PutOnce,
         back_once: PutBackOnce,
         requesters: Requesters,
+        transfer: GroupTransfer,
         *,
         cluster: str,
-        default_ack: AckLevel,
+        default_ack: Callable[[], AckLevel],
     ) -> None:
         self._store = store
         self._access = access
@@ -58,6 +59,7 @@ class SendProcessor:
         self._once = once
         self._back_once = back_once
         self._requesters = requesters
+        self._transfer = transfer
         self._cluster = cluster
         self._default_ack = default_ack
         options = store.options
@@ -88,7 +90,7 @@ class SendProcessor:
 
     def _send(self, request: Request, header: SendMessageHeader) -> Result:
         if header.ack is AckLevel.REPLICATED:
-            raise no_replica()
+            self._transfer.check()
         self._requesters.sent(request.client, header.topic, header.properties)
         dead = self._redirects.dead_letter_of(request, header)
         config = self._access.writable(header.topic, max(0, header.queue_id))
@@ -124,9 +126,9 @@ class SendProcessor:
             partial(self._redirects.redirect, dead=dead),
             self._limits,
         )
-        ack = header.ack or (self._default_ack if parts.waits else AckLevel.PAGE_CACHE)
+        ack = header.ack or (self._default_ack() if parts.waits else AckLevel.PAGE_CACHE)
         if parts.must_wait and ack is AckLevel.PAGE_CACHE:
-            ack = self._default_ack
+            ack = self._default_ack()
         block = parts.block(self._store)
         data = b"" if isinstance(block, PutResult) else block.data
 

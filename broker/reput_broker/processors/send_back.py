@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable
 
 from reput_broker.delay.delay_hook import DelayHook
 from reput_broker.observe.counters import RetryCounts
@@ -37,7 +37,7 @@ class SendBackProcessor:
         once: PutBackOnce,
         counts: RetryCounts,
         *,
-        ack: AckLevel,
+        ack: Callable[[], AckLevel],
     ) -> None:
         self._store = store
         self._access = access
@@ -128,7 +128,7 @@ class SendBackProcessor:
         size = len(encode_record(record)) + 20
 
         def append(put: Work) -> Result:
-            return Put(request, size, put, lambda _: Response(), returned.record.topic, self._ack)
+            return Put(request, size, put, lambda _: Response(), returned.record.topic, self._ack())
 
         return self._once.append(key, key.group, record, put, append, look=look)
 

@@ -42,7 +42,7 @@ class TransactionProcessor:
         options: TransactionsConfig,
         counts: RetryCounts,
         *,
-        ack: AckLevel,
+        ack: Callable[[], AckLevel],
         clock_ms: Callable[[], int],
     ) -> None:
         self._store = store
@@ -145,7 +145,7 @@ class TransactionProcessor:
             return result
 
         size = len(encode_record(record)) + 20
-        return Put(request, size, put, lambda _: Response(), half.topic, self._ack, "transactional")
+        return Put(request, size, put, lambda _: Response(), half.topic, self._ack(), "transactional")
 
     def _count_unknown(self, header: EndTransactionHeader) -> None:
         if header.from_transaction_check:

@@ -12,6 +12,7 @@ from functools import partial
 from reput_broker.observe.counters import Counters
 from reput_broker.put.commit_service import CommitRealTimeService
 from reput_broker.put.flush_service import FlushCommitLogService
+from reput_broker.put.group_transfer import GroupTransfer
 from reput_broker.put.pending_puts import PendingRequest
 from reput_broker.put.put_lock import PutLock
 from reput_broker.put.reput_service import ReputMessageService
@@ -44,6 +45,7 @@ class Appender:
         flush: FlushCommitLogService,
         reput: ReputMessageService,
         counters: Counters,
+        transfer: GroupTransfer,
         commit: CommitRealTimeService | None = None,
         *,
         readers_see_unflushed: bool,
@@ -51,6 +53,7 @@ class Appender:
         self._store = store
         self._lock = lock
         self._flush = flush
+        self._transfer = transfer
         self._commit = commit
         self._wake_reput = reput.wake if readers_see_unflushed and commit is None else _nothing
         self._counters = counters
@@ -175,6 +178,16 @@ class Appender:
         if put.ack is AckLevel.FLUSHED:
             request.body = _STORED  # it is in the log; a waiting request need not keep it
             self._flush.answer_when_flushed(
+                result.end_offset, PendingRequest(request, response, result.count)
+            )
+            return None
+        if put.ack is AckLevel.REPLICATED:
+            request.body = _STORED
+            if self._commit is not None:
+                self._commit.want()
+            else:
+                self._flush.wrote()
+            self._transfer.answer_when_replicated(
                 result.end_offset, PendingRequest(request, response, result.count)
             )
             return None

@@ -61,14 +61,18 @@ class CommitRealTimeService:
         """Record an append that no put waits for."""
         self._appended.set()
 
+    def want(self) -> None:
+        """Commit soon."""
+        self._appended.set()
+        self._wanted.set()
+
     def answer_when_committed(self, end_offset: int, put: PendingPut) -> None:
         """Answer `put` once the log is committed up to `end_offset`, or refuse it."""
         self._waiters.add(end_offset, put)
         if self._failure is not None:
             self._waiters.fail(self._store.committed_offset, self._failure)
             return
-        self._appended.set()
-        self._wanted.set()
+        self.want()
 
     def committed(self) -> None:
         """Answer the puts that a sync has committed, and retry if it could not commit everything."""

@@ -36,8 +36,8 @@ class PendingPut(Protocol):
     def acknowledge(self) -> None:
         """Answer that the requested level is reached."""
 
-    def admit(self, reason: str) -> None:
-        """Answer that it is stored but not known to be flushed, with the reason."""
+    def admit(self, reason: str, error: ErrorCode) -> None:
+        """Answer that it is stored and the level is not known to be reached, with the reason."""
 
     def refuse(self, reason: str) -> None:
         """Answer that it is not stored, with the reason: it was only in the broker's memory."""
@@ -66,9 +66,9 @@ class PendingRequest:
         """See `PendingPut`."""
         self.client.answer(self.request, self.response)
 
-    def admit(self, reason: str) -> None:
+    def admit(self, reason: str, error: ErrorCode) -> None:
         """See `PendingPut`."""
-        self.client.answer(self.request, _not_flushed(self.response, reason))
+        self.client.answer(self.request, _not_reached(self.response, reason, error))
 
     def refuse(self, reason: str) -> None:
         """See `PendingPut`."""
@@ -81,9 +81,9 @@ def flush_clients(pending: Iterable[PendingPut]) -> None:
         client.flush()
 
 
-def _not_flushed(response: Response, reason: str) -> Response:
-    error = ErrorCode.FLUSH_TIMEOUT
-    text = f"stored, but not known to be on disk: {reason}; do not send again unless a duplicate is harmless"
+def _not_reached(response: Response, reason: str, error: ErrorCode) -> Response:
+    where = "on disk" if error is ErrorCode.FLUSH_TIMEOUT else "replicated"
+    text = f"stored, but not known to be {where}: {reason}; do not send again unless a duplicate is harmless"
     ext = {**response.ext, "ack": AckLevel.PAGE_CACHE.value} if "ack" in response.ext else response.ext
     return Response(int(error.response_code), ext, remark=refusal_remark(error, text))
 
@@ -103,10 +103,12 @@ class PendingPutQueue:
 
     Args:
         seconds: histogram of the time from arrival to answer.
+        error: of puts that are stored and do not get there.
     """
 
-    def __init__(self, seconds: Histogram) -> None:
+    def __init__(self, seconds: Histogram, error: ErrorCode = ErrorCode.FLUSH_TIMEOUT) -> None:
         self._seconds = seconds
+        self._error = error
         self._waiters: deque[_Waiter] = deque()
 
     def __bool__(self) -> bool:
@@ -144,20 +146,21 @@ class PendingPutQueue:
         late: list[PendingPut] = []
         while self._waiters and self._waiters[0].deadline <= now and self._waiters[0].end_offset <= committed:
             late.append(self._waiters.popleft().put)
-        _admit(late, reason)
+        _admit(late, reason, self._error)
 
     def fail(self, committed: int, reason: str) -> None:
         """Answer all puts that the level will not be reached: stored up to `committed`, not stored
         beyond."""
         waiters, self._waiters = self._waiters, deque()
-        _admit([waiter.put for waiter in waiters if waiter.end_offset <= committed], reason)
+        stored = [waiter.put for waiter in waiters if waiter.end_offset <= committed]
+        _admit(stored, reason, self._error)
         lost = [waiter.put for waiter in waiters if waiter.end_offset > committed]
         for put in lost:
             put.refuse(reason)
         flush_clients(lost)
 
 
-def _admit(puts: list[PendingPut], reason: str) -> None:
+def _admit(puts: list[PendingPut], reason: str, error: ErrorCode) -> None:
     for put in puts:
-        put.admit(reason)
+        put.admit(reason, error)
     flush_clients(puts)

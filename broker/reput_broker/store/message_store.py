@@ -55,6 +55,7 @@ from reput_broker.store.reput import LogFollower, ReputSteps
 from reput_broker.store.results import RecoveryReport
 from reput_broker.store.running_flags import RunningFlags
 from reput_broker.store.stats import StoreStats
+from reput_protocol.record.layout import BLANK_BYTES, encode_blank
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -395,6 +396,17 @@ class MessageStore:
             return file.read_into(offset - file.base_offset, parts, wait=wait)
         finally:
             file.release()
+
+    def record_at(self, offset: int) -> bytes | None:
+        """The whole record that starts at a log offset, whether or not consumers see it; None if none does."""
+        return self._log.message_at(offset, self._log.max_offset)
+
+    def is_boundary(self, offset: int) -> bool:
+        """Whether a record, or a blank one, starts at this readable log offset."""
+        rest = self._log.next_file_offset(offset) - offset
+        if rest == self.options.commit_log_file_size or self.record_at(offset):
+            return True
+        return rest >= BLANK_BYTES and self._log.read(offset, BLANK_BYTES) == encode_blank(rest)
 
     @property
     def confirm_offset(self) -> int | None:

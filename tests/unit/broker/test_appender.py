@@ -78,7 +78,8 @@ async def test_a_stored_message_counts_though_a_later_put_is_cancelled(
     flush: Any = FakeFlush()
     reput: Any = type("Reput", (), {"wake": None})
     counters = Counters()
-    appender = Appender(store, PutLock(), flush, reput, counters, readers_see_unflushed=False)
+    transfer: Any = None
+    appender = Appender(store, PutLock(), flush, reput, counters, transfer, readers_see_unflushed=False)
     request: Any = SimpleNamespace(received_at=0.0, is_oneway=False, body=b"")
     puts = [
         Put(request, size, store.put, lambda _: Response(), "t", AckLevel.PAGE_CACHE) for size in (10, 200)
@@ -95,7 +96,7 @@ async def refusal_of(store: Any) -> tuple[Refusal, Counters]:
     counters = Counters()
     nothing: Any = None
     reput: Any = type("Reput", (), {"wake": None})
-    appender = Appender(store, PutLock(), nothing, reput, counters, readers_see_unflushed=False)
+    appender = Appender(store, PutLock(), nothing, reput, counters, nothing, readers_see_unflushed=False)
 
     put = Put(nothing, 100, store.put, lambda _: Response(), "t", AckLevel.PAGE_CACHE)
     waiting = appender.append([put])

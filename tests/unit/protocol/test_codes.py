@@ -20,6 +20,7 @@ def test_our_own_codes_are_none_of_rocketmqs() -> None:
         "COMMIT_STAGED": 700042,
         "ABORT_STAGED": 700043,
         "QUERY_STAGED": 700044,
+        "QUERY_REPLICA_STATE": 700050,
         "GET_SINK_BATCHES": 700060,
     }
 

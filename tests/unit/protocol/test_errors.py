@@ -82,8 +82,9 @@ def test_no_replica_is_never_the_code_that_old_clients_take_for_stored() -> None
         ResponseCode.FLUSH_SLAVE_TIMEOUT,
         ResponseCode.SLAVE_NOT_AVAILABLE,
     }
-    assert [error for error in ErrorCode if error.response_code in stored] == [ErrorCode.FLUSH_TIMEOUT]
-    assert not ErrorCode.FLUSH_TIMEOUT.retryable
+    found = [error for error in ErrorCode if error.response_code in stored]
+    assert found == [ErrorCode.FLUSH_TIMEOUT, ErrorCode.REPLICA_TIMEOUT, ErrorCode.REPLICA_MISSING]
+    assert not any(error.retryable for error in found)
 
 
 @pytest.mark.parametrize(

@@ -79,6 +79,8 @@ def filled(root: Path) -> StoreOptions:
 def test_files_that_would_become_incomplete_are_refused_by_name(tmp_path: Path, name: str) -> None:
     options = filled(tmp_path)
     add(tmp_path, name, b'{"offsetTable":{"T@%LMQ%g":{0:1}}}')
+    if name == "epochFileCheckpoint":
+        add(tmp_path, "brokerIdentity", b"DefaultCluster#broker-a#0")
     before = tree(tmp_path)
     with pytest.raises(ForeignFile) as caught:
         opened(options)

@@ -55,11 +55,12 @@ def refuse_foreign_files(data_dir: Path, *, keeps_ext: bool) -> None:
                 f"tables), then remove {directory}",
             )
     epochs = data_dir / "epochFileCheckpoint"
-    if epochs.is_file() and epochs.stat().st_size:
+    # Reput keeps the epochs of its log under this name too, but has no identity from a controller.
+    if epochs.is_file() and epochs.stat().st_size and (data_dir / "brokerIdentity").is_file():
         raise ForeignFile(
             epochs,
             "the directory is a replica of a controller's group (enableControllerMode), and what is appended here "
-            "would contradict the others; take the broker out of its group and remove the file",
+            "would contradict the others; take the broker out of its group and remove the file and brokerIdentity",
         )
     for name in ("lmqConsumerOffset.json", "lmqConsumerOffset.json.bak"):
         path = data_dir / "config" / name

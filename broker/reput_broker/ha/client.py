@@ -1,0 +1,339 @@
+"""A slave: copies the log of its master (RocketMQ: DefaultHAClient).
+
+Before each connection to the log of a Reput master, the slave compares its history with the master's (`history.py`).
+RocketMQ's masters do not describe theirs. In any case, the last record of this log must be the one that the master has
+there.
+
+What arrives is appended as whole, checked records, so that this log always ends with one. The slave reports what cannot
+be taken back: with `flush = "sync"` what is synced, else what is appended.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Final
+from zlib import crc32
+
+import structlog
+import trio
+
+from reput_broker.config.model import BrokerConfig
+from reput_broker.ha.epochs import Epoch, EpochFile
+from reput_broker.ha.frames import REPORT, HAProtocolError, Hello, TransferReader, encode_hello
+from reput_broker.ha.history import CutAt, OwnLog, Refuse, SetAside, decide
+from reput_broker.ha.received_log import ReceivedLog
+from reput_broker.ha.roles import Master, TenureSource
+from reput_broker.put.put_lock import PutLock
+from reput_broker.remoting_client import RemoteUnreachable, RemotingClient
+from reput_broker.store.message_store import MessageStore
+from reput_protocol.codes import RequestCode, ResponseCode
+from reput_protocol.commands.query import ViewMessageHeader
+from reput_protocol.commands.replica import QueryReplicaStateHeader, ReplicaState
+from reput_protocol.errors import ReputError
+from reput_protocol.record.layout import BLANK_BYTES
+from reput_protocol.wire.header import HeaderType
+
+log = structlog.get_logger(__name__)
+
+_RECEIVE_BYTES: Final = 256 * 1024
+_ASK_TIMEOUT_S: Final = 3.0
+_RETRY_S: Final = 0.5
+_REFUSED_RETRY_S: Final = 5.0
+
+_OTHER_RECORD: Final = (
+    "it does not have the last record of this log, at offset {}: they are different histories, or the master has "
+    "deleted that file; move the data directory of this broker away if it is to begin empty"
+)
+
+_BROKEN: Final = (RemoteUnreachable, OSError, trio.BrokenResourceError, trio.ClosedResourceError)
+
+Connect = Callable[[str, int], Awaitable[trio.abc.Stream]]
+
+
+@dataclass(frozen=True, slots=True)
+class Reopen:
+    """The store must be opened again before the log can be copied: cut at an offset, or moved aside."""
+
+    cut_at: int | None = None
+    set_aside: str | None = None
+    """Why."""
+
+
+class MasterRefused(ReputError):
+    """The master is not one that this slave can follow. Nothing was changed."""
+
+
+class HAClient:
+    """Copies the log of the master of the current tenure, whichever that is, until cancelled.
+
+    Args:
+        epochs: of this log; they become the master's.
+        lock: held by each append.
+        on_appended: called after each append, to have it dispatched, and synced with `flush = "sync"`.
+        tenures: names the master.
+        member: this broker's number in the group.
+        on_reopen: called if the store must be opened again; this client then does nothing more.
+        connect: opens a connection to host and port.
+    """
+
+    def __init__(
+        self,
+        store: MessageStore,
+        epochs: EpochFile,
+        config: BrokerConfig,
+        lock: PutLock,
+        *,
+        on_appended: Callable[[], None],
+        tenures: TenureSource,
+        member: int,
+        on_reopen: Callable[[Reopen], None],
+        connect: Connect = trio.open_tcp_stream,
+    ) -> None:
+        self.state = "no master is known"
+        """What it does, or why it does not copy, for status."""
+        self.master_end = 0
+        """The end of the master's log, as far as it is known."""
+        self.is_connected = False
+        self.caught_up_at: float | None = None
+        """When this log had all that was known of the master's for the last time; None before."""
+        self._store = store
+        self._epochs = epochs
+        self._config = config
+        self._lock = lock
+        self._on_appended = on_appended
+        self._tenures = tenures
+        self._member = member
+        self._on_reopen = on_reopen
+        self._connect = connect
+        self._is_sync = config.store.flush == "sync"
+        self._progress = trio.Event()
+        self._master_epochs: list[Epoch] = []
+        self._pending_epochs: list[Epoch] = []
+
+    @property
+    def lag_bytes(self) -> int:
+        """Bytes of the master's log that are known to be missing here."""
+        return max(0, self.master_end - self._store.max_physical_offset)
+
+    def flushed(self) -> None:
+        """Note that a sync of the log has ended."""
+        self._progress.set()
+
+    async def run(self) -> None:
+        """Copy until cancelled; after a failure, try again."""
+        logged = ""
+        while True:
+            tenure = self._tenures.current
+            self.is_connected = False
+            if tenure.master is None:
+                self.state = "no master is known"
+                await self._tenures.changed(tenure)
+                continue
+            pause_s, reason = _RETRY_S, ""
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(self._until_changed, nursery.cancel_scope)
+                try:
+                    await self._follow(tenure.master)
+                except* _BROKEN as group:
+                    reason = _text(group) or "the connection broke"
+                except* ReputError as group:
+                    pause_s, reason = _REFUSED_RETRY_S, _text(group)
+                was_connected, self.is_connected = self.is_connected, False
+                self.state = f"master {tenure.master.address}: {reason}"
+                if reason != logged or was_connected:
+                    logged = reason
+                    log.warning(
+                        "replication_stopped",
+                        master=tenure.master.address,
+                        detail=reason,
+                        hint="the slave tries again; it serves what it has",
+                    )
+                await trio.sleep(pause_s)
+                nursery.cancel_scope.cancel()
+
+    async def _until_changed(self, scope: trio.CancelScope) -> None:
+        tenure = self._tenures.current
+        while self._tenures.current.master == tenure.master:
+            await self._tenures.changed(self._tenures.current)
+        scope.cancel()
+
+    # -- before the connection -------------------------------------------------------------------------------
+
+    async def _follow(self, master: Master) -> None:
+        """Compare histories and copy the log until the connection ends."""
+        self.state = f"asks master {master.address} for its history"
+        remote = RemotingClient(master.address, header_type=HeaderType.JSON)
+        try:
+            state = await self._ask(remote)
+            if state is not None:
+                reopen = self._decide(state)
+                if reopen is not None:
+                    log.warning("store_reopens", cut_at=reopen.cut_at, set_aside=reopen.set_aside)
+                    self._on_reopen(reopen)
+                    await trio.sleep_forever()
+            else:
+                await self._check_last_record(remote)
+        finally:
+            remote.close()
+        await self._begin_empty(state)
+        await self._adopt_epochs(state)
+        host, port = self._ha_address(master, state)
+        stream = await self._connect(host, port)
+        async with stream:
+            await self._copy(stream, state, f"{host}:{port}")
+
+    async def _ask(self, remote: RemotingClient) -> ReplicaState | None:
+        """Return the master's description of its log; None from a RocketMQ broker."""
+        ext = QueryReplicaStateHeader(self._store.last_record_offset).to_ext(HeaderType.JSON)
+        answer = await remote.call(RequestCode.QUERY_REPLICA_STATE, ext, timeout_s=_ASK_TIMEOUT_S)
+        if answer.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
+            return None
+        if answer.code != ResponseCode.SUCCESS:
+            raise MasterRefused(f"it answered code {answer.code}: {answer.remark}")
+        return ReplicaState.from_json(answer.body)
+
+    def _decide(self, state: ReplicaState) -> Reopen | None:
+        config, store = self._config, self._store
+        own = OwnLog(
+            config.cluster,
+            config.broker_name,
+            self._epochs.entries,
+            store.min_physical_offset,
+            store.max_physical_offset,
+            config.store.commit_log_file_size,
+        )
+        decision = decide(own, state)
+        self.master_end = state.max_offset
+        if isinstance(decision, Refuse):
+            raise MasterRefused(decision.reason)
+        if isinstance(decision, CutAt):
+            return Reopen(cut_at=decision.offset)
+        if isinstance(decision, SetAside):
+            return Reopen(set_aside=decision.reason)
+        record = self._last_record()
+        if record is not None and crc32(record) != state.record_crc:
+            raise MasterRefused(_OTHER_RECORD.format(store.last_record_offset))
+        return None
+
+    def _last_record(self) -> bytes | None:
+        offset = self._store.last_record_offset
+        return self._store.record_at(offset) if offset >= 0 else None
+
+    async def _check_last_record(self, remote: RemotingClient) -> None:
+        """Check that a RocketMQ broker has the last record of this log at the same place."""
+        offset, record = self._store.last_record_offset, self._last_record()
+        if record is None:
+            return
+        ext = ViewMessageHeader(offset).to_ext(HeaderType.JSON)
+        answer = await remote.call(RequestCode.VIEW_MESSAGE_BY_ID, ext, timeout_s=_ASK_TIMEOUT_S)
+        if answer.code != ResponseCode.SUCCESS or answer.body != record:
+            raise MasterRefused(_OTHER_RECORD.format(offset))
+
+    async def _begin_empty(self, state: ReplicaState | None) -> None:
+        """Let an empty log begin where the log of a Reput master does."""
+        store = self._store
+        if state is None or state.min_offset == 0 or store.max_physical_offset:
+            return
+        try:
+            await trio.to_thread.run_sync(store.begin_replica_at, state.min_offset)
+        except ValueError as error:
+            self._on_reopen(Reopen(set_aside=str(error)))
+            await trio.sleep_forever()
+
+    async def _adopt_epochs(self, state: ReplicaState | None) -> None:
+        entries = [] if state is None else [Epoch(*entry) for entry in state.epochs]
+        end = self._store.max_physical_offset
+        await trio.to_thread.run_sync(self._epochs.adopt, entries, end)
+        self._master_epochs = entries
+        self._pending_epochs = [epoch for epoch in entries if epoch.start_offset > end]
+
+    def _ha_address(self, master: Master, state: ReplicaState | None) -> tuple[str, int]:
+        address = self._config.ha.master_ha_address
+        if not address and state is not None:
+            if state.ha_port is None:
+                raise MasterRefused("it does not serve its log; set its ha_port")
+            address = f"{master.address.rpartition(':')[0]}:{state.ha_port}"
+        host, _, port = (address or master.ha_address).rpartition(":")
+        if not port.isdecimal():
+            raise MasterRefused("the address of its log is not known; set ha.master_ha_address")
+        return host.strip("[]"), int(port)
+
+    # -- the connection --------------------------------------------------------------------------------------
+
+    async def _copy(self, stream: trio.abc.Stream, state: ReplicaState | None, address: str) -> None:
+        end = self._store.max_physical_offset
+        hello = b"" if state is None else encode_hello(Hello(self._member, state.epoch))
+        await stream.send_all(hello + REPORT.pack(self._durable_end()))
+        self.is_connected = True
+        self.state = f"copies the log of {address}"
+        log.info("replication_begins", master=address, offset=end)
+        is_open = state is None and end == 0
+        reader = TransferReader(self._config.store.commit_log_file_size, None if is_open else end)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._report, stream)
+            received = ReceivedLog(self._store.options, end)
+            while True:
+                with trio.move_on_after(self._config.ha.housekeeping_interval) as silence:
+                    data = await stream.receive_some(_RECEIVE_BYTES)
+                if silence.cancelled_caught:
+                    raise HAProtocolError(
+                        f"it has sent nothing for {self._config.ha.housekeeping_interval:g} s "
+                        "(ha.housekeeping_interval)"
+                    )
+                if not data:
+                    raise trio.BrokenResourceError("it has closed the connection")
+                for offset, piece in reader.feed(bytes(data)):
+                    if is_open:
+                        is_open = False
+                        if offset:
+                            await trio.to_thread.run_sync(self._store.begin_replica_at, offset)
+                        received = ReceivedLog(self._store.options, offset)
+                    received.add(piece)
+                await self._append(received)
+                self.master_end = max(self.master_end, reader.offset or 0)
+                if not self.lag_bytes:
+                    self.caught_up_at = trio.current_time()
+
+    async def _append(self, received: ReceivedLog) -> None:
+        """Append what is complete."""
+        store = self._store
+        while (item := received.take()) is not None:
+            with item.data as data:
+                size = len(data)
+                append = partial(store.append_replicated, item.offset, data, stored_ms=item.stored_ms)
+                await self._lock.in_turn(store, max(0, size - BLANK_BYTES), append)
+            received.drop(size)
+            if item.last_record_offset >= 0:
+                store.last_record_offset = item.last_record_offset
+            self._on_appended()
+            if not self._is_sync:
+                self._progress.set()
+            if self._pending_epochs and received.offset >= self._pending_epochs[0].start_offset:
+                await trio.to_thread.run_sync(self._epochs.adopt, self._master_epochs, received.offset)
+                self._pending_epochs = [
+                    epoch for epoch in self._pending_epochs if epoch.start_offset > received.offset
+                ]
+
+    def _durable_end(self) -> int:
+        store = self._store
+        return store.flushed_offset if self._is_sync else store.max_physical_offset
+
+    async def _report(self, stream: trio.abc.Stream) -> None:
+        """Report how far this log is durable, when that grows and as a heartbeat."""
+        reported = self._durable_end()
+        while True:
+            with trio.move_on_after(self._config.ha.send_heartbeat_interval):
+                while self._durable_end() == reported:
+                    self._progress = trio.Event()
+                    await self._progress.wait()
+            reported = self._durable_end()
+            await stream.send_all(REPORT.pack(reported))
+
+
+def _text(group: BaseExceptionGroup[BaseException]) -> str:
+    found = [
+        _text(error) if isinstance(error, BaseExceptionGroup) else str(error) for error in group.exceptions
+    ]
+    return "; ".join(text for text in found if text)

@@ -1,0 +1,61 @@
+"""QUERY_REPLICA_STATE: what a slave compares its log with before it copies the master's."""
+
+from __future__ import annotations
+
+from zlib import crc32
+
+from reput_broker.config.model import BrokerConfig
+from reput_broker.ha.epochs import EpochFile
+from reput_broker.request import Handler, Request, Response
+from reput_broker.store.message_store import MessageStore
+from reput_protocol.codes import RequestCode
+from reput_protocol.commands.replica import QueryReplicaStateHeader, ReplicaState
+
+
+class ReplicaProcessor:
+    """Describes the log.
+
+    Args:
+        epoch: of this tenure as master; 0 for a slave.
+        ha_port: where the log is served; None if it is not.
+    """
+
+    def __init__(
+        self,
+        config: BrokerConfig,
+        store: MessageStore,
+        epochs: EpochFile,
+        *,
+        epoch: int,
+        ha_port: int | None,
+    ) -> None:
+        self._config = config
+        self._store = store
+        self._epochs = epochs
+        self._epoch = epoch
+        self._ha_port = ha_port
+
+    def handlers(self) -> dict[int, Handler]:
+        """Return the handlers by request code."""
+        return {RequestCode.QUERY_REPLICA_STATE: self.query}
+
+    def query(self, request: Request) -> Response:
+        """Answer with the history of the log, and the checksum of the record at the named offset."""
+        header = QueryReplicaStateHeader.from_ext(request.ext)
+        store = self._store
+        record = None if header.record_offset < 0 else store.record_at(header.record_offset)
+        state = ReplicaState(
+            cluster=self._config.cluster,
+            broker_name=self._config.broker_name,
+            is_master=self._epoch > 0,
+            epoch=self._epoch,
+            min_offset=store.min_physical_offset,
+            max_offset=store.max_physical_offset,
+            flushed_offset=store.flushed_offset,
+            file_size=store.options.commit_log_file_size,
+            epochs=[(epoch.number, epoch.start_offset) for epoch in self._epochs.entries],
+            confirm_offset=store.confirm_offset,
+            ha_port=self._ha_port,
+            record_crc=None if record is None else crc32(record),
+        )
+        return Response(0, {}, state.to_json())

@@ -1,0 +1,43 @@
+"""What a slave asks its master before it copies its log. The request is Reput's."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from msgspec import field
+
+from reput_protocol.codes import RequestCode
+from reput_protocol.commands.body import Body
+from reput_protocol.commands.header import I64, CommandHeader
+
+
+class QueryReplicaStateHeader(CommandHeader):
+    """Header of QUERY_REPLICA_STATE."""
+
+    REQUEST_CODE: ClassVar[RequestCode] = RequestCode.QUERY_REPLICA_STATE
+
+    record_offset: I64 = -1
+    """Where the last record of the slave's log starts, to be compared; -1: none."""
+
+
+class ReplicaState(Body):
+    """The body of an answer to QUERY_REPLICA_STATE: the history of a master's log."""
+
+    cluster: str
+    broker_name: str
+    is_master: bool
+    epoch: int
+    """The current epoch; 0 for a slave."""
+    min_offset: int
+    max_offset: int
+    flushed_offset: int
+    file_size: int
+    """Bytes of a file of the log."""
+    epochs: list[tuple[int, int]] = field(default_factory=list)
+    """Number and start offset of each epoch."""
+    confirm_offset: int | None = None
+    """Consumers see nothing beyond it; None without an election."""
+    ha_port: int | None = None
+    """Where it serves its log; None if it does not."""
+    record_crc: int | None = None
+    """CRC-32 of the whole record at the requested offset; None if none starts there."""

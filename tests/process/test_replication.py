@@ -1,0 +1,177 @@
+"""A master and its slave in one event loop: equal logs, whatever ends in between."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trio
+
+from reput_broker.broker import Broker
+from reput_broker.config.model import BrokerConfig
+from reput_client import AckNotReached, Message, Producer, StoreUnavailable
+from stores import killed
+
+STORE = {"commit_log_file_size": "64KiB", "index_slots": 100, "index_entries": 400}
+
+
+def master_config(
+    root: Path, *, port: int = 0, ha_port: int = 0, flush: str = "sync", **ha: Any
+) -> BrokerConfig:
+    return BrokerConfig(data_dir=root, port=port, ha_port=ha_port, store={**STORE, "flush": flush}, ha=ha)
+
+
+def slave_config(
+    root: Path, master: Broker, *, flush: str = "sync", cluster: str = "DefaultCluster"
+) -> BrokerConfig:
+    return BrokerConfig(
+        cluster=cluster,
+        data_dir=root,
+        port=0,
+        broker_id=1,
+        store={**STORE, "flush": flush},
+        ha={"role": "SLAVE", "master": master.address},
+    )
+
+
+def port_of(address: str | None) -> int:
+    assert address is not None
+    return int(address.rpartition(":")[2])
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    with trio.fail_after(20):
+        while not condition():
+            await trio.sleep(0.005)
+
+
+async def caught_up(master: Broker, slave: Broker) -> None:
+    await until(
+        lambda: slave.health.ready and slave.store.max_physical_offset == master.store.max_physical_offset
+    )
+
+
+async def load(broker: Broker, count: int, start: int = 0, **options: Any) -> None:
+    async with Producer(broker.address, group="p", **options) as producer:
+        for number in range(start, start + count):
+            await producer.send(Message("T", b"%05d" % number + bytes(1000)), queue_id=number % 4)
+
+
+def logs(root: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in sorted((root / "commitlog").iterdir())}
+
+
+def assert_same_logs(one: Path, other: Path) -> None:
+    mine, theirs = logs(one), logs(other)
+    assert mine.keys() == theirs.keys()
+    assert all(mine[name] == theirs[name] for name in mine)
+
+
+@pytest.mark.trio
+@pytest.mark.parametrize("flush", ["sync", "async"])
+async def test_a_slave_has_the_same_log_and_serves_it_when_promoted(tmp_path: Path, flush: str) -> None:
+    one, other = tmp_path / "1", tmp_path / "2"
+    async with Broker(master_config(one, flush=flush)) as master:
+        await load(master, 100)
+        async with Broker(slave_config(other, master, flush=flush)) as slave:
+            await caught_up(master, slave)
+            await load(master, 100, 100, ack="replicated")
+            assert slave.store.max_physical_offset == master.store.max_physical_offset
+            await until(lambda: slave.store.dispatch_idle)
+            for queue in range(4):
+                assert slave.store.max_offset_in_queue("T", queue) == 50
+    assert_same_logs(one, other)
+    async with Broker(master_config(other, flush=flush)) as promoted:
+        await load(promoted, 4, 200)
+        assert promoted.store.max_offset_in_queue("T", 0) == 51
+
+
+@pytest.mark.trio
+async def test_the_slave_restarts_and_the_master_restarts(tmp_path: Path) -> None:
+    one, other = tmp_path / "1", tmp_path / "2"
+    async with Broker(master_config(one)) as master:
+        ports = {"port": port_of(master.address), "ha_port": port_of(master.ha_address)}
+        config = slave_config(other, master)
+        async with Broker(config) as slave:
+            await load(master, 50)
+            await caught_up(master, slave)
+        await load(master, 100, 50)
+        async with Broker(config) as slave:
+            await caught_up(master, slave)
+            await load(master, 10, 150)
+            await caught_up(master, slave)
+    async with Broker(config) as slave, Broker(master_config(one, **ports)) as master:
+        await load(master, 50, 160)
+        await caught_up(master, slave)
+    assert_same_logs(one, other)
+    assert (one / "epochFileCheckpoint").read_text() == (other / "epochFileCheckpoint").read_text()
+
+
+@pytest.mark.trio
+async def test_what_only_the_slave_has_is_cut_off_into_a_file(tmp_path: Path) -> None:
+    """The master lost the unsynced end of its log, and has written something else there."""
+    one, other = tmp_path / "1", tmp_path / "2"
+    async with Broker(master_config(one)) as master:
+        ports = {"port": port_of(master.address), "ha_port": port_of(master.ha_address)}
+        config = slave_config(other, master)
+        async with Broker(config) as slave:
+            await load(master, 20)
+            await until(lambda: master.store.dispatch_idle)
+            end = master.store.max_physical_offset
+            synced = killed(master.store, tmp_path / "synced").data_dir
+            await load(master, 3, 20)
+            await caught_up(master, slave)
+            lost_end = master.store.max_physical_offset
+    shutil.rmtree(one)
+    synced.rename(one)
+    async with Broker(master_config(one, **ports)) as master:
+        await load(master, 30, 20)
+        async with Broker(config) as slave:
+            await caught_up(master, slave)
+            await until(lambda: slave.store.dispatch_idle)
+            assert sum(slave.store.max_offset_in_queue("T", queue) for queue in range(4)) == 50
+    assert_same_logs(one, other)
+    assert [path.name for path in (other / "cut").iterdir()] == [f"{end}-{lost_end}.log"]
+
+
+@pytest.mark.trio
+async def test_replicated_without_a_slave(tmp_path: Path) -> None:
+    config = master_config(tmp_path, slave_timeout="200ms", send_heartbeat_interval="100ms")
+    async with Broker(config) as master:
+        with pytest.raises(StoreUnavailable, match="slaves in sync: 0, needed: 1, connected: 0"):
+            await load(master, 1, ack="replicated")
+        assert master.store.max_physical_offset == 0
+        async with await trio.open_tcp_stream("127.0.0.1", port_of(master.ha_address)) as silent:
+            await silent.send_all(bytes(8))  # a slave of RocketMQ that takes nothing
+            await silent.receive_some(1)
+            with pytest.raises(
+                AckNotReached, match=r"the copies took longer than ha.slave_timeout \(0.2 s\)"
+            ) as caught:
+                await load(master, 1, ack="replicated")
+        assert caught.value.receipt.queue_offset == 0
+
+
+@pytest.mark.trio
+@pytest.mark.parametrize(
+    ("cluster", "reason"),
+    [("Other", "its cluster is 'DefaultCluster'"), ("DefaultCluster", "they are different histories")],
+)
+async def test_another_cluster_and_another_history_are_refused(
+    tmp_path: Path, cluster: str, reason: str
+) -> None:
+    async with (
+        Broker(master_config(tmp_path / "1")) as master,
+        Broker(master_config(tmp_path / "2")) as other,
+    ):
+        await load(master, 5)
+        await load(other, 5)
+        async with Broker(slave_config(tmp_path / "3", other)) as slave:
+            await caught_up(other, slave)
+        before = logs(tmp_path / "3")
+        config = slave_config(tmp_path / "3", master, cluster=cluster)
+        async with Broker(config) as slave:
+            await until(lambda: reason in str(slave._status()["replication"]))
+        assert logs(tmp_path / "3") == before

@@ -1,0 +1,174 @@
+"""The file of epochs, in RocketMQ's format, and what two histories have in common."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from zlib import crc32
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from reput_broker.ha.epochs import Epoch, EpochBehind, EpochFile, decode_epochs, encode_epochs
+from reput_broker.ha.history import CutAt, Decision, Follow, OwnLog, Refuse, SetAside, decide
+from reput_broker.store.errors import StoreDamaged
+from reput_protocol.commands.replica import ReplicaState
+
+
+def opened(path: Path) -> EpochFile:
+    file = EpochFile(path)
+    file.load()
+    return file
+
+
+def test_the_text_is_rocketmqs() -> None:
+    lines = b"1-0\n2-4096\n"
+    assert encode_epochs([Epoch(1, 0), Epoch(2, 4096)]) == f"2\n{crc32(lines) & 0x7FFFFFFF}\n1-0\n2-4096\n"
+
+
+@given(st.lists(st.tuples(st.integers(0, 1 << 31), st.integers(0, 1 << 62))))
+def test_what_is_written_is_read(entries: list[tuple[int, int]]) -> None:
+    epochs = tuple(Epoch(*entry) for entry in entries)
+    assert decode_epochs(encode_epochs(epochs), Path("x")) == epochs
+
+
+@given(st.integers(0, 40), st.sampled_from(list("0123456789-\n x")))
+def test_a_changed_file_is_refused_or_the_same(place: int, char: str) -> None:
+    epochs = (Epoch(1, 0), Epoch(2, 4096), Epoch(3, 70_000))
+    text = encode_epochs(epochs)
+    place %= len(text)
+    try:
+        assert decode_epochs(text[:place] + char + text[place + 1 :], Path("x")) == epochs
+    except StoreDamaged as error:
+        found = error
+    else:
+        return
+    assert "restore the file from a copy" in str(found)
+
+
+def test_tenures_append_epochs(tmp_path: Path) -> None:
+    file = opened(tmp_path / "epochFileCheckpoint")
+    assert not file.exists
+    assert file.begin(500, 100) == Epoch(1, 100), (
+        "everything from the beginning of the log belongs to the first"
+    )
+    assert file.begin(700, 100) == Epoch(2, 700)
+    assert file.begin(650, 100, 9) == Epoch(9, 650)
+    with pytest.raises(EpochBehind, match=r"gives epoch 9, but .* has epoch 9 already"):
+        file.begin(800, 100, 9)
+    assert opened(file.path).entries == (Epoch(1, 100), Epoch(2, 700), Epoch(9, 650))
+    assert file.begin(900, 720) == Epoch(10, 900)
+    assert opened(file.path).entries == (Epoch(9, 650), Epoch(10, 900)), (
+        "expired epochs are forgotten, but for one"
+    )
+
+
+def test_a_slave_adopts_the_epochs_that_its_log_has_reached(tmp_path: Path) -> None:
+    file = opened(tmp_path / "epochFileCheckpoint")
+    file.adopt([Epoch(1, 0), Epoch(2, 700), Epoch(3, 900)], 700)
+    assert opened(file.path).entries == (Epoch(1, 0), Epoch(2, 700))
+
+
+def own(epochs: list[tuple[int, int]], end: int, low: int = 0, **changes: object) -> OwnLog:
+    values: dict[str, object] = {
+        "cluster": "C",
+        "broker_name": "a",
+        "epochs": [Epoch(*epoch) for epoch in epochs],
+        "min_offset": low,
+        "end_offset": end,
+        "file_size": 4096,
+    }
+    return OwnLog(**{**values, **changes})  # type: ignore[arg-type]
+
+
+def master(epochs: list[tuple[int, int]], end: int, low: int = 0) -> ReplicaState:
+    return ReplicaState("C", "a", True, epochs[-1][0], low, end, end, 4096, epochs)
+
+
+@pytest.mark.parametrize(
+    ("mine", "theirs", "expected"),
+    [
+        # The same master goes on.
+        (own([(1, 0)], 500), master([(1, 0)], 900), Follow(500)),
+        (own([(1, 0)], 900), master([(1, 0)], 900), Follow(900)),
+        # It has restarted, and had lost nothing that this slave has.
+        (own([(1, 0)], 500), master([(1, 0), (2, 900)], 1000), Follow(500)),
+        (own([(1, 0)], 900), master([(1, 0), (2, 900)], 1000), Follow(900)),
+        # It lost the unsynced end of its log and has written something else since.
+        (own([(1, 0)], 950), master([(1, 0), (2, 900)], 1000), CutAt(900)),
+        # This one was the master, and another one has been promoted.
+        (own([(1, 0), (2, 700)], 950), master([(1, 0), (3, 800)], 900), CutAt(700)),
+        (own([(1, 0), (2, 700)], 950), master([(1, 0), (2, 700), (3, 800)], 900), CutAt(800)),
+        # An epoch began below the beginning of the one before: its end had been lost.
+        (own([(1, 0), (2, 700)], 950), master([(1, 0), (2, 700), (3, 650)], 900), CutAt(650)),
+        # The same epoch, but the master ends earlier.
+        (own([(1, 0)], 950), master([(1, 0)], 900), CutAt(900)),
+        # Without epochs, the last record decides.
+        (own([], 500), master([(1, 0)], 900), Follow(500)),
+        # Nothing there yet.
+        (own([], 0), master([(4, 8192)], 9000, 8192), Follow(8192)),
+        (own([], 0), master([(1, 0)], 9000), Follow(0)),
+        (own([], 8192, 8192), master([(4, 4096)], 9000, 4096), Follow(8192)),
+    ],
+)
+def test_decisions(mine: OwnLog, theirs: ReplicaState, expected: Decision) -> None:
+    assert decide(mine, theirs) == expected
+
+
+@pytest.mark.parametrize(
+    ("mine", "theirs", "reason"),
+    [
+        (own([(1, 0)], 500), master([(1, 0), (2, 5000)], 9000, 4096), "has deleted its log before 4096"),
+        (own([], 8192, 8192), master([(4, 4096)], 90_000, 12288), "has offsets 12288 to 90000"),
+        (own([(1, 0), (5, 8000)], 9500, 8192), master([(1, 0), (6, 5000)], 9000), "they agree up to 5000"),
+    ],
+)
+def test_a_log_that_cannot_be_continued_is_set_aside(mine: OwnLog, theirs: ReplicaState, reason: str) -> None:
+    decision = decide(mine, theirs)
+    assert isinstance(decision, SetAside)
+    assert reason in decision.reason
+
+
+@pytest.mark.parametrize(
+    ("mine", "reason"),
+    [
+        (own([(1, 0)], 500, cluster="D"), "its cluster is 'C' and this broker's is 'D'"),
+        (own([(1, 0)], 500, broker_name="b"), "its broker_name is 'a' and this broker's is 'b'"),
+        (own([(1, 0)], 500, file_size=8192), "its log files have 4096 bytes and those of this broker 8192"),
+        (own([(1, 4096)], 5000), "no epoch in common (this broker's: 1 from 4096; the master's: 1 from 0)"),
+        (own([(2, 0)], 500), "different histories"),
+    ],
+)
+def test_another_master_is_refused_by_name(mine: OwnLog, reason: str) -> None:
+    decision = decide(mine, master([(1, 0)], 900))
+    assert isinstance(decision, Refuse)
+    assert reason in decision.reason
+
+
+def test_a_broker_that_is_not_the_master_is_refused() -> None:
+    state = master([(1, 0)], 900)
+    state.is_master = False
+    assert isinstance(decide(own([(1, 0)], 500), state), Refuse)
+
+
+@given(st.data())
+def test_what_is_kept_is_what_both_wrote_together(data: st.DataObject) -> None:
+    """Of two logs with a common beginning, everything up to where they part is kept, and nothing beyond."""
+    number, offset, epochs = 0, 0, []
+    for _ in range(data.draw(st.integers(1, 4))):
+        number += data.draw(st.integers(1, 3))
+        epochs.append((number, offset))
+        offset += data.draw(st.integers(1, 100))
+    common = offset  # the last common epoch lasted at least up to here in both
+    mine, theirs = list(epochs), list(epochs)
+    ends = []
+    for own_epochs, step in ((mine, 1), (theirs, 2)):
+        at = common + data.draw(st.integers(0, 50))
+        ends_common = at
+        for later in range(data.draw(st.integers(0, 3))):
+            own_epochs.append((number + step + 2 * later, at))
+            at += data.draw(st.integers(0, 50))
+        ends.append((ends_common, at))
+    shared = min(ends[0][0], ends[1][0])
+    decision = decide(own(mine, ends[0][1]), master(theirs, ends[1][1]))
+    assert decision == (Follow(ends[0][1]) if shared >= ends[0][1] else CutAt(shared))
