@@ -28,12 +28,18 @@ class FaultIsolation:
         self._now = now
         self._until: dict[str, float] = {}
         self._failures: dict[str, int] = {}
+        self._tried: set[str] = set()
+        """Brokers that one send tries at the moment."""
 
     def failed(self, broker_name: str) -> None:
         """Note that a broker could not be reached, or does not take messages now."""
+        now = self._now()
+        if broker_name not in self._tried and now < self._until.get(broker_name, now):
+            return  # this message was sent before an earlier one failed
+        self._tried.discard(broker_name)
         failures = self._failures.get(broker_name, 0)
         self._failures[broker_name] = failures + 1
-        self._until[broker_name] = self._now() + min(_AWAY_MAX_S, _AWAY_FIRST_S * 2.0 ** min(failures, 10))
+        self._until[broker_name] = now + min(_AWAY_MAX_S, _AWAY_FIRST_S * 2.0 ** min(failures, 10))
 
     def answered(self, broker_name: str, latency_s: float = 0.0) -> None:
         """Note that a broker has stored a message, `latency_s` after it was sent."""
@@ -43,14 +49,14 @@ class FaultIsolation:
         elif self._until:
             self._until.pop(broker_name, None)
             self._failures.pop(broker_name, None)
+            self._tried.discard(broker_name)
 
     def is_left_out(self, broker_name: str) -> bool:
-        """Whether to send elsewhere. The first call after the time is over lets one send try the broker."""
-        until = self._until.get(broker_name)
-        if until is None:
-            return False
-        now = self._now()
-        if now < until:
-            return True
-        self._until[broker_name] = now + _PROBE_S
-        return False
+        """Whether to send elsewhere."""
+        return bool(self._until) and self._now() < self._until.get(broker_name, 0.0)
+
+    def chosen(self, broker_name: str) -> None:
+        """Note that a message goes to a broker. If it was left out, that tries it, and others wait for the outcome."""
+        if broker_name in self._until:
+            self._until[broker_name] = self._now() + _PROBE_S
+            self._tried.add(broker_name)

@@ -88,6 +88,7 @@ class Placement:
             self.queue = self._selector.choose(route, self._queue_id, self._key)
         else:
             self.queue = self._selector.choose(route, left_out=self._left_out(route))
+            self._faults.chosen(self.queue.broker_name)
             self.is_patient = False
         self._chosen = True
         return self.queue
@@ -119,6 +120,8 @@ class Placement:
                 self._faults.failed(name)
             self._refused.add(name)
             masters = {each for each in route.brokers if self._session.brokers.master(each) is not None}
+            if isinstance(error, NotMaster):
+                self._session.look_soon(name)
             if masters - self._refused:
                 return self._session.runtime.now() < self.deadline
         if not is_away(error) or (self.is_patient and not isinstance(error, NotMaster)):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Awaitable, Callable, Collection, Container, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
 from typing import Final
 
 from reput_client.errors import ClientClosed
@@ -121,10 +121,12 @@ class Sender:
 
         Raises `InvalidMessage` or `NoQueue`.
         """
-        held_up: Container[str] = ()
-        if len(route.brokers) > 1 and queue_id is None and key is None:
-            held_up = {name for name in route.brokers if self._is_held_up(name)}
-        return self._selector.choose(route, queue_id, key, held_up)
+        if len(route.brokers) == 1 or queue_id is not None or key is not None:
+            return self._selector.choose(route, queue_id, key)
+        held_up = {name for name in route.brokers if self._is_held_up(name)}
+        queue = self._selector.choose(route, left_out=held_up)
+        self._faults.chosen(queue.broker_name)
+        return queue
 
     def _is_held_up(self, broker_name: str) -> bool:
         """Whether blocks for this broker wait for others or for a connection."""
@@ -245,7 +247,9 @@ class Sender:
         route = self._session.routes.get(block.queue.topic)
         if route is None or not names:
             return False
-        block.move(self._selector.choose(route, left_out=set(route.brokers) - names))
+        queue = self._selector.choose(route, left_out=set(route.brokers) - names)
+        self._faults.chosen(queue.broker_name)
+        block.move(queue)
         self.link(block.queue.broker_name).take_over(block)
         for holder in block.holders:
             holder.notify()

@@ -12,6 +12,7 @@ from reput_protocol.commands.topic import BrokerData, TopicRoute
 from reput_protocol.record.message import MessageQueue
 
 ROUTE_REFRESH_S: Final = 30.0
+INCOMPLETE_REFRESH_S: Final = 1.0
 MASTER_ID: Final = 0
 TEMPLATE_QUEUES_MAX: Final = 4
 
@@ -122,9 +123,12 @@ class RouteTable:
         entry = self._routes.get(topic)
         return entry is None or now - entry[1] >= self._refresh_s
 
-    def put(self, route: Route, now: float) -> None:
-        """Store a route fetched at `now`."""
-        self._routes[route.topic] = (route, now)
+    def put(self, route: Route, now: float, *, is_complete: bool = True) -> None:
+        """Store a route fetched at `now`. Unless `is_complete`, a broker has no master, and it is refreshed soon."""
+        self._routes[route.topic] = (
+            route,
+            now if is_complete else now - self._refresh_s + INCOMPLETE_REFRESH_S,
+        )
 
     def touch(self, topic: str, now: float) -> None:
         """Count a route as fresh while a request for it is in progress."""

@@ -161,9 +161,13 @@ class Session:
         """Refresh the routes of topics at an unreachable address."""
         if address != self.home:
             for name in self.brokers.names_at(address):
-                for topic in self.routes.topics_of(name):
-                    self.routes.expire(topic)
-                    self.refresh_soon(topic)
+                self.look_soon(name)
+
+    def look_soon(self, broker_name: str) -> None:
+        """Refresh the routes of a broker's topics, because its master may have changed."""
+        for topic in self.routes.topics_of(broker_name):
+            self.routes.expire(topic)
+            self.refresh_soon(topic)
 
     async def open_for(self, queue: MessageQueue, deadline: float, *, patient: bool = True) -> Connection:
         """Return an open connection to the master of the queue's broker.
@@ -460,7 +464,8 @@ class Session:
         body = TopicRoute.from_json(call.body)
         self._learn_brokers(body.broker_datas, call)
         route = Route.from_body(topic, body)
-        self.routes.put(route, self.runtime.now())
+        is_complete = all(self.brokers.master(name) is not None for name in route.brokers)
+        self.routes.put(route, self.runtime.now(), is_complete=is_complete)
         return route
 
     def _learn_brokers(self, brokers: Iterable[BrokerData], call: Call) -> None:

@@ -68,6 +68,9 @@ def test_a_route_grows_stale_but_stays_known() -> None:
     assert table.get("t") is route
     assert not table.is_stale("t", 129.9)
     assert table.is_stale("t", 130.0)
+    table.put(route, 100.0, is_complete=False)
+    assert not table.is_stale("t", 100.9)
+    assert table.is_stale("t", 101.0), "a broker has no master"
     table.touch("t", 130.0)
     assert not table.is_stale("t", 150.0)
     table.forget("t")
