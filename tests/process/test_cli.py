@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from broker_process import BrokerProcess, free_port
+from command import reput
 
 pytestmark = pytest.mark.process
 
@@ -23,19 +24,6 @@ pytestmark = pytest.mark.process
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
     with BrokerProcess(tmp_path_factory.mktemp("cli") / "store") as process:
         yield process
-
-
-def reput(
-    *arguments: str, server: str | None = None, text: str | None = None, timeout: float = 30.0
-) -> subprocess.CompletedProcess[str]:
-    where = ["--server", server] if server else []
-    return subprocess.run(
-        [sys.executable, "-m", "reput_cli", *arguments, *where],
-        input=text,
-        capture_output=True,
-        text=True,
-        timeout=timeout,
-    )
 
 
 def test_lines_of_standard_input_come_back_as_json_lines(broker: BrokerProcess) -> None:

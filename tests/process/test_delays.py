@@ -6,7 +6,6 @@ import json
 import os
 import random
 import subprocess
-import sys
 import threading
 import time
 import urllib.request
@@ -20,6 +19,7 @@ import pytest
 import trio
 
 from broker_process import BrokerProcess
+from command import reput
 from reput_broker import Broker, BrokerConfig
 from reput_client import Message as AsyncMessage
 from reput_client import Producer as AsyncProducer
@@ -203,13 +203,7 @@ class Cli:
         self.server = broker.address
 
     def __call__(self, *arguments: str, code: int = 0) -> subprocess.CompletedProcess[str]:
-        done = subprocess.run(
-            [sys.executable, "-m", "reput_cli", *arguments, "--server", self.server, "--timeout", "30s"],
-            capture_output=True,
-            text=True,
-            timeout=120.0,
-            env={**os.environ, "COLUMNS": "200"},
-        )
+        done = reput(*arguments, "--timeout", "30s", server=self.server)
         assert done.returncode == code, done
         return done
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import shlex
 import signal
 import subprocess
@@ -16,6 +15,7 @@ from typing import Any
 import pytest
 
 from broker_process import BrokerProcess
+from command import reput
 from reput_client.blocking import Admin, Message, Producer, PullConsumer, ReceivedMessage
 from reput_client.consume.send_back import DEAD_LETTER, send_back
 from reput_protocol.record.message import MessageQueue
@@ -94,17 +94,8 @@ class Letters:
             "--server", self.broker.address, "--timeout", "30s",
         ]  # fmt: skip
 
-    def cli(
-        self, *arguments: str, text: str | None = None, code: int = 0
-    ) -> subprocess.CompletedProcess[str]:
-        done = subprocess.run(
-            self.command(*arguments),
-            input=text,
-            capture_output=True,
-            text=True,
-            timeout=120.0,
-            env={**os.environ, "COLUMNS": "200"},
-        )
+    def cli(self, *arguments: str, text: str = "", code: int = 0) -> subprocess.CompletedProcess[str]:
+        done = reput("dlq", *arguments, "--timeout", "30s", server=self.broker.address, text=text)
         assert done.returncode == code, done
         return done
 

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
-import sys
 from collections.abc import Iterator
 from itertools import count
 from typing import Any
@@ -13,6 +11,7 @@ from typing import Any
 import pytest
 
 from broker_process import BrokerProcess
+from command import reput
 from group_client import GroupClient
 from reput_client.blocking import Admin, Message, Producer
 
@@ -46,18 +45,8 @@ class Cli:
     def __init__(self, broker: BrokerProcess) -> None:
         self.server = broker.address
 
-    def __call__(
-        self, *arguments: str, text: str | None = None, code: int = 0
-    ) -> subprocess.CompletedProcess[str]:
-        command = [sys.executable, "-m", "reput_cli", "group", *arguments, "--server", self.server]
-        done = subprocess.run(
-            [*command, "--timeout", "30s"],
-            input=text,
-            capture_output=True,
-            text=True,
-            timeout=120.0,
-            env={**os.environ, "COLUMNS": "200"},
-        )
+    def __call__(self, *arguments: str, text: str = "", code: int = 0) -> subprocess.CompletedProcess[str]:
+        done = reput("group", *arguments, "--timeout", "30s", server=self.server, text=text)
         assert done.returncode == code, done
         return done
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import subprocess
-import sys
 import threading
 import time
 import urllib.request
@@ -16,6 +15,7 @@ import anyio
 import pytest
 
 from broker_process import BrokerProcess
+from command import reput
 from group_client import GroupClient
 from reput_client import Consumer, Message, Producer, ReceivedMessage, blocking
 from reput_client.errors import ClientClosed, ReplyTimeout
@@ -240,26 +240,16 @@ def test_requests_that_wait_survive_a_killed_broker(broker: BrokerProcess) -> No
 
 
 def test_a_request_from_the_command_line(broker: BrokerProcess) -> None:
-    def reput(*arguments: str, data: str | None = None) -> subprocess.CompletedProcess[str]:
-        command = [
-            sys.executable,
-            "-m",
-            "reput_cli",
-            "request",
-            "work",
-            *arguments,
-            "--server",
-            broker.address,
-        ]
-        return subprocess.run(command, input=data, capture_output=True, text=True, timeout=60)
+    def request(*arguments: str, text: str = "") -> subprocess.CompletedProcess[str]:
+        return reput("request", "work", *arguments, server=broker.address, text=text)
 
-    late = reput("ping", "--timeout", "500ms")
+    late = request("ping", "--timeout", "500ms")
     assert (late.returncode, late.stdout) == (6, "")
     assert "no reply has come within 0.5 s" in late.stderr
     with worker(broker, echo_if_somebody_waits):
-        assert reput("ping", "--timeout", "30s").stdout == "re: ping\n"
-        assert reput("--timeout", "30s", data="of stdin\n").stdout == "re: of stdin\n"
-        line = json.loads(reput("ping", "-O", "json", "--timeout", "30s").stdout)
+        assert request("ping", "--timeout", "30s").stdout == "re: ping\n"
+        assert request("--timeout", "30s", text="of stdin\n").stdout == "re: of stdin\n"
+        line = json.loads(request("ping", "-O", "json", "--timeout", "30s").stdout)
         assert (line["body"], line["tag"], line["topic"]) == ("re: ping", "pong", REPLIES)
 
 

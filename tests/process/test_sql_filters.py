@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from itertools import count
@@ -13,6 +12,7 @@ import pytest
 
 import reput_client
 from broker_process import BrokerProcess
+from command import reput
 from group_client import GroupClient
 from raw_client import RawClient
 from reput_broker import Broker, BrokerConfig
@@ -227,10 +227,7 @@ def test_the_client_pulls_and_consumes_by_expression(broker: BrokerProcess, topi
 
 def test_the_command_line_shows_where_an_expression_is_bad(broker: BrokerProcess, topic: str) -> None:
     def consume(*arguments: str) -> subprocess.CompletedProcess[str]:
-        command = [sys.executable, "-m", "reput_cli", "consume", topic, "-e", "-f", "%v", *arguments]
-        return subprocess.run(
-            [*command, "--server", broker.address], capture_output=True, text=True, timeout=30, check=False
-        )
+        return reput("consume", topic, "-e", "-f", "%v", *arguments, server=broker.address)
 
     found = consume("--sql", "n > 3 AND TAGS = 't0'")
     assert (found.returncode, found.stdout.split()) == (0, ["4", "6", "8"])

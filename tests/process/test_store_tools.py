@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from broker_process import SMALL_INDEX, BrokerProcess
+from command import reput
 from reput_broker.store.options import StoreOptions
 from reput_protocol.record.message import Message
 from reput_protocol.record.put_block import encode_put_block
@@ -21,16 +22,6 @@ from stores import BORN_HOST, T0, dispatch_all, flip_bit, opened
 pytestmark = pytest.mark.process
 
 SMALL = {"REPUT_STORE__COMMIT_LOG_FILE_SIZE": "64KiB", "REPUT_STORE__CONSUME_QUEUE_ENTRIES": "100"}
-
-
-def reput(*arguments: object, text: str | None = None) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "reput_cli", *map(str, arguments)],
-        input=text,
-        capture_output=True,
-        text=True,
-        timeout=60,
-    )
 
 
 def test_from_a_running_broker_to_a_repaired_store(tmp_path: Path) -> None:
