@@ -1,10 +1,16 @@
-"""A source of tenures that a test sets."""
+"""Roles for tests: a source of tenures that a test sets, and figures of replication."""
 
 from __future__ import annotations
 
 import trio
 
 from reput_broker.ha.roles import Role, Tenure
+from reput_broker.observe.replication_metrics import MasterFigures, ReplicationFigures, SlaveFigures
+
+REPLICATION = ReplicationFigures(
+    "SYNC_MASTER", 3, MasterFigures(1, 2, 2, 4096, {"1": (10, 0.5)}), SlaveFigures(True, 10, 0.5, 1.0)
+)
+"""Of a master and a slave at once, so that all series are there."""
 
 
 class SetTenures:

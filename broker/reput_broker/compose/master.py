@@ -13,10 +13,13 @@ from reput_broker.compose.retry import RetryParts
 from reput_broker.compose.storage import Storage
 from reput_broker.groups.reply_push import ReplyPusher
 from reput_broker.ha.copies import Copies
+from reput_broker.ha.progress import ReplicationProgress
 from reput_broker.ha.roles import TenureSource
 from reput_broker.ha.service import HAService
 from reput_broker.observe.health import StoreHealth
 from reput_broker.observe.metrics import MetricsSources
+from reput_broker.observe.replication_metrics import MasterFigures, ReplicationFigures
+from reput_broker.processors.ha_status import HAStatusProcessor
 from reput_broker.processors.put import PutProcessor
 from reput_broker.processors.put_once import PutOnce
 from reput_broker.processors.replica import ReplicaProcessor
@@ -27,6 +30,7 @@ from reput_broker.retry.deduplication import Deduplication
 from reput_broker.server.listener import address_of
 from reput_broker.staging.parts import StagingParts
 from reput_broker.surroundings import Surroundings
+from reput_protocol.commands.ha import HAConnectionRuntimeInfo, HARuntimeInfo
 
 
 class MasterParts:
@@ -64,6 +68,7 @@ class MasterParts:
             more_figures=storage.schedule.figures,
         )
         self.groups, self.puts = common.groups, common.puts
+        self._tenures = tenures
         self.slaves: HAService | None = None
         self._ha_listener = ha_listener
         if ha_listener is not None:
@@ -105,7 +110,14 @@ class MasterParts:
                 ha_port=None if ha_listener is None else address_of(ha_listener)[1],
             ),
         )
-        handlers = handlers_of(processors)
+        self._epoch = epoch
+        self._progress = ReplicationProgress(
+            lambda: storage.store.max_physical_offset,
+            lambda: () if self.slaves is None else self.slaves.slaves,
+            config.ha,
+        )
+        sources.replication = self._figures
+        handlers = handlers_of((*processors, HAStatusProcessor(self._ha_status)))
         sync = TableSyncProcessor(
             storage.store,
             storage.tables,
@@ -178,6 +190,7 @@ class MasterParts:
             *self.retry.tasks(),
             *self.delay.tasks(),
             self._run_slaves,
+            self._progress.run,
         )
 
     async def before_serving(self) -> None:
@@ -190,4 +203,42 @@ class MasterParts:
 
     def status(self) -> dict[str, object]:
         """Return what /status shows."""
-        return {"delayed": self.delay.status(), "transactions": self.retry.status()}
+        return {
+            "delayed": self.delay.status(),
+            "transactions": self.retry.status(),
+            "slaves": [slave._asdict() for slave in self._progress.slaves()],
+        }
+
+    def _figures(self) -> ReplicationFigures:
+        config, slaves = self._common.config.ha, self._progress.slaves()
+        lag = {
+            "other" if slave.member is None else str(slave.member): (slave.lag_bytes, slave.lag_s)
+            for slave in slaves
+        }
+        figures = MasterFigures(
+            len(slaves),
+            1 + sum(slave.is_in_sync for slave in slaves),
+            config.in_sync_replicas,
+            self.puts.transfer.position,
+            lag,
+        )
+        return ReplicationFigures(self._tenures.current.role, self._epoch, figures, None)
+
+    def _ha_status(self) -> HARuntimeInfo:
+        slaves = self._progress.slaves()
+        return HARuntimeInfo(
+            True,
+            self._common.storage.store.max_physical_offset,
+            sum(slave.is_in_sync for slave in slaves),
+            [
+                HAConnectionRuntimeInfo(
+                    slave.peer,
+                    slave.acked_offset,
+                    slave.lag_bytes,
+                    slave.is_in_sync,
+                    round(slave.bytes_per_s),
+                    slave.next_offset,
+                )
+                for slave in slaves
+            ],
+        )

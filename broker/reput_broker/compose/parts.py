@@ -90,7 +90,11 @@ class CommonParts:
         store, tables = storage.store, storage.tables
         self.config, self.counters, self.storage = config, counters, storage
         self._health = sources.health
-        self._more_figures = more_figures
+        self._more_figures = lambda: {
+            "brokerRole": tenures.current.role,
+            "brokerId": tenures.current.broker_id,
+            **more_figures(),
+        }
         self._follows = follows
         self.puts = PutParts(config, store, storage.hold, counters, store_health.turn_read_only)
         self.groups = GroupState(

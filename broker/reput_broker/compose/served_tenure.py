@@ -258,6 +258,9 @@ class ServedTenure:
         """Return what /status shows."""
         storage, parts = self.storage, self.parts
         return {
+            "role": str(self.tenure.role),
+            "broker_id": self.tenure.broker_id,
+            "epoch": 0 if storage is None else storage.epochs.last,
             "held_pulls": 0 if storage is None else storage.hold.count,
             **({} if parts is None else parts.status()),
         }

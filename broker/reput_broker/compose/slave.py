@@ -4,15 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 
+import trio
+
 from reput_broker.compose.parts import CommonParts, handlers_of
 from reput_broker.compose.storage import Storage
 from reput_broker.ha.client import HAClient, Reopen
-from reput_broker.ha.roles import TenureSource
+from reput_broker.ha.roles import Master, Role, TenureSource
+from reput_broker.ha.synchronize import SlaveSynchronize
 from reput_broker.observe.health import StoreHealth
 from reput_broker.observe.metrics import MetricsSources
+from reput_broker.observe.replication_metrics import ReplicationFigures, SlaveFigures
+from reput_broker.processors.ha_status import HAStatusProcessor
 from reput_broker.processors.replica import ReplicaProcessor
 from reput_broker.processors.slave_refusals import SlaveRefusals
 from reput_broker.surroundings import Surroundings
+from reput_protocol.commands.ha import HAClientRuntimeInfo, HARuntimeInfo
 
 
 class SlaveParts:
@@ -47,11 +53,16 @@ class SlaveParts:
             surroundings,
             tenures,
             before_delete=_nothing_to_save,
-            waiting_from=lambda: storage.store.max_physical_offset,
+            # What the master keeps, messages that wait for their time among it, a new master needs.
+            waiting_from=lambda: self.tables.master_min_offset,
             more_figures=dict,
+            follows=lambda: self.copying.is_connected,
         )
         self.groups, self.puts = common.groups, common.puts
-        refusals = SlaveRefusals(sources.config.ha, self._master_address)
+        self.tables = SlaveSynchronize(storage.store, storage.tables, self._accepted, self._forget_topic)
+        refusals = SlaveRefusals(
+            sources.config.ha, self._master_address, has_offsets=lambda: self.tables.has_offsets
+        )
         config = sources.config
         replica = ReplicaProcessor(config, storage.store, storage.epochs, epoch=0, ha_port=None)
         self.copying = HAClient(
@@ -65,8 +76,20 @@ class SlaveParts:
             on_reopen=on_reopen,
         )
         common.puts.on_flushed = self.copying.flushed
-        handlers = refusals.handlers(handlers_of((*common.processors(), replica)))
+        status = HAStatusProcessor(self._ha_status)
+        handlers = refusals.handlers(handlers_of((*common.processors(), replica, status)))
         self.server = common.server(handlers, connections_max)
+        sources.replication = self._figures
+
+    def _accepted(self) -> Master | None:
+        """Return the master once its history is that of this log: the tables of another would not fit."""
+        return self._tenures.current.master if self.copying.is_connected else None
+
+    def _forget_topic(self, topic: str) -> None:
+        common = self._common
+        common.counters.forget_topic(topic)
+        common.groups.forget_topic(topic)
+        common.storage.hold.release_topic(topic)
 
     def _master_address(self) -> str | None:
         master = self._tenures.current.master
@@ -74,7 +97,7 @@ class SlaveParts:
 
     def tasks(self) -> tuple[Callable[[], Awaitable[None]], ...]:
         """Return the tasks that run as long as the broker is a slave."""
-        return (*self._common.tasks(), self.copying.run)
+        return (*self._common.tasks(), self.copying.run, self.tables.run)
 
     async def before_serving(self) -> None:
         """Nothing has to be completed."""
@@ -84,12 +107,39 @@ class SlaveParts:
 
     def status(self) -> dict[str, object]:
         """Return what /status shows."""
-        copying = self.copying
         return {
             "master": self._master_address(),
-            "replication": copying.state,
-            "behind_b": copying.lag_bytes,
+            "replication": self.copying.state,
+            "behind_b": self._lag_bytes,
+            "behind_s": round(self.tables.lag_s, 3),
+            "tables_age_s": round(self.tables.age_s, 3),
         }
+
+    @property
+    def _lag_bytes(self) -> int:
+        return max(self.copying.lag_bytes, self.tables.lag_bytes)
+
+    def _figures(self) -> ReplicationFigures:
+        figures = SlaveFigures(
+            self.copying.is_connected, self._lag_bytes, self.tables.lag_s, self.tables.age_s
+        )
+        return ReplicationFigures(Role.SLAVE, self._common.storage.epochs.last, None, figures)
+
+    def _ha_status(self) -> HARuntimeInfo:
+        copying, storage = self.copying, self._common.storage
+        received_ms = 0
+        if copying.received_at is not None:
+            received_ms = storage.clock_ms() - round((trio.current_time() - copying.received_at) * 1000)
+        client = HAClientRuntimeInfo(
+            self._master_address() or "",
+            0,
+            storage.store.max_physical_offset,
+            received_ms,
+            received_ms,
+            max(copying.master_end, self.tables.master_end),
+            copying.is_connected,
+        )
+        return HARuntimeInfo(client=client)
 
 
 async def _nothing_to_save() -> None:

@@ -96,8 +96,8 @@ class HAClient:
         self.master_end = 0
         """The end of the master's log, as far as it is known."""
         self.is_connected = False
-        self.caught_up_at: float | None = None
-        """When this log had all that was known of the master's for the last time; None before."""
+        self.received_at: float | None = None
+        """When it last received something from a master; None before."""
         self._store = store
         self._epochs = epochs
         self._config = config
@@ -284,6 +284,7 @@ class HAClient:
                     )
                 if not data:
                     raise trio.BrokenResourceError("it has closed the connection")
+                self.received_at = trio.current_time()
                 for offset, piece in reader.feed(bytes(data)):
                     if is_open:
                         is_open = False
@@ -293,8 +294,6 @@ class HAClient:
                     received.add(piece)
                 await self._append(received)
                 self.master_end = max(self.master_end, reader.offset or 0)
-                if not self.lag_bytes:
-                    self.caught_up_at = trio.current_time()
 
     async def _append(self, received: ReceivedLog) -> None:
         """Append what is complete."""

@@ -56,8 +56,6 @@ class HAConnection:
         """The slave has the log up to here; -1 before its first report."""
         self.next_offset = 0
         """The log has been sent up to here."""
-        self.caught_up_at = self.connected_at
-        """When the slave had all of the log for the last time."""
         self._stream = stream
         self._store = store
         self._config = config
@@ -68,13 +66,6 @@ class HAConnection:
         self._scope = trio.CancelScope()
         self._end_reason = ""
         self._sent_at = trio.current_time()
-
-    @property
-    def lag_s(self) -> float:
-        """How long the slave has not had all of the log, in seconds."""
-        if self.acked_offset >= self._store.max_physical_offset:
-            return 0.0
-        return trio.current_time() - self.caught_up_at
 
     def close(self, reason: str) -> None:
         """End the connection; `run` raises HAProtocolError with this reason."""
@@ -160,8 +151,6 @@ class HAConnection:
                 f"and was sent the log up to {self.next_offset}"
             )
         self.acked_offset = offset
-        if offset >= self._store.max_physical_offset:
-            self.caught_up_at = trio.current_time()
         self._on_ack(self)
 
     # -- what it is sent ---------------------------------------------------------------------------------------

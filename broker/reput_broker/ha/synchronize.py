@@ -20,6 +20,7 @@ from typing import Any, Final
 import structlog
 import trio
 
+from reput_broker.ha.progress import LogTimes
 from reput_broker.ha.roles import Master
 from reput_broker.remoting_client import RemoteUnreachable, RemotingClient
 from reput_broker.request import ClientAnswer
@@ -93,13 +94,16 @@ class SlaveSynchronize:
     ) -> None:
         self.master_min_offset = 0
         """The first log offset that the master still has; 0 while that is unknown."""
-        self.synchronized_at: float | None = None
-        """When the last round without a failure ended, by trio's clock."""
+        self.master_end = 0
+        """The end of the master's log, when it was last asked."""
+        self._times = LogTimes()
+        self._synchronized_at: float | None = None
         self._store = store
         self._tables = tables
         self._accepted = accepted
         self._forget_topic = forget_topic
         self._connect = connect
+        self._began_at = trio.current_time()
         self._figures_due_at = -inf
         self._logged = ""
         self._topics_version = self._groups_version = DataVersion()
@@ -137,6 +141,22 @@ class SlaveSynchronize:
         """Whether the offsets of the groups were ever taken over."""
         return self._has_offsets
 
+    @property
+    def lag_bytes(self) -> int:
+        """Bytes of the master's log that this one lacks."""
+        return max(0, self.master_end - self._store.max_physical_offset)
+
+    @property
+    def lag_s(self) -> float:
+        """Age of the oldest of these bytes; 0 if there is none."""
+        return self._times.behind_s(self._store.max_physical_offset, trio.current_time())
+
+    @property
+    def age_s(self) -> float:
+        """Time since the tables were last compared with the master's, or since the start."""
+        at = self._synchronized_at
+        return trio.current_time() - (self._began_at if at is None else at)
+
     async def run(self) -> None:
         """Synchronize until cancelled."""
         while True:
@@ -156,7 +176,7 @@ class SlaveSynchronize:
                 for table in self._all:
                     if self._accepted() == master:
                         await self._take_if_due(table)
-                self.synchronized_at = trio.current_time()
+                self._synchronized_at = trio.current_time()
                 if self._logged:
                     log.info("tables_synchronized", master=master.address)
                     self._logged = ""
@@ -193,6 +213,8 @@ class SlaveSynchronize:
             return
         result = SyncTableResult.from_ext(answer.ext)
         is_reput = result.table_version is not None
+        if result.log_end is not None:
+            self._note_end(result.log_end)
         table.due_at = trio.current_time() + (_CHANGES_S if is_reput else _WHOLE_TABLE_S)
         table.refusal = ""
         if answer.body:
@@ -229,9 +251,14 @@ class SlaveSynchronize:
             raise RemoteUnreachable(
                 client.address, f"its runtime figures have no bounds of the log: {error}"
             ) from None
+        self._note_end(log_end)
         for table in self._all:
             if table.held is not None and table.held.log_end is None:
                 table.held.log_end = log_end
+
+    def _note_end(self, log_end: int) -> None:
+        self.master_end = log_end
+        self._times.note(log_end, trio.current_time())
 
     async def _take_if_due(self, table: _Table) -> None:
         held = table.held

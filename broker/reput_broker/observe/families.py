@@ -152,6 +152,40 @@ _TABLE = (
         "reason",
     ),
     _histogram("reput_delay_error_seconds", "From when a delayed message was due to when it was put."),
+    # Replication
+    _gauge("reput_role", "1 for the role of the broker, 0 for the rest.", "role"),
+    _gauge("reput_epoch", "The epoch of the last master of this log, as far as the broker knows."),
+    _gauge("reput_replication_slaves", "Of a master: connected slaves."),
+    _gauge(
+        "reput_replication_copies_in_sync",
+        "Of a master: copies of the log that are in sync, its own included.",
+    ),
+    _gauge(
+        "reput_replication_copies_wanted", "Of a master: copies that replicated puts need: in_sync_replicas."
+    ),
+    _gauge(
+        "reput_replicated_offset_bytes",
+        "Of a master: log offset before which everything is on as many machines as replicated puts need.",
+    ),
+    _gauge(
+        "reput_replication_lag_bytes",
+        "Of a master: bytes of the log that a slave lacks, by its number; other: the last of RocketMQ's.",
+        "slave",
+    ),
+    _gauge(
+        "reput_replication_lag_seconds",
+        "Of a master: age of the oldest byte that a slave lacks, 0 if it has all.",
+        "slave",
+    ),
+    _gauge("reput_replica_connected", "Of a slave: 1 while it receives its master's log."),
+    _gauge("reput_replica_lag_bytes", "Of a slave: bytes of its master's log that it knows it lacks."),
+    _gauge(
+        "reput_replica_lag_seconds", "Of a slave: time since it had all that it knew of its master's log."
+    ),
+    _gauge(
+        "reput_replica_tables_age_seconds",
+        "Of a slave: time since it last compared its tables with its master's.",
+    ),
     # Store
     _gauge("reput_storage_size_bytes", "Bytes of the store on disk.", "part"),
     _gauge("reput_disk_free_bytes", "Bytes left for the broker on the file system.", "path_role"),

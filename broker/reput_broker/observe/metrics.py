@@ -43,6 +43,7 @@ from reput_broker.observe.families import Budget, Labels, by_one, one, pieces
 from reput_broker.observe.figures import DiskFigures
 from reput_broker.observe.health import BrokerState, Health
 from reput_broker.observe.log import dropped_events
+from reput_broker.observe.replication_metrics import ReplicationSource, replication_families
 from reput_broker.store.retention import DiskLevel
 from reput_protocol import kernel
 from reput_protocol.codes import RequestCode, ResponseCode
@@ -75,6 +76,7 @@ class MetricsSources:
     groups: GroupSources | None = None
     open_transactions: OpenTransactions | None = None
     delays: DelaySources | None = None
+    replication: ReplicationSource | None = None
     held_pulls_bytes: Callable[[], int] = lambda: 0
     recovery_duration_s: float = 0.0
     recovery_truncated_bytes: int = 0
@@ -83,7 +85,8 @@ class MetricsSources:
 
     def forget_tenure(self) -> None:
         """Forget what is being closed."""
-        self.topics = self.offsets = self.store = self.groups = self.open_transactions = self.delays = None
+        self.topics = self.offsets = self.store = self.groups = None
+        self.open_transactions = self.delays = self.replication = None
         self.held_pulls_bytes = lambda: 0
 
 
@@ -127,6 +130,7 @@ class MetricsCollector(Collector):
             self.sources.counters.retry, self.sources.open_transactions, self.sources.offsets, budget
         )
         yield from delay_families(self.sources.delays, self.sources.topics, budget)
+        yield from replication_families(self.sources.replication)
         yield from self._queues(budget)
         yield from self._store()
         yield from self._limits(budget)

@@ -41,6 +41,8 @@ _REFUSED: Final = {
         RequestCode.COMMIT_STAGED,
         RequestCode.ABORT_STAGED,
         RequestCode.QUERY_STAGED,
+        RequestCode.GET_ALL_CONSUMER_OFFSET,
+        RequestCode.GET_SINK_BATCHES,
     ),
     _NOT_AVAILABLE: (RequestCode.END_TRANSACTION, RequestCode.RECALL_MESSAGE),
     _ERROR: (
@@ -70,11 +72,16 @@ class SlaveRefusals:
 
     Args:
         master: returns the address of the master for clients; None while it is not known.
+        has_offsets: returns whether the offsets of the groups were taken over from it; without them, a group would
+            begin again.
     """
 
-    def __init__(self, config: HAConfig, master: Callable[[], str | None]) -> None:
+    def __init__(
+        self, config: HAConfig, master: Callable[[], str | None], has_offsets: Callable[[], bool]
+    ) -> None:
         self._config = config
         self._master = master
+        self._has_offsets = has_offsets
 
     def handlers(self, served: Mapping[int, Handler]) -> dict[int, Handler]:
         """Return the handlers of a slave by request code: those of `served`, as far as they are not refused."""
@@ -84,7 +91,14 @@ class SlaveRefusals:
                 handlers[code] = partial(self._refuse, response_code)
         for code in _READS:
             handlers[code] = partial(self._read, served[code])
+        query = RequestCode.QUERY_CONSUMER_OFFSET
+        handlers[query] = partial(self._query_offset, served[query])
         return handlers
+
+    def _query_offset(self, handler: Handler, request: Request) -> Result:
+        if not self._has_offsets():
+            raise self._refusal("does not know the offsets of groups yet", _BUSY)
+        return handler(request)
 
     def _read(self, handler: Handler, request: Request) -> Result:
         if not self._config.slave_read_enabled:

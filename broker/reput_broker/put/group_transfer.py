@@ -92,6 +92,11 @@ class GroupTransfer:
         self._waiting.set()
         self.advance()
 
+    @property
+    def position(self) -> int:
+        """Everything before this log offset is replicated."""
+        return self._replicas.position
+
     def advance(self) -> None:
         """Answer the puts that are replicated now."""
         if self._waiters:

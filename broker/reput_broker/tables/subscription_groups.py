@@ -47,6 +47,7 @@ class SubscriptionGroupManager:
         self._unknown_of: dict[str, dict[str, Any]] = {}
         self._unreadable: dict[str, Any] = {}
         self._unknown_members: dict[str, Any] = {}
+        self._adopted: frozenset[str] | None = None
         self._version = DataVersion()
         self._unsaved = False
         self.has_file = False
@@ -81,11 +82,18 @@ class SubscriptionGroupManager:
     def adopt(self, members: Mapping[str, Any]) -> None:
         """Replace all groups by those of a master. In the file from the next save on.
 
+        Groups that were created here since the first call stay: their members are online, and the master has not
+        received them yet.
+
         Args:
             members: as in the file.
         """
+        adopted = self._adopted
+        own = {} if adopted is None else {n: config for n, config in self._groups.items() if n not in adopted}
         self._groups, self._unreadable, self._unknown_of, self._forbidden = {}, {}, {}, {}
         self._read(members)
+        self._adopted = frozenset(self._groups)
+        self._groups = {**own, **self._groups}
         self._unsaved = True
 
     def _read_group(self, name: str, entry: Any) -> None:

@@ -25,6 +25,7 @@ from reput_broker.tables.subscription_groups import SubscriptionGroupManager
 from reput_broker.tables.topics import TopicConfigManager
 from reput_protocol.codes import RequestCode, ResponseCode
 from reput_protocol.commands.group import ConsumerData
+from tenures import REPLICATION
 
 
 class FakeStore:
@@ -74,6 +75,7 @@ def sources(tmp_path: Path) -> Iterator[MetricsSources]:
         store=FakeStore(),
         groups=groups,
         delays=DelaySources(delays, lambda: 0.0),
+        replication=lambda: REPLICATION,
     )
     offsets.close()
 

@@ -21,6 +21,7 @@ from reput_broker.observe.metrics import MetricsCollector, MetricsSources
 from reput_broker.tables.offsets import ConsumerOffsetManager
 from reput_broker.tables.subscription_groups import SubscriptionGroupManager
 from reput_protocol.codes import RequestCode
+from tenures import REPLICATION
 
 ROOT = Path(__file__).resolve().parents[3]
 DASHBOARD = ROOT / "conf" / "grafana" / "dashboards" / "reput.json"
@@ -70,6 +71,7 @@ def series(tmp_path_factory: pytest.TempPathFactory) -> dict[str, set[str]]:
         store=OneQueue(),
         groups=groups,
         delays=DelaySources(delays, lambda: 0.0),
+        replication=lambda: REPLICATION,
     )
     text = generate_latest(MetricsCollector(sources)).decode()
     offsets.close()

@@ -14,8 +14,10 @@ import trio
 from reput_broker.broker import Broker
 from reput_broker.config.model import BrokerConfig
 from reput_broker.ha.roles import Master, Role, Tenure
+from reput_broker.remoting_client import RemotingClient
 from reput_broker.store.errors import StoreError
-from reput_client import Message, NotMaster, Producer, PullConsumer
+from reput_client import Message, Producer, PullConsumer
+from reput_protocol.codes import RequestCode
 from tenures import SetTenures
 
 SLAVE = Tenure(Role.SLAVE, 1, master=Master("127.0.0.1:9", "127.0.0.1:10"))
@@ -121,9 +123,10 @@ async def test_a_master_becomes_a_slave_that_refuses_and_a_master_again(tmp_path
         async with httpx.AsyncClient(base_url=f"http://{broker.http_address}") as http:
             assert (await http.get("/metrics")).status_code == 200
             assert (await http.get("/status")).json()["master"] == "127.0.0.1:9"
-        async with Producer(broker.address, group="p") as producer:
-            with pytest.raises(NotMaster, match=r"127\.0\.0\.1:9"):
-                await producer.send(Message("T", b"refused"))
+        client = RemotingClient(broker.address)
+        answer = await client.call(RequestCode.SEND_MESSAGE_V2, {}, timeout_s=10.0)
+        assert (answer.remark or "").startswith("NOT_MASTER")
+        client.close()
         tenures.set(SECOND)
         store = broker.store
         await until(lambda: broker.health.ready and broker.store is not store)

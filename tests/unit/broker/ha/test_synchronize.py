@@ -197,14 +197,24 @@ def test_how_often_the_master_is_asked(tmp_path: Path, is_reput: bool, rounds: i
     run_by_the_clock(check)
 
 
-def test_what_a_slave_changed_itself_is_replaced_and_unknown_requests_are_let_be(tmp_path: Path) -> None:
+def test_what_a_slave_changed_itself_is_replaced_except_groups_of_its_own_clients(tmp_path: Path) -> None:
     async def check() -> None:
         master = FakeMaster(is_reput=True)
+        groups = master.bodies[RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG]["subscriptionGroupTable"]
+        groups["deleted"] = {"groupName": "deleted"}
         async with slave_of(master, tmp_path) as slave:
+            tables = slave.tables
+            tables.groups.find_or_create("before")
             await trio.sleep(2)
-            slave.tables.groups.find_or_create("local")
+            tables.groups.find_or_create("online")
+            tables.topics.create_on_send("local")
             await trio.sleep(2)
-            assert slave.tables.groups.get("local") is None
+            del groups["deleted"]
+            master.version = "2"
+            await trio.sleep(2)
+            assert tables.topics.get("local") is None
+            names = {name for name in ("before", "online", "deleted", "g") if tables.groups.get(name)}
+            assert names == {"online", "g"}
             batches = [at for code, _, at in master.requests if code == RequestCode.GET_SINK_BATCHES]
             assert len(batches) == 1, "a master without that table is asked again after a minute"
 

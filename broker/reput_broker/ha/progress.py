@@ -1,0 +1,117 @@
+"""How far the slaves of a master are behind, in bytes and in seconds."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Callable, Sequence
+from typing import Final, NamedTuple, Protocol
+
+import trio
+
+from reput_broker.config.sections import HAConfig
+
+_LOOK_S: Final = 0.25
+_SAMPLES_MAX: Final = 4096
+
+
+class Slave(Protocol):
+    """A connected slave (see `HAConnection`)."""
+
+    peer: str
+    member: int | None
+    acked_offset: int
+    next_offset: int
+
+
+class SlaveProgress(NamedTuple):
+    """How far one slave is."""
+
+    peer: str
+    member: int | None
+    """Its number in the group; None for one of RocketMQ."""
+    acked_offset: int
+    next_offset: int
+    lag_bytes: int
+    lag_s: float
+    """Age of the oldest byte that it does not have; 0 if it has all."""
+    bytes_per_s: float
+    is_in_sync: bool
+
+
+class LogTimes:
+    """When the log grew beyond which offset, to the precision of the notes."""
+
+    def __init__(self) -> None:
+        self._ends: list[int] = []
+        self._times: list[float] = []
+
+    def note(self, end: int, now_s: float) -> None:
+        """Note the end of the log."""
+        if self._ends and end <= self._ends[-1]:
+            return
+        self._ends.append(end)
+        self._times.append(now_s)
+        if len(self._ends) > _SAMPLES_MAX:  # the older half becomes half as precise
+            half = _SAMPLES_MAX // 2
+            self._ends[:half], self._times[:half] = self._ends[1:half:2], self._times[1:half:2]
+
+    def behind_s(self, offset: int, now_s: float) -> float:
+        """Return how long the log has been longer than `offset`; 0 if it is not."""
+        place = bisect_right(self._ends, offset)
+        return now_s - self._times[place] if place < len(self._ends) else 0.0
+
+
+class ReplicationProgress:
+    """The progress of all slaves of a master, looked at four times a second.
+
+    Args:
+        log_end: returns the end of the log.
+        slaves: returns those that are connected.
+    """
+
+    def __init__(
+        self, log_end: Callable[[], int], slaves: Callable[[], Sequence[Slave]], config: HAConfig
+    ) -> None:
+        self._log_end = log_end
+        self._slaves = slaves
+        self._config = config
+        self._times = LogTimes()
+        self._rates: dict[Slave, tuple[int, float]] = {}
+
+    async def run(self) -> None:
+        """Look until cancelled."""
+        while True:
+            self.look()
+            await trio.sleep(_LOOK_S)
+
+    def look(self) -> None:
+        """Note where the log and the slaves are now."""
+        self._times.note(self._log_end(), trio.current_time())
+        rates = {}
+        for slave in self._slaves():
+            before, rate = self._rates.get(slave, (slave.acked_offset, 0.0))
+            # The mean of about a second.
+            rates[slave] = slave.acked_offset, 0.75 * rate + 0.25 * (slave.acked_offset - before) / _LOOK_S
+        self._rates = rates
+
+    def slaves(self) -> list[SlaveProgress]:
+        """Return the progress of every slave, the one that is furthest first."""
+        now_s, end = trio.current_time(), self._log_end()
+        low = end - self._config.max_gap_not_in_sync
+        found = []
+        for slave in self._slaves():
+            acked = max(0, slave.acked_offset)
+            lag = max(0, end - acked)
+            found.append(
+                SlaveProgress(
+                    slave.peer,
+                    slave.member,
+                    acked,
+                    slave.next_offset,
+                    lag,
+                    self._times.behind_s(acked, now_s) if lag else 0.0,
+                    self._rates.get(slave, (0, 0.0))[1],
+                    acked >= low,
+                )
+            )
+        return sorted(found, key=lambda slave: slave.lag_bytes)

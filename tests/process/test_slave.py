@@ -1,0 +1,199 @@
+"""A slave next to its master: the tables it takes over, what it serves, and what it has when it is promoted."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+import trio
+
+from reput_broker.broker import Broker
+from reput_broker.config.model import BrokerConfig
+from reput_broker.ha.roles import Master, Role, Tenure
+from reput_broker.remoting_client import RemotingClient
+from reput_broker.request import ClientAnswer
+from reput_client import Admin, Message, Producer, PullConsumer
+from reput_protocol.codes import RequestCode
+from tenures import SetTenures
+
+STORE = {"commit_log_file_size": "64KiB", "index_slots": 100, "index_entries": 400}
+MESSAGES = 30
+
+
+async def until(condition: Callable[[], object]) -> None:
+    with trio.fail_after(20):
+        while not condition():
+            await trio.sleep(0.005)
+
+
+@dataclass
+class Pair:
+    master: Broker
+    slave: Broker
+    tenures: SetTenures
+    """The slave's."""
+
+    async def caught_up(self) -> None:
+        await until(
+            lambda: (
+                self.slave.health.ready
+                and self.slave.store.dispatched_offset >= self.master.store.max_physical_offset
+            )
+        )
+
+    async def synchronized(self) -> None:
+        """Wait until the slave has taken over everything that the master has now."""
+        await self.caught_up()
+        await trio.sleep(1.5)
+
+    async def promote(self) -> None:
+        store = self.slave.store
+        self.tenures.set(Tenure(Role.ASYNC_MASTER, 0))
+        await until(lambda: self.slave.health.ready and self.slave.store is not store)
+
+
+@asynccontextmanager
+async def pair(root: Path, *, reads: bool = True, **options: Any) -> AsyncIterator[Pair]:
+    ha = {"slave_read_enabled": reads}
+    common = {"port": 0, "http_port": 0, "store": STORE, "ha": ha, **options}
+    async with Broker(BrokerConfig(data_dir=root / "master", ha_port=0, **common)) as master:
+        tenures = SetTenures(Tenure(Role.SLAVE, 1, master=Master(master.address, "")))
+        async with Broker(BrokerConfig(data_dir=root / "slave", **common), tenures=tenures) as slave:
+            yield Pair(master, slave, tenures)
+
+
+async def ask(broker: Broker, code: int, ext: dict[str, Any] | None = None) -> ClientAnswer:
+    client = RemotingClient(broker.address)
+    try:
+        return await client.call(code, ext or {}, timeout_s=10.0)
+    finally:
+        client.close()
+
+
+def pull(offset: int, *, wait_ms: int = 0, queue_id: int = 0) -> dict[str, Any]:
+    return {
+        "consumerGroup": "g", "topic": "T", "queueId": queue_id, "queueOffset": offset, "maxMsgNums": 32,
+        "sysFlag": 6, "commitOffset": 0, "suspendTimeoutMillis": wait_ms, "subscription": "*", "subVersion": 0,
+    }  # fmt: skip
+
+
+@pytest.mark.trio
+async def test_a_promoted_slave_has_offsets_topics_groups_and_delayed_messages(tmp_path: Path) -> None:
+    async with pair(tmp_path) as both:
+        async with Admin(both.master.address) as admin:
+            await admin.create_topic("T", queues=2)
+        async with (
+            Producer(both.master.address, group="p") as producer,
+            PullConsumer(both.master.address, group="g") as consumer,
+        ):
+            for number in range(MESSAGES):
+                await producer.send(Message("T", b"%d" % number), queue_id=0)
+            await producer.send(Message("T", b"delivered by the old master", delay_level=1), queue_id=1)
+            await until(lambda: both.master.store.max_offset_in_queue("T", 1) == 1)
+            await producer.send(Message("T", b"still waits", delay_s=3.0), queue_id=1)
+            await producer.send(Message("T", b"waits by level", delay_level=2), queue_id=1)
+            await consumer.commit("T", 0, 20)
+        await both.synchronized()
+        await both.promote()
+        async with (
+            Producer(both.slave.address, group="p") as producer,
+            PullConsumer(both.slave.address, group="g") as consumer,
+            Admin(both.slave.address) as admin,
+        ):
+            assert await consumer.committed("T", 0) == 20
+            await producer.send(Message("T", b"after"), queue_id=0)
+            found = await consumer.pull("T", queue_id=0, offset=20)
+            assert [message.body for message in found.messages] == [
+                *(b"%d" % number for number in range(20, MESSAGES)),
+                b"after",
+            ]
+            await until(lambda: both.slave.store.max_offset_in_queue("T", 1) == 3)
+            await trio.sleep(0.5)
+            found = await consumer.pull("T", queue_id=1, offset=0)
+            assert sorted(message.body for message in found.messages) == [
+                b"delivered by the old master",
+                b"still waits",
+                b"waits by level",
+            ], "each once"
+
+
+@pytest.mark.trio
+async def test_a_slave_serves_reads_and_sends_what_it_lacks_to_its_master(tmp_path: Path) -> None:
+    async with pair(tmp_path) as both:
+        async with Producer(both.master.address, group="p") as producer:
+            for number in range(MESSAGES):
+                await producer.send(Message("T", b"%d" % number), queue_id=0)
+        await both.synchronized()
+        answer = await ask(both.slave, RequestCode.PULL_MESSAGE, pull(0))
+        assert answer.code == 0
+        assert len(answer.body) > 0
+        assert answer.ext["suggestWhichBrokerId"] == "0", "it is near the end, where the master is as good"
+        began = trio.current_time()
+        answer = await ask(both.slave, RequestCode.PULL_MESSAGE, pull(MESSAGES, wait_ms=10_000))
+        assert (answer.code, answer.ext["suggestWhichBrokerId"]) == (20, "0")
+        assert trio.current_time() - began < 8, "it does not hold what its master can answer"
+        answer = await ask(both.slave, RequestCode.PULL_MESSAGE, pull(MESSAGES + 5))
+        assert (answer.code, answer.ext["nextBeginOffset"]) == (20, str(MESSAGES + 5)), "never back"
+        both.slave.config.ha.__dict__["slave_read_enabled"] = False
+        assert (await ask(both.slave, RequestCode.PULL_MESSAGE, pull(0))).code == 2
+        query = {"consumerGroup": "g", "topic": "T", "queueId": 0}
+        assert (await ask(both.slave, RequestCode.QUERY_CONSUMER_OFFSET, query)).code in (0, 22)
+
+
+@pytest.mark.trio
+async def test_both_show_the_state_of_replication(tmp_path: Path) -> None:
+    async with pair(tmp_path) as both:
+        async with Producer(both.master.address, group="p") as producer:
+            await producer.send(Message("T", b"x"))
+        await both.synchronized()
+        end = both.master.store.max_physical_offset
+        status = json.loads((await ask(both.master, RequestCode.GET_BROKER_HA_STATUS)).body)
+        assert (status["master"], status["masterCommitLogMaxOffset"], status["inSyncSlaveNums"]) == (
+            True,
+            end,
+            1,
+        )
+        (connection,) = status["haConnectionInfo"]
+        assert (connection["slaveAckOffset"], connection["diff"], connection["inSync"]) == (end, 0, True)
+        status = json.loads((await ask(both.slave, RequestCode.GET_BROKER_HA_STATUS)).body)
+        assert not status["master"]
+        client = status["haClientRuntimeInfo"]
+        assert (client["masterAddr"], client["maxOffset"]) == (both.master.address, end)
+        assert client["activated"]
+        assert client["lastReadTimestamp"] > 0
+        async with httpx.AsyncClient() as http:
+            pages = [
+                (await http.get(f"http://{broker.http_address}/metrics")).text
+                for broker in (both.master, both.slave)
+            ]
+            slave_status = (await http.get(f"http://{both.slave.http_address}/status")).json()
+            master_status = (await http.get(f"http://{both.master.http_address}/status")).json()
+        for series in (
+            'reput_role{role="ASYNC_MASTER"} 1.0',
+            "reput_epoch 1.0",
+            "reput_replication_slaves 1.0",
+            "reput_replication_copies_in_sync 2.0",
+            f"reput_replicated_offset_bytes {float(end)}",
+            'reput_replication_lag_bytes{slave="0"} 0.0',
+            'reput_replication_lag_seconds{slave="0"} 0.0',
+        ):
+            assert series in pages[0], series
+        for series in (
+            'reput_role{role="SLAVE"} 1.0',
+            "reput_replica_connected 1.0",
+            "reput_replica_lag_bytes 0.0",
+            "reput_replica_lag_seconds 0.0",
+            "reput_replica_tables_age_seconds",
+        ):
+            assert series in pages[1], series
+        assert slave_status["role"] == "SLAVE"
+        assert slave_status["master"] == both.master.address
+        assert master_status["slaves"][0]["lag_bytes"] == 0
+        figures = json.loads((await ask(both.slave, RequestCode.GET_BROKER_RUNTIME_INFO)).body)["table"]
+        assert (figures["brokerRole"], figures["brokerId"]) == ("SLAVE", "1")
