@@ -158,6 +158,10 @@ class Apache:
         log_dirs: where the log is, if not in one directory below `data_dir`.
         read_only_log_dirs: where no new file of it is made.
         timer_wheel: whether there is a timer.
+        role: of a broker: `ASYNC_MASTER`, `SYNC_MASTER` or `SLAVE`.
+        ha_port: where a master serves its log.
+        ha_master: the address of the log that a slave copies.
+        in_sync_replicas: copies that a `SYNC_MASTER` waits for.
     """
 
     def __init__(
@@ -174,6 +178,10 @@ class Apache:
         log_dirs: Sequence[Path] = (),
         read_only_log_dirs: Sequence[Path] = (),
         timer_wheel: bool = False,
+        role: Literal["ASYNC_MASTER", "SYNC_MASTER", "SLAVE"] = "ASYNC_MASTER",
+        ha_port: int = 0,
+        ha_master: str = "",
+        in_sync_replicas: int = 1,
     ) -> None:
         settings = {
             "dir": str(data_dir),
@@ -190,6 +198,11 @@ class Apache:
             "readOnlyCommitLogDirs": ",".join(map(str, read_only_log_dirs)),
             "timerWheel": timer_wheel,
             "timerLogFileSize": TIMER_LOG_BYTES,
+            "role": role,
+            "brokerId": int(role == "SLAVE"),
+            "haPort": ha_port,
+            "haMaster": ha_master,
+            "inSyncReplicas": in_sync_replicas,
         }
         home = data_dir.parent / f"{data_dir.name}.apache"  # RocketMQ writes its logs below its user's home
         home.mkdir(exist_ok=True)

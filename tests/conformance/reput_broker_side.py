@@ -22,9 +22,14 @@ QueueKey = tuple[str, int]
 Described = dict[str, Any]
 
 
-def broker_process(data_dir: Path, port: int) -> BrokerProcess:
-    """A broker with the sizes that RocketMQ is given, not started yet."""
+def broker_process(data_dir: Path, port: int, **options: str) -> BrokerProcess:
+    """A broker with the sizes that RocketMQ is given, not started yet.
+
+    Args:
+        options: more environment variables.
+    """
     sizes = {
+        **options,
         "REPUT_STORE__COMMIT_LOG_FILE_SIZE": f"{SMALL.commit_log_file_size}B",
         "REPUT_STORE__CONSUME_QUEUE_ENTRIES": str(SMALL.consume_queue_entries),
         "REPUT_OFFSETS__FLUSH_INTERVAL": f"{SAVE_INTERVAL_MS}ms",

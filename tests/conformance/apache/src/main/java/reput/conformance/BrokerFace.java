@@ -37,6 +37,7 @@ final class BrokerFace implements Face {
         BrokerConfig brokerConfig = new BrokerConfig();
         brokerConfig.setBrokerClusterName("DefaultCluster");
         brokerConfig.setBrokerName("broker-a");
+        brokerConfig.setBrokerId(settings.brokerId);
         brokerConfig.setBrokerIP1("127.0.0.1");
         brokerConfig.setBrokerIP2("127.0.0.1");
         brokerName = brokerConfig.getBrokerName();
@@ -52,6 +53,10 @@ final class BrokerFace implements Face {
         controller.getRemotingServer().registerProcessor(RequestCode.GET_ROUTEINFO_BY_TOPIC,
             new OwnRoute(controller, address), controller.getAdminBrokerExecutor());
         controller.start();
+        if (!settings.haMaster.isEmpty()) {
+            // As a name server would tell it; a configured address is forgotten when the store starts.
+            controller.getMessageStore().updateHaMasterAddress(settings.haMaster);
+        }
         StoreFace.awaitDispatch(controller.getMessageStore());
 
         producer = new DefaultMQProducer(settings.group + "-producer");

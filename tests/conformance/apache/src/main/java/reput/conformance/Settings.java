@@ -21,6 +21,12 @@ public final class Settings {
     /** Whether there is a timer, and the size of its log's files. */
     public boolean timerWheel;
     public int timerLogFileSize = 1 << 20;
+    /** ASYNC_MASTER, SYNC_MASTER or SLAVE; what a slave copies. */
+    public String role = "ASYNC_MASTER";
+    public int brokerId;
+    public int haPort;
+    public String haMaster = "";
+    public int inSyncReplicas = 1;
 
     MessageStoreConfig storeConfig() {
         MessageStoreConfig config = new MessageStoreConfig();
@@ -36,7 +42,10 @@ public final class Settings {
         config.setFlushDiskType(flushSync ? FlushDiskType.SYNC_FLUSH : FlushDiskType.ASYNC_FLUSH);
         config.setEnabledAppendPropCRC(recordCrc);
         config.setForceVerifyPropCRC(recordCrc);
-        config.setHaListenPort(0);
+        config.setHaListenPort(haPort);
+        config.setBrokerRole(role);
+        config.setInSyncReplicas(inSyncReplicas);
+        config.setHaSendHeartbeatInterval(200);
         // Everything that would make files of its own or delete ours while the tests look.
         config.setTimerWheelEnable(timerWheel);
         config.setMappedFileSizeTimerLog(timerLogFileSize);

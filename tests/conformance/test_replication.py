@@ -1,0 +1,180 @@
+"""A Reput slave of an Apache master, and an Apache slave of a Reput master: the same log, to the byte.
+
+Messages are sent before, between and after a restart and a kill of either.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from broker_process import BrokerProcess, free_port
+from conformance.apache import Apache, free_broker_port
+from conformance.counts import COUNTS
+from conformance.reput_broker_side import broker_process, send_lists
+from conformance.test_broker_handover import for_apache, for_reput
+from conformance.test_store_handover import Lists, apache_puts
+from reput_client.blocking import Message, Producer
+
+pytestmark = pytest.mark.process
+
+COUNT = 150
+DEADLINE_S = 30
+
+
+def log_of(data_dir: Path) -> dict[str, bytes]:
+    """The files of the log that hold anything; a broker prepares the next ones in advance."""
+    files = {path.name: path.read_bytes() for path in sorted((data_dir / "commitlog").glob("0*"))}
+    return {name: data for name, data in files.items() if any(data)}
+
+
+def wait_for_the_same_log(master: Path, slave: Path, *, from_file: int = 0) -> None:
+    """Return once the slave's log is that of the master from some file on."""
+    deadline = time.monotonic() + DEADLINE_S
+    while True:
+        theirs = dict([*log_of(master).items()][from_file:])
+        ours = log_of(slave)
+        if ours == theirs:
+            COUNTS["bytes of replicated logs equal"] += sum(map(len, ours.values()))
+            return
+        if time.monotonic() > deadline:
+            assert ours.keys() == theirs.keys()
+            for name in ours:
+                assert ours[name] == theirs[name], f"{name} differs"
+        time.sleep(0.05)
+
+
+def wait_for_a_slave(master: BrokerProcess) -> None:
+    deadline = time.monotonic() + DEADLINE_S
+    while "slave_connected" not in master.log_path.read_text():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+def queues_of(data_dir: Path) -> dict[str, bytes]:
+    root = data_dir / "consumequeue"
+    return {str(path.relative_to(root)): path.read_bytes() for path in root.rglob("0*") if path.is_file()}
+
+
+def loads(make: Callable[[int, int], Lists], seed: int) -> Iterator[Lists]:
+    """Different messages each time."""
+    while True:
+        yield make(seed, COUNT)
+        seed += 1
+
+
+class ReputSlave:
+    """A Reput process that copies the log of a RocketMQ broker."""
+
+    def __init__(self, data_dir: Path, master_port: int, ha_port: int) -> None:
+        options = {
+            "REPUT_BROKER_ID": "1",
+            "REPUT_HA__ROLE": "SLAVE",
+            "REPUT_HA__MASTER": f"127.0.0.1:{master_port}",
+            "REPUT_HA__MASTER_HA_ADDRESS": f"127.0.0.1:{ha_port}",
+        }
+        self.process: BrokerProcess = broker_process(data_dir, free_port(), **options)
+
+
+def test_a_reput_slave_of_an_apache_master(tmp_path: Path) -> None:
+    master_dir, slave_dir = tmp_path / "master", tmp_path / "slave"
+    port, ha_port = free_broker_port(), free_port()
+    load = loads(for_apache, 51)
+    with ReputSlave(slave_dir, port, ha_port).process as slave:
+        with Apache("broker", master_dir, port=port, ha_port=ha_port) as master:
+            apache_puts(master, next(load), done="SEND_OK")
+            wait_for_the_same_log(master_dir, slave_dir)
+
+            slave.kill()
+            apache_puts(master, next(load), done="SEND_OK")
+            slave.start()
+            slave.wait_ready()
+            wait_for_the_same_log(master_dir, slave_dir)
+
+            slave.terminate()
+            apache_puts(master, next(load), done="SEND_OK")
+            slave.start()
+            slave.wait_ready()
+            wait_for_the_same_log(master_dir, slave_dir)
+            master.kill()
+        with Apache("broker", master_dir, port=port, ha_port=ha_port) as master:
+            apache_puts(master, next(load), done="SEND_OK")
+            wait_for_the_same_log(master_dir, slave_dir)
+            master.stop()
+    assert queues_of(slave_dir) == queues_of(master_dir)
+    COUNTS["queue files of a slave equal"] += len(queues_of(slave_dir))
+
+
+def test_a_reput_slave_counts_for_a_sync_master_of_apache(tmp_path: Path) -> None:
+    """RocketMQ answers SEND_OK only once the slave has reported the message; and the slave may begin late."""
+    master_dir, slave_dir = tmp_path / "master", tmp_path / "slave"
+    port, ha_port = free_broker_port(), free_port()
+    load = loads(for_apache, 61)
+    with Apache("broker", master_dir, port=port, ha_port=ha_port) as master:
+        apache_puts(master, next(load), done="SEND_OK")
+        master.stop()
+    files = len(log_of(master_dir))
+    assert files > 1
+    with (
+        Apache(
+            "broker", master_dir, port=port, ha_port=ha_port, role="SYNC_MASTER", in_sync_replicas=2
+        ) as master,
+        ReputSlave(slave_dir, port, ha_port).process,
+    ):
+        wait_for_the_same_log(master_dir, slave_dir, from_file=files - 1)
+        apache_puts(master, next(load), done="SEND_OK")
+        wait_for_the_same_log(master_dir, slave_dir, from_file=files - 1)
+
+
+def test_an_apache_slave_of_a_reput_master(tmp_path: Path) -> None:
+    master_dir, slave_dir = tmp_path / "master", tmp_path / "slave"
+    port, ha_port, slave_port = free_port(), free_port(), free_broker_port()
+    load = loads(for_reput, 71)
+    slave_options = {"port": slave_port, "role": "SLAVE", "ha_master": f"127.0.0.1:{ha_port}"}
+
+    def apache_slave() -> Apache:
+        return Apache("broker", slave_dir, **slave_options)  # type: ignore[arg-type]
+
+    with broker_process(master_dir, port, REPUT_HA_PORT=str(ha_port)) as master:
+        with apache_slave() as slave:
+            wait_for_a_slave(master)  # it begins at the last file of the log
+            send_lists(master.address, next(load))
+            wait_for_the_same_log(master_dir, slave_dir)
+            slave.kill()
+        send_lists(master.address, next(load))
+        with apache_slave() as slave:
+            wait_for_the_same_log(master_dir, slave_dir)
+
+            master.kill()
+            master.start()
+            master.wait_ready()
+            send_lists(master.address, next(load))
+            wait_for_the_same_log(master_dir, slave_dir)
+
+            master.terminate()
+            master.start()
+            master.wait_ready()
+            send_lists(master.address, next(load))
+            wait_for_the_same_log(master_dir, slave_dir)
+            slave.stop()
+    assert queues_of(slave_dir) == queues_of(master_dir)
+    COUNTS["queue files of a slave equal"] += len(queues_of(slave_dir))
+
+
+def test_an_apache_slave_makes_messages_replicated(tmp_path: Path) -> None:
+    master_dir, slave_dir = tmp_path / "master", tmp_path / "slave"
+    port, ha_port = free_port(), free_port()
+    with (
+        broker_process(master_dir, port, REPUT_HA_PORT=str(ha_port)) as master,
+        Apache("broker", slave_dir, port=free_broker_port(), role="SLAVE", ha_master=f"127.0.0.1:{ha_port}"),
+        Producer(master.address, ack="replicated", timeout_s=10) as producer,
+    ):
+        wait_for_a_slave(master)
+        send_lists(master.address, for_reput(81, 20))
+        wait_for_the_same_log(master_dir, slave_dir)
+        for number in range(20):
+            producer.send(Message("orders", b"%d" % number), queue_id=0)
+            assert log_of(slave_dir) == log_of(master_dir)
