@@ -12,6 +12,7 @@ ROUNDS ?=
 CASES ?=
 IMAGES ?=
 SEED ?=
+SEEDS ?=
 KIND ?=
 MINUTES ?=
 MESSAGES ?=
@@ -46,6 +47,7 @@ UV := set -e; export PATH="$$PATH:$(CURDIR)/build/uv/bin"; command -v uv >/dev/n
 .DEFAULT_GOAL := help
 .PHONY: help setup run test check format demo example pipeline-demo bench bench-peers bench-stalls bench-delay
 .PHONY: bench-scaling bench-groups bench-memory bench-store bench-spark crash faults planted histories histories-planted
+.PHONY: simulate
 .PHONY: filters fuzz fuzz-kernel hostile conformance image-check
 .PHONY: pipeline-faults pipeline-planted pipeline-clusters pipeline-roundtrip wheels lock clean
 
@@ -169,6 +171,9 @@ histories: $(DEV) ## kill members and broker of groups for MINUTES (3), and chec
 
 histories-planted: $(DEV) ## plant bugs in broker and client, and check that `make histories` finds each; SEED
 	$(BIN)/python tests/histories/run.py --bug only $(if $(SEED),--seed $(SEED)) $(ARGS)
+
+simulate: $(DEV) ## simulate brokers, clients, network and disks in virtual time: SEEDS (1000) from SEED on, each judged
+	$(BIN)/python tests/simulation/run.py $(if $(SEEDS),--seeds $(SEEDS)) $(if $(SEED),--first $(SEED)) $(ARGS)
 
 hostile: $(DEV) ## attack a broker for MINUTES (10) with each of two lists, next to a well-behaved client
 	$(BIN)/python tests/hostile/run.py $(if $(MINUTES),--minutes $(MINUTES)) $(ARGS)

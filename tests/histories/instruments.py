@@ -96,16 +96,16 @@ def _queues(recorder: Recorder, group: str) -> None:
 
     add, follow = Fetcher.add, Handover.follow
     begin_leaving, let_go = Handover._begin_leaving, Handover.let_go
-    wanted: set[Any] = set()
+    wanted: dict[Handover, set[Any]] = {}
 
     def place(assigned: Any) -> dict[str, Any]:
         return {"group": group, "topic": assigned.queue.topic, "queue": assigned.queue.queue_id}
 
     def noted_follow(self: Handover, assignment: Any) -> None:
-        nonlocal wanted
-        queues = assignment.queues | {queue for queue in wanted if queue.topic in assignment.unknown}
-        if queues != wanted:
-            wanted = queues
+        before = wanted.get(self, set())
+        queues = assignment.queues | {queue for queue in before if queue.topic in assignment.unknown}
+        if queues != before:
+            wanted[self] = queues
             recorder.note("wanted", group=group, queues=_names(sorted(queues)))
         follow(self, assignment)
 

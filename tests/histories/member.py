@@ -20,145 +20,20 @@ sys.path.remove(str(Path(__file__).resolve().parent))
 
 import anyio
 
-import reput_client
 import reput_client.blocking
-from histories import instruments, planted, terms
+from histories import instruments, planted
+from histories.consuming import JOIN_AGAIN_S, LOOK_S, Member
 from histories.history import Pulse, Recorder
-from histories.terms import Body
 from reput_client.errors import ConnectFailed, RequestTimeout
 
-_LOOK_S = 0.02
-_JOIN_AGAIN_S = 0.1
+
+async def _until_terminated() -> None:
+    with anyio.open_signal_receiver(signal.SIGTERM) as signals:
+        async for _ in signals:
+            return
 
 
-class Failed(Exception):
-    """What a handler raises that cannot handle its message."""
-
-
-class _Member:
-    def __init__(self, arguments: argparse.Namespace, recorder: Recorder) -> None:
-        self.arguments = arguments
-        self.note = recorder.note
-        group = arguments.group
-        orderly = group == terms.ORDERLY
-        self.options: dict[str, Any] = {
-            "group": group,
-            "topics": terms.GROUPS[group],
-            "orderly": orderly,
-            "heartbeat_interval_s": terms.HEARTBEAT_S,
-            "commit_interval_s": 1.0,
-            "handler_timeout_s": terms.HANDLER_TIMEOUT_S if group == terms.SHARED else 600.0,
-            "on_failure": reput_client.GiveBack(
-                delay_level=0 if orderly else terms.RETRY_LEVEL,
-                attempts_max=terms.ATTEMPTS_MAX,
-                after_s=terms.ORDERLY_AGAIN_S,
-            ),
-        }
-        self._assigned: list[list[Any]] | None = None
-        self._failures: dict[str, int] = {}
-
-    def look(self, consumer: Any) -> None:
-        queues = [[queue.topic, queue.queue_id] for queue in consumer.assignment]
-        if queues != self._assigned:
-            self._assigned = queues
-            self.note("assigned", group=self.arguments.group, queues=queues)
-
-    def begin(self, message: Any) -> dict[str, Any]:
-        """Write down that a message is here; return what is known of it, for its end."""
-        body = Body.of(message.body)
-        queue = message.queue
-        facts = {
-            "group": self.arguments.group,
-            "topic": queue.topic,
-            "queue": queue.queue_id,
-            "offset": message.queue_offset,
-            "uid": body.uid,
-            "kind": body.kind,
-            "attempt": message.reconsume_times,
-        }
-        self.note("begun", **facts)
-        return facts
-
-    def pause_s(self, facts: dict[str, Any]) -> float:
-        """How long the handler takes."""
-        if self.arguments.group == terms.BYSTANDER:
-            return 0.0
-        if Body(facts["uid"], facts["kind"]).hangs(facts["attempt"]):
-            return terms.HANG_S if self.arguments.group == terms.SHARED else 1.0
-        return self.arguments.hold
-
-    def finish(self, facts: dict[str, Any]) -> None:
-        """Write down how it ends, then end it so."""
-        attempt = facts["attempt"]
-        if self.arguments.group == terms.ORDERLY:  # in order it comes again here
-            attempt = self._failures.get(facts["uid"], 0)
-        if self.arguments.group != terms.BYSTANDER and Body(facts["uid"], facts["kind"]).fails(attempt):
-            self._failures[facts["uid"]] = self._failures.get(facts["uid"], 0) + 1
-            self.note("raised", **facts)
-            raise Failed(facts["uid"])
-        self.note("handled", **facts)
-
-    def forgets(self, facts: dict[str, Any]) -> bool:
-        """Whether the message is never marked as done."""
-        return self.arguments.group == terms.SHARED and Body(facts["uid"], facts["kind"]).hangs(
-            facts["attempt"]
-        )
-
-    async def run(self) -> None:
-        while True:
-            try:
-                await self._consume()
-                return
-            except (ConnectFailed, RequestTimeout) as error:  # while it joins the broker may be down, or slow
-                self.note("unconnected", error=str(error))
-                await anyio.sleep(_JOIN_AGAIN_S)
-
-    async def _consume(self) -> None:
-        async with (
-            reput_client.Consumer(self.arguments.address, **self.options) as consumer,
-            anyio.create_task_group() as tasks,
-        ):
-            self.note("start", group=self.arguments.group)
-
-            async def watch() -> None:
-                while True:
-                    self.look(consumer)
-                    await anyio.sleep(_LOOK_S)
-
-            async def leave() -> None:
-                with anyio.open_signal_receiver(signal.SIGTERM) as signals:
-                    async for _ in signals:
-                        self.note("leaving", group=self.arguments.group)
-                        consumer.stop()
-
-            async def handle(message: Any) -> None:
-                facts = self.begin(message)
-                await anyio.sleep(self.pause_s(facts))
-                self.finish(facts)
-
-            tasks.start_soon(watch)
-            tasks.start_soon(leave)
-            if self.arguments.way == "run":
-                await consumer.run(handle, concurrency=self.arguments.concurrency)
-            else:
-                await self._take(consumer)
-            tasks.cancel_scope.cancel()
-        self.note("end", group=self.arguments.group)
-
-    async def _take(self, consumer: Any) -> None:
-        """The same by hand, with some messages that are never acknowledged."""
-        while (message := await consumer.take()) is not None:
-            facts = self.begin(message)
-            if self.forgets(facts):
-                continue
-            await anyio.sleep(self.pause_s(facts))
-            try:
-                self.finish(facts)
-            except Failed as error:
-                await consumer.failed(message, error)
-            else:
-                consumer.done(message)
-
+class _BlockingMember(Member):
     def run_blocking(self) -> None:
         while True:
             try:
@@ -166,21 +41,21 @@ class _Member:
                 return
             except (ConnectFailed, RequestTimeout) as error:
                 self.note("unconnected", error=str(error))
-                time.sleep(_JOIN_AGAIN_S)
+                time.sleep(JOIN_AGAIN_S)
 
     def _consume_blocking(self) -> None:
-        with reput_client.blocking.Consumer(self.arguments.address, **self.options) as consumer:
-            self.note("start", group=self.arguments.group)
+        with reput_client.blocking.Consumer(self.address, **self.options) as consumer:
+            self.note("start", group=self.group)
             ending = threading.Event()
 
             def leave(*_: object) -> None:
-                self.note("leaving", group=self.arguments.group)
+                self.note("leaving", group=self.group)
                 consumer.stop()
 
             signal.signal(signal.SIGTERM, leave)
 
             def watch() -> None:
-                while not ending.wait(_LOOK_S):
+                while not ending.wait(LOOK_S):
                     self.look(consumer)
 
             watcher = threading.Thread(target=watch)
@@ -191,10 +66,10 @@ class _Member:
                 time.sleep(self.pause_s(facts))
                 self.finish(facts)
 
-            consumer.run(handle, concurrency=self.arguments.concurrency)
+            consumer.run(handle, concurrency=self.concurrency)
             ending.set()
             watcher.join()
-        self.note("end", group=self.arguments.group)
+        self.note("end", group=self.group)
 
 
 def main() -> None:
@@ -216,11 +91,18 @@ def main() -> None:
     instruments.install(recorder, arguments.group)
     instruments.shorten_lock_times()
     Pulse(recorder)
-    member = _Member(arguments, recorder)
+    member = _BlockingMember(
+        arguments.address,
+        arguments.group,
+        recorder.note,
+        way=arguments.way,
+        concurrency=arguments.concurrency,
+        hold_s=arguments.hold,
+    )
     if arguments.face == "blocking":
         member.run_blocking()
     else:
-        anyio.run(member.run, backend=arguments.face)
+        anyio.run(member.run, _until_terminated, backend=arguments.face)
 
 
 if __name__ == "__main__":

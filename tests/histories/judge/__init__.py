@@ -14,6 +14,7 @@ from histories.judge import (
     losses,
     order,
     owners,
+    replication,
     retries,
     stored,
 )
@@ -31,6 +32,7 @@ RULES = (
     retries.judge,
     delays.judge,
     bystanders.judge,
+    replication.judge,
 )
 
 

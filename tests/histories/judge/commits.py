@@ -55,6 +55,9 @@ def _backwards(facts: Facts) -> Iterator[Violation]:
                 yield Violation("offset went back", f"{event}, after {before}")
         elif event.what == "committed":
             offset = event["offset"]
+        elif event.what == "may-lose" and "offsets" in event["levels"]:
+            known.clear()
+            continue
         else:
             continue
         highs = known[_key(event)]

@@ -120,7 +120,9 @@ class Reasons:
         taken = self._holdings.of(second)
         asked = second.begun if taken is None else taken.asked(second.begun)
         return any(
-            offset > first.offset and first.begun < at <= asked
+            offset > first.offset
+            and first.begun < at <= asked
+            and not self._facts.may_have_lost("offsets", at, asked)
             for at, offset in self._committed[first.group, first.queue]
         )
 

@@ -38,6 +38,8 @@ class Put:
     wall_ms: int
     delay_s: float = 0.0
     deduplicated: bool = False
+    ack: str = "flushed"
+    """The level of acknowledgement that was asked for."""
     acked_at: float | None = None
     receipts: list[tuple[int, int]] = field(default_factory=list)
     times: int = 0
@@ -128,6 +130,8 @@ class Facts:
     """When a process stood still, whether it was stopped or got no processor."""
     down: list[Span] = field(default_factory=list)
     """When the broker was down."""
+    may_lose: dict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
+    """When something happened that may take back what was acknowledged before: by level, and "offsets"."""
     end: float = 0.0
 
     @classmethod
@@ -170,6 +174,10 @@ class Facts:
         """Whether a process, or the broker, stood still at some moment of a span."""
         return any(span.meets(since, until) for name in (who, "broker") for span in self.stood[name])
 
+    def may_have_lost(self, what: str, since: float, until: float = math.inf) -> bool:
+        """Whether what was acknowledged at a level by `since` may have been lost until then."""
+        return any(since <= at <= until for at in self.may_lose[what])
+
     def died(self, who: str, since: float, until: float) -> bool:
         """Whether a process was killed in a span."""
         return since <= self.killed.get(who, -math.inf) <= until
@@ -211,6 +219,7 @@ class _Reader:
                 event["wall_ms"],
                 event.get("delay_s", 0.0),
                 event.get("deduplicated", False),
+                event.get("ack", "flushed"),
             ),
         )
         put.times += 1
@@ -328,6 +337,10 @@ class _Reader:
         if self._down_since is not None:
             self._facts.down.append(Span(self._down_since, event.at))
         self._down_since = None
+
+    def _may_lose(self, event: Event) -> None:
+        for what in event["levels"]:
+            self._facts.may_lose[what].append(event.at)
 
     # The end
 

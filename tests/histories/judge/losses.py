@@ -1,6 +1,7 @@
 """Nothing that was acknowledged is lost: it is stored, and every group has handled it, or given it up as agreed.
 
-What is stored although its put was not answered counts too. A process that fails is a violation, too.
+An acknowledgement holds as long as its level says: what a power cut or another master may take back is excused after
+such an event. What is stored although its put was not answered counts too. A process that fails is a violation, too.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from collections.abc import Iterator
 from histories import terms
 from histories.judge.facts import Facts, expected_in
 from histories.judge.violation import Violation
+from reput_protocol.codes import AckLevel
 
 
 def judge(facts: Facts) -> Iterator[Violation]:
@@ -24,10 +26,11 @@ def judge(facts: Facts) -> Iterator[Violation]:
     for put in facts.puts.values():
         if put.kind in terms.ROLLED_BACK:
             continue
-        if put.acked_at is not None and put.uid not in stored:
-            yield Violation("acknowledged", f"{put.uid} of {put.topic} was acknowledged and is not there")
-        if put.acked_at is None and put.uid not in stored:
-            continue
+        if put.uid not in stored:
+            if put.acked_at is None or facts.may_have_lost(put.ack, put.acked_at):
+                continue
+            rule = "replicated lost" if put.ack == AckLevel.REPLICATED else "acknowledged"
+            yield Violation(rule, f"{put.uid} of {put.topic} was acknowledged as {put.ack} and is not there")
         for group in terms.GROUPS:
             wanted = expected_in(put, group)
             if wanted == "handled" and put.uid not in handled[group]:

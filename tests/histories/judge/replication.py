@@ -1,0 +1,43 @@
+"""One history of each queue, whatever happens to the brokers; one master in each epoch.
+
+- An offset that a consumer or reader was handed has one message, for ever: the same for all of them, and in the end.
+- No two brokers lead in the same epoch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from histories.judge.facts import Facts, QueueKey
+from histories.judge.violation import Violation
+
+
+def judge(facts: Facts) -> Iterator[Violation]:
+    """Compare all that was handed out with each other and with what is there in the end."""
+    yield from _taken_back(facts)
+    yield from _two_masters(facts)
+
+
+def _taken_back(facts: Facts) -> Iterator[Violation]:
+    handed_out: dict[tuple[QueueKey, int], tuple[str, str]] = {}
+    for event in facts.events:
+        if event.what not in ("begun", "read"):
+            continue
+        place, uid = ((event["topic"], event["queue"]), event["offset"]), event["uid"]
+        before, where = handed_out.setdefault(place, (uid, str(event)))
+        if before != uid:
+            yield Violation("taken back", f"{event}, and before that {where}")
+    stored = {(entry.queue, entry.offset): entry.uid for entry in facts.stored}
+    for place, (uid, where) in handed_out.items():
+        found = stored.get(place)
+        if found != uid and stored:
+            yield Violation("taken back", f"{where}: in the end there is {found} at that place")
+
+
+def _two_masters(facts: Facts) -> Iterator[Violation]:
+    leaders: dict[int, str] = {}
+    for event in facts.events:
+        if event.what == "leads":
+            first = leaders.setdefault(event["epoch"], event.who)
+            if first != event.who:
+                yield Violation("two masters", f"{first} and {event.who} lead in epoch {event['epoch']}")

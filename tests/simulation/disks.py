@@ -1,0 +1,77 @@
+"""The disk of a simulated machine: real small files, of which a power cut takes back what was not synced.
+
+A killed process leaves its files as they are: whatever it wrote is in the page cache of the operating system.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import shutil
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from crash.power_cut import cut_power
+from crash.sync_shadow import SyncShadow, seed_shadow
+
+
+class Disk:
+    """The store directory of one machine.
+
+    Attributes:
+        on_sync: called before each sync below the directory.
+    """
+
+    def __init__(self, directory: Path, chance: random.Random) -> None:
+        self.data_dir = directory / "store"
+        self._shadow_dir = directory / "synced"
+        self._image_dir = directory / "image"
+        self._chance = chance
+        self._cut_pages: int | None = None
+        self.on_sync: Callable[[], None] | None = None
+        self.lost_pages = 0
+        directory.mkdir()
+        for name in ("fsync", "fdatasync"):
+            setattr(os, name, self._noticed(getattr(os, name)))
+        SyncShadow(self.data_dir, self._shadow_dir).install()
+
+    def _noticed(self, real: Callable[[Any], None]) -> Callable[[Any], None]:
+        def sync(fd: Any) -> None:
+            number = fd if isinstance(fd, int) else fd.fileno()
+            if self.on_sync is not None and _path_of(number).startswith(f"{self.data_dir}/"):
+                self.on_sync()
+            real(fd)
+
+        return sync
+
+    def lose_power(self) -> None:
+        """Decide now what is left; the store directory is replaced by that in `restore`."""
+        if self.data_dir.exists():
+            self._cut_pages = cut_power(self.data_dir, self._shadow_dir, self._image_dir, self._chance)
+
+    def restore(self) -> None:
+        """Make the directory ready for the next process: free of the last one's lock, and cut if power was lost."""
+        self._release_locks()
+        if self._cut_pages is None:
+            return
+        self.lost_pages += self._cut_pages
+        self._cut_pages = None
+        shutil.rmtree(self.data_dir)
+        shutil.rmtree(self._shadow_dir)
+        os.rename(self._image_dir, self.data_dir)
+        seed_shadow(self.data_dir, self._shadow_dir)
+
+    def _release_locks(self) -> None:
+        """Close what the killed process had open, with the locks on it; its objects keep descriptors of nothing."""
+        null = os.open(os.devnull, os.O_RDWR)
+        for fd in map(int, os.listdir("/proc/self/fd")):
+            with suppress(OSError):
+                if _path_of(fd).startswith(f"{self.data_dir}/"):
+                    os.dup2(null, fd, inheritable=False)
+        os.close(null)
+
+
+def _path_of(fd: int) -> str:
+    return os.readlink(f"/proc/self/fd/{fd}")

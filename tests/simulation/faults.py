@@ -1,0 +1,272 @@
+"""What happens to the machines, the processes and the network of a simulation: one seed, one story."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Callable
+from functools import partial
+from typing import Final
+
+import trio
+
+from histories import terms
+from simulation.world import BrokerMachine, Client, World
+
+MEMBERS_MAX: Final = 4
+AFTERMATH_S: Final = 5.0
+"""How long after its end a disturbance may have effects: reconnecting, repeating, joining again."""
+WEIGHTS: Final = {
+    "kill-broker": 4,
+    "restart-broker": 2,
+    "power-cut": 4,
+    "power-cut-at-sync": 3,
+    "stall-broker": 3,
+    "slow-disk": 2,
+    "partition": 3,
+    "one-way-partition": 3,
+    "loss": 2,
+    "slow-network": 2,
+    "resets": 2,
+    "join": 2,
+    "leave": 1,
+    "kill-member": 2,
+    "stop-member": 2,
+}
+_STOP_S: Final = 4.0
+"""How long a broker takes to stop."""
+_SLOW_BYTES_PER_S: Final = 6_000
+_SLOW_DISK_S: Final = 0.2
+
+
+class Faults:
+    """Does random things, one after the other or several at once, and ends all of them in `heal`."""
+
+    def __init__(self, world: World, weights: dict[str, int] = WEIGHTS) -> None:
+        self._world = world
+        self._weights = weights
+        self._chance = world.chance("faults")
+        self._numbers = 0
+        self._lasting: dict[int, tuple[str, Callable[[], None]]] = {}
+        self.counts: Counter[str] = Counter()
+
+    async def run(self, duration_s: float, pause_s: tuple[float, float]) -> None:
+        """Act for so long, then end everything."""
+        with trio.move_on_after(duration_s):
+            while True:
+                await trio.sleep(self._chance.uniform(*pause_s))
+                name = self._chance.choices([*self._weights], [*self._weights.values()])[0]
+                self._act(name)
+        self.heal()
+
+    def heal(self) -> None:
+        """End everything that lasts; every broker runs again."""
+        for broker in self._world.brokers:
+            broker.disk.on_sync = None
+        for number in list(self._lasting):
+            self._end(number)
+        for broker in self._world.brokers:
+            broker.start()
+        for group in (terms.SHARED, terms.ORDERLY):
+            if not self._world.members(group):
+                self._world.join(group)
+
+    def _act(self, name: str) -> None:
+        if getattr(self, "_" + name.replace("-", "_"))():
+            self.counts[name] += 1
+
+    # -- what lasts --------------------------------------------------------------------------------------------
+
+    def _last(self, what: str, seconds: float, undo: Callable[[], None]) -> None:
+        self._numbers += 1
+        number = self._numbers
+        self._world.history.disturb(f"{what} {number}", what)
+        self._lasting[number] = (f"{what} {number}", undo)
+        self._world.platform.timers.after(seconds, lambda: self._end(number))
+
+    def _end(self, number: int) -> None:
+        if number in self._lasting:
+            name, undo = self._lasting.pop(number)
+            undo()
+            self._world.history.note("healed", name=name)
+            self._world.platform.timers.after(AFTERMATH_S, lambda: self._world.history.calm(name))
+
+    # -- brokers -----------------------------------------------------------------------------------------------
+
+    def _broker(self) -> BrokerMachine | None:
+        return self._chance.choice([broker for broker in self._world.brokers if broker.is_up] or [None])
+
+    def _down_s(self) -> float:
+        return self._chance.choice((0.05, 0.5, self._chance.uniform(0.5, 4.0)))
+
+    def _kill_broker(self) -> bool:
+        broker = self._broker()
+        if broker is None:
+            return False
+        self._last("kill-broker", self._down_s(), broker.start)
+        broker.kill()
+        return True
+
+    def _restart_broker(self) -> bool:
+        broker = self._broker()
+        if broker is None or broker.broker is None:
+            return False
+        down_s = self._down_s()
+        self._last("restart-broker", _STOP_S + down_s, lambda: None)
+        broker.restart(down_s)
+        return True
+
+    def _power_cut(self) -> bool:
+        broker = self._broker()
+        if broker is None:
+            return False
+        broker.lose_power()
+        self._power_is_lost(broker)
+        return True
+
+    def _power_is_lost(self, broker: BrokerMachine) -> None:
+        self._world.history.note("may-lose", levels=["page_cache", "offsets"])
+        self._last("power-cut", self._down_s(), broker.start)
+
+    def _power_cut_at_sync(self) -> bool:
+        broker = self._broker()
+        if broker is None:
+            return False
+        broker.lose_power_at_sync(self._chance.randint(1, 20), partial(self._power_is_lost, broker))
+        return True
+
+    def _stall_broker(self) -> bool:
+        broker = self._broker()
+        if broker is None or broker.process is None or broker.process.is_stopped:
+            return False
+        process = broker.process
+        process.stop()
+        self._last("stall-broker", self._chance.choice((0.5, 2.0, 6.0, 12.0)), process.resume)
+        return True
+
+    def _slow_disk(self) -> bool:
+        platform = self._world.platform
+        if platform.thread_s() == _SLOW_DISK_S:
+            return False
+        before, platform.thread_s = platform.thread_s, lambda: _SLOW_DISK_S
+
+        def undo() -> None:
+            platform.thread_s = before
+
+        self._last("slow-disk", self._chance.uniform(1.0, 4.0), undo)
+        return True
+
+    # -- network -----------------------------------------------------------------------------------------------
+
+    def _addresses(self) -> tuple[list[str], list[str]]:
+        """Two sides of a partition: a broker, and some of the others."""
+        world = self._world
+        broker = self._chance.choice(world.brokers)
+        others = [other.address for other in world.brokers if other is not broker]
+        others += [client.process.address for client in world.clients if not client.is_gone]
+        share = self._chance.choice((0.3, 1.0, 1.0))
+        others = [address for address in others if self._chance.random() < share]
+        return [broker.address], others
+
+    def _links(self, what: str, change: Callable[[str, str], None], undo: Callable[[str, str], None]) -> bool:
+        one, others = self._addresses()
+        pairs = [(a, b) for a in one for b in others]
+        is_one_way = what == "one-way-partition"
+        if not is_one_way:
+            pairs += [(b, a) for a, b in pairs]
+        elif self._chance.random() < 0.5:
+            pairs = [(b, a) for a, b in pairs]
+        for pair in pairs:
+            change(*pair)
+
+        def undo_all() -> None:
+            for pair in pairs:
+                undo(*pair)
+
+        self._last(what, self._chance.choice((0.5, 2.0, 5.0, 12.0)), undo_all)
+        return bool(pairs)
+
+    def _partition(self) -> bool:
+        network = self._world.platform.network
+        return self._links("partition", network.cut, network.mend)
+
+    def _one_way_partition(self) -> bool:
+        network = self._world.platform.network
+        return self._links("one-way-partition", network.cut, network.mend)
+
+    def _loss(self) -> bool:
+        network = self._world.platform.network
+
+        def lossy(source: str, target: str) -> None:
+            network.link(source, target).loss = 0.2
+
+        def fine(source: str, target: str) -> None:
+            network.link(source, target).loss = 0.0
+
+        return self._links("loss", lossy, fine)
+
+    def _slow_network(self) -> bool:
+        network = self._world.platform.network
+
+        def slow(source: str, target: str) -> None:
+            network.link(source, target).bytes_per_s = _SLOW_BYTES_PER_S
+
+        def fine(source: str, target: str) -> None:
+            network.link(source, target).bytes_per_s = 1e8
+
+        return self._links("slow-network", slow, fine)
+
+    def _resets(self) -> bool:
+        broker = self._broker()
+        if broker is None or broker.process is None:
+            return False
+        connected = [sock for sock in broker.process.sockets if sock.is_connected]
+        for sock in connected:
+            if self._chance.random() < 0.5:
+                sock.cut_off()
+        self._last("resets", 0.0, lambda: None)
+        return bool(connected)
+
+    # -- members -----------------------------------------------------------------------------------------------
+
+    def _one(self) -> Client | None:
+        """A running member of a group that has another one."""
+        group = self._chance.choice((terms.SHARED, terms.ORDERLY))
+        members = [one for one in self._world.members(group) if not one.process.is_stopped]
+        return self._chance.choice(members) if len(members) > 1 else None
+
+    def _join(self) -> bool:
+        group = self._chance.choice((terms.SHARED, terms.ORDERLY))
+        if len(self._world.members(group)) >= MEMBERS_MAX:
+            return False
+        self._world.join(group, **member_options(self._chance))
+        return True
+
+    def _leave(self) -> bool:
+        member = self._one()
+        if member is not None:
+            self._world.history.note("asked-to-leave", process=member.process.name)
+            member.leaving.set()
+        return member is not None
+
+    def _kill_member(self) -> bool:
+        member = self._one()
+        if member is not None:
+            self._world.kill(member)
+        return member is not None
+
+    def _stop_member(self) -> bool:
+        member = self._one()
+        if member is not None:
+            stopped = member
+            self._world.stop(stopped)
+            seconds = self._chance.choice(
+                (1.0, 1.3 * terms.HEARTBEAT_TIMEOUT_S, 3 * terms.HEARTBEAT_TIMEOUT_S)
+            )
+            self._last("stop-member", seconds, lambda: self._world.resume(stopped))
+        return member is not None
+
+
+def member_options(chance: random.Random) -> dict[str, object]:
+    """Return how a member consumes."""
+    return {"way": chance.choice(("run", "run", "take")), "concurrency": chance.choice((1, 2, 4))}

@@ -1,0 +1,167 @@
+"""`python tests/simulation/run.py`: simulate many seeds, judge each; or one seed with its history.
+
+Every seed runs in a process of its own, forked from one that has imported everything.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import faulthandler
+import json
+import os
+import secrets
+import shutil
+import sys
+import tempfile
+import traceback
+from collections import Counter
+from pathlib import Path
+from typing import Any, Final
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+sys.path.remove(str(Path(__file__).resolve().parent))
+
+from simulation.stand_ins import Platform, real_process_time
+
+_HASH_SEED: Final = "0"
+_FAILED: Final = 70
+_STUCK_S: Final = 120.0
+_SHOWN: Final = 6
+
+
+def main() -> int:
+    """Parse the arguments, run, report."""
+    if os.environ.get("PYTHONHASHSEED") != _HASH_SEED:  # the order of sets of strings
+        os.environ.update(PYTHONHASHSEED=_HASH_SEED, TZ="UTC")
+        os.execv(sys.executable, [sys.executable, *sys.argv])
+    parser = argparse.ArgumentParser(
+        description="Simulate brokers, clients, network and disks; judge the history."
+    )
+    parser.add_argument("--seeds", type=int, default=1000, help="how many seeds")
+    parser.add_argument("--first", type=int, default=None, help="the first of them; random by default")
+    parser.add_argument("--seed", type=int, default=None, help="one seed only, with its history")
+    parser.add_argument(
+        "--history", type=Path, help="with --seed: a directory to write the history and the log to"
+    )
+    parser.add_argument("--jobs", type=int, default=os.cpu_count(), help="processes at once")
+    parser.add_argument("--brokers", type=int, default=1)
+    arguments = parser.parse_args()
+    platform = Platform()
+    platform.install()
+    import simulation.scenario  # noqa: F401 - once, for all seeds
+
+    if arguments.seed is not None:
+        outcome = _fork(platform, arguments.seed, arguments).wait()
+        print(json.dumps(outcome, indent=1))
+        return 1 if outcome["violations"] else 0
+    first = arguments.first if arguments.first is not None else secrets.randbelow(1 << 30)
+    return _run_many(platform, range(first, first + arguments.seeds), arguments)
+
+
+class _Child:
+    """A process that simulates one seed."""
+
+    def __init__(self, seed: int, pid: int, directory: Path, result: Path) -> None:
+        self.seed = seed
+        self.pid = pid
+        self._directory = directory
+        self._result = result
+
+    def wait(self) -> dict[str, Any]:
+        """Return its outcome."""
+        _, status = os.waitpid(self.pid, 0)
+        return self.outcome(status)
+
+    def outcome(self, status: int) -> dict[str, Any]:
+        """Return what it has left."""
+        code = os.waitstatus_to_exitcode(status)
+        text = self._result.read_text() if self._result.exists() else ""
+        self._result.unlink(missing_ok=True)
+        shutil.rmtree(self._directory)
+        if code == 0:
+            outcome: dict[str, Any] = json.loads(text)
+            return outcome
+        return {
+            "seed": self.seed,
+            "violations": [f"crashed: exit code {code}\n{text}"],
+            "counts": {},
+            "faults": {},
+        }
+
+
+def _fork(platform: Platform, seed: int, arguments: argparse.Namespace) -> _Child:
+    directory = Path(tempfile.mkdtemp(prefix="reput-simulation-", dir="/dev/shm"))
+    result = directory.with_suffix(".json")
+    pid = os.fork()
+    if pid == 0:
+        faulthandler.dump_traceback_later(_STUCK_S, exit=True)
+        try:
+            _simulate(platform, seed, arguments, directory, result)
+        except BaseException:
+            result.write_text(traceback.format_exc()[-4000:])
+        finally:
+            os._exit(_FAILED)
+    return _Child(seed, pid, directory, result)
+
+
+def _simulate(
+    platform: Platform, seed: int, arguments: argparse.Namespace, directory: Path, result: Path
+) -> None:
+    from simulation.scenario import Plan, outcome_of, simulate
+
+    platform.seed(seed)
+    began = real_process_time()
+
+    async def run(nursery: Any) -> None:
+        world = await simulate(platform, nursery, Plan(brokers=arguments.brokers), seed, directory)
+        outcome = dataclasses.asdict(outcome_of(world)) | {"cpu_s": round(real_process_time() - began, 3)}
+        _write(world, outcome, result, arguments.history)
+
+    platform.run(run)
+
+
+def _write(world: Any, outcome: dict[str, Any], result: Path, keep: Path | None) -> None:
+    if keep is not None:
+        keep.mkdir(parents=True, exist_ok=True)
+        (keep / "history.jsonl").write_text(world.history.text())
+        (keep / "log.txt").write_text("\n".join(world.logged) + "\n")
+    result.write_text(json.dumps(outcome))
+
+
+def _run_many(platform: Platform, seeds: range, arguments: argparse.Namespace) -> int:
+    counts: Counter[str] = Counter()
+    faults: Counter[str] = Counter()
+    failed, virtual_s, cpu_s = 0, 0.0, 0.0
+    print(f"seeds {seeds.start} to {seeds.stop - 1}", flush=True)
+    running: dict[int, _Child] = {}
+    left = iter(seeds)
+    ended = 0
+    while ended < len(seeds):
+        while len(running) < arguments.jobs and (seed := next(left, None)) is not None:
+            child = _fork(platform, seed, arguments)
+            running[child.pid] = child
+        pid, status = os.wait()
+        outcome = running.pop(pid).outcome(status)
+        ended += 1
+        counts.update(outcome["counts"])
+        faults.update(outcome["faults"])
+        virtual_s += outcome.get("virtual_s", 0.0)
+        cpu_s += outcome.get("cpu_s", 0.0)
+        if outcome["violations"]:
+            failed += 1
+            print(
+                f"seed {outcome['seed']}: {len(outcome['violations'])} violations; "
+                f"python tests/simulation/run.py --brokers {arguments.brokers} --seed {outcome['seed']} --history DIR"
+            )
+            for violation in outcome["violations"][:_SHOWN]:
+                print(f"    {violation[:600]}", flush=True)
+    print("  ".join(f"{name}={count}" for name, count in counts.items()))
+    print("faults: " + "  ".join(f"{name}={count}" for name, count in sorted(faults.items())))
+    time_of_one = f"{cpu_s / len(seeds):.2f} s of processor time a seed"
+    print(f"{len(seeds)} seeds, {virtual_s:.0f} virtual seconds, {time_of_one}; {failed} failed")
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,101 @@
+"""One simulation from beginning to end: started, disturbed, settled, judged, counted."""
+
+from __future__ import annotations
+
+import hashlib
+from collections import Counter
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+import trio
+
+from histories import terms
+from histories.judge import judge
+from reput_protocol.codes import AckLevel
+from simulation.faults import WEIGHTS, Faults, member_options
+from simulation.settling import audit, leave, settle
+from simulation.stand_ins import Platform
+from simulation.workload import Load
+from simulation.world import World
+
+SETTLE_S: Final = 60.0
+
+
+@dataclass(slots=True)
+class Plan:
+    """How much of what."""
+
+    brokers: int = 1
+    duration_s: float = 12.0
+    pause_s: tuple[float, float] = (0.2, 2.5)
+    weights: dict[str, int] = field(default_factory=lambda: dict(WEIGHTS))
+
+
+@dataclass(slots=True)
+class Outcome:
+    """What came of a simulation."""
+
+    seed: int
+    digest: str
+    virtual_s: float
+    counts: dict[str, int] = field(default_factory=dict)
+    faults: dict[str, int] = field(default_factory=dict)
+    violations: list[str] = field(default_factory=list)
+
+
+async def simulate(
+    platform: Platform, nursery: trio.Nursery, plan: Plan, seed: int, directory: Path
+) -> World:
+    """Run the story of a seed."""
+    world = World(platform, seed, directory, brokers=plan.brokers)
+    world.nursery = nursery
+    for broker in world.brokers:
+        broker.start()
+    await world.make_topics()
+    chance = world.chance("scenario")
+    world.join(terms.BYSTANDER)
+    for group in (terms.SHARED, terms.ORDERLY):
+        for _ in range(2):
+            world.join(group, **member_options(chance))
+    load = Load(
+        world.endpoints,
+        levels={AckLevel.PAGE_CACHE: 1, AckLevel.FLUSHED: 3},
+        default=AckLevel.FLUSHED,
+    )
+    producers = world.produce(load)
+    world.read(terms.ORDERS)
+    await trio.sleep(1.0)
+    faults = Faults(world, plan.weights)
+    world.history.note("begin")
+    await faults.run(plan.duration_s, plan.pause_s)
+    producers.over.set()
+    await settle(world, SETTLE_S)
+    await leave(world)
+    producers.ended.set()
+    await audit(world)
+    world.faults = faults.counts
+    return world
+
+
+def outcome_of(world: World) -> Outcome:
+    """Judge what has happened."""
+    text = world.history.text()
+    events = sorted(world.history.events, key=lambda event: event.at)
+    facts, violations = judge(events)
+    what = Counter(event.what for event in events)
+    counts = Counter(
+        sends=what["put"],
+        acks=what["acked"],
+        unknown=what["unknown"],
+        refused=what["refused"],
+        deliveries=len(facts.deliveries),
+        read=what["read"],
+        starts=what["up"],
+        lost_pages=sum(broker.disk.lost_pages for broker in world.brokers),
+    )
+    digest = hashlib.sha256(text.encode()).hexdigest()[:16]
+    shown = [str(violation) for violation in violations]
+    return Outcome(
+        world.seed, digest, world.platform.clock.current_time(), dict(counts), dict(world.faults), shown
+    )

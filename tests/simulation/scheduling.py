@@ -1,0 +1,181 @@
+"""What runs when: a virtual clock, timers, and processes that can be stopped and killed, in one trio run.
+
+A process is every task that descends from one. Tasks of a stopped process are held when they become runnable; as after
+SIGSTOP its timeouts expire meanwhile and the network goes on. A killed process is never run again: none of its cleanup
+happens, as after SIGKILL.
+
+Timers run between two passes of trio's loop, while no task is half way through a pass. So a kill takes effect at once.
+"""
+
+from __future__ import annotations
+
+import contextvars
+import math
+import os
+import sys
+import traceback
+from collections.abc import Awaitable, Callable
+from heapq import heappop, heappush
+from itertools import count
+from typing import Any, Final, NoReturn
+
+import trio
+from trio._core import _run
+from trio.testing import MockClock
+
+EPOCH_S: Final = 1_800_000_000
+"""The wall clock of an unskewed machine at virtual time 0."""
+
+_process: contextvars.ContextVar[Process | None] = contextvars.ContextVar("process", default=None)
+
+
+def current_process() -> Process | None:
+    """Return the process that the running task belongs to; None for the simulation itself."""
+    return _process.get()
+
+
+class Process:
+    """The tasks of one simulated process.
+
+    Args:
+        on_end: called with the error, or None, when its work has ended by itself.
+    """
+
+    _pids = count(1000)
+
+    def __init__(
+        self, name: str, address: str, on_end: Callable[[BaseException | None], None] = lambda _: None
+    ) -> None:
+        self.name = name
+        self.address = address
+        """The IP address of its machine."""
+        self.pid = next(self._pids)
+        self.is_stopped = False
+        self.is_killed = False
+        self.skew_s = 0.0
+        """How far the wall clock of its machine is ahead."""
+        self.sockets: dict[Any, None] = {}
+        self.nursery: trio.Nursery
+        self._on_end = on_end
+        self._held: list[trio.lowlevel.Task] = []
+
+    def start(self, nursery: trio.Nursery, work: Callable[[], Awaitable[None]]) -> None:
+        """Run `work` as this process."""
+        context = contextvars.copy_context()
+        context.run(_process.set, self)
+        context.run(nursery.start_soon, self._run, work, name=self.name)
+
+    async def _run(self, work: Callable[[], Awaitable[None]]) -> None:
+        failure: BaseException | None = None
+        try:
+            async with trio.open_nursery() as self.nursery:
+                await work()
+                self.nursery.cancel_scope.cancel()
+        except Exception as error:
+            failure = error
+        self._on_end(failure)
+
+    def stop(self) -> None:
+        """Run none of its tasks until `resume`."""
+        self.is_stopped = True
+        self._take_out()
+
+    def resume(self) -> None:
+        """Run the tasks that have become runnable since `stop`."""
+        self.is_stopped = False
+        if not self.is_killed:
+            held, self._held = self._held, []
+            trio.lowlevel.current_root_task()._runner.runq.extend(held)  # type: ignore[union-attr]
+
+    def kill(self) -> None:
+        """Never run its tasks again."""
+        self.is_killed = True
+        self._take_out()
+
+    def _take_out(self) -> None:
+        runq = trio.lowlevel.current_root_task()._runner.runq  # type: ignore[union-attr]
+        mine = [task for task in runq if task.context.get(_process) is self]
+        for task in mine:
+            runq.remove(task)
+        self._held += mine
+
+    def hold(self, task: trio.lowlevel.Task) -> None:
+        """Keep a task that has become runnable."""
+        self._held.append(task)
+
+
+class Timers(trio.abc.Instrument):
+    """Functions that are called at a virtual time, in the order of time, then of asking."""
+
+    def __init__(self, clock: MockClock) -> None:
+        self._clock = clock
+        self._heap: list[tuple[float, int, Callable[[], None]]] = []
+        self._numbers = count()
+
+    def at(self, when: float, function: Callable[[], None]) -> None:
+        """Call `function` at a virtual time, not before the next pass of the loop."""
+        heappush(self._heap, (when, next(self._numbers), function))
+
+    def after(self, seconds: float, function: Callable[[], None]) -> None:
+        """Call `function` when so much virtual time has passed."""
+        self.at(self._clock.current_time() + seconds, function)
+
+    def next_at(self) -> float:
+        """Return the time of the first one."""
+        return self._heap[0][0] if self._heap else math.inf
+
+    def before_io_wait(self, timeout: float) -> None:
+        """Jump to the next deadline if no task can run, and run what is due.
+
+        trio calls this once a pass, between the tasks of two passes.
+        """
+        runner = trio.lowlevel.current_root_task()._runner  # type: ignore[union-attr]
+        if not runner.runq:
+            next_at = runner.deadlines.next_deadline()
+            if next_at == math.inf:
+                give_up("every task waits, and for nothing that will come")
+            self._clock._virtual_base = max(self._clock._virtual_base, next_at)
+        now = self._clock._virtual_base
+        while self._heap and self._heap[0][0] <= now:
+            try:
+                heappop(self._heap)[2]()
+            except BaseException:
+                give_up(traceback.format_exc())  # trio would only log it, and go on without this instrument
+
+
+def give_up(reason: str) -> NoReturn:
+    """End this process: the simulation has failed, and cannot be unwound."""
+    print(reason, file=sys.stderr, flush=True)
+    os._exit(70)
+
+
+def virtual_clock() -> MockClock:
+    """Return a clock that jumps to the next deadline as soon as every task waits."""
+    clock = MockClock()
+    clock._real_clock = lambda: 0.0
+    clock.current_time = lambda: clock._virtual_base  # type: ignore[method-assign]
+    clock.autojump_threshold = 0.0
+    return clock
+
+
+def seed(value: int) -> None:
+    """Let the order in which trio runs its tasks depend on this only."""
+    _run._r.seed(value)
+
+
+def install(timers: Timers) -> None:
+    """Make trio's scheduler deterministic, and let it follow the timers, and stops of processes."""
+    _run._ALLOW_DETERMINISTIC_SCHEDULING = True  # type: ignore[misc]
+    reschedule, next_deadline = _run.Runner.reschedule, _run.Deadlines.next_deadline
+
+    def reschedule_unless_held(self: Any, task: trio.lowlevel.Task, *next_send: Any) -> None:
+        reschedule(self, task, *next_send)
+        process = task.context.get(_process)
+        if process is not None and (process.is_stopped or process.is_killed):
+            process.hold(self.runq.pop())
+
+    def next_of_both(self: Any) -> float:
+        return min(next_deadline(self), timers.next_at())
+
+    _run.Runner.reschedule = reschedule_unless_held  # type: ignore[method-assign]
+    _run.Deadlines.next_deadline = next_of_both  # type: ignore[method-assign]

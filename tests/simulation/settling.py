@@ -1,0 +1,134 @@
+"""The end of a simulation: what is still to come comes, the members leave, and the broker is read from end to end."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import trio
+
+from histories import terms
+from histories.terms import Body
+from reput_client import Admin, PullConsumer
+from reput_protocol.errors import ReputError
+from reput_protocol.names import dlq_topic, retry_topic
+from simulation.record import History
+from simulation.scheduling import Process
+from simulation.world import World
+
+_QUIET_S: Final = 8.0
+"""Longer than the longest delay, retry or check is away."""
+_LOOK_S: Final = 0.5
+_ACTIVITY: Final = {"begun", "handled", "raised", "back", "backed", "back-failed", "decided", "acked"}
+AUDITED: Final = (
+    *terms.TOPICS,
+    *(name for group in terms.GROUPS for name in (retry_topic(group), dlq_topic(group))),
+)
+
+
+async def settle(world: World, deadline_s: float) -> None:
+    """Wait until nothing has happened for a while and all that was acknowledged is handled."""
+    history = world.history
+    history.note("settling")
+    seen, last, missing = 0, trio.current_time(), ["everything"]
+    with trio.move_on_after(deadline_s):
+        while missing or trio.current_time() < last + _QUIET_S:
+            await trio.sleep(_LOOK_S)
+            if any(event.what in _ACTIVITY for event in history.events[seen:]):
+                last = trio.current_time()
+                missing = ["not looked at"]
+            elif missing:
+                missing = _missing(history)
+            seen = len(history.events)
+    history.note("settled", missing=missing[:5])
+
+
+def _missing(history: History) -> list[str]:
+    puts: dict[str, tuple[str, str]] = {}
+    acked: dict[str, None] = {}
+    handled: dict[str, set[str]] = {group: set() for group in terms.GROUPS}
+    for event in history.events:
+        if event.what == "put":
+            puts[event["uid"]] = (event["topic"], event["kind"])
+        elif event.what == "acked":
+            acked[event["uid"]] = None
+        elif event.what == "handled":
+            handled[event["group"]].add(event["uid"])
+    found = []
+    for uid in acked:
+        topic, kind = puts[uid]
+        for group, topics in terms.GROUPS.items():
+            dies = kind == terms.POISON and group != terms.BYSTANDER
+            if topic in topics and kind not in terms.ROLLED_BACK and not dies and uid not in handled[group]:
+                found.append(f"{uid} {kind} in {group}")
+    return found
+
+
+async def leave(world: World) -> None:
+    """Let all clients end in order; one that does not is a failure."""
+    waiting = [client for client in world.clients if client.group and not client.is_gone]
+    for client in waiting:
+        world.history.note("asked-to-leave", process=client.process.name)
+        client.leaving.set()
+    with trio.move_on_after(30.0):
+        while not all(client.is_gone for client in waiting):
+            await trio.sleep(0.1)
+    for client in waiting:
+        if not client.is_gone:
+            world.history.note("failed", process=client.process.name, log="it does not leave within 30 s")
+
+
+async def audit(world: World) -> None:
+    """Write down every message of every topic as the broker has it now."""
+    done = trio.Event()
+    found: list[dict[str, Any]] = []
+
+    async def run() -> None:
+        while not done.is_set():
+            try:
+                found.clear()
+                await _read_all(world.endpoints, found)
+                done.set()
+            except ReputError as error:
+                world.log("warning", str(error))
+                await trio.sleep(0.5)
+
+    Process("auditor", "127.0.5.2").start(world.nursery, run)
+    with trio.move_on_after(60.0):
+        await done.wait()
+    if not done.is_set():
+        world.history.note("failed", process="broker", log="it cannot be read within 60 s")
+    for facts in found:
+        world.history.note("stored", **facts)
+
+
+async def _read_all(endpoints: str, found: list[dict[str, Any]]) -> None:
+    async with (
+        Admin(endpoints, timeout_s=5.0) as admin,
+        PullConsumer(endpoints, group="auditor", timeout_s=5.0) as consumer,
+    ):
+        there = set(await admin.list_topics())
+        for topic in AUDITED:
+            for queue_id in range(terms.TOPICS.get(topic, 1)) if topic in there else ():
+                await _read_queue(consumer, topic, queue_id, found)
+
+
+async def _read_queue(consumer: PullConsumer, topic: str, queue_id: int, found: list[dict[str, Any]]) -> None:
+    offset = 0
+    while True:
+        result = await consumer.pull(topic, queue_id=queue_id, offset=offset, max_messages=512, wait_s=0.0)
+        for message in result.messages:
+            body = Body.of(message.body)
+            found.append(
+                {
+                    "topic": topic,
+                    "queue": queue_id,
+                    "offset": message.queue_offset,
+                    "uid": body.uid,
+                    "kind": body.kind,
+                    "attempt": message.reconsume_times,
+                    "stored_ms": message.store_timestamp_ms,
+                }
+            )
+        if result.next_begin_offset <= offset:
+            return
+        offset = result.next_begin_offset

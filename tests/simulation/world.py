@@ -1,0 +1,327 @@
+"""The machines of a simulation and what runs on them: brokers, producers, members, readers."""
+
+from __future__ import annotations
+
+import logging
+import random
+import resource
+import traceback
+from collections import Counter
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import structlog
+import trio
+
+from histories import consuming, instruments, terms
+from histories.consuming import Member
+from reput_broker import Broker, BrokerConfig
+from reput_broker.compose import storage
+from reput_broker.groups import membership
+from reput_broker.surroundings import Surroundings
+from reput_client import Admin
+from reput_protocol.errors import ReputError
+from short_locks import shorten_in_broker
+from simulation.disks import Disk
+from simulation.record import ITS_GROUP, History
+from simulation.scheduling import Process, current_process
+from simulation.stand_ins import Platform
+from simulation.workload import Load, Producers, Reader
+
+PORT: Final = 10911
+_STORE: Final = {
+    "commit_log_file_size": 1 << 16,
+    "consume_queue_entries": 200,
+    "index_slots": 100,
+    "index_entries": 400,
+    "message_size_max": 8192,
+}
+_WHEEL_SLOTS: Final = 600
+_LOOK_S: Final = 0.2
+_SCAN_S: Final = 0.5
+_DESCRIPTORS: Final = 16_384
+"""Killed processes keep theirs."""
+
+
+class _ClientLog(logging.Handler):
+    def __init__(self, log: Callable[[str, str], None]) -> None:
+        super().__init__()
+        self._log = log
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self._log(record.levelname.lower(), record.getMessage())
+
+
+@dataclass(slots=True)
+class Client:
+    """A process of ours that is not a broker."""
+
+    process: Process
+    group: str
+    leaving: trio.Event
+    is_gone: bool = False
+
+
+class BrokerMachine:
+    """A machine with a disk and a broker, which may be killed, stopped, or lose its power."""
+
+    def __init__(self, world: World, number: int) -> None:
+        self.name = f"b{number}"
+        self.address = f"127.0.1.{number}"
+        self.is_up = False
+        """Whether there is a broker that has not been killed."""
+        self.has_power = True
+        self.broker: Broker | None = None
+        self.process: Process | None = None
+        self._world = world
+        self._down_s = 0.0
+        self.disk = Disk(world.directory / self.name, world.chance(f"disk {self.name}"))
+
+    @property
+    def endpoint(self) -> str:
+        """Where clients connect to."""
+        return f"{self.address}:{PORT}"
+
+    def config(self) -> BrokerConfig:
+        """The configuration of its broker."""
+        return BrokerConfig(
+            data_dir=self.disk.data_dir,
+            host=self.address,
+            port=PORT,
+            name_port="off",
+            http_port="off",
+            shutdown_grace="2s",
+            delay={"timer_log_file_size": 1 << 16},
+            store=_STORE,
+            groups={"heartbeat_timeout": f"{terms.HEARTBEAT_TIMEOUT_S}s"},
+            transactions={
+                "timeout": "500ms",
+                "check_interval": "300ms",
+                "check_max": 10_000,
+                "op_interval": "100ms",
+            },
+        )
+
+    def start(self) -> None:
+        """Start its broker, on what the last one has left; nothing if there is one."""
+        if self.is_up:
+            return
+        self.has_power = True
+        self.disk.restore()
+        self._world.platform.network.machine_found(self.address)
+        self.is_up = True
+        self.process = Process(self.name, self.address, self._ended)
+        self.process.start(self._world.nursery, self._serve)
+
+    async def _serve(self) -> None:
+        surroundings = Surroundings(disk_usage=lambda _: 0.1, local_hour=lambda: 12)
+        async with Broker(self.config(), surroundings=surroundings) as broker:
+            self.broker = broker
+            self._world.history.note("up")
+            await broker.stopped()
+
+    def _ended(self, error: BaseException | None) -> None:
+        self.is_up, self.broker = False, None
+        if error is not None:
+            self._world.failed(self.name, error)
+        else:
+            self._world.platform.timers.after(self._down_s, self.start)
+
+    def restart(self, down_s: float) -> None:
+        """Ask the broker to stop in order; it is started again so long after it has."""
+        assert self.broker is not None
+        self._down_s = down_s
+        self.broker.stop()
+
+    def kill(self) -> None:
+        """SIGKILL: the operating system closes its connections, and keeps what it wrote."""
+        assert self.process is not None
+        self.process.kill()
+        self.is_up, self.broker = False, None
+        for sock in list(self.process.sockets):
+            sock.end()
+
+    def lose_power(self) -> None:
+        """The machine stops in this moment: its peers hear nothing of it."""
+        assert self.process is not None
+        self.disk.on_sync = None
+        if self.has_power:
+            self.has_power = False
+            self.disk.lose_power()
+            self._world.platform.network.machine_lost(self.address)
+            self.process.kill()
+            self.is_up, self.broker = False, None
+            for sock in list(self.process.sockets):
+                sock.end(silently=True)
+
+    def lose_power_at_sync(self, number: int, then: Callable[[], None]) -> None:
+        """Stop the machine right before the given of the next syncs, in the middle of what the broker does."""
+        left = number
+
+        def count() -> None:
+            nonlocal left
+            left -= 1
+            if left == 0:
+                self.lose_power()
+                self._world.platform.timers.after(0.0, then)
+
+        self.disk.on_sync = count
+
+
+class World:
+    """Everything that is simulated.
+
+    Attributes:
+        failures: why a process has ended badly.
+    """
+
+    def __init__(self, platform: Platform, seed: int, directory: Path, *, brokers: int) -> None:
+        self.platform = platform
+        self.seed = seed
+        self.directory = directory
+        self.history = History()
+        self.logged: list[str] = []
+        self.nursery: trio.Nursery
+        self.clients: list[Client] = []
+        self.faults: Counter[str] = Counter()
+        self._numbers = {"m": 0, "p": 0, "r": 0}
+        resource.setrlimit(
+            resource.RLIMIT_NOFILE, (_DESCRIPTORS, resource.getrlimit(resource.RLIMIT_NOFILE)[1])
+        )
+        structlog.configure(processors=[self._log])
+        logging.basicConfig(handlers=[_ClientLog(self.log)], level=logging.INFO)
+        instruments.install(self.history, ITS_GROUP)  # type: ignore[arg-type]
+        instruments.shorten_lock_times()
+        storage.open_schedule.__kwdefaults__["wheel_slots"] = _WHEEL_SLOTS
+        shorten_in_broker(terms.LOCK_TIMEOUT_S)
+        membership._SCAN_S = _SCAN_S  # type: ignore[misc]
+        consuming.LOOK_S = _LOOK_S  # type: ignore[misc]
+        self.brokers = [BrokerMachine(self, number) for number in range(1, brokers + 1)]
+
+    def chance(self, name: str) -> random.Random:
+        """Return a source of chance of its own, so that what one part draws does not change another's."""
+        return random.Random(f"{self.seed} {name}")
+
+    def log(self, level: str, text: str) -> None:
+        """Keep a line that the product has logged."""
+        process = current_process()
+        who = process.name if process is not None else "-"
+        self.logged.append(f"{self.platform.clock.current_time():.6f} {who} {level} {text}")
+
+    def _log(self, _: Any, level: str, event: dict[str, Any]) -> Any:
+        self.log(level, " ".join(f"{name}={value}" for name, value in event.items()))
+        raise structlog.DropEvent
+
+    def failed(self, name: str, error: BaseException) -> None:
+        """Note that a process has ended by an error."""
+        self.history.note("failed", process=name, log="".join(traceback.format_exception(error))[-3000:])
+
+    @property
+    def endpoints(self) -> str:
+        """The addresses of all brokers."""
+        return ",".join(broker.endpoint for broker in self.brokers)
+
+    # -- clients -----------------------------------------------------------------------------------------------
+
+    def _start(
+        self, letter: str, group: str, make: Callable[[str, trio.Event], Callable[[], Awaitable[None]]]
+    ) -> Client:
+        self._numbers[letter] += 1
+        name = f"{letter}{self._numbers[letter]}"
+        number = {"m": 2, "p": 3, "r": 4}[letter]
+        client = Client(Process(name, f"127.0.{number}.{self._numbers[letter]}"), group, trio.Event())
+
+        def ended(error: BaseException | None) -> None:
+            client.is_gone = True
+            self.history.note("left", process=name, code=0)
+            if error is not None:
+                self.failed(name, error)
+
+        client.process._on_end = ended
+        self.history.groups[name] = group
+        if letter == "m":
+            self.history.note("starting", process=name, group=group, options=[])
+        client.process.start(self.nursery, make(name, client.leaving))
+        self.clients.append(client)
+        return client
+
+    def join(self, group: str, **options: Any) -> Client:
+        """Start one more member of a group."""
+
+        def make(_: str, leaving: trio.Event) -> Callable[[], Awaitable[None]]:
+            member = Member(self.endpoints, group, self.history.note, **options)
+            return lambda: member.run(leaving.wait)
+
+        return self._start("m", group, make)
+
+    def produce(self, load: Load) -> Producers:
+        """Start producers."""
+        made: list[Producers] = []
+
+        def make(name: str, _: trio.Event) -> Callable[[], Awaitable[None]]:
+            made.append(Producers(name, load, self.history.note, self.chance(name)))
+            return made[0].run
+
+        self._start("p", "", make)
+        return made[0]
+
+    def read(self, topic: str) -> Client:
+        """Start a reader without a group."""
+
+        def make(name: str, _: trio.Event) -> Callable[[], Awaitable[None]]:
+            return Reader(self.endpoints, topic, self.history.note, self.chance(name)).run
+
+        return self._start("r", "", make)
+
+    def members(self, *groups: str) -> list[Client]:
+        """Return the living members of groups."""
+        return [client for client in self.clients if client.group in groups and not client.is_gone]
+
+    def kill(self, client: Client) -> None:
+        """SIGKILL a client."""
+        name = client.process.name
+        self.history.note("kill", process=name)
+        client.process.kill()
+        client.is_gone = True
+        for sock in list(client.process.sockets):
+            sock.end()
+        self.history.note("killed", process=name)
+
+    def stop(self, client: Client) -> None:
+        """SIGSTOP a client."""
+        self.history.note("stop", process=client.process.name)
+        client.process.stop()
+
+    def resume(self, client: Client) -> None:
+        """SIGCONT a client."""
+        if not client.is_gone:
+            client.process.resume()
+            self.history.note("go-on", process=client.process.name)
+
+    async def as_operator(self, work: Callable[[Admin], Awaitable[None]]) -> None:
+        """Do something with an Admin, as often as it takes."""
+        done = trio.Event()
+
+        async def run() -> None:
+            while not done.is_set():
+                try:
+                    async with Admin(self.endpoints, timeout_s=5.0) as admin:
+                        await work(admin)
+                    done.set()
+                except ReputError as error:
+                    self.log("warning", str(error))
+                    await trio.sleep(0.2)
+
+        Process("operator", "127.0.5.1").start(self.nursery, run)
+        await done.wait()
+
+    async def make_topics(self) -> None:
+        """Create the topics of the histories."""
+
+        async def work(admin: Admin) -> None:
+            for topic, queues in terms.TOPICS.items():
+                await admin.create_topic(topic, queues=queues)
+
+        await self.as_operator(work)
