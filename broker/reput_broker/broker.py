@@ -24,6 +24,7 @@ from reput_broker.compose.served_tenure import BrokerBase, ServedTenure
 from reput_broker.compose.storage import Storage
 from reput_broker.config.model import BrokerConfig
 from reput_broker.ha.roles import StaticTenures, Tenure, TenureSource
+from reput_broker.namesrv.registration import Announced, Registration
 from reput_broker.observe.counters import Counters
 from reput_broker.observe.figures import measure_loop_delay
 from reput_broker.observe.health import Health
@@ -71,9 +72,10 @@ class Broker:
         self.counters = Counters()
         self.health = Health()
         self.sources = MetricsSources(config, self.counters, self.health, clock_ms=surroundings.clock_ms)
-        self._base = BrokerBase(
-            config, surroundings, self.sources, tenures or StaticTenures(config), waits_for_room=not embedded
-        )
+        source = tenures or StaticTenures(config)
+        self._base = BrokerBase(config, surroundings, self.sources, source, waits_for_room=not embedded)
+        on_master = source.master_found if isinstance(source, StaticTenures) else _ignore
+        self._registration = Registration(config, self.counters, on_master)
         self._embedded = embedded
         self._has_configured_log = False
         self._running: AbstractAsyncContextManager[None] | None = None
@@ -171,11 +173,13 @@ class Broker:
             async with trio.open_nursery() as nursery:
                 await self._start_http(nursery)
                 nursery.start_soon(measure_loop_delay, self.counters.loop_delay_seconds)
+                nursery.start_soon(self._registration.run)
                 await nursery.start(self._serve_tenures)
                 try:
                     yield
                 finally:
                     with trio.CancelScope(shield=True):
+                        await self._registration.leave()
                         self._end_tenures()
                         await self._ended.wait()
                     nursery.cancel_scope.cancel()
@@ -187,6 +191,7 @@ class Broker:
 
         def is_ready(tenure: Tenure, report: RecoveryReport) -> None:
             self._say_ready(tenure, report)
+            self._announce()
             if not self._has_started:
                 self._has_started = True
                 task_status.started()
@@ -199,6 +204,15 @@ class Broker:
                 reopen = self._served.reopen
         finally:
             self._ended.set()
+
+    def _announce(self) -> None:
+        """Have name servers list this broker, in the role that it now has."""
+        parts = None if self._served is None else self._served.parts
+        assert parts is not None, "it serves"
+        address = self.config.advertise or f"{self.config.host}:{self._base.address[1]}"
+        listener = self._base.ha_listener
+        ha_address = "" if listener is None else f"{address.rpartition(':')[0]}:{address_of(listener)[1]}"
+        self._registration.announce(Announced(parts.own, address, ha_address))
 
     def _end_tenures(self) -> None:
         self._is_ending = True
@@ -278,5 +292,10 @@ class Broker:
             "listeners": {name: address_of(s)[1] for name, s in base.listeners.items() if s.fileno() >= 0},
             "data_dir": str(self.config.data_dir),
             "flush": self.config.store.flush,
+            "name_servers": self._registration.status(),
             **({} if served is None else served.status()),
         }
+
+
+def _ignore(_address: str, _ha_address: str) -> None:
+    """An election says who the master is, not a name server."""

@@ -42,6 +42,8 @@ class RemotingClient:
 
     def __init__(self, address: str, *, header_type: HeaderType = HeaderType.JSON) -> None:
         self.address = address
+        self.connections = 0
+        """How many connections were made."""
         self._header_type = header_type
         self._connection: _Connection | None = None
         self._connecting = trio.Lock()
@@ -65,6 +67,11 @@ class RemotingClient:
         connection.retire()
         raise RemoteUnreachable(self.address, f"has not answered request {code} within {timeout_s:g} s")
 
+    async def disconnected(self) -> None:
+        """Return once there is no connection, because it has ended or none was made."""
+        if self._connection is not None:
+            await self._connection.ended.wait()
+
     def close(self) -> None:
         """Close the connection. Open requests and later ones raise RemoteUnreachable."""
         self._is_closed = True
@@ -77,6 +84,7 @@ class RemotingClient:
                 raise RemoteUnreachable(self.address, "the connection was closed by this broker")
             if self._connection is None or not self._connection.is_usable:
                 self._connection = _Connection(self.address, await self._dial(), self._header_type)
+                self.connections += 1
             return self._connection
 
     async def _dial(self) -> trio.abc.Stream:
@@ -121,6 +129,7 @@ class _Connection:
         self._calls: dict[int, _Call] = {}
         self._end_reason: str | None = None
         self._is_retired = False
+        self.ended = trio.Event()
         self._reading = trio.CancelScope()
         trio.lowlevel.spawn_system_task(self._read)
 
@@ -173,6 +182,7 @@ class _Connection:
             self._end_reason = reason
         for call in self._calls.values():
             call.done.set()
+        self.ended.set()
         self._reading.cancel()
 
     async def _read(self) -> None:

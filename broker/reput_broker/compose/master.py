@@ -68,6 +68,7 @@ class MasterParts:
             more_figures=storage.schedule.figures,
         )
         self.groups, self.puts = common.groups, common.puts
+        self.own = common.own
         self._tenures = tenures
         self.slaves: HAService | None = None
         self._ha_listener = ha_listener

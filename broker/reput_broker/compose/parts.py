@@ -117,8 +117,8 @@ class CommonParts:
             before_delete=before_delete,
             waiting_from=waiting_from,
         )
-        own = OwnBroker(config, tables.topics, lambda: tenures.current)
-        self.routes = RouteInfoManager(own, trio.current_time)
+        self.own = OwnBroker(config, tables, lambda: tenures.current)
+        self.routes = RouteInfoManager(self.own, trio.current_time)
         self._names = NameServerProcessor(
             self.routes,
             tables.kv_config,

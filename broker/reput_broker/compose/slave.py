@@ -59,6 +59,7 @@ class SlaveParts:
             follows=lambda: self.copying.is_connected,
         )
         self.groups, self.puts = common.groups, common.puts
+        self.own = common.own
         self.tables = SlaveSynchronize(storage.store, storage.tables, self._accepted, self._forget_topic)
         refusals = SlaveRefusals(
             sources.config.ha, self._master_address, has_offsets=lambda: self.tables.has_offsets

@@ -240,7 +240,12 @@ class _Place(NamedTuple):
 
 def contradictions(config: BrokerConfig) -> list[ConfigProblem]:
     """Return the combinations of valid options that cannot work together."""
-    return [*_shared_ports(config), *_messages_beyond_frames(config), *_roles(config)]
+    return [
+        *_shared_ports(config),
+        *_messages_beyond_frames(config),
+        *_roles(config),
+        *_unreachable_address(config),
+    ]
 
 
 def _shared_ports(config: BrokerConfig) -> list[ConfigProblem]:
@@ -319,3 +324,22 @@ def _roles(config: BrokerConfig) -> list[ConfigProblem]:
         )
         found.append(("ha.housekeeping_interval", text))
     return [ConfigProblem(key, "code", text) for key, text in found]
+
+
+def _unreachable_address(config: BrokerConfig) -> list[ConfigProblem]:
+    """Name servers would give clients an address at which they do not reach this broker."""
+    if not config.name_servers or config.advertise:
+        return []
+    if config.host in _EVERY_ADDRESS:
+        reason = f"host {config.host} is no address that clients can connect to"
+    elif not is_loopback(config.host):
+        return []
+    else:
+        far = [name for name in config.name_servers if not is_loopback(name.rpartition(":")[0])]
+        if not far:
+            return []
+        reason = (
+            f"host {config.host} can be reached on this machine only, and name server {far[0]} is elsewhere"
+        )
+    text = f"{reason}; set advertise to the host:port under which clients reach this broker"
+    return [ConfigProblem("advertise", "code", text)]

@@ -3,31 +3,30 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 
 from reput_broker.config.model import BrokerConfig
 from reput_broker.ha.roles import Tenure
 from reput_broker.tables.config_file import DataVersion
-from reput_broker.tables.topics import TopicConfigManager
+from reput_broker.tables.tables import Tables
 from reput_protocol.codes import Perm
 from reput_protocol.commands.topic import QueueData, TopicConfig
 
 
 class OwnBroker:
-    """What the name service lists of the broker around it.
+    """What name services list of this broker: the one in it, and those that it registers with.
 
     Args:
         tenure: returns its role now.
     """
 
-    def __init__(
-        self, config: BrokerConfig, topics: TopicConfigManager, tenure: Callable[[], Tenure]
-    ) -> None:
+    def __init__(self, config: BrokerConfig, tables: Tables, tenure: Callable[[], Tenure]) -> None:
         self.cluster = config.cluster
         self.name = config.broker_name
-        self.topics = topics
+        self.topics = tables.topics
         self.start_id = secrets.token_hex(8)
         """Tells this start from another broker of the same name behind the advertised address."""
+        self._tables = tables
         self._tenure = tenure
         self._wiped_at: DataVersion | None = None
 
@@ -35,6 +34,11 @@ class OwnBroker:
     def tenure(self) -> Tenure:
         """Its role now."""
         return self._tenure()
+
+    def set_ordered(self, ordered: Collection[str]) -> None:
+        """Mark these topics as ordered, and no others."""
+        self.topics.set_ordered(ordered)
+        self._tables.topics_soon.changed()
 
     def queue_data(self, config: TopicConfig) -> QueueData:
         """Return the queues of one of its topics as a route has them."""

@@ -193,11 +193,22 @@ class ListenerTraffic:
         self.closed[reason] += 1
 
 
+class NameServerTraffic:
+    """Registrations of this broker with one name server."""
+
+    __slots__ = ("is_registered", "registrations")
+
+    def __init__(self) -> None:
+        self.is_registered = False
+        self.registrations = {"ok": 0, "failed": 0}
+
+
 class Counters:
     """Everything counted since the broker started. One owner: the event loop."""
 
     def __init__(self) -> None:
         self.topics: dict[str, TopicTraffic] = {}
+        self.name_servers: dict[str, NameServerTraffic] = {}
         self.groups: dict[tuple[str, str], GroupTraffic] = {}
         self.requests: dict[tuple[int, int], RequestTraffic] = {}
         self.listeners: dict[str, ListenerTraffic] = {name: ListenerTraffic() for name in LISTENERS}

@@ -87,6 +87,14 @@ _TABLE = (
     _counter("reput_connections_closed_total", "Connections ended, and why.", "listener", "reason"),
     _counter("reput_protocol_errors_total", "Malformed or oversized frames.", "protocol", "reason"),
     _counter("reput_network_bytes_total", "Bytes of frames read and written.", "listener", "direction"),
+    # Name servers
+    _gauge("reput_name_server_registered", "1 while the broker is registered there.", "name_server"),
+    _counter(
+        "reput_name_server_registrations_total",
+        "Registrations there; result is ok or failed.",
+        "name_server",
+        "result",
+    ),
     # Queues and consumers
     _gauge("reput_queue_start_offset", "Queue offset of the oldest message.", "topic", "queue"),
     _gauge("reput_queue_end_offset", "Queue offset that the next message gets.", "topic", "queue"),

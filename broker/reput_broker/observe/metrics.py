@@ -230,6 +230,15 @@ class MetricsCollector(Collector):
             ),
         )
 
+        servers = counters.name_servers.items()
+        yield from pieces(
+            "reput_name_server_registered", (((name,), int(t.is_registered)) for name, t in servers)
+        )
+        yield from pieces(
+            "reput_name_server_registrations_total",
+            (((name, result), count) for name, t in servers for result, count in t.registrations.items()),
+        )
+
     def _groups(self, budget: Budget) -> Iterator[Metric]:
         sources = self.sources
         return group_families(sources.groups, sources.offsets, sources.store, sources.counters, budget)

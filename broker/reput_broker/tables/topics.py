@@ -9,7 +9,7 @@ know.
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -85,6 +85,8 @@ class TopicConfigManager:
         self._unknown_members: dict[str, Any] = {}
         self._version = DataVersion()
         self._unsaved = False
+        self.on_change: Callable[[], None] = lambda: None
+        """Called after every change."""
 
     def load(self) -> None:
         """Read the file and add the system's topics. Blocks.
@@ -239,6 +241,14 @@ class TopicConfigManager:
         self._topics[topic] = config
         self._changed()
 
+    def set_ordered(self, ordered: Collection[str]) -> None:
+        """Mark these topics as ordered, and no others (RocketMQ: updateOrderTopicConfig). In the file after the next
+        save.
+        """
+        for topic, config in list(self._topics.items()):
+            if config.order != (topic in ordered):
+                self._set(replace(config, order=not config.order))
+
     def delete(self, topic: str) -> bool:
         """Delete a topic; return whether it existed. In the file until the next save."""
         self._unknown_of.pop(topic, None)
@@ -277,6 +287,7 @@ class TopicConfigManager:
     def _changed(self) -> None:
         self._version = self._version.next(self._clock_ms())
         self._unsaved = True
+        self.on_change()
 
     def _changed_again(self) -> None:
         self._unsaved = True

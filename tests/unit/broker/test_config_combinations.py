@@ -95,7 +95,7 @@ def test_a_role_that_contradicts_another_option(values: dict[str, Any], named: s
         {"ha": {"role": "SYNC_MASTER", "in_sync_replicas": 2}},
         {"port": 0, "ha_port": 0, "ha": {"in_sync_replicas": 3}},
         {"port": 0, "broker_id": 1, "ha": {"role": "SLAVE", "master": "a:1", "in_sync_replicas": 2}},
-        {"broker_id": 2, "ha": {"role": "SLAVE"}, "name_servers": ["names:9876"]},
+        {"broker_id": 2, "ha": {"role": "SLAVE"}, "name_servers": ["localhost:9876"]},
     ],
 )
 def test_roles_that_fit(values: dict[str, Any]) -> None:

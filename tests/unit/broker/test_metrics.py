@@ -14,7 +14,7 @@ from reput_broker.groups.client_table import ClientChannel
 from reput_broker.groups.consumer_groups import ConsumerGroups
 from reput_broker.groups.lag import LagFigures
 from reput_broker.groups.progress import GroupProgress
-from reput_broker.observe.counters import Counters, DelayStats
+from reput_broker.observe.counters import Counters, DelayStats, NameServerTraffic
 from reput_broker.observe.delivery_metrics import DelaySources, GroupSources
 from reput_broker.observe.families import METRICS
 from reput_broker.observe.health import BrokerState, Health
@@ -66,9 +66,11 @@ def sources(tmp_path: Path) -> Iterator[MetricsSources]:
     groups = GroupSources(settings, ConsumerGroups(), GroupProgress(), LagFigures())
     delays = DelayStats()
     delays.waiting["orders"] += 1
+    counters = Counters()
+    counters.name_servers["names:9876"] = NameServerTraffic()
     yield MetricsSources(
         BrokerConfig(),
-        Counters(),
+        counters,
         Health(),
         topics=topics,
         offsets=offsets,

@@ -14,7 +14,7 @@ from reput_broker.config.model import BrokerConfig
 from reput_broker.groups.consumer_groups import ConsumerGroups
 from reput_broker.groups.lag import LagFigures
 from reput_broker.groups.progress import GroupProgress
-from reput_broker.observe.counters import Counters, DelayStats
+from reput_broker.observe.counters import Counters, DelayStats, NameServerTraffic
 from reput_broker.observe.delivery_metrics import DelaySources, GroupSources
 from reput_broker.observe.health import Health
 from reput_broker.observe.metrics import MetricsCollector, MetricsSources
@@ -55,6 +55,7 @@ def series(tmp_path_factory: pytest.TempPathFactory) -> dict[str, set[str]]:
     offsets.load()
     offsets.commit("billing", "orders", 0, 1)
     counters = Counters()
+    counters.name_servers["names:9876"] = NameServerTraffic()
     counters.topic("orders").count_in(1, 1)
     counters.group("orders", "billing").count_out(1, 1)
     counters.request(0x4D, RequestCode.PUT_MESSAGE).begin()

@@ -10,54 +10,13 @@ import pytest
 import trio
 import trio.testing
 
+from remote_peers import Network
 from reput_broker.remoting_client import RemoteUnreachable, RemotingClient
-from reput_protocol.wire.frames import FrameReader, decode_header, encode_frame
-from reput_protocol.wire.header import RESPONSE_FLAG, Header, HeaderType
+from reput_protocol.wire.header import Header
 
 pytestmark = pytest.mark.trio
 
 ADDRESS = "names.example:9876"
-
-
-class Network:
-    """What replaces TCP: every connection is a pair of memory streams, and the peer's ends are listed."""
-
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.peers: list[Peer] = []
-        self.dialled: list[tuple[str, int]] = []
-        monkeypatch.setattr(trio, "open_tcp_stream", self._open)
-
-    async def _open(self, host: str, port: int) -> trio.abc.Stream:
-        await trio.lowlevel.checkpoint()
-        self.dialled.append((host, port))
-        ours, theirs = trio.testing.memory_stream_pair()
-        self.peers.append(Peer(theirs))
-        return ours
-
-
-class Peer:
-    """The remote end of a connection."""
-
-    def __init__(self, stream: trio.StapledStream[Any, Any]) -> None:
-        self.stream = stream
-        self._reader = FrameReader()
-
-    async def requests(self, count: int) -> list[tuple[Header, bytes]]:
-        found: list[tuple[Header, bytes]] = []
-        while len(found) < count:
-            data = await self.stream.receive_some()
-            assert data, "the connection ended"
-            found += [
-                (decode_header(kind, head), bytes(body))
-                for kind, head, body in self._reader.receive_data(data)
-            ]
-        return found
-
-    async def answer(
-        self, header: Header, body: bytes = b"", *, code: int = 0, flag: int = RESPONSE_FLAG
-    ) -> None:
-        reply = Header(code, header.opaque, flag, "said", {"a": "b"})
-        await self.stream.send_all(encode_frame(reply, HeaderType.JSON, body))
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ from reput_broker.config.model import BrokerConfig
 from reput_broker.ha.roles import Master, Role, Tenure
 from reput_broker.namesrv.own_broker import OwnBroker
 from reput_broker.namesrv.route_info import BrokerIdTaken, RouteInfoManager, has_unit
-from reput_broker.tables.topics import TopicConfigManager
+from reput_broker.tables.tables import Tables
 from reput_protocol.commands.namesrv import RegisterBrokerAnswer, RegisterBrokerHeader, UnregisterBrokerHeader
 from reput_protocol.commands.topic import BrokerData, QueueData, TopicConfig, TopicConfigTable
 
@@ -57,9 +57,9 @@ class Names:
 
 
 def own_broker(path: Path, tenure: Tenure | None = None, **config: Any) -> OwnBroker:
-    topics = TopicConfigManager(path / "topics.json", clock_ms=lambda: 7)
+    options = BrokerConfig(data_dir=path, cluster="c", **config)
     current = tenure or Tenure(Role.ASYNC_MASTER, 0)
-    return OwnBroker(BrokerConfig(data_dir=path, cluster="c", **config), topics, lambda: current)
+    return OwnBroker(options, Tables(path, options, lambda: 7, lambda _name, _error: None), lambda: current)
 
 
 def test_a_topic_lies_on_every_broker_that_registered_it() -> None:

@@ -1,0 +1,102 @@
+"""Whole brokers that register with each other: the name service of each shows all of them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trio
+
+from reput_broker.broker import Broker
+from reput_broker.config.model import BrokerConfig
+from reput_broker.ha.roles import Master, Role, Tenure
+from reput_broker.remoting_client import RemotingClient
+from reput_protocol.codes import RequestCode
+from tenures import SetTenures
+
+pytestmark = pytest.mark.trio
+
+
+def config(path: Path, name: str, **options: Any) -> BrokerConfig:
+    return BrokerConfig(
+        data_dir=path / name,
+        port=0,
+        broker_name=name,
+        store={
+            "flush": "async",
+            "commit_log_file_size": "1MiB",
+            "consume_queue_entries": 1000,
+            "index_slots": 1000,
+        },
+        **options,
+    )
+
+
+async def ask(broker: Broker, code: int, **ext: str) -> Any:
+    client = RemotingClient(broker.address)
+    answer = await client.call(code, ext, timeout_s=10)
+    client.close()
+    return json.loads(answer.body) if answer.code == 0 and answer.body else answer.remark
+
+
+async def until(condition: Callable[[], Any]) -> None:
+    with trio.fail_after(20):
+        while not await condition():
+            await trio.sleep(0.02)
+
+
+async def test_two_brokers_share_a_topic_through_the_name_service_of_one(tmp_path: Path) -> None:
+    async with Broker(config(tmp_path, "one")) as one:
+        async with Broker(config(tmp_path, "two", name_servers=[one.address, "127.0.0.1:1"])) as two:
+            for broker in (one, two):
+                await ask(
+                    broker,
+                    RequestCode.UPDATE_AND_CREATE_TOPIC,
+                    topic="T",
+                    readQueueNums="2",
+                    writeQueueNums="2",
+                )
+
+            async def addresses() -> dict[str, dict[str, str]]:
+                route = await ask(one, RequestCode.GET_ROUTEINFO_BY_TOPIC, topic="T")
+                return {data["brokerName"]: data["brokerAddrs"] for data in route["brokerDatas"]}
+
+            async def has_both() -> bool:
+                return await addresses() == {"one": {"0": one.address}, "two": {"0": two.address}}
+
+            await until(has_both)
+            await ask(two, RequestCode.DELETE_TOPIC_IN_BROKER, topic="T")
+
+            async def has_one() -> bool:
+                return await addresses() == {"one": {"0": one.address}}
+
+            await until(has_one)
+        clusters = await ask(one, RequestCode.GET_BROKER_CLUSTER_INFO)
+        assert clusters["clusterAddrTable"] == {"DefaultCluster": ["one"]}, "the other one has left"
+
+
+async def test_a_change_of_role_is_announced(tmp_path: Path) -> None:
+    master = Master("127.0.0.1:9", "127.0.0.1:9")
+    tenures = SetTenures(Tenure(Role.SLAVE, 3, epoch=1, master=master))
+    async with (
+        Broker(config(tmp_path, "names")) as names,
+        Broker(config(tmp_path, "group", name_servers=[names.address], ha_port=0), tenures=tenures) as member,
+    ):
+
+        async def announced() -> dict[str, str]:
+            clusters = await ask(names, RequestCode.GET_BROKER_CLUSTER_INFO)
+            found = clusters["brokerAddrTable"].get("group", {"brokerAddrs": {}})
+            return dict(found["brokerAddrs"])
+
+        async def is_slave() -> bool:
+            return await announced() == {"3": member.address}
+
+        async def is_master() -> bool:
+            return await announced() == {"0": member.address}
+
+        await until(is_slave)
+        tenures.set(Tenure(Role.ASYNC_MASTER, 0, epoch=2))
+        await until(is_master)
