@@ -192,6 +192,7 @@ async def test_both_show_the_state_of_replication(tmp_path: Path) -> None:
             "reput_replica_tables_age_seconds",
         ):
             assert series in pages[1], series
+        assert all(broker.health.checks["replication"].ok for broker in (both.master, both.slave))
         assert slave_status["role"] == "SLAVE"
         assert slave_status["master"] == both.master.address
         assert master_status["slaves"][0]["lag_bytes"] == 0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Awaitable, Callable
+from functools import partial
 
 import trio
 
@@ -192,6 +193,7 @@ class MasterParts:
             *self.delay.tasks(),
             self._run_slaves,
             self._progress.run,
+            partial(self._common.show_replication, self._replication_health),
         )
 
     async def before_serving(self) -> None:
@@ -209,6 +211,12 @@ class MasterParts:
             "transactions": self.retry.status(),
             "slaves": [slave._asdict() for slave in self._progress.slaves()],
         }
+
+    def _replication_health(self) -> tuple[bool, str]:
+        figures = self._figures().master
+        if figures is None or figures.in_sync >= figures.wanted:
+            return True, ""
+        return False, f"copies in sync: {figures.in_sync}, ha.in_sync_replicas: {figures.wanted}"
 
     def _figures(self) -> ReplicationFigures:
         config, slaves = self._common.config.ha, self._progress.slaves()

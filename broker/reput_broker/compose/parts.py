@@ -40,6 +40,8 @@ from reput_broker.server.listener import Server
 from reput_broker.surroundings import Surroundings
 from reput_broker.upkeep.clean_service import CleanFilesService
 
+_LOOK_S = 1.0
+
 
 class Part(Protocol):
     """A part of the broker with background tasks."""
@@ -141,6 +143,12 @@ class CommonParts:
         """Return the tasks that run as long as the role does."""
         parts: tuple[Part, ...] = (self.puts, self.storage.tables, self.groups, self._names)
         return (*(task for part in parts for task in part.tasks()), self.storage.hold.run, self._clean.run)
+
+    async def show_replication(self, state: Callable[[], tuple[bool, str]]) -> None:
+        """Show in /readyz?verbose whether replication works, and why not, until cancelled. It gates nothing."""
+        while True:
+            self._health.set("replication", *state())
+            await trio.sleep(_LOOK_S)
 
     def server(self, handlers: Mapping[int, Handler], connections_max: int) -> Server:
         """Return a server for the requests of `handlers`; at most `connections_max` open files are left for it."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from functools import partial
 
 import trio
 
@@ -98,7 +99,12 @@ class SlaveParts:
 
     def tasks(self) -> tuple[Callable[[], Awaitable[None]], ...]:
         """Return the tasks that run as long as the broker is a slave."""
-        return (*self._common.tasks(), self.copying.run, self.tables.run)
+        return (
+            *self._common.tasks(),
+            self.copying.run,
+            self.tables.run,
+            partial(self._common.show_replication, lambda: (self.copying.is_connected, self.copying.state)),
+        )
 
     async def before_serving(self) -> None:
         """Nothing has to be completed."""

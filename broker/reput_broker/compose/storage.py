@@ -22,6 +22,7 @@ from reput_broker.staging.staging_state import StagingState
 from reput_broker.store.message_store import MessageStore
 from reput_broker.store.options import StoreOptions
 from reput_broker.store.results import RecoveryReport
+from reput_broker.tables.config_file import ConfigFile
 from reput_broker.tables.tables import Tables
 from reput_broker.transactions.op_queue import OpQueue
 from reput_broker.transactions.recovery import HalfQueue, recover_transactions
@@ -101,7 +102,11 @@ class Storage:
         return (await trio.to_thread.run_sync(begin)).number
 
     def _load(self, now_s: float) -> None:
+        if self._cut_at is not None:
+            self._forget_progress()
         self.tables.load()
+        if self._cut_at is not None:
+            self.tables.offsets.limit(self.store.max_offset_in_queue)
         self.epochs.load()
         self.staging.load(now_s)
         self._to_close.append(self._save_batches)
@@ -112,6 +117,16 @@ class Storage:
         self.schedule = open_schedule(self._config, self.store, topics, self.clock_ms)
         self._to_close.append(self._finish_schedule)
         self.half_queue = self._recover_transactions()
+
+    def _forget_progress(self) -> None:
+        """Remove the files that say what was delivered or committed: it may be in the part that was cut off.
+
+        Then the log alone decides, unless the master's files replace them.
+        """
+        config = self.store.options.data_dir / "config"
+        for name in ("delayOffset.json", "sinkBatches.json"):
+            ConfigFile(config / name).remove()
+        (config / "timercheck").unlink(missing_ok=True)
 
     def _recover_transactions(self) -> HalfQueue:
         options = self.store.options

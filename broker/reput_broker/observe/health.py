@@ -125,19 +125,21 @@ _FAILURES = frozenset({"store_directory_lost"})
 """Events that need an operator immediately."""
 
 
-_STORE_CHECKS = ("disk_space", "directories", "commit_log_dirs", "log_files", "index", "tables")
+_CHECKS_OF_A_ROLE = (
+    "disk_space", "directories", "commit_log_dirs", "log_files", "index", "tables", "replication"
+)  # fmt: skip
 
 
 class StoreHealth:
     """Sets the checks `writable`, `disk_space`, `directories`, `commit_log_dirs`, `log_files`, `index` and `tables`.
 
-    Those of a store that was open before are forgotten. One owner: the event loop; only `report` is called from any
-    thread.
+    The checks of the role that the broker had before are forgotten. One owner: the event loop; only `report` is called
+    from any thread.
     """
 
     def __init__(self, health: Health) -> None:
         self._health = health
-        health.forget(_STORE_CHECKS)
+        health.forget(_CHECKS_OF_A_ROLE)
         self._failing: dict[str, str] = {}
         self._unsaved: dict[str, str] = {}
 

@@ -129,6 +129,11 @@ class ConfigFile:
         self.adopt_temporary()
         self.sync_directory()
 
+    def remove(self) -> None:
+        """Remove the file and its backup. Raises OSError."""
+        self.path.unlink(missing_ok=True)
+        self.backup.unlink(missing_ok=True)
+
 
 class ConfigFileSave:
     """One write of a table to its file; see `table_saver.SaveJob`.

@@ -192,6 +192,21 @@ class ConsumerOffsetManager:
             self._record(entries)
         self._version = version
 
+    def limit(self, end_of: Callable[[str, int], int]) -> None:
+        """Limit every offset to the end of its queue, after the end of the log was cut off.
+
+        Args:
+            end_of: returns the end of a queue, of topic and queue id.
+        """
+        beyond = [
+            JournalEntry(COMMIT, group, topic, queue_id, end_of(topic, queue_id))
+            for (group, topic), queues in self._table.items()
+            for queue_id, offset in queues.items()
+            if offset > end_of(topic, queue_id)
+        ]
+        if beyond:
+            self._record(beyond)
+
     def commit(
         self, group: str, topic: str, queue_id: int, offset: int, *, increase_only: bool = False
     ) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import structlog
 
-from reput_broker.tables.config_file import ConfigFileDamaged
+from reput_broker.tables.config_file import ConfigFileDamaged, DataVersion
 from reput_broker.tables.offset_journal import JournalWriteFailed
 from reput_broker.tables.offsets import Commit, ConsumerOffsetManager
 from reput_broker.tables.table_saver import save_now
@@ -276,3 +276,43 @@ def test_a_large_journal_asks_for_a_save(config_dir: Path) -> None:
     save_now(manager)
     assert not manager.save_due
     manager.close()
+
+
+def test_what_changed_since_a_version_and_everything_after_a_removal(opened: Open) -> None:
+    manager = opened()
+    manager.commit("g", "T", 0, 5)
+    manager.commit("h", "T", 0, 1)
+    first = manager.changes_since(None)
+    assert (first.is_partial, first.offsets) == (False, {("g", "T"): {0: 5}, ("h", "T"): {0: 1}})
+    assert manager.changes_since(first.version).offsets == {}
+    assert manager.changes_since(first.version).version == first.version
+    manager.commit("g", "T", 1, 7)
+    second = manager.changes_since(first.version)
+    assert (second.is_partial, second.offsets) == (True, {("g", "T"): {0: 5, 1: 7}})
+    manager.remove_group("h")
+    third = manager.changes_since(second.version)
+    assert (third.is_partial, third.offsets) == (False, {("g", "T"): {0: 5, 1: 7}})
+    manager.commit("g", "T", 0, 6)
+    for strange in ("", "x", f"{first.version}x", third.version[:-1] + "-1"):
+        assert not manager.changes_since(strange).is_partial
+
+
+def test_offsets_of_a_master_replace_those_here_and_survive(opened: Open) -> None:
+    manager = opened()
+    for group, topic in (("gone", "T"), ("g", "T"), ("g", "U")):
+        manager.commit(group, topic, 0, 5)
+    version = DataVersion(0, 9, 77)
+    manager.adopt({("g", "T"): {0: 3, 1: 8}, ("new", "T"): {0: -1}}, is_partial=False, version=version)
+    manager.adopt({("other", "T"): {0: 4}}, is_partial=True, version=version)
+    for found in (manager, opened()):
+        assert found.for_group("g") == {"T": {0: 3, 1: 8}}
+        assert found.for_group("gone") == {}
+        assert found.for_group("other") == {"T": {0: 4}}
+    assert manager.version == version
+
+
+def test_no_offset_is_beyond_its_queue_after_a_cut(opened: Open) -> None:
+    manager = opened()
+    manager.commit_many("g", [Commit("T", 0, 5), Commit("T", 1, 2), Commit("gone", 0, 4)])
+    manager.limit(lambda topic, _: 3 if topic == "T" else 0)
+    assert opened().for_group("g") == {"T": {0: 3, 1: 2}, "gone": {0: 0}}
