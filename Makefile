@@ -46,7 +46,7 @@ UV := set -e; export PATH="$$PATH:$(CURDIR)/build/uv/bin"; command -v uv >/dev/n
 
 .DEFAULT_GOAL := help
 .PHONY: help setup run test check format demo example pipeline-demo bench bench-peers bench-stalls bench-delay
-.PHONY: bench-scaling bench-groups bench-memory bench-store bench-spark crash faults planted histories histories-planted
+.PHONY: bench-scaling bench-replication bench-groups bench-memory bench-store bench-spark crash faults planted histories histories-planted
 .PHONY: simulate
 .PHONY: filters fuzz fuzz-kernel hostile conformance image-check
 .PHONY: pipeline-faults pipeline-planted pipeline-clusters pipeline-roundtrip wheels lock clean
@@ -131,6 +131,9 @@ bench-delay: $(RUN) ## measure how late delayed messages are, with 100,000 of th
 
 bench-groups: $(RUN) ## measure consumer groups compared with plain pulls: throughput of four members, latency of one message
 	$(BIN)/python benchmarks/groups.py $(ARGS)
+
+bench-replication: $(RUN) ## measure a slave: against none, against Apache RocketMQ (mvn, java), lag
+	PYTHONPATH=benchmarks $(BIN)/python benchmarks/replication.py $(ARGS)
 
 bench-memory: $(RUN) ## measure the broker's memory for 9,000 idle clients, 10,000 queues and 1,000 groups
 	$(BIN)/python benchmarks/idle_clients.py

@@ -61,7 +61,11 @@ class Row:
     def cells(self) -> tuple[str, ...]:
         """Return the row's cells as text."""
         baseline = "" if self.baseline is None else figure(self.baseline)
-        notes = [] if self.baseline is None or self.baseline_is == "echo" else [f"echo: {self.baseline_is}"]
+        notes = (
+            []
+            if self.baseline is None or self.baseline_is == "echo"
+            else [f"compared with {self.baseline_is}"]
+        )
         if self.spread is not None and self.spread > NOISY_SPREAD:
             notes.append("noisy")
         notes += [f"{name} {figure(value)}" for name, value in self.facts.items()]

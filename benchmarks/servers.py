@@ -80,7 +80,7 @@ def broker(flush: str, **options: str) -> Iterator[RunningBroker]:
 @contextmanager
 def broker_on(directory: Path, flush: str, **options: str) -> Iterator[RunningBroker]:
     """Run `reput serve` on a directory that is kept."""
-    port, http_port = _free_port(), _free_port()
+    port, http_port = free_port(), free_port()
     arguments = ["serve", "--data-dir", str(directory), "--port", str(port), "--http-port", str(http_port)]
     started_at = time.perf_counter()
     process = subprocess.Popen(
@@ -129,7 +129,8 @@ def _wait_ready(url: str, process: subprocess.Popen[bytes]) -> None:
     raise SystemExit("the broker did not become ready")
 
 
-def _free_port() -> int:
+def free_port() -> int:
+    """Return a free port."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port: int = probe.getsockname()[1]

@@ -6,6 +6,7 @@ brokers and not taken from the client.
 
 from __future__ import annotations
 
+import json
 import re
 import socket
 import statistics
@@ -21,6 +22,7 @@ from pathlib import Path
 from peers import fetch
 from peers.servers import reput, rocketmq
 from peers.servers.base import Missing, Server
+from peers.workloads import Durability
 from reput_protocol.codes import RequestCode, ResponseCode
 from reput_protocol.errors import ProtocolError
 from reput_protocol.wire.frames import FrameReader, decode_header, encode_frame
@@ -69,8 +71,14 @@ class Fault(Exception):
     """A run gives no figure; the text has the reason."""
 
 
-def measure(*, rounds: int, seconds: float) -> Measured:
-    """Run every program against both brokers alternately; `page_cache` under ASYNC_FLUSH."""
+def measure(
+    *,
+    rounds: int,
+    seconds: float,
+    durability: Durability = "page_cache",
+    programs: Sequence[Program] = PROGRAMS,
+) -> Measured:
+    """Run every program against both brokers alternately."""
     measured = Measured()
     with ExitStack() as stack:
         directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="reput-bench-")))
@@ -78,14 +86,17 @@ def measure(*, rounds: int, seconds: float) -> Measured:
             (directory / name).mkdir()
         try:
             fetch.jars("rocketmq-example")
-            names, theirs = stack.enter_context(rocketmq.start(directory / "rocketmq", "page_cache"))
-            ours = stack.enter_context(reput.start(directory / "reput", "page_cache"))
+            names, theirs = stack.enter_context(rocketmq.start(directory / "rocketmq", durability))
+            ours = stack.enter_context(reput.start(directory / "reput", durability))
+            if durability == "replicated":
+                for server in (theirs, ours):
+                    _wait_for_slave(server)
         except Missing as error:
             measured.notes.append(f"missing: {error}")
             return measured
         brokers = [("Reput", ours, ours.address), ("Apache RocketMQ", theirs, names.address)]
         for number in range(rounds):
-            for program in PROGRAMS:
+            for program in programs:
                 found: dict[str, tuple[float, float]] = {}
                 for name, server, name_server in brokers if number % 2 else brokers[::-1]:
                     try:
@@ -99,7 +110,7 @@ def measure(*, rounds: int, seconds: float) -> Measured:
     return measured
 
 
-def table(measured: Measured) -> str:
+def table(measured: Measured, durability: Durability = "page_cache") -> str:
     """Return the figures as a Markdown table."""
     rows: list[Sequence[str]] = [
         ("", "Reput msg/s", "RocketMQ msg/s", "Reput is", "Reput CPU", "RocketMQ CPU")
@@ -125,7 +136,7 @@ def table(measured: Measured) -> str:
             for name, rates in by_broker.items()
             if spread_of(rates) > NOISY_SPREAD
         ]
-    head = "### For reference: RocketMQ's own benchmark and Java client, against both brokers (page_cache)"
+    head = f"### For reference: RocketMQ's own benchmark and Java client, against both brokers ({durability})"
     body = aligned(rows) if len(rows) > 1 else []
     return "\n".join([head, "", *body, *([""] if notes else []), *(f"- {note}" for note in notes)])
 
@@ -137,7 +148,7 @@ def _run(
     topic = f"java{number}-{PROGRAMS.index(program)}"
     output = directory / "benchmark.log"
     with (
-        _Offsets(server.address) as offsets,
+        Questions(server.address) as offsets,
         _running(program, name_server, topic, directory, output) as alive,
     ):
         deadline = time.perf_counter() + _DEADLINE_S
@@ -183,8 +194,22 @@ def _running(
         process.wait()
 
 
-class _Offsets:
-    """Requests the number of stored messages from RocketMQ's broker or Reput, with JSON headers."""
+def _wait_for_slave(server: Server) -> None:
+    """Wait until a broker has a slave in sync.
+
+    Raises:
+        Missing: it has none in time.
+    """
+    deadline = time.perf_counter() + _DEADLINE_S
+    with Questions(server.address) as questions:
+        while not questions.in_sync_slaves():
+            if time.perf_counter() > deadline:
+                raise Missing(f"the broker on {server.address} has no slave in sync")
+            time.sleep(0.1)
+
+
+class Questions:
+    """Requests figures from RocketMQ's broker or Reput, with JSON headers."""
 
     def __init__(self, address: str) -> None:
         host, _, port = address.rpartition(":")
@@ -192,7 +217,7 @@ class _Offsets:
         self._reader = FrameReader()
         self._opaque = 0
 
-    def __enter__(self) -> _Offsets:
+    def __enter__(self) -> Questions:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -202,17 +227,23 @@ class _Offsets:
         """Return the number of messages in a topic of four queues; 0 if it does not exist."""
         return sum(self._max_offset(topic, queue_id) for queue_id in range(_QUEUES))
 
+    def in_sync_slaves(self) -> int:
+        """Return the number of slaves that are in sync with a master."""
+        _, body = self.ask(RequestCode.GET_BROKER_HA_STATUS, {})
+        return int(json.loads(body)["inSyncSlaveNums"])
+
     def _max_offset(self, topic: str, queue_id: int) -> int:
+        header, _ = self.ask(RequestCode.GET_MAX_OFFSET, {"topic": topic, "queueId": str(queue_id)})
+        return int(header.ext["offset"]) if header.code == ResponseCode.SUCCESS else 0  # type: ignore[arg-type]
+
+    def ask(self, code: RequestCode, ext: dict[str, str]) -> tuple[Header, bytes]:
+        """Send a request and return its answer: header and body."""
         self._opaque += 1
-        ext = {"topic": topic, "queueId": str(queue_id)}
-        header = Header(int(RequestCode.GET_MAX_OFFSET), self._opaque, 0, ext=dict(ext))
+        header = Header(int(code), self._opaque, 0, ext=dict(ext))
         self._socket.sendall(encode_frame(header, HeaderType.JSON))
         while True:
             data = self._socket.recv(1 << 16)
             if not data:
                 raise Fault("the broker closed the connection")
             for frame in self._reader.receive_data(data):
-                answer = decode_header(frame.header_type, frame.header)
-                if answer.code != ResponseCode.SUCCESS:
-                    return 0
-                return int(answer.ext["offset"])  # type: ignore[arg-type]
+                return decode_header(frame.header_type, frame.header), bytes(frame.body)

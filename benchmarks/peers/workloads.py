@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-Durability = Literal["page_cache", "flushed"]
+Durability = Literal["page_cache", "flushed", "replicated"]
+"""What an acknowledgement promises; `replicated`: on the disks of a master and one slave."""
 Kind = Literal["batched", "singles", "windowed", "paced"]
 """How messages are sent: in the client's fastest way; by single sends that the client may batch; awaited, with a number
 in flight; or at fixed times."""

@@ -14,7 +14,8 @@ from peers.workloads import Durability
 
 def settings(durability: Durability) -> str:
     """Return the settings that differ from the defaults."""
-    return f"store.flush={_flush(durability)}"
+    role = ", ha.role=SYNC_MASTER, ha.in_sync_replicas=2" if durability == "replicated" else ""
+    return f"store.flush={_flush(durability)}{role}"
 
 
 def version() -> str:
@@ -24,13 +25,38 @@ def version() -> str:
 
 @contextmanager
 def start(directory: Path, durability: Durability) -> Iterator[Server]:
-    """Run `reput serve`."""
+    """Run `reput serve`, with a slave if replicated; yields the (master) broker."""
+    ha_port = str(free_port())
+    master = {"REPUT_HA_PORT": ha_port, **_of_a_master(durability)}
+    with _broker(directory / "data", durability, master) as server:
+        if durability != "replicated":
+            yield server
+            return
+        slave = {
+            "REPUT_BROKER_ID": "1",
+            "REPUT_HA__ROLE": "SLAVE",
+            "REPUT_HA__MASTER": server.address,
+            "REPUT_HA__MASTER_HA_ADDRESS": f"127.0.0.1:{ha_port}",
+        }
+        with _broker(directory / "slave", durability, slave):
+            yield server
+
+
+@contextmanager
+def _broker(directory: Path, durability: Durability, own: dict[str, str]) -> Iterator[Server]:
+    directory.mkdir()
     port, http_port = free_port(), free_port()
     ports = ["--port", str(port), "--http-port", str(http_port)]
-    program = [sys.executable, "-m", "reput_cli", "serve", "--data-dir", str(directory / "data"), *ports]
-    environment = {"REPUT_STORE__FLUSH": _flush(durability), "PYTHONPATH": ":".join(sys.path)}
+    program = [sys.executable, "-m", "reput_cli", "serve", "--data-dir", str(directory / "store"), *ports]
+    environment = {"REPUT_STORE__FLUSH": _flush(durability), "PYTHONPATH": ":".join(sys.path), **own}
     with running(program, directory, port, environment) as server:
         yield server
+
+
+def _of_a_master(durability: Durability) -> dict[str, str]:
+    if durability != "replicated":
+        return {}
+    return {"REPUT_HA__ROLE": "SYNC_MASTER", "REPUT_HA__IN_SYNC_REPLICAS": "2"}
 
 
 def _flush(durability: Durability) -> str:

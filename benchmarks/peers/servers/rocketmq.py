@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from peers import fetch
@@ -29,7 +29,8 @@ _OPENED = (
 
 def settings(durability: Durability) -> str:
     """Return the settings that differ from the defaults."""
-    return f"flushDiskType={_flush(durability)}, heap 2 GiB"
+    role = "".join(f"{name}={value}, " for name, value in _of_a_master(durability).items())
+    return f"{role}flushDiskType={_flush(durability)}, heap 2 GiB"
 
 
 def version() -> str:
@@ -43,41 +44,51 @@ def version() -> str:
 
 @contextmanager
 def start(directory: Path, durability: Durability) -> Iterator[tuple[Server, Server]]:
-    """Run NamesrvStartup and BrokerStartup; the name server comes first.
+    """Run NamesrvStartup and BrokerStartup, with a slave if replicated; yields name server and (master) broker.
 
     Raises:
         Missing: on entering; they are not available, or do not start.
     """
-    name_port, port = free_port(), free_port()
-    for part in ("name", "broker"):
-        (directory / part).mkdir()
-    name_config = _written(directory / "namesrv.properties", {"listenPort": name_port})
-    broker_config = _written(
-        directory / "broker.properties",
-        {
-            "listenPort": port,
-            "brokerIP1": "127.0.0.1",
-            "storePathRootDir": directory / "store",
-            "storePathCommitLog": directory / "store/commitlog",
-            "flushDiskType": _flush(durability),
-        },
-    )
-    java = [fetch.java(), "-cp", f"{fetch.jars('rocketmq')}/*", *_OPENED]
-    environment = {"ROCKETMQ_HOME": str(directory), "PATH": os.environ["PATH"]}
+    with ExitStack() as stack:
+        name_port = free_port()
+        config = _written(directory / "namesrv.properties", {"listenPort": name_port})
+        names = _program(directory / "name", _NAME_SERVER, "namesrv.NamesrvStartup", config)
+        environment = _environment(directory)
+        name_server = stack.enter_context(running(names, directory / "name", name_port, environment))
+        brokers = {"broker": _of_a_master(durability)}
+        if durability == "replicated":
+            brokers["slave"] = {"brokerRole": "SLAVE", "brokerId": 1}
+        servers = []
+        for part, own in brokers.items():
+            port = free_port()
+            settings = {
+                "listenPort": port,
+                "haListenPort": free_port(),
+                "brokerIP1": "127.0.0.1",
+                "storePathRootDir": directory / part / "store",
+                "storePathCommitLog": directory / part / "store/commitlog",
+                "flushDiskType": _flush(durability),
+                **own,
+            }
+            config = _written(directory / f"{part}.properties", settings)
+            program = _program(directory / part, _BROKER, "broker.BrokerStartup", config)
+            program += ["-n", name_server.address]
+            servers.append(stack.enter_context(running(program, directory / part, port, environment)))
+        yield name_server, servers[0]
 
-    def program(part: str, options: tuple[str, ...], entry: str, config: Path) -> list[str | Path]:
-        home = f"-Duser.home={directory / part}"
-        return [*java, home, *options, f"org.apache.rocketmq.{entry}", "-c", config]
 
-    names = program("name", _NAME_SERVER, "namesrv.NamesrvStartup", name_config)
-    with running(names, directory / "name", name_port, environment) as name_server:
-        broker = [
-            *program("broker", _BROKER, "broker.BrokerStartup", broker_config),
-            "-n",
-            name_server.address,
-        ]
-        with running(broker, directory / "broker", port, environment) as server:
-            yield name_server, server
+def _of_a_master(durability: Durability) -> dict[str, object]:
+    return {"brokerRole": "SYNC_MASTER", "inSyncReplicas": 2} if durability == "replicated" else {}
+
+
+def _program(directory: Path, options: tuple[str, ...], entry: str, config: Path) -> list[str | Path]:
+    directory.mkdir()
+    java = [fetch.java(), "-cp", f"{fetch.jars('rocketmq')}/*", *_OPENED, f"-Duser.home={directory}"]
+    return [*java, *options, f"org.apache.rocketmq.{entry}", "-c", config]
+
+
+def _environment(directory: Path) -> dict[str, str]:
+    return {"ROCKETMQ_HOME": str(directory), "PATH": os.environ["PATH"]}
 
 
 def _flush(durability: Durability) -> str:
