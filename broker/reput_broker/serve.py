@@ -1,7 +1,7 @@
-"""Running a broker until a signal ends it, for `reput serve`.
+"""Running a broker or a name server until a signal ends it, for `reput serve` and `reput namesrv`.
 
 SIGTERM or SIGINT drains and exits with 0, a second one exits immediately with 1. SIGHUP reads the configuration again;
-without a configuration to read it ends the broker, because its terminal is closed.
+without a configuration to read it ends the process, because its terminal is closed.
 """
 
 from __future__ import annotations
@@ -16,6 +16,8 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
+from types import TracebackType
+from typing import Protocol, TypeVar
 
 import structlog
 import trio
@@ -25,6 +27,7 @@ from reput_broker.config.environment import is_service_link
 from reput_broker.config.errors import ConfigError
 from reput_broker.config.loading import ConfigChange, apply_live
 from reput_broker.config.model import BrokerConfig
+from reput_broker.name_server import NameServer
 from reput_broker.observe.log import configure_logging, flush_log, set_level
 from reput_broker.observe.metrics import MetricsSources
 from reput_broker.store.errors import StoreDamaged
@@ -32,6 +35,32 @@ from reput_protocol.errors import ReputError
 from reput_protocol.exit_codes import ExitCode
 
 log = structlog.get_logger(__name__)
+
+
+class Served(Protocol):
+    """What runs in the foreground: an async context manager."""
+
+    config: BrokerConfig
+    sources: MetricsSources
+
+    @property
+    def address(self) -> str:
+        """Where clients reach it."""
+
+    def stop(self) -> None:
+        """Ask it to stop."""
+
+    async def stopped(self) -> None:
+        """Wait until `stop` was called."""
+
+    async def __aenter__(self) -> object: ...
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> bool | None: ...
+
+
+S = TypeVar("S", bound=Served)
 
 
 def run_broker(
@@ -46,6 +75,22 @@ def run_broker(
         reload: reads the configuration's sources again, for SIGHUP. Without it SIGHUP ends the broker.
         on_ready: called once the broker serves.
     """
+    return _run(lambda: Broker(config, embedded=False), config, reload, on_ready)
+
+
+def run_name_server(
+    config: BrokerConfig, *, reload: Callable[[], BrokerConfig], on_ready: Callable[[NameServer], None] | None
+) -> int:
+    """Run a name server in the foreground; see `run_broker`."""
+    return _run(lambda: NameServer(config), config, reload, on_ready)
+
+
+def _run(
+    make: Callable[[], S],
+    config: BrokerConfig,
+    reload: Callable[[], BrokerConfig] | None,
+    on_ready: Callable[[S], None] | None,
+) -> int:
     gc.freeze()  # what the imports made stays, and need not be searched when the broker is ready
     _fill_standard_descriptors()
     configure_logging(format=config.log.format, level=config.log.level)
@@ -53,9 +98,8 @@ def run_broker(
     ignored = [name for name, value in sorted(os.environ.items()) if is_service_link(name, value)]
     if ignored:
         log.info("kubernetes_variables_ignored", names=ignored)
-    broker = Broker(config, embedded=False)
     try:
-        trio.run(_serve, broker, reload, on_ready)
+        trio.run(_serve, make(), reload, on_ready)
     except Exception as error:
         return _say_why(error)
     return ExitCode.DONE
@@ -79,7 +123,7 @@ def _say_why(error: Exception) -> int:
         if isinstance(failure, (ReputError, OSError)):
             log.error("broker_failed", kind=type(failure).__name__, detail=str(failure))
         else:
-            log.error("broker_failed", exc_info=failure, hint="a defect of the broker; please report it")
+            log.error("broker_failed", exc_info=failure, hint="a defect; please report it")
     return (
         ExitCode.DAMAGE if any(isinstance(failure, StoreDamaged) for failure in failures) else ExitCode.FAILED
     )
@@ -111,7 +155,7 @@ def _log_what_python_prints() -> None:
 
 
 async def _serve(
-    broker: Broker, reload: Callable[[], BrokerConfig] | None, on_ready: Callable[[Broker], None] | None
+    broker: S, reload: Callable[[], BrokerConfig] | None, on_ready: Callable[[S], None] | None
 ) -> None:
     heard = [signal.SIGTERM, signal.SIGINT]
     if reload is not None or signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
@@ -129,7 +173,7 @@ async def _serve(
             nursery.cancel_scope.cancel()
 
 
-async def _obey(signals: object, broker: Broker, reload: Callable[[], BrokerConfig] | None) -> None:
+async def _obey(signals: object, broker: Served, reload: Callable[[], BrokerConfig] | None) -> None:
     stopping = False
     async for number in signals:  # type: ignore[attr-defined]
         if number == signal.SIGHUP and reload is not None:
@@ -146,7 +190,7 @@ async def _obey(signals: object, broker: Broker, reload: Callable[[], BrokerConf
             broker.stop()
 
 
-def _reload(broker: Broker, load: Callable[[], BrokerConfig]) -> None:
+def _reload(broker: Served, load: Callable[[], BrokerConfig]) -> None:
     with suppress(ConfigError):  # logged and counted by the reloader; nothing changed
         ConfigReloader(broker.config, load, broker.sources).reload()
 
@@ -206,8 +250,8 @@ def _leaves(error: BaseException) -> list[BaseException]:
     return [error]
 
 
-def write_address(path: Path, broker: Broker) -> None:
-    """Write the broker's address to a file, atomically, for programs that wait for it."""
+def write_address(path: Path, broker: Served) -> None:
+    """Write the server's address to a file, atomically, for programs that wait for it."""
     fresh = path.with_name(f"{path.name}.new")
     fresh.write_text(f"{broker.address}\n")
     fresh.replace(path)

@@ -11,6 +11,7 @@ import click
 # Name -> (module with a `command`, one line of help)
 _COMMANDS = {
     "serve": ("reput_cli.serve", "Run the broker."),
+    "namesrv": ("reput_cli.namesrv", "Run a name server for several brokers."),
     "dev": ("reput_cli.dev", "Run a throw-away broker in a temporary directory."),
     "produce": ("reput_cli.produce", "Send messages to a topic."),
     "request": ("reput_cli.request", "Send a request and print the reply to it."),
@@ -28,7 +29,7 @@ _COMMANDS = {
 }
 
 
-_READ_THE_ENVIRONMENT = ("serve", "dev", "health")
+_READ_THE_ENVIRONMENT = ("serve", "namesrv", "dev", "health")
 """Commands that skip the check of unknown variables: the broker reports them with all other mistakes of its
 configuration, and has checked the environment in which `health` runs."""
 

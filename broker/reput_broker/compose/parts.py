@@ -137,6 +137,7 @@ class CommonParts:
         sources.groups = GroupSources(
             storage.tables.groups, groups.online, groups.progress, groups.lag.figures
         )
+        sources.registered_brokers = lambda: self.routes.registered
         sources.held_pulls_bytes = lambda: storage.hold.held_bytes
 
     def tasks(self) -> tuple[Callable[[], Awaitable[None]], ...]:

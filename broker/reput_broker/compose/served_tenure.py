@@ -32,7 +32,6 @@ from reput_broker.surroundings import Surroundings
 
 log = structlog.get_logger(__name__)
 
-_BUSY_LOOK_S = 0.02
 _CHANGE_GRACE_S = 0.5
 """The time that running requests get at a change of role. What is answered no more has an unknown outcome for its
 client, which asks the new master."""
@@ -233,10 +232,7 @@ class ServedTenure:
         base.health.state = BrokerState.DRAINING
         server.stop_accepting(keep_listening=self._next_follows)
         self._opened.hold.release_all()
-        with trio.move_on_after(_CHANGE_GRACE_S if self._next_follows else base.config.shutdown_grace):
-            while server.is_busy:  # noqa: ASYNC110 - once, at the end; an event would cost every answer
-                await trio.sleep(_BUSY_LOOK_S)
-        server.close_all("shutdown")
+        await server.drain(_CHANGE_GRACE_S if self._next_follows else base.config.shutdown_grace)
         if not self._next_follows:
             await parts.finish()
 

@@ -49,6 +49,7 @@ def load_config(
     path: Path | None = None,
     environ: Mapping[str, str] | None = None,
     overrides: Mapping[str, Any] | None = None,
+    defaults: Mapping[str, Any] | None = None,
 ) -> BrokerConfig:
     """Return the configuration that the sources give together.
 
@@ -56,6 +57,7 @@ def load_config(
         path: a TOML file, or None.
         environ: the environment; None reads nothing from it.
         overrides: values of flags by dotted key (`{"store.flush": "async"}`); None for flags that were not given.
+        defaults: values by dotted key in place of the built-in defaults.
 
     Raises:
         ConfigError: it lists every mistake of every source, each with key, origin, problem and nearest key.
@@ -70,7 +72,7 @@ def load_config(
             given = _from_text(fields[key], value) if isinstance(value, str) and key in fields else value
             gathered.put(key, given, "--" + key.replace(".", "-").replace("_", "-"))
     try:
-        config = BrokerConfig(**nest(gathered.values))
+        config = BrokerConfig(**nest({**(defaults or {}), **gathered.values}))
     except ConfigError as error:
         found = [_with_origin(problem, gathered.origins) for problem in error.problems]
         reported = {problem.key for problem in gathered.problems}

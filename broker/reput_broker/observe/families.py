@@ -88,6 +88,7 @@ _TABLE = (
     _counter("reput_protocol_errors_total", "Malformed or oversized frames.", "protocol", "reason"),
     _counter("reput_network_bytes_total", "Bytes of frames read and written.", "listener", "direction"),
     # Name servers
+    _gauge("reput_registered_brokers", "Brokers that are registered with this name service."),
     _gauge("reput_name_server_registered", "1 while the broker is registered there.", "name_server"),
     _counter(
         "reput_name_server_registrations_total",

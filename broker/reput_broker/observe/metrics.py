@@ -78,6 +78,7 @@ class MetricsSources:
     delays: DelaySources | None = None
     replication: ReplicationSource | None = None
     held_pulls_bytes: Callable[[], int] = lambda: 0
+    registered_brokers: Callable[[], int] = lambda: 0
     recovery_duration_s: float = 0.0
     recovery_truncated_bytes: int = 0
     config_reload_ok: bool = True
@@ -230,6 +231,7 @@ class MetricsCollector(Collector):
             ),
         )
 
+        yield one("reput_registered_brokers", self.sources.registered_brokers())
         servers = counters.name_servers.items()
         yield from pieces(
             "reput_name_server_registered", (((name,), int(t.is_registered)) for name, t in servers)

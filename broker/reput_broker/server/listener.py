@@ -28,6 +28,7 @@ log = structlog.get_logger(__name__)
 
 _BACKLOG = 1024
 _TIMEOUT_CHECK_S = 1.0
+_BUSY_LOOK_S = 0.02
 
 
 class ListenFailed(ReputError):
@@ -141,6 +142,13 @@ class Server:
         """
         self._keeps_listening = keep_listening
         self._accepting.cancel()
+
+    async def drain(self, grace_s: float) -> None:
+        """Wait until all requests are answered and all answers sent, `grace_s` at most; then close the connections."""
+        with trio.move_on_after(grace_s):
+            while self.is_busy:  # noqa: ASYNC110 - once, at the end; an event would cost every answer
+                await trio.sleep(_BUSY_LOOK_S)
+        self.close_all("shutdown")
 
     def close_all(self, reason: str) -> None:
         """Close every connection."""
