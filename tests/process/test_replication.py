@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,12 @@ import trio
 
 from reput_broker.broker import Broker
 from reput_broker.config.model import BrokerConfig
+from reput_broker.ha.frames import HEADER, REPORT, Hello, encode_hello
+from reput_broker.remoting_client import RemotingClient
+from reput_broker.request import ClientAnswer
 from reput_client import AckNotReached, Message, Producer, StoreUnavailable
+from reput_protocol.codes import RequestCode, ResponseCode
+from reput_protocol.record.record import Record, encode_record
 from stores import killed
 
 STORE = {"commit_log_file_size": "64KiB", "index_slots": 100, "index_entries": 400}
@@ -25,7 +31,7 @@ def master_config(
 
 
 def slave_config(
-    root: Path, master: Broker, *, flush: str = "sync", cluster: str = "DefaultCluster"
+    root: Path, master: Broker, *, flush: str = "sync", cluster: str = "DefaultCluster", **ha: Any
 ) -> BrokerConfig:
     return BrokerConfig(
         cluster=cluster,
@@ -33,7 +39,7 @@ def slave_config(
         port=0,
         broker_id=1,
         store={**STORE, "flush": flush},
-        ha={"role": "SLAVE", "master": master.address},
+        ha={"role": "SLAVE", "master": master.address, **ha},
     )
 
 
@@ -80,7 +86,7 @@ async def test_a_slave_has_the_same_log_and_serves_it_when_promoted(tmp_path: Pa
             await caught_up(master, slave)
             await load(master, 100, 100, ack="replicated")
             assert slave.store.max_physical_offset == master.store.max_physical_offset
-            await until(lambda: slave.store.dispatch_idle)
+            await until(lambda: slave.store.dispatched_offset == master.store.max_physical_offset)
             for queue in range(4):
                 assert slave.store.max_offset_in_queue("T", queue) == 50
     assert_same_logs(one, other)
@@ -131,8 +137,8 @@ async def test_what_only_the_slave_has_is_cut_off_into_a_file(tmp_path: Path) ->
         await load(master, 30, 20)
         async with Broker(config) as slave:
             await caught_up(master, slave)
-            # Under SYNC_FLUSH the slave dispatches what it has synced.
-            await until(lambda: sum(slave.store.max_offset_in_queue("T", queue) for queue in range(4)) == 50)
+            await until(lambda: slave.store.dispatched_offset == master.store.max_physical_offset)
+            assert sum(slave.store.max_offset_in_queue("T", queue) for queue in range(4)) == 50
     assert_same_logs(one, other)
     assert [path.name for path in (other / "cut").iterdir()] == [f"{end}-{lost_end}.log"]
 
@@ -175,3 +181,124 @@ async def test_another_cluster_and_another_history_are_refused(
         async with Broker(config) as slave:
             await until(lambda: reason in str(slave._status()["replication"]))
         assert logs(tmp_path / "3") == before
+
+
+class FakeMaster:
+    """The log of a master, sent by the test; what the slave sent is in `received`."""
+
+    def __init__(self, *parts: bytes) -> None:
+        self.received = b""
+        self._parts = parts
+
+    async def serve(self, stream: trio.SocketStream) -> None:
+        async with stream:
+            while len(self.received) < 24:
+                self.received += bytes(await stream.receive_some(1000))
+            for part in self._parts:
+                await stream.send_all(part)
+            with suppress(trio.BrokenResourceError):
+                while await stream.receive_some(1000):
+                    pass
+
+
+RECORD = encode_record(Record(topic="T", body=b"x"))
+
+
+@pytest.mark.trio
+@pytest.mark.parametrize(
+    ("parts", "reason"),
+    [
+        ((HEADER.pack(5, 0),), "sends the log from offset 5 on, but this log continues at 0"),
+        ((HEADER.pack(0, -1),), "announces -1 bytes at log offset 0"),
+        ((HEADER.pack(0, 1 << 30),), "where 65536 are left in the file"),
+        ((HEADER.pack(0, 100), bytes(100)), "magic 0x00000000 is not that of a record"),
+        ((HEADER.pack(0, len(RECORD)), RECORD.replace(b"x", b"y")), "BODYCRC"),
+        ((HEADER.pack(0, len(RECORD)) + RECORD, HEADER.pack(0, 0)), "but this log continues at 93"),
+        ((HEADER.pack(0, 20), b"half"), "has sent nothing for 0.3 s"),
+    ],
+)
+async def test_a_master_that_sends_something_else_is_refused_by_name(
+    tmp_path: Path, parts: tuple[bytes, ...], reason: str
+) -> None:
+    fake = FakeMaster(*parts)
+    async with Broker(master_config(tmp_path / "1")) as master, trio.open_nursery() as nursery:
+        (listener,) = await trio.open_tcp_listeners(0, host="127.0.0.1")
+        nursery.start_soon(trio.serve_listeners, fake.serve, [listener])
+        config = slave_config(
+            tmp_path / "2",
+            master,
+            master_ha_address=f"127.0.0.1:{listener.socket.getsockname()[1]}",
+            housekeeping_interval="300ms",
+            send_heartbeat_interval="100ms",
+        )
+        async with Broker(config) as slave:
+            await until(lambda: reason in str(slave._status()["replication"]))
+            # A whole record before it may have been appended.
+            assert slave.store.max_physical_offset in (0, reason.endswith("93") * len(RECORD))
+        nursery.cancel_scope.cancel()
+    assert fake.received[:24] == encode_hello(Hello(1, 1)) + REPORT.pack(0)
+
+
+@pytest.mark.trio
+async def test_a_slave_behind_deleted_files_is_set_aside_and_begins_again(tmp_path: Path) -> None:
+    one, other = tmp_path / "1", tmp_path / "2"
+    async with Broker(master_config(one)) as master:
+        ports = {"port": port_of(master.address), "ha_port": port_of(master.ha_address)}
+        config = slave_config(other, master)
+        async with Broker(config) as slave:
+            await load(master, 5)
+            await caught_up(master, slave)
+        await load(master, 150, 5)
+    (one / "commitlog" / f"{0:020d}").unlink()
+    kept = logs(other)
+    async with Broker(master_config(one, **ports)) as master, Broker(config) as slave:
+        await caught_up(master, slave)
+        await until(lambda: slave.store.dispatched_offset == master.store.max_physical_offset)
+        assert slave.store.min_physical_offset == master.store.min_physical_offset == 65536
+        for queue in range(4):
+            assert slave.store.max_offset_in_queue("T", queue) == master.store.max_offset_in_queue("T", queue)
+            assert (
+                slave.store.min_offset_in_queue("T", queue)
+                == master.store.min_offset_in_queue("T", queue)
+                > 0
+            )
+        await load(master, 4, 155)
+        await caught_up(master, slave)
+    assert_same_logs(one, other)
+    (aside,) = (other / "aside").iterdir()
+    assert logs(aside) == kept
+
+
+@pytest.mark.trio
+async def test_rocketmqs_clients_of_a_sync_master(tmp_path: Path) -> None:
+    """They name no level: stored in any case, and told by the code whether a slave has it."""
+    config = master_config(
+        tmp_path / "1",
+        role="SYNC_MASTER",
+        in_sync_replicas=2,
+        slave_timeout="100ms",
+        send_heartbeat_interval="50ms",
+    )
+    async with Broker(config) as master:
+        await load(master, 1, ack="flushed")
+        client = RemotingClient(master.address)
+        properties = {"producerGroup": "p", "topic": "T", "queueId": "0", "sysFlag": "0", "flag": "0"}
+        ext = {**properties, "bornTimestamp": "0", "properties": "", "defaultTopic": "TBW102"}
+
+        async def send(**more: str) -> ClientAnswer:
+            return await client.call(RequestCode.SEND_MESSAGE, {**ext, **more}, b"x", timeout_s=5)
+
+        alone = await send()
+        assert alone.code == ResponseCode.SLAVE_NOT_AVAILABLE
+        assert alone.ext["queueOffset"] == "1"
+        assert (await send(properties="WAIT\x01false\x02")).code == ResponseCode.SUCCESS
+        async with await trio.open_tcp_stream("127.0.0.1", port_of(master.ha_address)) as silent:
+            await silent.send_all(bytes(8))
+            await silent.receive_some(1)
+            late = await send()
+            assert (late.code, late.ext["queueOffset"]) == (ResponseCode.FLUSH_SLAVE_TIMEOUT, "3")
+        async with Broker(slave_config(tmp_path / "2", master)) as slave:
+            await caught_up(master, slave)
+            assert (await send()).code == ResponseCode.SUCCESS
+            assert slave.store.max_physical_offset == master.store.max_physical_offset
+        client.close()

@@ -1,0 +1,98 @@
+"""Puts that wait for copies: answered in order, or with what is known of them."""
+
+from __future__ import annotations
+
+import time
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import trio
+
+from reput_broker.config.sections import HAConfig
+from reput_broker.observe.counters import Counters
+from reput_broker.put.group_transfer import GroupTransfer
+from reput_broker.put.pending_puts import PendingRequest
+from reput_broker.request import Refusal, Response
+from reput_protocol.codes import ResponseCode
+from reput_protocol.errors import ErrorCode
+
+
+class Bench:
+    """A service over a log that is always appended, and copies that the test sets."""
+
+    def __init__(self, **options: Any) -> None:
+        self.position = 0
+        self.reason: str | None = None
+        self.counters = Counters()
+        self.answers: list[tuple[int, Response]] = []
+        self.woken = 0
+        store: Any = SimpleNamespace(committed_offset=1 << 60, when_appended=lambda _: None)
+        self.service = GroupTransfer(store, HAConfig(**options), self.counters)
+        self.service.serve(self, self._wake)
+
+    def refusal(self) -> str | None:
+        return self.reason
+
+    def _wake(self) -> None:
+        self.woken += 1
+
+    def put(self, number: int) -> None:
+        client: Any = SimpleNamespace(
+            answer=lambda _, response: self.answers.append((number, response)), flush=lambda: None
+        )
+        request: Any = SimpleNamespace(client=client, received_at=time.monotonic())
+        answer = Response(0, {"ack": "replicated", "queueOffset": number})
+        self.service.answer_when_replicated(100 * number, PendingRequest(request, answer, 1))
+
+
+def test_puts_are_answered_in_order_once_the_copies_have_them() -> None:
+    bench = Bench()
+    for number in (1, 2, 3):
+        bench.put(number)
+    assert not bench.answers
+    bench.position = 250
+    bench.service.advance()
+    assert [(number, answer.code) for number, answer in bench.answers] == [(1, 0), (2, 0)]
+    bench.position = 300
+    bench.put(3)  # stored before, and replicated meanwhile
+    assert [number for number, _ in bench.answers] == [1, 2, 3, 3]
+    assert bench.counters.produce_seconds["replicated"].count == 4
+
+
+def test_without_copies_an_explicit_level_is_refused_and_a_default_one_answered_as_stored() -> None:
+    bench = Bench()
+    bench.reason = "slaves in sync: 0, needed: 1, connected: 0; start them"
+    with pytest.raises(Refusal) as caught:
+        bench.service.check()
+    assert caught.value.error is ErrorCode.NO_REPLICA
+    bench.put(1)
+    ((_, answer),) = bench.answers
+    assert answer.code == ResponseCode.SLAVE_NOT_AVAILABLE
+    assert str(answer.remark).startswith(
+        "REPLICA_MISSING: stored, but not known to be replicated: slaves in sync: 0"
+    )
+    assert answer.ext == {"ack": "page_cache", "queueOffset": 1}, "the receipt, with the level that it has"
+
+
+@pytest.mark.trio
+async def test_late_copies_are_reported(nursery: trio.Nursery) -> None:
+    bench = Bench(slave_timeout="20ms")
+    nursery.start_soon(bench.service.expire)
+    bench.put(1)
+    with trio.fail_after(5):
+        while not bench.answers:
+            await trio.sleep(0.005)
+    ((_, answer),) = bench.answers
+    assert answer.code == ResponseCode.FLUSH_SLAVE_TIMEOUT
+    assert "the copies took longer than ha.slave_timeout (0.02 s)" in str(answer.remark)
+    assert answer.ext == {"ack": "page_cache", "queueOffset": 1}
+    bench.position = 100
+    bench.service.advance()
+    assert len(bench.answers) == 1
+
+
+def test_a_commit_of_the_pool_wakes_the_slaves() -> None:
+    bench = Bench()
+    bench.service.committed()
+    assert bench.woken == 1
