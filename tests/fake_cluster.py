@@ -34,7 +34,7 @@ class FakeCluster:
             group = [self._stack.enter_context(FakeBroker(queues=queues)) for _ in range(count)]
             for member in group:
                 member.broker_name = name
-                member.log, member.committed = group[0].log, group[0].committed
+                group[0].replicate_to(member)
             self.members[name] = group
         for fake in (self.names, *(member for group in self.members.values() for member in group)):
             fake.behave(RequestCode.GET_ROUTEINFO_BY_TOPIC, lambda *_, fake=fake: self._route(fake))  # type: ignore[misc]

@@ -18,8 +18,9 @@ from fake_groups import FakeGroups, Peer
 from reput_protocol.codes import RequestCode, ResponseCode
 from reput_protocol.commands.topic import BrokerData, ClusterInfo, QueueData, TopicRoute
 from reput_protocol.kernel.records import record_starts
+from reput_protocol.record.message import Message
 from reput_protocol.record.message_id import offset_message_id_of
-from reput_protocol.record.put_block import check_put_block, patch_block
+from reput_protocol.record.put_block import check_put_block, encode_put_block, patch_block
 from reput_protocol.wire.frames import FrameReader, decode_header, encode_frame
 from reput_protocol.wire.header import RESPONSE_FLAG, Header, HeaderType
 
@@ -66,6 +67,7 @@ class FakeBroker:
         parked: header fields and body of every message that came alone (310).
         accepted: how many connections were made.
         is_slave, serves_reads: whether it refuses what only a master does; and whether a slave answers pulls.
+        suggests: the id of the broker's member that its answers to pulls suggest.
         committed, commits: the offsets of groups by topic and queue; every commit that came, also ignored ones.
         groups: who is a member of which group, and who has which lock.
     """
@@ -89,6 +91,7 @@ class FakeBroker:
         self.broker_name = "fake"
         self.is_slave = False
         self.serves_reads = False
+        self.suggests = 0
         self.route_address: str | None = None
         self._log_bytes = 0
         self._behaviours: dict[int, Behaviour] = {}
@@ -176,6 +179,11 @@ class FakeBroker:
         self.drop_connections()
         with self._arrived:
             self._arrived.notify_all()
+
+    def replicate_to(self, slave: FakeBroker) -> None:
+        """Share messages and offsets with another fake, at once."""
+        slave.log, slave.committed = self.log, self.committed
+        slave._lock, slave._arrived = self._lock, self._arrived
 
     def restart(self) -> None:
         """Listen again at the same address; messages and offsets are kept."""
@@ -354,6 +362,12 @@ class FakeBroker:
             }
         )
 
+    def store(self, topic: str, *bodies: bytes, queue_id: int = 0) -> None:
+        """Store messages as if a producer had sent them."""
+        block = encode_put_block([Message(topic, body) for body in bodies], topic, queue_id, 0)
+        ext = {"topic": topic, "queueId": queue_id, "count": len(bodies), "ack": "flushed"}
+        self.put(Header(RequestCode.PUT_MESSAGE, 0, 0, ext=ext), memoryview(block))
+
     def park(self, header: Header, body: memoryview) -> Answer:
         """Keep a message that came alone, as a broker keeps a delayed one."""
         with self._lock:
@@ -382,7 +396,9 @@ class FakeBroker:
         with self._arrived:
             while len(queue) == offset and time.monotonic() < deadline and not self._closing:
                 self._arrived.wait(max(0.0, deadline - time.monotonic()))
-            bounds = {"minOffset": 0, "maxOffset": len(queue), "suggestWhichBrokerId": 0}
+            bounds = {"minOffset": 0, "maxOffset": len(queue), "suggestWhichBrokerId": self.suggests}
+            if offset > len(queue) and self.is_slave:
+                return Answer(ResponseCode.PULL_RETRY_IMMEDIATELY, {**bounds, "nextBeginOffset": len(queue)})
             if offset > len(queue):
                 return Answer(ResponseCode.PULL_OFFSET_MOVED, {**bounds, "nextBeginOffset": len(queue)})
             records = queue[offset : offset + int(ext["maxMsgNums"])]

@@ -149,7 +149,7 @@ def member_of(
     store = cast("OffsetStore", offsets)
     member = GroupMember(session, MemberOptions("g", subscriptions, start=0, offset_store=store, **options))
     member._membership.client_id = client_id
-    member._membership.is_registered = lambda address: address == ADDRESS  # type: ignore[method-assign]
+    member._membership.source = lambda broker_name: ADDRESS if broker_name == "b" else None  # type: ignore[method-assign]
     return member
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from datetime import datetime
 
+from reput_client.transport.address import Address
 from reput_client.transport.channel import Call
 from reput_client.transport.session import Session, raise_refusal
 from reput_protocol.codes import BoundaryType, RequestCode, ResponseCode
@@ -32,9 +33,14 @@ class OffsetRequests:
         self._session = session
 
     async def committed(
-        self, group: str, queue: MessageQueue, *, set_zero_if_not_found: bool = False
+        self,
+        group: str,
+        queue: MessageQueue,
+        *,
+        set_zero_if_not_found: bool = False,
+        slave: Address | None = None,
     ) -> int | None:
-        """Return the committed offset of `group`, or None.
+        """Return the committed offset of `group`, or None. A `slave`, if given, may not have the last commits.
 
         With `set_zero_if_not_found` the broker answers 0, as for RocketMQ's clients, for a group without an offset if
         the queue still has all its messages and they are recent.
@@ -43,7 +49,7 @@ class OffsetRequests:
             group, queue.topic, queue.queue_id, None if set_zero_if_not_found else False
         )
         code = RequestCode.QUERY_CONSUMER_OFFSET
-        call = await self._ask(code, header, queue, f"committed offset of {group}", None)
+        call = await self._ask(code, header, queue, f"committed offset of {group}", slave=slave)
         if call.answer.code == ResponseCode.QUERY_NOT_FOUND:
             return None
         return _offset(call)
@@ -108,12 +114,14 @@ class OffsetRequests:
         queue: MessageQueue,
         what: str,
         timeout_s: float | None = None,
+        slave: Address | None = None,
     ) -> Call:
         return await self._session.ask(
             code,
             header.to_ext(_MSGPACK),
             what=f"{what} in {queue.topic}/{queue.queue_id}",
-            queue=queue,
+            address=slave,
+            queue=None if slave is not None else queue,
             deadline=self._session.deadline(timeout_s),
         )
 

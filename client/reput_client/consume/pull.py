@@ -271,9 +271,17 @@ class PullResult:
         messages: a sequence of `ReceivedMessage`, empty unless `status` is FOUND.
         next_begin_offset: the queue offset of the next pull, even if nothing was found.
         min_offset, max_offset: the bounds of the queue; `max_offset` is the next offset to be assigned.
+        suggested_broker_id: the id of the broker's member that should be asked next; 0 is the master.
     """
 
-    __slots__ = ("max_offset", "messages", "min_offset", "next_begin_offset", "status")
+    __slots__ = (
+        "max_offset",
+        "messages",
+        "min_offset",
+        "next_begin_offset",
+        "status",
+        "suggested_broker_id",
+    )
 
     def __init__(
         self,
@@ -282,7 +290,9 @@ class PullResult:
         next_begin_offset: int,
         min_offset: int,
         max_offset: int,
+        suggested_broker_id: int = 0,
     ) -> None:
+        self.suggested_broker_id = suggested_broker_id
         self.status = status
         self.messages = messages
         self.next_begin_offset = next_begin_offset
@@ -315,7 +325,14 @@ def pull_result(queue: MessageQueue, offset: int, call: Call, wanted: Wanted) ->
     if status is PullStatus.FOUND and not messages:
         # All only shared a tag's hash.
         status = PullStatus.NO_MATCHED_MESSAGE
-    return PullResult(status, messages, result.next_begin_offset, result.min_offset, result.max_offset)
+    return PullResult(
+        status,
+        messages,
+        result.next_begin_offset,
+        result.min_offset,
+        result.max_offset,
+        result.suggest_which_broker_id,
+    )
 
 
 class ReadAhead:

@@ -137,6 +137,11 @@ class Connection:
         return self.broker is None or self.broker.name == broker_name
 
     @property
+    def place(self) -> Address:
+        """The address of the present or next connection, if there are several to try."""
+        return self._places[0]
+
+    @property
     def sock(self) -> socket.socket:
         """The socket of an open connection."""
         assert self._socket is not None, "the connection is not open"

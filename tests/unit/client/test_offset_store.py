@@ -127,9 +127,9 @@ def test_a_member_does_not_take_an_error_for_a_group_without_progress(group: Gro
     kept, runtime = StoredOffsets(RemoteOffsetStore(group)), BlockingRuntime()
     group.failure = BrokerBusy(ErrorCode.BUSY)
     with pytest.raises(BrokerBusy):
-        runtime.run(kept.read(Q0))
+        runtime.run(kept.read(Q0, None))
     group.failure = None
-    assert runtime.run(kept.read(Q0)) is None
+    assert runtime.run(kept.read(Q0, None)) is None
 
 
 def test_queues_of_two_brokers_are_two_queues(group: Group) -> None:

@@ -9,8 +9,10 @@ from typing import Final, Generic, TypeAlias, TypeVar
 
 from reput_client.consume.pull import Wanted
 from reput_client.received import ReceivedMessage
+from reput_client.transport.address import Address
 from reput_client.transport.channel import Call
 from reput_client.transport.connection import Connection
+from reput_client.transport.routing import MASTER_ID
 from reput_protocol.record.message import MessageQueue
 
 M = TypeVar("M")
@@ -125,7 +127,9 @@ class AssignedQueue:
 
     Attributes:
         next_offset: where the next pull starts.
-        committed: the committed offset as far as known, or None.
+        committed: the committed offset as far as known, or None; `committed_at`: the address that said so.
+        reads_from: the id of the broker's member that the master suggests for pulls; 0 is the master.
+        from_slave: whether the last pull went to a slave.
         confirmed: whether the queue is this member's on the present connection to its broker. If not, another member
             may have it, so nothing is pulled or delivered.
         leaving_until: set once the queue is given up: when to stop waiting for messages in flight; in order `math.inf`.
@@ -153,6 +157,9 @@ class AssignedQueue:
         self.next_offset = start
         self.progress: QueueProgress[ReceivedMessage] = QueueProgress(start)
         self.committed = committed
+        self.committed_at: Address | None = None
+        self.reads_from = MASTER_ID
+        self.from_slave = False
         self.confirmed = True
         self.leaving_until: float | None = None
         self.rewound = False

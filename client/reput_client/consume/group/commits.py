@@ -10,7 +10,7 @@ import fcntl
 import logging
 import math
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Final, Protocol
 
@@ -19,6 +19,7 @@ from reput_client.consume.group.fetcher import Fetcher
 from reput_client.consume.offsets import OffsetRequests
 from reput_client.errors import OffsetStoreInUse
 from reput_client.offset_store import OffsetStore, ReadOffsetType
+from reput_client.transport.address import Address
 from reput_client.transport.runtime import Event
 from reput_client.transport.session import Session
 from reput_protocol.errors import BrokerError, ReputError
@@ -71,8 +72,15 @@ class FileOwner:
 class KeptOffsets(Protocol):
     """The offsets of one group."""
 
-    async def read(self, queue: MessageQueue) -> int | None:
-        """Return the group's offset, or None; raises `ReputError` or `OSError` if it cannot be read."""
+    @property
+    def needs_master(self) -> bool:
+        """Whether the master of a queue's broker stores its offset."""
+
+    async def read(self, queue: MessageQueue, slave: Address | None) -> int | None:
+        """Return the group's offset, or None; raises `ReputError` or `OSError` if it cannot be read.
+
+        `slave` is where to ask if the master is away.
+        """
 
     async def write(
         self, queue: MessageQueue, offset: int, *, increase_only: bool, timeout_s: float | None
@@ -86,13 +94,15 @@ class KeptOffsets(Protocol):
 class BrokerOffsets:
     """Offsets at the broker (RocketMQ: RemoteBrokerOffsetStore)."""
 
+    needs_master = True
+
     def __init__(self, offsets: OffsetRequests, group: str) -> None:
         self._offsets = offsets
         self._group = group
 
-    async def read(self, queue: MessageQueue) -> int | None:
+    async def read(self, queue: MessageQueue, slave: Address | None) -> int | None:
         """See `KeptOffsets`."""
-        return await self._offsets.committed(self._group, queue)
+        return await self._offsets.committed(self._group, queue, slave=slave)
 
     async def write(
         self, queue: MessageQueue, offset: int, *, increase_only: bool, timeout_s: float | None
@@ -106,11 +116,14 @@ class BrokerOffsets:
 class StoredOffsets:
     """Offsets in an `OffsetStore`, such as the file of a broadcasting member."""
 
+    needs_master = False
+
     def __init__(self, store: OffsetStore) -> None:
         self._store = store
 
-    async def read(self, queue: MessageQueue) -> int | None:
+    async def read(self, queue: MessageQueue, slave: Address | None) -> int | None:
         """See `KeptOffsets`."""
+        del slave
         offset = await self._store.read(queue, ReadOffsetType.READ_FROM_STORE)
         if offset >= 0:
             return offset
@@ -133,8 +146,17 @@ class Commits:
     With an interval of 0 the caller commits each time it asks for a message.
     """
 
-    def __init__(self, session: Session, fetcher: Fetcher, kept: KeptOffsets, interval_s: float) -> None:
+    def __init__(
+        self,
+        session: Session,
+        fetcher: Fetcher,
+        kept: KeptOffsets,
+        interval_s: float,
+        at_master: Callable[[str], bool],
+    ) -> None:
+        """`at_master` says whether the master of a broker can take commits."""
         self._session = session
+        self._at_master = at_master
         self._fetcher = fetcher
         self._kept = kept
         self._interval_s = interval_s
@@ -212,7 +234,9 @@ class Commits:
         assigned.committed = position
 
     async def commit_quietly(self, queues: Iterable[AssignedQueue], timeout_s: float | None = None) -> None:
-        """Like `commit`, but only logs failures."""
+        """Like `commit`, but only logs failures. Progress whose master is away is kept."""
+        if self._kept.needs_master:
+            queues = [assigned for assigned in queues if self._at_master(assigned.queue.broker_name)]
         try:
             await self.commit(queues, timeout_s)
         except (ReputError, OSError) as error:

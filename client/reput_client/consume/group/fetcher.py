@@ -8,6 +8,7 @@ from __future__ import annotations
 import logging
 import math
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
@@ -23,11 +24,13 @@ from reput_client.consume.pull import (
     pull_result,
 )
 from reput_client.errors import BrokerNotFound, ClientClosed, ConnectFailed
+from reput_client.transport.address import Address
 from reput_client.transport.channel import Call, Waiter
 from reput_client.transport.connection import Connection
+from reput_client.transport.routing import MASTER_ID
 from reput_client.transport.session import Session
 from reput_protocol.codes import RequestCode
-from reput_protocol.errors import BrokerError
+from reput_protocol.errors import BrokerError, NotMaster
 from reput_protocol.record.message import MessageQueue
 
 _LEAST_PART: Final = 4
@@ -117,13 +120,16 @@ class Fetcher:
         *,
         in_order: bool,
         commit_with_pulls: bool,
+        source: Callable[[str], Address | None],
     ) -> None:
+        """`source` returns where the queues of a broker may be pulled from now."""
         self._session = session
         self._group = group
         self._serving = serving
         self._limits = limits
         self._in_order = in_order
         self._commit_with_pulls = commit_with_pulls
+        self._source = source
         self.queues: dict[MessageQueue, AssignedQueue] = {}
         self.waiter = Waiter()
         self._idle: dict[
@@ -205,7 +211,7 @@ class Fetcher:
         if room is None:
             return
         try:
-            connection = await session.open_for(queue, deadline)
+            connection = await self._open(assigned, deadline)
         except (ConnectFailed, BrokerNotFound) as error:
             log.warning("consumer of %s: %s", queue.topic, error)
             for other in self.queues.values():
@@ -216,7 +222,13 @@ class Fetcher:
         if self.queues.get(queue) is not assigned or not self._wants_pull(assigned):
             return  # moved, or no longer confirmed, meanwhile
         position = assigned.progress.position
-        commits = self._commit_with_pulls and not assigned.rewound and position != assigned.committed
+        assigned.from_slave = connection.address != session.brokers.master(queue.broker_name)
+        commits = (
+            self._commit_with_pulls
+            and not assigned.from_slave
+            and not assigned.rewound
+            and position != assigned.committed
+        )
         ext = pull_ext(
             self._group,
             queue.topic,
@@ -234,6 +246,24 @@ class Fetcher:
         assigned.call_deadline = session.runtime.now() + _POLL_S + PULL_GRACE_S
         self._earliest_deadline = min(self._earliest_deadline, assigned.call_deadline)
         self._idle.pop(assigned, None)
+
+    async def _open(self, assigned: AssignedQueue, deadline: float) -> Connection:
+        """Return a connection to the slave that the master suggests, or else to the queue's source."""
+        session, name = self._session, assigned.queue.broker_name
+        source = self._source(name)
+        if source is None:
+            raise BrokerNotFound(name, assigned.queue.topic)
+        suggested = session.brokers.address(name, assigned.reads_from)
+        if assigned.reads_from != MASTER_ID and suggested is not None and not self._in_order:
+            try:
+                return await session.try_to_open(suggested, deadline, name)
+            except ConnectFailed as error:
+                log.info("consumer of %s: back to the master: %s", assigned.queue.topic, error)
+        assigned.reads_from = MASTER_ID
+        connection = await session.open(source, deadline)
+        if not connection.is_of(name):
+            raise BrokerNotFound(name, assigned.queue.topic)
+        return connection
 
     def _room(self, assigned: AssignedQueue) -> Room | None:
         return self._limits.room(
@@ -282,6 +312,7 @@ class Fetcher:
     def _take_answer(self, assigned: AssignedQueue, call: Call) -> bool:
         queue = assigned.queue
         if call.error is not None:
+            assigned.reads_from = MASTER_ID
             if not isinstance(call.error, ClientClosed):
                 log.warning("consumer of %s/%d: %s", queue.topic, queue.queue_id, call.error)
             return False
@@ -291,8 +322,16 @@ class Fetcher:
             if not error.retryable and not assigned.is_retry:
                 raise
             log.warning("consumer of %s/%d: %s", queue.topic, queue.queue_id, error)
-            assigned.pause_until = self._session.runtime.now() + _PAUSE_AFTER_REFUSAL_S
+            self._leave_slave(assigned)
+            if isinstance(error, NotMaster):
+                self._session.look_soon(queue.broker_name)
             return False
+        if assigned.from_slave and (
+            result.status is PullStatus.OFFSET_ILLEGAL or result.next_begin_offset < assigned.next_offset
+        ):
+            self._leave_slave(assigned)  # it does not have these messages yet
+            return False
+        assigned.reads_from = result.suggested_broker_id
         if result.status is PullStatus.OFFSET_ILLEGAL:
             self._moved(assigned, result)
             return False
@@ -305,6 +344,13 @@ class Fetcher:
         if not assigned.unserved and not assigned.waiting_results:
             assigned.progress.advance(result.next_begin_offset)
         return False
+
+    def _leave_slave(self, assigned: AssignedQueue) -> None:
+        """After a refusal: pull from the master, at once if a slave has refused and the master is there."""
+        suggested = assigned.reads_from != MASTER_ID
+        assigned.reads_from = MASTER_ID
+        if not suggested:
+            assigned.pause_until = self._session.runtime.now() + _PAUSE_AFTER_REFUSAL_S
 
     def _moved(self, assigned: AssignedQueue, result: PullResult) -> None:
         """Continue where the broker says: the group's offset was set, or nothing is at the pulled offset."""

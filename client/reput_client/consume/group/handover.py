@@ -22,6 +22,7 @@ from reput_client.consume.group.membership import Membership
 from reput_client.consume.group.queue_locks import QueueLocks
 from reput_client.consume.group.rebalance import RETURN_S, Assignment
 from reput_client.consume.group.subscriptions import StartingPoints, Subscriptions
+from reput_client.errors import BrokerNotFound
 from reput_client.transport.address import Address
 from reput_client.transport.session import Session
 from reput_protocol.errors import ReputError
@@ -116,10 +117,10 @@ class Handover:
         else:
             assigned.leaving_until = self._session.runtime.now()  # nothing to wait for any more
 
-    def doubt(self, address: Address) -> None:
+    def doubt(self, broker_name: str) -> None:
         """Doubt a broker's queues after its connection ended: others may have them until we join again."""
         for assigned in self._fetcher.queues.values():
-            if self._session.brokers.master(assigned.queue.broker_name) in (None, address):
+            if assigned.queue.broker_name == broker_name:
                 self.doubt_queue(assigned)
                 self._taking[assigned.queue] = _WHEN_ASSIGNED
 
@@ -201,8 +202,7 @@ class Handover:
 
     def _is_member(self, queue: MessageQueue) -> bool:
         """Whether the queue's broker knows this member; if not, a heartbeat is in progress."""
-        address = self._session.brokers.master(queue.broker_name)
-        if address is not None and self._membership.is_registered(address):
+        if self._membership.source(queue.broker_name) is not None:
             return True
         self._taking[queue] = self._session.runtime.now() + _LOCK_AGAIN_S
         return False
@@ -214,8 +214,19 @@ class Handover:
         return (await self._locks.lock(queues)).until
 
     async def _take(self, queue: MessageQueue, locked_until: float) -> None:
-        committed = await self._kept.read(queue)
-        start = committed if committed is not None else await self._starting.first(queue)
+        membership, assigned = self._membership, self._fetcher.queues.get(queue)
+        seat = membership.seat_of(queue.broker_name)
+        if membership.at_master(queue.broker_name):
+            committed = await self._kept.read(queue, None)
+            start = committed if committed is not None else await self._starting.first(queue)
+        elif assigned is not None:
+            # A slave may not have our last commits.
+            committed, start = assigned.committed, assigned.progress.position
+        else:
+            committed = await self._kept.read(queue, membership.source(queue.broker_name))
+            if committed is None:
+                raise BrokerNotFound(queue.broker_name, queue.topic)  # the master may know an offset
+            start = committed
         if self._taking.pop(queue, None) is None:
             if self._locks is not None:
                 await self._locks.unlock([queue])  # not assigned any more
@@ -231,21 +242,32 @@ class Handover:
                 locked_until=locked_until,
                 is_retry=topic == self._subscriptions.retry,
             )
+            assigned.committed_at = seat
             log.info("queue %s is taken, from offset %d", queue, start)
             self._fetcher.add(assigned)
         else:
-            self._confirm(assigned, committed, start)
+            self._confirm(assigned, committed, start, seat)
             assigned.locked_until = locked_until
             self._fetcher.wake()
         if committed is None:
             # The starting point must be stored even if this member ends before its first commit.
             self._commits.soon()
 
-    def _confirm(self, assigned: AssignedQueue, committed: int | None, start: int) -> None:
-        """Note that the queue is ours; continue at `start` if its offset has changed."""
+    def _confirm(
+        self, assigned: AssignedQueue, committed: int | None, start: int, seat: Address | None
+    ) -> None:
+        """Note that the queue is ours; continue at `start` if its offset has changed.
+
+        A new master may not have our last commits: a lower offset at another `seat` was not set by an administrator.
+        """
         known, position = assigned.committed, assigned.progress.position
         moved_on = committed is not None and committed > position
-        reset = known is not None and (committed is None or committed < known)
+        reset = (
+            known is not None and (committed is None or committed < known) and seat == assigned.committed_at
+        )
+        assigned.committed_at = seat
+        if committed != known:
+            assigned.committed = committed
         if moved_on or reset:
             log.info("queue %s continues at %d, not at %d", assigned.queue, start, position)
             self._fetcher.halt(assigned)

@@ -20,7 +20,6 @@ from reput_client.consume.group.serving import FairServing, OrderedServing, Serv
 from reput_client.consume.group.subscriptions import StartingPoints
 from reput_client.consume.offsets import OffsetRequests
 from reput_client.errors import NoQueue
-from reput_client.transport.address import Address
 from reput_client.transport.background import Background, Chore
 from reput_client.transport.channel import Waiter
 from reput_client.transport.client import new_client_id
@@ -62,10 +61,17 @@ class GroupMember:
             options.limits,
             in_order=options.orderly,
             commit_with_pulls=options.offset_store is None,
+            source=lambda name: self._membership.source(name),
         )
         self._starting = StartingPoints(offsets, options.start, options.subscriptions.retry)
         AdminRequests(options, self.fetcher, wall_clock_ms()).register(session.requests)
-        self.commits = Commits(session, self.fetcher, kept, options.commit_interval_s)
+        self.commits = Commits(
+            session,
+            self.fetcher,
+            kept,
+            options.commit_interval_s,
+            lambda name: self._membership.at_master(name),
+        )
         self._membership = Membership(
             session,
             options,
@@ -278,8 +284,8 @@ class GroupMember:
         if self._rebalancer.failure is not None:
             self.fetcher.wake()
 
-    def _broker_lost(self, address: Address) -> None:
-        self._handover.doubt(address)
+    def _broker_lost(self, broker_name: str) -> None:
+        self._handover.doubt(broker_name)
         self._rebalancer.cut_off()
         self._background.wake()
 
@@ -288,5 +294,4 @@ class GroupMember:
 
         Raises `ReputError` if the broker does not answer.
         """
-        found = await self._membership.members(min(self._membership.addresses()))
-        return sorted(found)
+        return sorted(await self._membership.any_members())

@@ -2,16 +2,22 @@
 
 A broker identifies a member by its connection. On a new connection the member has to join again; until then its queues
 may not be its own.
+
+A member joins at the master and at the slaves of each broker of its topics, as RocketMQ's consumers do. While the
+master is away, its queues are read from a slave (not in order: only a master grants locks).
 """
 
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Final
 
 from reput_client.consume.group.options import MemberOptions
 from reput_client.consume.group.subscriptions import consume_from_where
+from reput_client.errors import BrokerNotFound
 from reput_client.transport.address import Address
 from reput_client.transport.broker_requests import BrokerRequest
 from reput_client.transport.connection import Connection
@@ -29,10 +35,26 @@ from reput_protocol.errors import BrokerError, ReputError
 from reput_protocol.wire.header import HeaderType
 
 _RETRY_S: Final = 0.25
+_RETRY_MAX_S: Final = 2.0
 _SEVERAL_ADDRESSES_S: Final = 5.0
+_SLAVE_AFTER_S: Final = 1.0
+"""How long a master may be away before a slave is read."""
 _MSGPACK = HeaderType.MSGPACK
 
 log = logging.getLogger("reput_client")
+
+
+@dataclass(slots=True)
+class _Seat:
+    """The membership at one address.
+
+    `epoch`: of the connection that knows this member, or None; `refusal`: why it was refused.
+    """
+
+    due_at: float = 0.0
+    failures: int = 0
+    epoch: int | None = None
+    refusal: BrokerError | None = None
 
 
 class Membership:
@@ -40,7 +62,6 @@ class Membership:
 
     Attributes:
         client_id: the member's id in the group.
-        failure: why a broker refuses this member, or None. Every heartbeat tries again.
     """
 
     def __init__(
@@ -49,74 +70,194 @@ class Membership:
         options: MemberOptions,
         *,
         on_change: Callable[[], None],
-        on_lost: Callable[[Address], None],
+        on_lost: Callable[[str], None],
         on_failure: Callable[[], None],
     ) -> None:
-        """`on_change`: members have changed; `on_lost`: a broker is gone; `on_failure`: `failure` was set."""
+        """`on_change`: members have changed; `on_lost`: the source of a broker's queues; `on_failure`: `failure`."""
         self.client_id = ""
-        self.failure: BrokerError | None = None
         self._session = session
         self._group = options.group
         self._subscriptions = options.subscriptions
         self._model = options.model
         self._where = consume_from_where(options.start)
         self._interval_s = options.heartbeat_interval_s
-        if session.home.others:
-            # So that a silent broker is noticed and looked for elsewhere.
-            self._interval_s = min(self._interval_s, _SEVERAL_ADDRESSES_S)
+        self._reads_slaves = not options.orderly
         self._on_change = on_change
         self._on_lost = on_lost
         self._on_failure = on_failure
-        self._epochs: dict[Address, int] = {}
-        self._due_at = 0.0
+        self._seats: dict[Address, _Seat] = {}
+        self._sources: dict[str, Address] = {}
+        self._away_since: dict[str, float] = {}
         session.requests.register(RequestCode.NOTIFY_CONSUMER_IDS_CHANGED, self._ids_changed)
         session.on_lost = self._connection_lost
 
+    @property
+    def failure(self) -> BrokerError | None:
+        """Why a broker refuses this member, or None. Every heartbeat tries again."""
+        for seat in self._seats.values():
+            if seat.refusal is not None and not seat.refusal.retryable:
+                return seat.refusal
+        return None
+
+    # -- heartbeats --------------------------------------------------------------------------------------------
+
     def next_due(self) -> float:
         """See `Chore`."""
-        return self._due_at
+        new = _Seat()
+        due_at = min((self._seats.get(address, new).due_at for address in self._places()), default=math.inf)
+        for since in self._away_since.values():
+            if self._session.runtime.now() < since + _SLAVE_AFTER_S:
+                due_at = min(due_at, since + _SLAVE_AFTER_S)
+        return due_at
 
     async def do(self) -> None:
-        """See `Chore`: send heartbeats; failed ones are repeated soon."""
+        """See `Chore`: send the heartbeats that are due; failed ones are repeated soon."""
         try:
             await self.heartbeat()
         except ReputError as error:
             log.warning("group %s: no heartbeat: %s", self._group, error)
-            self._due_at = self._session.runtime.now() + _RETRY_S
 
     async def heartbeat(self) -> None:
-        """Register with every broker of the topics.
+        """Register with the brokers of the topics whose heartbeat is due.
 
         Raises:
             BrokerError: a broker refuses.
-            ConnectFailed, ConnectionLost, RequestTimeout: a broker cannot be reached.
+            ConnectFailed, ConnectionLost, RequestTimeout: no broker can be reached.
         """
-        now = self._session.runtime.now()
+        session = self._session
+        places = self._places()
+        for address in [address for address in self._seats if address not in places]:
+            del self._seats[address]
         body = self._heartbeat_body()
         failure: ReputError | None = None
-        for address in sorted(self.addresses()):
+        for address, name in places.items():
+            seat = self._seats.setdefault(address, _Seat())
+            if seat.due_at > session.runtime.now():
+                continue
             try:
-                await self._beat(address, body)
+                await self._beat(address, name, seat, body, patient=len(places) == 1)
             except ReputError as error:
+                session.check_open()
+                seat.failures += 1
+                retry_s = _RETRY_S if len(places) == 1 else _RETRY_S * 2 ** min(seat.failures - 1, 3)
+                seat.due_at = session.runtime.now() + retry_s
+                if address != session.brokers.master(name):
+                    log.info(
+                        "group %s: no heartbeat to slave %s of %s: %s", self._group, address, name, error
+                    )
+                    continue
                 failure = failure or error
-        self.failure = failure if isinstance(failure, BrokerError) and not failure.retryable else None
+                if isinstance(error, BrokerError):
+                    seat.refusal = error
+                log.info("group %s: no heartbeat to broker %s: %s", self._group, name, error)
+        self._update_sources()
         if self.failure is not None:
             self._on_failure()
-        if failure is not None:
+            raise self.failure
+        if failure is not None and (isinstance(failure, BrokerError) or not self._sources):
             raise failure
-        self._due_at = now + self._interval_s
 
-    async def _beat(self, address: Address, body: bytes) -> None:
-        await self._session.ask_ok(
-            RequestCode.HEART_BEAT, {}, what=f"heartbeat of {self._group}", address=address, body=body
+    async def _beat(self, address: Address, name: str, seat: _Seat, body: bytes, *, patient: bool) -> None:
+        session = self._session
+        deadline = session.deadline(None)
+        if not patient:
+            await session.try_to_open(address, deadline, name)
+        await session.ask_ok(
+            RequestCode.HEART_BEAT,
+            {},
+            what=f"heartbeat of {self._group}",
+            address=address,
+            deadline=deadline,
+            body=body,
         )
-        if not self.is_registered(address):
-            self._epochs[address] = self._session.connection_to(address).epoch
-            self._on_change()
+        seat.failures, seat.refusal = 0, None
+        # So that a silent broker is noticed and looked for elsewhere.
+        is_alone = patient and not session.home.others
+        interval_s = self._interval_s if is_alone else min(self._interval_s, _SEVERAL_ADDRESSES_S)
+        seat.due_at = session.runtime.now() + interval_s
+        epoch = session.connection_to(address).epoch
+        if seat.epoch != epoch:
+            seat.epoch = epoch
+            self._update_sources()
 
     def soon(self) -> None:
-        """Send the next heartbeat now: a broker seems not to know this member."""
-        self._due_at = self._session.runtime.now()
+        """Send the next heartbeats now: a broker seems not to know this member."""
+        for seat in self._seats.values():
+            seat.due_at = self._session.runtime.now()
+
+    # -- brokers -----------------------------------------------------------------------------------------------
+
+    def _places(self) -> dict[Address, str]:
+        """Return the masters of all topics with known routes, and after them the slaves, with their brokers' names."""
+        routes = map(self._session.routes.get, self._subscriptions.all_topics)
+        names = sorted({name for route in routes if route is not None for name in route.brokers})
+        masters = {self._session.brokers.master(name): name for name in names}
+        places = {address: name for address, name in masters.items() if address is not None}
+        for name in names:
+            for _, address in sorted(self._session.brokers.slaves(name).items()):
+                places.setdefault(address, name)
+        return places
+
+    def _is_registered(self, address: Address) -> bool:
+        """Whether the broker there knows this member by the present connection."""
+        seat = self._seats.get(address)
+        connection = self._session.connection_to(address)
+        return connection.is_open and seat is not None and seat.epoch == connection.epoch
+
+    def source(self, broker_name: str) -> Address | None:
+        """Return where the queues of a broker are this member's to read: its master, or a slave if that is away."""
+        address = self._sources.get(broker_name)
+        return address if address is not None and self._is_registered(address) else None
+
+    def at_master(self, broker_name: str) -> bool:
+        """Whether the master of a broker knows this member, and can take its commits."""
+        address = self.source(broker_name)
+        return address is not None and address == self._session.brokers.master(broker_name)
+
+    def seat_of(self, broker_name: str) -> Address | None:
+        """Return the address that the source's connection has, of which there may be several to try."""
+        address = self.source(broker_name)
+        return None if address is None else self._session.connection_to(address).place
+
+    def _update_sources(self) -> None:
+        """Determine the sources again, and report those that have changed."""
+        now, changed = self._session.runtime.now(), False
+        for name in {*self._places().values(), *self._sources}:
+            found = self._find_source(name, now)
+            before = self._sources.get(name)
+            if found == before:
+                continue
+            if before is not None:
+                del self._sources[name]
+                self._on_lost(name)
+            if found is not None:
+                self._sources[name] = found
+                changed = True
+        if changed:
+            self._on_change()
+
+    def _find_source(self, name: str, now: float) -> Address | None:
+        master = self._session.brokers.master(name)
+        if master is not None and self._is_registered(master):
+            self._away_since.pop(name, None)
+            return master
+        since = self._away_since.setdefault(name, now)
+        if self._reads_slaves and now >= since + _SLAVE_AFTER_S:
+            for _, address in sorted(self._session.brokers.slaves(name).items()):
+                if self._is_registered(address):
+                    return address
+        return None
+
+    def _connection_lost(self, connection: Connection) -> None:
+        seat = self._seats.get(connection.address)
+        if seat is None or seat.epoch is None or self._session.closed:
+            return
+        seat.epoch, seat.failures, seat.due_at = None, 0, self._session.runtime.now()
+        for name in [name for name, address in self._sources.items() if address == connection.address]:
+            self._session.look_soon(name)
+            del self._sources[name]
+            self._away_since.setdefault(name, self._session.runtime.now())
+            self._on_lost(name)
 
     def _heartbeat_body(self) -> bytes:
         return HeartbeatData(
@@ -132,16 +273,7 @@ class Membership:
             ],
         ).to_json()
 
-    def addresses(self) -> set[Address]:
-        """Return the masters of all topics with known routes."""
-        routes = map(self._session.routes.get, self._subscriptions.all_topics)
-        masters = {self._session.brokers.master(name) for route in routes if route for name in route.brokers}
-        return {address for address in masters if address is not None}
-
-    def is_registered(self, address: Address) -> bool:
-        """Whether the broker knows this member by the present connection."""
-        connection = self._session.connection_to(address)
-        return connection.is_open and self._epochs.get(address) == connection.epoch
+    # -- members -----------------------------------------------------------------------------------------------
 
     async def members(self, address: Address) -> list[str]:
         """Return the client ids of the group's members, as one broker knows them.
@@ -156,10 +288,21 @@ class Membership:
         )
         return ConsumerList.from_json(call.body).consumer_ids
 
+    async def any_members(self) -> list[str]:
+        """Return the client ids of the group's members as one of its brokers knows them; raises `ReputError`."""
+        failure: ReputError = BrokerNotFound("", "")
+        for address in list(self._sources.values()):
+            try:
+                return await self.members(address)
+            except ReputError as error:
+                self._session.check_open()
+                failure = error
+        raise failure
+
     async def leave(self, timeout_s: float) -> None:
         """Unregister from the brokers over open connections; never raises."""
         header = UnregisterClientHeader(self.client_id, consumer_group=self._group)
-        for address in [address for address in self._epochs if self.is_registered(address)]:
+        for address in [address for address in self._seats if self._is_registered(address)]:
             try:
                 await self._session.ask(
                     RequestCode.UNREGISTER_CLIENT,
@@ -170,20 +313,17 @@ class Membership:
                 )
             except ReputError as error:
                 log.warning("group %s: not unregistered at %s: %s", self._group, address, error)
-        self._epochs.clear()
+        self._seats.clear()
+        self._sources.clear()
 
     def _ids_changed(self, request: BrokerRequest) -> None:
         if ConsumerIdsChangedHeader.from_ext(request.ext).consumer_group == self._group:
             self._on_change()
         request.answer()
 
-    def _connection_lost(self, connection: Connection) -> None:
-        if self._epochs.pop(connection.address, None) is not None and not self._session.closed:
-            self._due_at = self._session.runtime.now()
-            self._on_lost(connection.address)
-
     def forget(self) -> None:
         """In a forked child: not a member yet, and distinct from its parent."""
-        self._epochs.clear()
+        self._seats.clear()
+        self._sources.clear()
+        self._away_since.clear()
         self.client_id = ""
-        self._due_at = 0.0

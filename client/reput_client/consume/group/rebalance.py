@@ -87,6 +87,7 @@ class Rebalancer:
         """Forget the members after a lost connection: others may have taken our queues."""
         self._cut_off = True
         self._members.clear()
+        self._routes_due_at = -math.inf
 
     async def do(self) -> None:
         """See `Chore`."""
@@ -143,8 +144,8 @@ class Rebalancer:
         """
         failure: ReputError | None = None
         for name in route.brokers:
-            address = self._session.brokers.master(name)
-            if address is None or not self._membership.is_registered(address):
+            address = self._membership.source(name)
+            if address is None:
                 continue
             try:
                 if address not in asked:
