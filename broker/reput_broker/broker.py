@@ -18,11 +18,13 @@ from typing import Any
 import structlog
 import trio
 
+from reput_broker.compose.election import NOT_OPEN, make_elector
 from reput_broker.compose.master import MasterParts
 from reput_broker.compose.open_files import raise_limit, shares_of, warn_if_few
 from reput_broker.compose.served_tenure import BrokerBase, ServedTenure
 from reput_broker.compose.storage import Storage
 from reput_broker.config.model import BrokerConfig
+from reput_broker.ha.election.elector import Elector
 from reput_broker.ha.roles import StaticTenures, Tenure, TenureSource
 from reput_broker.namesrv.registration import Announced, Registration
 from reput_broker.observe.counters import Counters
@@ -40,6 +42,8 @@ from reput_protocol import kernel
 from reput_protocol.errors import ReputError
 
 log = structlog.get_logger(__name__)
+
+_FITNESS_S = 0.5
 
 
 class Broker:
@@ -172,19 +176,27 @@ class Broker:
         try:
             async with trio.open_nursery() as nursery:
                 await self._start_http(nursery)
+                await self._start_election(nursery)
                 nursery.start_soon(measure_loop_delay, self.counters.loop_delay_seconds)
                 nursery.start_soon(self._registration.run)
                 await nursery.start(self._serve_tenures)
+                if base.elector is not None:
+                    nursery.start_soon(self._watch_fitness, base.elector)
                 try:
                     yield
                 finally:
                     with trio.CancelScope(shield=True):
                         await self._registration.leave()
-                        self._end_tenures()
+                        await self._end_tenures()
                         await self._ended.wait()
+                        if base.elector is not None:
+                            await base.elector.resign()
                     nursery.cancel_scope.cancel()
         finally:
             self._close_sockets()
+            if base.elector is not None:
+                with trio.CancelScope(shield=True):
+                    await base.elector.close()
 
     async def _serve_tenures(self, *, task_status: trio.TaskStatus[None]) -> None:
         """Run one tenure after the other; report that the broker has started once the first one serves."""
@@ -209,15 +221,39 @@ class Broker:
         """Have name servers list this broker, in the role that it now has."""
         parts = None if self._served is None else self._served.parts
         assert parts is not None, "it serves"
+        self._registration.announce(Announced(parts.own, *self._announced_addresses()))
+
+    def _announced_addresses(self) -> tuple[str, str]:
+        """Return where clients and where slaves reach this broker; empty if slaves cannot."""
         address = self.config.advertise or f"{self.config.host}:{self._base.address[1]}"
         listener = self._base.ha_listener
-        ha_address = "" if listener is None else f"{address.rpartition(':')[0]}:{address_of(listener)[1]}"
-        self._registration.announce(Announced(parts.own, address, ha_address))
+        return address, "" if listener is None else f"{address.rpartition(':')[0]}:{address_of(listener)[1]}"
 
-    def _end_tenures(self) -> None:
+    async def _end_tenures(self) -> None:
         self._is_ending = True
+        if self._base.elector is not None and self._served is not None:
+            await self._base.elector.leave(lambda: self.store.max_physical_offset)
         if self._served is not None:
             self._served.end()
+
+    async def _start_election(self, nursery: trio.Nursery) -> None:
+        """Campaign, if the configuration names an engine; the caller may have given an elector too."""
+        base = self._base
+        if self.config.election.is_on and base.elector is None:
+            base.tenures = await trio.to_thread.run_sync(
+                make_elector, self.config, *self._announced_addresses()
+            )
+        if base.elector is not None:
+            await base.elector.set_unfit(NOT_OPEN)
+            nursery.start_soon(base.elector.run)
+
+    async def _watch_fitness(self, elector: Elector) -> None:
+        """Keep a broker from being the master while its log cannot be written."""
+        while True:
+            served = self._served
+            if served is not None and served.parts is not None:
+                await elector.set_unfit(self.store.read_only_reason)
+            await trio.sleep(_FITNESS_S)
 
     def _bind(self) -> None:
         config, base = self.config, self._base
@@ -293,6 +329,7 @@ class Broker:
             "data_dir": str(self.config.data_dir),
             "flush": self.config.store.flush,
             "name_servers": self._registration.status(),
+            **({} if base.elector is None else {"election": base.elector.status()}),
             **({} if served is None else served.status()),
         }
 

@@ -25,6 +25,7 @@ from reput_protocol.commands.delay import (
     DelayedMessageList,
     ListDelayedHeader,
 )
+from reput_protocol.commands.election import PromoteBrokerHeader, Promotion
 from reput_protocol.commands.query import QueryMessageHeader, QueryMessageResult, ViewMessageHeader
 from reput_protocol.commands.topic import (
     ClusterInfo,
@@ -147,6 +148,23 @@ class Admin(GroupAdmin):
         """Return the cluster's brokers and their addresses."""
         call = await self._ask(RequestCode.GET_BROKER_CLUSTER_INFO, {}, "brokers of the cluster")
         return ClusterInfo.from_json(call.body)
+
+    async def promote_broker(self, broker_id: int, *, force: bool = False) -> Promotion:
+        """Make another member the master of the broker's group, which an engine elects otherwise.
+
+        Args:
+            broker_id: the member's own number, as configured.
+            force: even a member that is not in sync. What it does not have is lost.
+
+        Raises:
+            NotMaster: this broker is not the master; `ext` has the master's address if it is known.
+            BrokerError: it was refused, and nothing has changed. The remark says what would be lost by force.
+        """
+        header = PromoteBrokerHeader(broker_id, force)
+        call = await self._ask(
+            RequestCode.PROMOTE_BROKER, header.to_ext(_MSGPACK), f"promotion of broker {broker_id}"
+        )
+        return Promotion.from_json(call.body)
 
     # -- queues and messages -----------------------------------------------------------------------------------
 

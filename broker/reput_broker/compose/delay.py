@@ -34,7 +34,7 @@ class DelayParts:
         reader = RecordReader(store, storage.warm_from)
         counts = LevelCounts(schedule, store, reader)
         schedule.on_lost = counts.recount
-        own_puts = OwnPuts(store, puts.lock, puts.wrote)
+        own_puts = OwnPuts(store, puts.lock, puts.fence, puts.wrote)
         self._deliverer = Deliverer(
             schedule, counts, store, own_puts, reader, storage.tables.topics, clock_ms=clock_ms
         )

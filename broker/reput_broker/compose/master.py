@@ -9,11 +9,13 @@ from functools import partial
 import trio
 
 from reput_broker.compose.delay import DelayParts
+from reput_broker.compose.election import Leadership
 from reput_broker.compose.parts import CommonParts, Processor, handlers_of
 from reput_broker.compose.retry import RetryParts
 from reput_broker.compose.storage import Storage
 from reput_broker.groups.reply_push import ReplyPusher
 from reput_broker.ha.copies import Copies
+from reput_broker.ha.election.group_copies import GroupCopies
 from reput_broker.ha.progress import ReplicationProgress
 from reput_broker.ha.roles import TenureSource
 from reput_broker.ha.service import HAService
@@ -27,6 +29,7 @@ from reput_broker.processors.replica import ReplicaProcessor
 from reput_broker.processors.reply import ReplyProcessor
 from reput_broker.processors.send import SendProcessor
 from reput_broker.processors.table_sync import TableSyncProcessor
+from reput_broker.put.fence import Fence
 from reput_broker.retry.deduplication import Deduplication
 from reput_broker.server.listener import address_of
 from reput_broker.staging.parts import StagingParts
@@ -43,6 +46,7 @@ class MasterParts:
         connections_max: the open files that are left for connections.
         epoch: of the log in this tenure; 0 if no slave can copy it.
         ha_listener: a bound socket on which slaves are served; None if none are.
+        leadership: of an elected master; None without an election.
     """
 
     def __init__(
@@ -56,6 +60,7 @@ class MasterParts:
         connections_max: int,
         epoch: int,
         ha_listener: socket.socket | None,
+        leadership: Leadership | None = None,
     ) -> None:
         config, counters = sources.config, sources.counters
         self._common = common = CommonParts(
@@ -67,6 +72,7 @@ class MasterParts:
             before_delete=lambda: self.staging.before_delete(),
             waiting_from=storage.schedule.waiting_from,
             more_figures=storage.schedule.figures,
+            fence=Fence() if leadership is None else leadership.fence,
         )
         self.groups, self.puts = common.groups, common.puts
         self.own = common.own
@@ -74,7 +80,9 @@ class MasterParts:
         self.slaves: HAService | None = None
         self._ha_listener = ha_listener
         if ha_listener is not None:
-            self.slaves = self._serve_log(epoch)
+            self.slaves = (
+                self._serve_log(epoch) if leadership is None else self._serve_group(epoch, leadership)
+            )
         self.staging = StagingParts(
             config.sink,
             storage.store,
@@ -137,6 +145,34 @@ class MasterParts:
         service = HAService(store, config.ha, epoch=epoch, on_ack=lambda _: transfer.advance())
         is_sync = config.store.flush == "sync"
         transfer.serve(Copies(service, store, config.ha, is_sync=is_sync), service.wake)
+        return service
+
+    def _serve_group(self, epoch: int, leadership: Leadership) -> HAService:
+        """Return the service for the members of a group, whose reports move the confirm offset."""
+        common, puts, elector = self._common, self._common.puts, leadership.elector
+        store, config = common.storage.store, common.config
+
+        def confirmed() -> None:
+            puts.reput.catch_up()
+            puts.transfer.advance()
+
+        copies = GroupCopies(
+            leadership.in_sync,
+            store,
+            config.ha,
+            elector.now,
+            is_sync=config.store.flush == "sync",
+            on_confirmed=confirmed,
+        )
+
+        def appended() -> None:
+            service.wake()
+            copies.moved()
+
+        service = HAService(store, config.ha, epoch=epoch, on_ack=copies.acknowledged, on_gone=copies.gone)
+        puts.transfer.serve(copies, appended)
+        puts.on_flushed = copies.moved
+        elector.on_set_change(copies.moved)
         return service
 
     async def _run_slaves(self) -> None:

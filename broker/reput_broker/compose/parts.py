@@ -12,6 +12,7 @@ from reput_broker.compose.storage import Storage
 from reput_broker.config.description import describe
 from reput_broker.groups.group_state import GroupState
 from reput_broker.groups.offset_updates import OffsetSetting
+from reput_broker.ha.election.elector import Elector
 from reput_broker.ha.roles import TenureSource
 from reput_broker.namesrv.own_broker import OwnBroker
 from reput_broker.namesrv.route_info import RouteInfoManager
@@ -30,10 +31,12 @@ from reput_broker.processors.group_settings import GroupSettingsProcessor
 from reput_broker.processors.lock import LockProcessor
 from reput_broker.processors.namesrv import NameServerProcessor
 from reput_broker.processors.offset import OffsetProcessor
+from reput_broker.processors.promotion import PromotionProcessor
 from reput_broker.processors.pull import PullProcessor
 from reput_broker.processors.query import QueryProcessor
 from reput_broker.processors.topic import TopicProcessor
 from reput_broker.processors.topic_access import TopicAccess
+from reput_broker.put.fence import Fence
 from reput_broker.request import Client, Handler
 from reput_broker.server.dispatch import RequestDispatcher
 from reput_broker.server.listener import Server
@@ -73,6 +76,7 @@ class CommonParts:
         waiting_from: returns a log offset from which on messages are still needed; called in a thread.
         more_figures: returns runtime figures of parts that only one role has.
         follows: of a slave: whether its master runs; None of a master.
+        fence: of this tenure.
     """
 
     def __init__(
@@ -86,6 +90,7 @@ class CommonParts:
         before_delete: Callable[[], Awaitable[None]],
         waiting_from: Callable[[], int],
         more_figures: Callable[[], dict[str, object]],
+        fence: Fence,
         follows: Callable[[], bool] | None = None,
     ) -> None:
         config, counters = sources.config, sources.counters
@@ -98,7 +103,7 @@ class CommonParts:
             **more_figures(),
         }
         self._follows = follows
-        self.puts = PutParts(config, store, storage.hold, counters, store_health.turn_read_only)
+        self.puts = PutParts(config, store, storage.hold, counters, store_health.turn_read_only, fence)
         self.groups = GroupState(
             config.groups,
             counters,
@@ -127,6 +132,9 @@ class CommonParts:
             tables.kv_saver,
             lambda: {row.key: row.value for row in describe(config)},
             advertise=config.advertise,
+        )
+        self._promotion = PromotionProcessor(
+            tenures if isinstance(tenures, Elector) else None, lambda: store.max_physical_offset
         )
         self._add_figures(sources)
 
@@ -247,6 +255,7 @@ class CommonParts:
         config, storage, store = self.config, self.storage, self.storage.store
         return (
             self._names,
+            self._promotion,
             TopicProcessor(
                 store,
                 storage.tables,

@@ -9,6 +9,7 @@ from reput_broker.observe.counters import Counters
 from reput_broker.processors.long_polling import PullRequestHoldService
 from reput_broker.put.appender import Appender
 from reput_broker.put.commit_service import CommitRealTimeService
+from reput_broker.put.fence import Fence
 from reput_broker.put.flush_service import FlushCommitLogService
 from reput_broker.put.group_transfer import GroupTransfer
 from reput_broker.put.put_lock import PutLock
@@ -25,6 +26,7 @@ class PutParts:
     Args:
         hold: answers waiting pulls after each dispatch.
         on_failure: called with the reason when nothing can be stored any more.
+        fence: of this tenure.
     """
 
     def __init__(
@@ -34,9 +36,11 @@ class PutParts:
         hold: PullRequestHoldService,
         counters: Counters,
         on_failure: Callable[[str], None],
+        fence: Fence,
     ) -> None:
         is_sync = config.store.flush == "sync"
         self._serves_unflushed = not is_sync
+        self.fence = fence
         self.lock = PutLock()
         self.allocate = AllocateService(store)
         self.reput = ReputMessageService(store, hold.answer_ready)
@@ -63,6 +67,7 @@ class PutParts:
             counters,
             self.transfer,
             self.commit,
+            fence=fence,
             readers_see_unflushed=not is_sync,
         )
         self._local_ack = AckLevel.FLUSHED if is_sync else AckLevel.PAGE_CACHE

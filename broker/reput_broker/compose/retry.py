@@ -56,7 +56,7 @@ class RetryParts:
         def log_end() -> int:
             return store.flushed_offset + store.flush_behind_bytes
 
-        own_puts = OwnPuts(store, puts.lock, puts.wrote)
+        own_puts = OwnPuts(store, puts.lock, puts.fence, puts.wrote)
         self._writer = OpWriter(self._half_queue.ops, own_puts, log_end=log_end, clock_ms=clock_ms)
         transactions.on_closed = self._writer.closed
         requests = CheckRequests(

@@ -15,6 +15,7 @@ from functools import partial
 import structlog
 import trio
 
+from reput_broker.compose.election import Leadership
 from reput_broker.compose.master import MasterParts
 from reput_broker.compose.open_files import OpenFiles
 from reput_broker.compose.slave import SlaveParts
@@ -22,6 +23,8 @@ from reput_broker.compose.start import FreeSpace, open_or_close, open_when_there
 from reput_broker.compose.storage import Storage, store_options
 from reput_broker.config.model import BrokerConfig
 from reput_broker.ha.client import Reopen
+from reput_broker.ha.election.elector import Elector
+from reput_broker.ha.election.engine import LeaseLost
 from reput_broker.ha.roles import Tenure, TenureSource
 from reput_broker.ha.set_aside import set_store_aside
 from reput_broker.observe.figures import refresh_disk_figures
@@ -57,6 +60,11 @@ class BrokerBase:
     """The bound socket on which slaves are served; None if none are."""
 
     @property
+    def elector(self) -> Elector | None:
+        """What decides the role, if an engine elects."""
+        return self.tenures if isinstance(self.tenures, Elector) else None
+
+    @property
     def health(self) -> Health:
         """What /readyz shows."""
         return self.sources.health
@@ -82,6 +90,7 @@ class ServedTenure:
         self._end = trio.Event()
         self._next_follows = False
         self._epoch = 0
+        self._leadership: Leadership | None = None
 
     def end(self) -> None:
         """Drain and close, because the broker stops. Idempotent."""
@@ -117,6 +126,9 @@ class ServedTenure:
                     with trio.CancelScope(shield=True):
                         await self._drain(parts)
                 nursery.cancel_scope.cancel()
+        except LeaseLost as error:
+            log.info("lease_lost_before_serving", reason=error.reason)
+            self._next_follows = not self._end.is_set()
         finally:
             with trio.CancelScope(shield=True):
                 await self._close()
@@ -147,6 +159,10 @@ class ServedTenure:
         self.storage = storage
         if self.tenure.is_master and (base.ha_listener is not None or storage.epochs.exists):
             self._epoch = await storage.begin_epoch(self.tenure.epoch)
+        if self.tenure.is_master and base.elector is not None:
+            fence = base.elector.fence
+            in_sync = await base.elector.lead(storage.store.max_physical_offset)
+            self._leadership = Leadership(base.elector, fence, in_sync)
         base.sources.recovery_duration_s = report.duration_s
         base.sources.recovery_truncated_bytes = report.truncated_bytes
         return report
@@ -187,6 +203,7 @@ class ServedTenure:
                 connections_max=connections_max,
                 epoch=self._epoch,
                 ha_listener=base.ha_listener,
+                leadership=self._leadership,
             )
         else:
             parts = SlaveParts(*common, connections_max=connections_max, on_reopen=self._reopen)

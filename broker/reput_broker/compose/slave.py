@@ -18,6 +18,7 @@ from reput_broker.observe.replication_metrics import ReplicationFigures, SlaveFi
 from reput_broker.processors.ha_status import HAStatusProcessor
 from reput_broker.processors.replica import ReplicaProcessor
 from reput_broker.processors.slave_refusals import SlaveRefusals
+from reput_broker.put.fence import Fence
 from reput_broker.surroundings import Surroundings
 from reput_protocol.commands.ha import HAClientRuntimeInfo, HARuntimeInfo
 
@@ -58,6 +59,7 @@ class SlaveParts:
             waiting_from=lambda: self.tables.master_min_offset,
             more_figures=dict,
             follows=lambda: self.copying.is_connected,
+            fence=Fence(),
         )
         self.groups, self.puts = common.groups, common.puts
         self.own = common.own

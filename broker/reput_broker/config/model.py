@@ -31,6 +31,7 @@ from reput_broker.config.errors import ConfigError, ConfigProblem, problems_of
 from reput_broker.config.sections import (
     DedupConfig,
     DelayConfig,
+    ElectionConfig,
     FiltersConfig,
     GroupsConfig,
     HAConfig,
@@ -122,6 +123,7 @@ class BrokerConfig(Section):
     # Each configuration has its own sections, because a reload sets their live options.
     store: StoreConfig = Field(default_factory=StoreConfig)
     ha: HAConfig = Field(default_factory=HAConfig)
+    election: ElectionConfig = Field(default_factory=ElectionConfig)
     topics: TopicsConfig = Field(default_factory=TopicsConfig)
     limits: LimitsConfig = Field(default_factory=LimitsConfig)
     log: LogConfig = Field(default_factory=LogConfig)
@@ -245,6 +247,7 @@ def contradictions(config: BrokerConfig) -> list[ConfigProblem]:
         *_messages_beyond_frames(config),
         *_roles(config),
         *_unreachable_address(config),
+        *_election(config),
     ]
 
 
@@ -297,8 +300,8 @@ def _roles(config: BrokerConfig) -> list[ConfigProblem]:
         found.append(
             ("broker_id", "0 is the id of a master and ha.role is SLAVE; give this slave 1 or above")
         )
-    if not is_slave and config.broker_id:
-        text = f"{config.broker_id} is the id of a slave and ha.role is {ha.role}; a master has 0"
+    if not is_slave and config.broker_id and not config.election.is_on:
+        text = f"{config.broker_id} is the id of a slave and ha.role is {ha.role}; a master has 0 without an election"
         found.append(("broker_id", text))
     if is_slave and not ha.master and not config.name_servers:
         text = "a slave needs to find its master: name it, or set name_servers, which know it"
@@ -343,3 +346,33 @@ def _unreachable_address(config: BrokerConfig) -> list[ConfigProblem]:
         )
     text = f"{reason}; set advertise to the host:port under which clients reach this broker"
     return [ConfigProblem("advertise", "code", text)]
+
+
+def _election(config: BrokerConfig) -> list[ConfigProblem]:
+    """What an election contradicts."""
+    election, found = config.election, []
+    if not election.is_on:
+        return []
+    if election.etcd and election.kubernetes_namespace:
+        text = "election.etcd is set too, and one engine elects; remove one of them"
+        found.append(("election.kubernetes_namespace", text))
+    if config.ha.role == "SLAVE":
+        text = "the election decides who is a slave; choose ASYNC_MASTER or SYNC_MASTER, which is for when it is master"
+        found.append(("ha.role", text))
+    if config.ha_port_to_open() is None:
+        text = "the other members copy from this port when this one is the master; set it"
+        found.append(("ha_port", text))
+    if config.advertise is None and config.host.strip("[]") in ("0.0.0.0", "::"):
+        text = f"the other members cannot connect to {config.host}; name the address at which they reach this broker"
+        found.append(("advertise", text))
+    if election.in_sync_timeout <= config.ha.send_heartbeat_interval:
+        text = (
+            f"{format_duration(election.in_sync_timeout)} would remove members between two heartbeats; choose more "
+            f"than ha.send_heartbeat_interval ({format_duration(config.ha.send_heartbeat_interval)})"
+        )
+        found.append(("election.in_sync_timeout", text))
+    for key, needs in (("etcd_user", "etcd_password_file"), ("etcd_cert", "etcd_key")):
+        for one, other in ((key, needs), (needs, key)):
+            if getattr(election, one) and not getattr(election, other):
+                found.append((f"election.{other}", f"it belongs to election.{one}, which is set"))
+    return [ConfigProblem(key, "code", text) for key, text in found]

@@ -10,7 +10,7 @@ from typing import Any, Final, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator
 
-from reput_broker.config.units import Address, Directories, Duration, HoursOfDay, Size
+from reput_broker.config.units import Address, Directories, Duration, HoursOfDay, Size, Urls
 from reput_broker.store.options import physical_memory_bytes
 
 LOCK_TIMEOUT_MIN_S: Final = 40.0
@@ -294,6 +294,52 @@ class HAConfig(Section):
     slave_read_enabled: bool = option(
         False, "serve pulls as a slave; as a master, send consumers that are far behind to a slave", live=True
     )
+
+
+class ElectionConfig(Section):
+    """Failover: etcd or Kubernetes elects the master of a group of brokers with one broker_name."""
+
+    etcd: Urls = option(
+        (), "URLs of an etcd that elects, any members of it; none and no kubernetes_namespace: no election"
+    )
+    etcd_user: str = option("", 'user of etcd\'s authentication; "" without it')
+    etcd_password_file: str = option("", "file with the password of that user")
+    etcd_ca: str = option(
+        "", "with https: file with the certificates that sign etcd's; \"\" uses the machine's"
+    )
+    etcd_cert: str = option("", 'with https: file with the certificate that this broker shows; "" for none')
+    etcd_key: str = option("", "file with the key of that certificate")
+    kubernetes_namespace: str = option(
+        "", "elect by a Lease in this namespace of the Kubernetes that the broker's pod runs in"
+    )
+    lease: Duration = option(
+        10.0,
+        "time after which a master that the engine does not hear of is replaced, in whole seconds; the master stops "
+        "acknowledging a tenth before",
+        ge=3.0,
+        le=600.0,
+    )
+    first_master: int = option(
+        0, "broker_id of the member that becomes master while the engine knows nothing of the group", ge=0
+    )
+    in_sync_timeout: Duration = option(
+        10.0,
+        "a member leaves the in-sync set that reports nothing, or is not caught up, for so long",
+        ge=1.0,
+        le=600.0,
+    )
+
+    @field_validator("lease")
+    @classmethod
+    def _whole_seconds(cls, value: float) -> float:
+        if value != int(value):
+            raise ValueError(f"etcd and Kubernetes count whole seconds, so {value:g} s cannot be kept")
+        return value
+
+    @property
+    def is_on(self) -> bool:
+        """Whether an engine elects the master."""
+        return bool(self.etcd or self.kubernetes_namespace)
 
 
 class TopicsConfig(Section):

@@ -10,6 +10,7 @@ from datetime import timedelta
 from enum import Enum
 from pathlib import Path
 from typing import Annotated
+from urllib.parse import urlsplit
 
 from pydantic import BeforeValidator, Field, PlainValidator
 from pydantic.fields import FieldInfo
@@ -144,6 +145,31 @@ DataPath = Annotated[Path, BeforeValidator(_to_path)]
 
 HostNames = Annotated[tuple[str, ...], BeforeValidator(_to_host_names)]
 """Host names, written as a list or with commas between them, in lower case."""
+
+
+def _to_urls(value: object) -> tuple[str, ...]:
+    if isinstance(value, str):
+        value = [part.strip() for part in value.split(",")] if value.strip() else []
+    if not isinstance(value, (list, tuple)) or not all(isinstance(item, str) for item in value):
+        raise ValueError(
+            f'URLs are needed, such as ["http://etcd1:2379", "http://etcd2:2379"], not {value!r}'
+        )
+    for item in value:
+        parts = urlsplit(item)
+        if (
+            parts.scheme not in ("http", "https")
+            or not parts.hostname
+            or parts.path.strip("/")
+            or parts.query
+        ):
+            raise ValueError(f'a URL such as "http://etcd1:2379" is needed, not {item!r}')
+        if parts.username is not None:
+            raise ValueError("a URL contains a user; give user and password their own options")
+    return tuple(dict.fromkeys(value))
+
+
+Urls = Annotated[tuple[str, ...], BeforeValidator(_to_urls)]
+"""URLs of servers, without a path, written as a list or with commas between them; duplicates are dropped."""
 
 Address = Annotated[str, BeforeValidator(_to_address)]
 """`host:port`; an empty text is no address."""

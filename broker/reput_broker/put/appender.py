@@ -11,9 +11,10 @@ from functools import partial
 
 from reput_broker.observe.counters import Counters
 from reput_broker.put.commit_service import CommitRealTimeService
+from reput_broker.put.fence import Fence
 from reput_broker.put.flush_service import FlushCommitLogService
 from reput_broker.put.group_transfer import GroupTransfer
-from reput_broker.put.pending_puts import PendingRequest
+from reput_broker.put.pending_puts import PendingRequest, not_reached
 from reput_broker.put.put_lock import PutLock
 from reput_broker.put.reput_service import ReputMessageService
 from reput_broker.request import Put, Refusal, Response, Result
@@ -48,8 +49,10 @@ class Appender:
         transfer: GroupTransfer,
         commit: CommitRealTimeService | None = None,
         *,
+        fence: Fence,
         readers_see_unflushed: bool,
     ) -> None:
+        self._fence = fence
         self._store = store
         self._lock = lock
         self._flush = flush
@@ -65,6 +68,12 @@ class Appender:
         Returns:
             None if that is done, else an awaitable that completes it.
         """
+        reason = self._fence.refusal()
+        if reason is not None:
+            refusal = _not_master(reason)
+            for put in puts:
+                put.outcome = refusal
+            return None
         if not self._lock.is_free(self._store, sum([put.size for put in puts])):
             return self._append_in_turn(puts)
         self._lock.now(lambda: self._write(puts))
@@ -153,6 +162,9 @@ class Appender:
         Raises:
             Refusal: nothing was stored.
         """
+        reason = self._fence.refusal()
+        if reason is not None:
+            raise _not_master(reason)
         try:
             result = await self._lock.in_turn(self._store, size, put)
         except (DiskFull, FileNotMade) as error:
@@ -178,7 +190,7 @@ class Appender:
         if put.ack is AckLevel.FLUSHED:
             request.body = _STORED  # it is in the log; a waiting request need not keep it
             self._flush.answer_when_flushed(
-                result.end_offset, PendingRequest(request, response, result.count)
+                result.end_offset, PendingRequest(request, response, result.count, self._fence)
             )
             return None
         if put.ack is AckLevel.REPLICATED:
@@ -188,16 +200,17 @@ class Appender:
             else:
                 self._flush.wrote()
             self._transfer.answer_when_replicated(
-                result.end_offset, PendingRequest(request, response, result.count)
+                result.end_offset, PendingRequest(request, response, result.count, self._fence)
             )
             return None
         if self._commit is not None and not request.is_oneway:
             request.body = _STORED
             self._commit.answer_when_committed(
-                result.end_offset, PendingRequest(request, response, result.count)
+                result.end_offset, PendingRequest(request, response, result.count, self._fence)
             )
             return None
-        return response
+        reason = self._fence.expiry()
+        return response if reason is None else not_reached(response, reason, ErrorCode.REPLICA_TIMEOUT)
 
     def _no_file(self, error: DiskFull | FileNotMade) -> Refusal:
         rejected = self._counters.rejected
@@ -243,6 +256,10 @@ class Appender:
 
 def _nothing() -> None:
     """Do nothing: readers see only what is flushed, and the flush starts dispatch."""
+
+
+def _not_master(reason: str) -> Refusal:
+    return Refusal(ErrorCode.NOT_MASTER, f"{reason}; send to the master, which the route names shortly")
 
 
 def malformed(error: RecordMalformed, counters: Counters) -> Refusal:

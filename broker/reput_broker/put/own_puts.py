@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TypeVar
 
+from reput_broker.put.fence import Fence
 from reput_broker.put.put_lock import PutLock
 from reput_broker.store.errors import DiskFull, FileNotMade, StoreClosed
 from reput_broker.store.message_store import MessageStore
@@ -17,16 +18,19 @@ Result = TypeVar("Result")
 class OwnPuts:
     """Puts records that the broker composed. No caller waits for their sync, since recovery can derive them."""
 
-    def __init__(self, store: MessageStore, lock: PutLock, wrote: Callable[[], None]) -> None:
+    def __init__(self, store: MessageStore, lock: PutLock, fence: Fence, wrote: Callable[[], None]) -> None:
         self._store = store
         self._lock = lock
+        self._fence = fence
         self.wrote = wrote
 
     async def in_turn(self, size_max: int, work: Callable[[], Result]) -> Result:
         """Call `work` under the put lock, with room for `size_max` bytes, and return its result.
 
-        Raises what `PutLock.in_turn` does. `work` calls `wrote` if it has put something.
+        Waits while the fence is closed. Raises what `PutLock.in_turn` does. `work` calls `wrote` if it has put
+        something.
         """
+        await self._fence.opened()
         return await self._lock.in_turn(self._store, size_max, work)
 
     async def put(self, size_max: int, compose: Callable[[], Record | None]) -> PutResult | None:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
 from reput_broker.observe.counters import Histogram
+from reput_broker.put.fence import Fence
 from reput_broker.request import Client, Refusal, Request, Response
 from reput_protocol.codes import AckLevel
 from reput_protocol.errors import ErrorCode, refusal_remark
@@ -45,11 +46,12 @@ class PendingPut(Protocol):
 
 @dataclass(slots=True)
 class PendingRequest:
-    """One request and its answer if the level is reached."""
+    """One request and its answer if the level is reached, unless the fence is passed then."""
 
     request: Request
     response: Response
     messages: int
+    fence: Fence
     requests: int = 1
 
     @property
@@ -64,11 +66,15 @@ class PendingRequest:
 
     def acknowledge(self) -> None:
         """See `PendingPut`."""
+        reason = self.fence.expiry()
+        if reason is not None:
+            self.admit(reason, ErrorCode.REPLICA_TIMEOUT)
+            return
         self.client.answer(self.request, self.response)
 
     def admit(self, reason: str, error: ErrorCode) -> None:
         """See `PendingPut`."""
-        self.client.answer(self.request, _not_reached(self.response, reason, error))
+        self.client.answer(self.request, not_reached(self.response, reason, error))
 
     def refuse(self, reason: str) -> None:
         """See `PendingPut`."""
@@ -81,7 +87,8 @@ def flush_clients(pending: Iterable[PendingPut]) -> None:
         client.flush()
 
 
-def _not_reached(response: Response, reason: str, error: ErrorCode) -> Response:
+def not_reached(response: Response, reason: str, error: ErrorCode) -> Response:
+    """Return the answer to a put that is stored here, and not known to have reached its level."""
     where = "on disk" if error is ErrorCode.FLUSH_TIMEOUT else "replicated"
     text = f"stored, but not known to be {where}: {reason}; do not send again unless a duplicate is harmless"
     ext = {**response.ext, "ack": AckLevel.PAGE_CACHE.value} if "ack" in response.ext else response.ext

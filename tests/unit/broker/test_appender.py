@@ -14,6 +14,7 @@ import trio
 
 from reput_broker.observe.counters import Counters
 from reput_broker.put.appender import Appender
+from reput_broker.put.fence import Fence
 from reput_broker.put.put_lock import PutLock
 from reput_broker.request import Put, Refusal, Response
 from reput_broker.store.errors import DiskFull, FileNotMade, FlushFailed, StoreClosed
@@ -79,7 +80,9 @@ async def test_a_stored_message_counts_though_a_later_put_is_cancelled(
     reput: Any = type("Reput", (), {"wake": None})
     counters = Counters()
     transfer: Any = None
-    appender = Appender(store, PutLock(), flush, reput, counters, transfer, readers_see_unflushed=False)
+    appender = Appender(
+        store, PutLock(), flush, reput, counters, transfer, fence=Fence(), readers_see_unflushed=False
+    )
     request: Any = SimpleNamespace(received_at=0.0, is_oneway=False, body=b"")
     puts = [
         Put(request, size, store.put, lambda _: Response(), "t", AckLevel.PAGE_CACHE) for size in (10, 200)
@@ -96,7 +99,9 @@ async def refusal_of(store: Any) -> tuple[Refusal, Counters]:
     counters = Counters()
     nothing: Any = None
     reput: Any = type("Reput", (), {"wake": None})
-    appender = Appender(store, PutLock(), nothing, reput, counters, nothing, readers_see_unflushed=False)
+    appender = Appender(
+        store, PutLock(), nothing, reput, counters, nothing, fence=Fence(), readers_see_unflushed=False
+    )
 
     put = Put(nothing, 100, store.put, lambda _: Response(), "t", AckLevel.PAGE_CACHE)
     waiting = appender.append([put])

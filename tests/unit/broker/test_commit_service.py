@@ -14,6 +14,7 @@ import trio.testing
 from reput_broker.config.sections import StoreConfig
 from reput_broker.observe.counters import Counters
 from reput_broker.put.commit_service import CommitRealTimeService
+from reput_broker.put.fence import Fence
 from reput_broker.put.flush_service import FlushCommitLogService
 from reput_broker.put.pending_puts import PendingRequest
 from reput_broker.request import Response
@@ -91,7 +92,7 @@ class Bench:
             answer=lambda _, response: self.answers.append((number, response)), flush=lambda: None
         )
         request: Any = SimpleNamespace(client=client, received_at=time.monotonic())
-        return PendingRequest(request, Response(0, {"queueOffset": number, "ack": "page_cache"}), 1)
+        return PendingRequest(request, Response(0, {"queueOffset": number, "ack": "page_cache"}), 1, Fence())
 
     def put(self, number: int, *, flushed: bool = False) -> None:
         """Append 100 bytes and wait for their commit, or their sync."""

@@ -12,6 +12,7 @@ import trio.testing
 
 from reput_broker.config.sections import StoreConfig
 from reput_broker.observe.counters import Counters
+from reput_broker.put.fence import Fence
 from reput_broker.put.flush_service import FlushCommitLogService
 from reput_broker.put.pending_puts import PendingRequest
 from reput_broker.request import Refusal, Response
@@ -82,7 +83,7 @@ class Bench:
         request: Any = SimpleNamespace(client=client, received_at=time.monotonic())
         request.reply = lambda response: self.answers.append((number, response))
         response = Response(0, {"queueOffset": number, "ack": "flushed"})
-        self.service.answer_when_flushed(self.store.written, PendingRequest(request, response, 1))
+        self.service.answer_when_flushed(self.store.written, PendingRequest(request, response, 1, Fence()))
 
     async def answered(self, count: int) -> None:
         with trio.fail_after(30):

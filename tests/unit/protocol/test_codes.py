@@ -21,6 +21,7 @@ def test_our_own_codes_are_none_of_rocketmqs() -> None:
         "ABORT_STAGED": 700043,
         "QUERY_STAGED": 700044,
         "QUERY_REPLICA_STATE": 700050,
+        "PROMOTE_BROKER": 700051,
         "GET_SINK_BATCHES": 700060,
     }
 

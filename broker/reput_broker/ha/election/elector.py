@@ -23,10 +23,10 @@ from reput_broker.ha.election.engine import (
     Leader,
     LeaseLost,
 )
-from reput_broker.ha.election.fence import Fence, boot_time
 from reput_broker.ha.election.in_sync_set import InSyncSet
 from reput_broker.ha.election.member_file import MemberFile
 from reput_broker.ha.roles import MASTER_ID, Master, Role, Tenure
+from reput_broker.put.fence import Fence, boot_time
 from reput_protocol.errors import ReputError
 
 log = structlog.get_logger(__name__)
@@ -36,7 +36,7 @@ _MARGIN = 0.1
 _READS_PER_LEASE = 3
 """The record is read so often even if the engine reports no change, because a watch may end without notice."""
 _PAUSE_S = 0.2
-_HAND_OVER_S = 5.0
+_HAND_OVER_S = 3.0
 """How long puts are refused while the next master gets the rest of the log."""
 _OTHERS_S = 0.3
 _LOOK_S = 0.005
@@ -77,6 +77,7 @@ class _Leading:
     """Whether the master before has handed over, so that all of the in-sync set have all of the log."""
     in_sync: InSyncSet | None = None
     """Once the log is open."""
+    on_change: Callable[[], None] = lambda: None
 
 
 class Elector:
@@ -125,6 +126,7 @@ class Elector:
         self._change = trio.Event()
         self._reason = "the engine has not answered yet"
         self._unfit: str | None = None
+        self._waiting = trio.CancelScope()
 
     # What the broker is
 
@@ -151,6 +153,15 @@ class Elector:
     def reason(self) -> str:
         """Why this member is not the master; empty if it is."""
         return "" if self._leading is not None else self._reason
+
+    def now(self) -> float:
+        """Return the time by the clock of fence and in-sync set, in seconds."""
+        return self._clock()
+
+    def on_set_change(self, call: Callable[[], None]) -> None:
+        """Call this after each change of the in-sync set in this tenure, which may move the confirm offset."""
+        if self._leading is not None:
+            self._leading.on_change = call
 
     def status(self) -> dict[str, Any]:
         """Return the facts for the status page."""
@@ -183,7 +194,7 @@ class Elector:
                 record = await self._engine.read()
                 await self._act_on(record)
                 wait_s = self._wait_s(record)
-                with trio.move_on_after(wait_s):
+                with trio.move_on_after(wait_s) as self._waiting:
                     await self._engine.changed(record)
                     await trio.sleep(_LOOK_S)  # an engine that reports a change at once, again and again
             except EngineUnavailable as error:
@@ -386,6 +397,7 @@ class Elector:
             change = in_sync.next_change(self._clock())
             if change is not None and await self._record(leading, replace(leading.record, in_sync=change)):
                 in_sync.settled(change)
+                leading.on_change()
 
     async def _record(self, leading: _Leading, new: GroupRecord) -> bool:
         """Write the record as its leader. False if that is not known to have succeeded; then the tenure may be over."""
@@ -438,7 +450,7 @@ class Elector:
         if in_sync is None:
             raise HandOverRefused("this broker is just becoming the master; try again in a moment")
         if member == self._me.member:
-            raise HandOverRefused(f"member {member} is the master already")
+            return HandOver(member, log_end(), log_end())  # it is the master already
         async with self._writing:
             self._check_successor(in_sync, member, log_end(), force=force)
             leading.fence.close(f"handing over to member {member}")
@@ -521,9 +533,39 @@ class Elector:
         """Close the connections to the engine."""
         await self._engine.close()
 
-    def set_unfit(self, reason: str | None) -> None:
-        """Do not campaign for the given reason, such as a broken disk; None: campaign again."""
+    async def leave(self, log_end: Callable[[], int]) -> None:
+        """Hand over, because the broker stops, to the member in sync that has the most of the log, if there is one.
+
+        Args:
+            log_end: see `hand_over`.
+        """
+        in_sync = None if self._leading is None else self._leading.in_sync
+        if in_sync is None:
+            return
+        others = [m for m in in_sync.recorded if m != self._me.member and in_sync.is_connected(m)]
+        if others:
+            with suppress(HandOverRefused, EngineUnavailable):
+                await self.hand_over(max(others, key=lambda m: in_sync.offset_of(m) or 0), log_end)
+
+    async def set_unfit(self, reason: str | None) -> None:
+        """Do not campaign for the given reason, such as a broken disk; None: campaign again.
+
+        A master gives its lease back if another member is in sync.
+        """
+        if reason == self._unfit:
+            return
         self._unfit = reason
+        self._waiting.cancel()  # campaign at once
+        leading = self._leading
+        if reason is None or leading is None or leading.in_sync is None:
+            return
+        async with self._writing:
+            others = leading.in_sync.recorded - {self._me.member}
+            if leading is not self._leading or not others or leading.in_sync.proposed is not None:
+                return
+            self._end(leading, reason)
+            with suppress(EngineUnavailable, LeaseLost):
+                await self._engine.write(leading.record, replace(leading.record, in_sync=others, leader=None))
 
     def _as_slave(self, master: Master | None) -> Tenure:
         # A slave's number is announced; 0 stands for the master.

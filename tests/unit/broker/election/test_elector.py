@@ -462,19 +462,40 @@ def test_a_hand_over_to_a_member_out_of_sync_names_what_is_lost(group: Run) -> N
     group(scenario)
 
 
-@pytest.mark.parametrize(
-    ("member", "reason"),
-    [(1, "member 1 is the master already"), (4, "member 4 does not copy from this master")],
-)
-def test_a_hand_over_to_the_master_or_an_unknown_member_is_refused(
-    group: Run, member: int, reason: str
-) -> None:
+def test_a_hand_over_to_the_master_changes_nothing(group: Run) -> None:
     async def scenario(g: Group) -> None:
         g.start()
         await trio.sleep(1)
-        with pytest.raises(HandOverRefused, match=reason):
-            await g[1].elector.hand_over(member, lambda: 0, force=True)
+        handed = await g[1].elector.hand_over(1, lambda: 500)
+        assert (handed.end, handed.kept) == (500, 500)
+        assert g.state.record.epoch == 1
+
+    group(scenario)
+
+
+def test_a_hand_over_to_an_unknown_member_is_refused(group: Run) -> None:
+    async def scenario(g: Group) -> None:
+        g.start()
+        await trio.sleep(1)
+        with pytest.raises(HandOverRefused, match="member 4 does not copy from this master"):
+            await g[1].elector.hand_over(4, lambda: 0, force=True)
         assert g.master is g[1]
+
+    group(scenario)
+
+
+def test_a_leaving_master_hands_over_to_the_member_that_has_most(group: Run) -> None:
+    async def scenario(g: Group) -> None:
+        g.start()
+        await trio.sleep(1)
+        await g.copy_everything(2, 3, end=500)
+        assert g[1].in_sync is not None
+        g[1].end = 600
+        g[1].in_sync.own(600, 600)
+        g[1].in_sync.acknowledged(3, 600, trio.current_time())
+        await g[1].elector.leave(lambda: 600)
+        await trio.sleep(0.5)
+        assert g.master is g[3]
 
     group(scenario)
 
@@ -520,15 +541,34 @@ def test_a_stopping_master_gives_its_lease_back(group: Run) -> None:
     group(scenario)
 
 
-def test_an_unfit_member_does_not_campaign(group: Run) -> None:
+def test_an_unfit_member_does_not_campaign_until_it_is_fit(group: Run) -> None:
     async def scenario(g: Group) -> None:
-        g[1].elector.set_unfit("the disk is full")
+        await g[1].elector.set_unfit("the disk is full")
         g.start(1)
         await trio.sleep(30)
         assert g[1].elector.reason == "the disk is full"
-        g[1].elector.set_unfit(None)
-        await trio.sleep(LEASE_S)
+        await g[1].elector.set_unfit(None)
+        await trio.sleep(0.1)
         assert g.master is g[1]
+
+    group(scenario)
+
+
+def test_an_unfit_master_makes_room_for_a_member_in_sync(group: Run) -> None:
+    async def scenario(g: Group) -> None:
+        g.start()
+        await trio.sleep(1)
+        await g[1].elector.set_unfit("a sync has failed")
+        await trio.sleep(1)
+        assert g.master is g[1], "no other member is in sync, and this one serves pulls still"
+        await g[1].elector.set_unfit(None)
+        await g.copy_everything(2, end=500)
+        await g[1].elector.set_unfit("a sync has failed")
+        await trio.sleep(1)
+        assert g.master is g[2]
+        g[2].kill()
+        await trio.sleep(2 * LEASE_S)
+        assert not g[1].leads
 
     group(scenario)
 

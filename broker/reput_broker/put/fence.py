@@ -10,6 +10,11 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from math import inf
+from typing import Final
+
+import trio
+
+_LOOK_S: Final = 0.05
 
 
 def boot_time() -> float:
@@ -55,12 +60,17 @@ class Fence:
         """Neither accept nor acknowledge from now on: the tenure has ended."""
         self._ended = self._ended or reason
 
+    async def opened(self) -> None:
+        """Wait until messages can be accepted; for ever once the tenure has ended."""
+        while self.refusal() is not None:  # noqa: ASYNC110 - once in a hand-over
+            await trio.sleep(_LOOK_S)
+
     def refusal(self) -> str | None:
         """Return why no message can be accepted now, or None."""
         return self.expiry() or self._closed
 
     def expiry(self) -> str | None:
         """Return why nothing can be acknowledged any more, or None."""
-        if self._ended is None and self._clock() >= self._valid_until:
+        if self._ended is None and self._valid_until != inf and self._clock() >= self._valid_until:
             self._ended = "the lease on being master has ended, and another broker may be the master now"
         return self._ended

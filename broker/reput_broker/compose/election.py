@@ -1,0 +1,100 @@
+"""The elector of a broker whose configuration names an engine."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import NamedTuple
+
+from reput_broker.config.model import BrokerConfig
+from reput_broker.ha.election.elector import Elector
+from reput_broker.ha.election.engine import Engine, Leader
+from reput_broker.ha.election.in_sync_set import InSyncSet
+from reput_broker.ha.election.member_file import MemberFile
+from reput_broker.ha.epochs import EpochFile
+from reput_broker.ha.roles import Role
+from reput_broker.put.fence import Fence, boot_time
+
+NOT_OPEN = "this broker is starting: its log is not open yet"
+"""A broker that recovers its log for minutes must not be the master meanwhile."""
+
+
+class Leadership(NamedTuple):
+    """What a tenure as elected master has."""
+
+    elector: Elector
+    fence: Fence
+    in_sync: InSyncSet
+
+
+def make_elector(config: BrokerConfig, address: str, ha_address: str) -> Elector:
+    """Return the elector of this broker. Blocks.
+
+    Args:
+        address: where clients and other members reach this broker, `host:port`.
+        ha_address: where other members copy its log, `host:port`.
+
+    Raises:
+        MemberFileWrong: the data directory is that of another member.
+        EngineUnavailable: Kubernetes elects, and this process does not run in a pod.
+        OSError, ssl.SSLError: a file of the configuration cannot be read.
+    """
+    election = config.election
+    epochs = config.data_dir / "epochFileCheckpoint"
+
+    def log_epoch() -> int:
+        file = EpochFile(epochs)
+        file.load()
+        return file.last
+
+    return Elector(
+        _make_engine(config),
+        Leader(config.broker_id, address, ha_address),
+        Role(config.ha.role),
+        MemberFile(
+            config.data_dir / "config" / "election.json",
+            cluster=config.cluster,
+            broker_name=config.broker_name,
+            member=config.broker_id,
+        ),
+        lease_s=election.lease,
+        first_master=election.first_master,
+        log_epoch=log_epoch,
+        in_sync_timeout_s=election.in_sync_timeout,
+        gap_max=config.ha.max_gap_not_in_sync,
+    )
+
+
+def _make_engine(config: BrokerConfig) -> Engine:
+    # Imported here, because httpx takes a tenth of a second that a broker without an election need not wait.
+    election = config.election
+    if election.kubernetes_namespace:
+        from reput_broker.ha.election.kubernetes import KubernetesEngine
+
+        return KubernetesEngine(
+            election.kubernetes_namespace,
+            cluster=config.cluster,
+            broker_name=config.broker_name,
+            lease_s=election.lease,
+            clock=boot_time,
+        )
+    from reput_broker.ha.election.endpoints import tls_context
+    from reput_broker.ha.election.etcd import EtcdEngine
+
+    def path(text: str) -> Path | None:
+        return Path(text) if text else None
+
+    tls = None
+    if any(address.startswith("https:") for address in election.etcd):
+        tls = tls_context(path(election.etcd_ca), path(election.etcd_cert), path(election.etcd_key))
+    password = ""
+    if election.etcd_password_file:
+        password = Path(election.etcd_password_file).read_text().strip()
+    return EtcdEngine(
+        election.etcd,
+        cluster=config.cluster,
+        broker_name=config.broker_name,
+        lease_s=election.lease,
+        user=election.etcd_user,
+        password=password,
+        tls=tls,
+    )

@@ -1,0 +1,52 @@
+"""PROMOTE_BROKER: a planned change of the master."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from reput_broker.ha.election.elector import Elector, HandOverRefused
+from reput_broker.ha.election.engine import EngineUnavailable
+from reput_broker.request import Handler, Refusal, Request, Response
+from reput_protocol.codes import RequestCode
+from reput_protocol.commands.election import PromoteBrokerHeader, Promotion
+from reput_protocol.errors import ErrorCode
+
+
+class PromotionProcessor:
+    """Hands over to another member.
+
+    Args:
+        elector: None without an election.
+        log_end: returns the end of the log.
+    """
+
+    def __init__(self, elector: Elector | None, log_end: Callable[[], int]) -> None:
+        self._elector = elector
+        self._log_end = log_end
+
+    def handlers(self) -> dict[int, Handler]:
+        """Return the handlers by request code."""
+        return {RequestCode.PROMOTE_BROKER: self.promote}
+
+    async def promote(self, request: Request) -> Response:
+        """Make the named member the master; see `Elector.hand_over`."""
+        request.client.note_role("admin")
+        header = PromoteBrokerHeader.from_ext(request.ext)
+        if self._elector is None:
+            raise Refusal(
+                ErrorCode.INVALID_ARGUMENT,
+                "no engine elects the master of this broker; set [election], or change ha.role of the brokers",
+            )
+        try:
+            made = await self._elector.hand_over(header.broker_id, self._log_end, force=header.force)
+        except HandOverRefused as refused:
+            if refused.master:
+                raise Refusal(
+                    ErrorCode.NOT_MASTER, f"{refused}; ask {refused.master}", ext={"master": refused.master}
+                ) from None
+            raise Refusal(ErrorCode.INVALID_ARGUMENT, f"{refused}; nothing has changed") from None
+        except EngineUnavailable as error:
+            text = f"{error.reason}; whether the member takes over is not known, so look at the status of the brokers"
+            raise Refusal(ErrorCode.TIMEOUT, text) from None
+        promotion = Promotion(broker_id=made.member, end_offset=made.end, kept_offset=made.kept)
+        return Response(0, {}, promotion.to_json())

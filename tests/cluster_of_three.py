@@ -1,0 +1,114 @@
+"""Three brokers of one group, as processes, with a real etcd, for tests and measurements of failover."""
+
+from __future__ import annotations
+
+import json
+import time
+import urllib.request
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from broker_process import BrokerProcess, free_port
+from etcd_process import Etcd
+
+_DEADLINE_S = 40.0
+
+
+class ClusterOfThree:
+    """Members 0, 1 and 2 of a group, and etcd. A context manager that ends all of them.
+
+    Args:
+        path: for the directories and logs.
+        lease: as in the configuration.
+        environment: further options of all brokers.
+    """
+
+    def __init__(self, path: Path, *, lease: str = "3s", environment: dict[str, str] | None = None) -> None:
+        self.etcd = Etcd(path)
+        self.brokers = []
+        for number in range(3):
+            ha_port = free_port()
+            options = {
+                "REPUT_BROKER_ID": str(number),
+                "REPUT_HA_PORT": str(ha_port),
+                "REPUT_NAME_PORT": "off",
+                "REPUT_ELECTION__ETCD": self.etcd.address,
+                "REPUT_ELECTION__LEASE": lease,
+                "REPUT_HA__SEND_HEARTBEAT_INTERVAL": "500ms",
+                "REPUT_ELECTION__IN_SYNC_TIMEOUT": "2s",
+                **(environment or {}),
+            }
+            self.brokers.append(BrokerProcess(path / str(number), environment=options))
+
+    def __enter__(self) -> Self:
+        try:
+            for broker in self.brokers:
+                broker.start()
+            for broker in self.brokers:
+                broker.wait_ready()
+            self.wait_in_sync(0, 1, 2)
+        except BaseException:
+            self.__exit__(None, None, None)
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for broker in self.brokers:
+            if broker.running:
+                broker.kill()
+        self.etcd.kill()
+
+    @property
+    def addresses(self) -> list[str]:
+        """Of all brokers, for clients."""
+        return [broker.address for broker in self.brokers]
+
+    def status(self, number: int) -> dict[str, Any]:
+        """Return what a broker's status page says."""
+        url = f"http://127.0.0.1:{self.brokers[number].http_port}/status"
+        with urllib.request.urlopen(url, timeout=5) as answer:
+            status: dict[str, Any] = json.load(answer)
+        return status
+
+    def master(self) -> int | None:
+        """Return the number of the running broker that is the master now; None without one."""
+        for number, broker in enumerate(self.brokers):
+            if broker.running:
+                election = self._election(number)
+                if election is not None and election["lease_left_s"] is not None:
+                    return number
+        return None
+
+    def _election(self, number: int) -> dict[str, Any] | None:
+        try:
+            election: dict[str, Any] | None = self.status(number).get("election")
+        except OSError:
+            return None
+        return election
+
+    def wait_master(self) -> int:
+        """Wait until there is a master, and return its number."""
+        deadline = time.monotonic() + _DEADLINE_S
+        while (master := self.master()) is None:
+            assert time.monotonic() < deadline, self.tails()
+            time.sleep(0.02)
+        return master
+
+    def wait_in_sync(self, *numbers: int) -> int:
+        """Wait until exactly these members are in sync with a master that leads; return its number."""
+        deadline = time.monotonic() + _DEADLINE_S
+        while True:
+            master = self.wait_master()
+            election = self._election(master)
+            is_leading = election is not None and election["confirm_offset"] is not None
+            if election is not None and is_leading and election["in_sync"] == sorted(numbers):
+                return master
+            assert time.monotonic() < deadline, (election, self.tails())
+            time.sleep(0.02)
+
+    def tails(self) -> str:
+        """Return the ends of the logs."""
+        return "\n".join(f"-- {broker.data_dir.name}\n{broker.log_tail()}" for broker in self.brokers)
