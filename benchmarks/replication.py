@@ -19,6 +19,7 @@ from contextlib import contextmanager
 from dataclasses import asdict, replace
 from typing import Final
 
+from failover import ROUNDS, failover
 from peers import java_benchmark
 from peers.java_benchmark import Questions
 from reput_cli.bench_clients import BenchPlan, host_facts, run_producer
@@ -198,6 +199,7 @@ MEASURES: dict[str, Callable[[int, float], list[Row]]] = {
     "alone": against_alone,
     "rocketmq": against_rocketmq,
     "lag": lag,
+    "failover": lambda _rounds, scale: failover(max(1, round(ROUNDS * scale))),
 }
 
 

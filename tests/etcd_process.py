@@ -10,11 +10,8 @@ import time
 from pathlib import Path
 from typing import IO
 
-import pytest
-
-needs_etcd = pytest.mark.skipif(
-    shutil.which("etcd") is None, reason="etcd is not installed (apt: etcd-server)"
-)
+MISSING = "" if shutil.which("etcd") else "etcd is not installed (apt: etcd-server)"
+"""Why there is no etcd; empty if there is one."""
 
 
 def free_port() -> int:

@@ -15,13 +15,17 @@ from collections.abc import Iterator
 import pytest
 
 from cluster_of_three import ClusterOfThree
-from etcd_process import needs_etcd
+from etcd_process import MISSING
 from raw_client import RawClient, in_letters
 from reput_client.blocking import PullConsumer
 from reput_protocol.codes import RequestCode
 from reput_protocol.wire.header import Header
 
-pytestmark = [pytest.mark.process, pytest.mark.fault, needs_etcd]
+pytestmark = [
+    pytest.mark.process,
+    pytest.mark.fault,
+    pytest.mark.skipif(bool(MISSING), reason=MISSING),
+]
 
 LEASE_S = 3.0
 TOPIC = "failover"

@@ -14,10 +14,11 @@ from typing import Any
 import pytest
 import trio
 
-from etcd_process import Etcd, free_port, needs_etcd
+from etcd_process import MISSING, Etcd, free_port
 from reput_broker.ha.election.engine import EngineUnavailable, GroupRecord, Leader, LeaseLost
 from reput_broker.ha.election.etcd import EtcdEngine
 
+needs_etcd = pytest.mark.skipif(bool(MISSING), reason=MISSING)
 ONE, TWO = Leader(1, "a:10911", "a:10912"), Leader(2, "b:10911", "b:10912")
 
 
