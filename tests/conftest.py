@@ -16,6 +16,12 @@ from hypothesis import settings
 
 KERNEL = Path(__file__).parents[1] / "protocol" / "reput_protocol" / "kernel"
 
+_SPARK = Path(__file__).parent / "spark"
+_USE_A_SESSION = {
+    "tests/conformance/test_spark_jobs.py",
+    *(f"tests/spark/{path.name}" for path in _SPARK.glob("test_*.py") if path.name != "test_submit.py"),
+}
+
 
 class _Sources(MetaPathFinder):
     """Finds the source of each module of the kernel, although it has been compiled."""
@@ -65,3 +71,16 @@ def pytest_testnodedown(node: Any) -> None:
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     """What was compared."""
     counts.show(terminalreporter)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> object:
+    """The files that use a Spark session run in one process, which starts one JVM; each other file in any."""
+    from xdist.scheduler import LoadFileScheduling
+
+    class OneJvm(LoadFileScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            file = super()._split_scope(nodeid)
+            return "Spark" if file in _USE_A_SESSION else file
+
+    return OneJvm(config, log)

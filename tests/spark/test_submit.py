@@ -34,8 +34,8 @@ def test_every_job_is_a_file_that_runs(name: str) -> None:
     assert f"Usage: reput pipeline {name}" in done.stdout
 
 
-COUNT = """
-import json, sys
+JOB_AND_COUNT = """
+import json, os, runpy, sys
 from pyspark.sql import SparkSession
 from reput_pipeline.data_source import ReputDataSource
 
@@ -43,16 +43,23 @@ def on_an_executor(_):
     from reput_protocol import kernel
     return kernel.FORM, kernel.__file__
 
+address, job, *arguments = sys.argv[1:]
+sys.path[0], sys.argv = os.path.dirname(job), [job, *arguments]
+try:
+    runpy.run_path(job, run_name="__main__")
+except SystemExit as ended:
+    assert not ended.code
+
 spark = SparkSession.builder.getOrCreate()
 spark.dataSource.register(ReputDataSource)
-rows = spark.read.format("reput").options(nameServer=sys.argv[1], subscribe="orders").load()
+rows = spark.read.format("reput").options(nameServer=address, subscribe="orders").load()
 (kernel,) = spark.sparkContext.parallelize([0], 1).map(on_an_executor).collect()
 print(json.dumps([*kernel, sorted(int(bytes(row.body)) for row in rows.collect())]))
 """
 
 
-def submitted(directory: Path, *arguments: str) -> str:
-    """The last line that a job printed."""
+def submitted(directory: Path, *arguments: str) -> list[str]:
+    """The last two lines that were printed."""
     submit = str(Path(sys.executable).with_name("spark-submit"))
     home = find_java_home()
     environment = {**os.environ, "PYSPARK_PYTHON": sys.executable, **({"JAVA_HOME": home} if home else {})}
@@ -61,10 +68,10 @@ def submitted(directory: Path, *arguments: str) -> str:
         command, capture_output=True, text=True, timeout=300, check=False, env=environment, cwd=directory
     )
     assert done.returncode == 0, done.stderr[-4000:]
-    return done.stdout.splitlines()[-1]
+    return done.stdout.splitlines()[-2:]
 
 
-def test_executors_that_get_the_packages_as_a_zip_read_a_broker_with_the_interpreted_kernel(
+def test_a_job_under_the_shipped_settings_and_executors_that_get_the_packages_as_a_zip(
     new_reput_broker: Callable[..., BackgroundBroker], tmp_path: Path
 ) -> None:
     broker = new_reput_broker()
@@ -74,16 +81,14 @@ def test_executors_that_get_the_packages_as_a_zip_read_a_broker_with_the_interpr
         for package in (reput_protocol, reput_client, reput_pipeline):
             for path in Path(package.__path__[0]).rglob("*.py"):
                 packed.write(path, path.relative_to(Path(package.__path__[0]).parent))
-    (tmp_path / "count.py").write_text(COUNT)
-    line = submitted(tmp_path, "--py-files", "reput.zip", "count.py", broker.address)
-    form, file, bodies = json.loads(line)
-    assert (form, "reput.zip" in file) == ("interpreted", True)
-    assert bodies == [*range(500)]
-
-
-def test_a_submitted_job_does_its_work_under_the_shipped_settings(tmp_path: Path) -> None:
+    (tmp_path / "job_and_count.py").write_text(JOB_AND_COUNT)
     fill(tmp_path / "s")
     job = [str(JOB_FILES / "archive.py"), "--path", str(tmp_path / "s"), "--to", str(tmp_path / "a")]
-    result = json.loads(submitted(tmp_path, "--properties-file", str(SETTINGS), *job))
+    settings = ["--properties-file", str(SETTINGS), "--py-files", "reput.zip"]
+    of_job, counted = submitted(tmp_path, *settings, "job_and_count.py", broker.address, *job)
+    result = json.loads(of_job)
     assert (result["status"], result["rows"]) == ("done", MESSAGES)
     assert sum(file.rows for file in ArchiveDirectory(tmp_path / "a").files()) == MESSAGES
+    form, file, bodies = json.loads(counted)
+    assert (form, "reput.zip" in file) == ("interpreted", True)
+    assert bodies == [*range(500)]
