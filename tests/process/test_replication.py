@@ -302,3 +302,19 @@ async def test_rocketmqs_clients_of_a_sync_master(tmp_path: Path) -> None:
             assert (await send()).code == ResponseCode.SUCCESS
             assert slave.store.max_physical_offset == master.store.max_physical_offset
         client.close()
+
+
+@pytest.mark.trio
+async def test_consumers_of_a_slave_see_what_is_confirmed(tmp_path: Path) -> None:
+    async with Broker(master_config(tmp_path / "1")) as master:
+        await load(master, 8)
+        confirmed = master.store.max_physical_offset
+        master.store.confirm_offset = confirmed
+        await load(master, 4, 8)
+        async with Broker(slave_config(tmp_path / "2", master)) as slave:
+            await caught_up(master, slave)
+            await until(lambda: slave.store.confirm_offset == slave.store.dispatched_offset == confirmed)
+            assert slave.store.max_offset_in_queue("T", 0) == 2
+            master.store.confirm_offset = end = master.store.max_physical_offset
+            await until(lambda: slave.store.dispatched_offset == end)
+            assert slave.store.max_offset_in_queue("T", 0) == 3

@@ -10,6 +10,7 @@ import trio
 from reput_broker.compose.parts import CommonParts, handlers_of
 from reput_broker.compose.storage import Storage
 from reput_broker.ha.client import HAClient, Reopen
+from reput_broker.ha.election.elector import Elector
 from reput_broker.ha.roles import Master, Role, TenureSource
 from reput_broker.ha.synchronize import SlaveSynchronize
 from reput_broker.observe.health import StoreHealth
@@ -48,6 +49,8 @@ class SlaveParts:
         connections_max: int,
     ) -> None:
         self._tenures = tenures
+        if sources.config.election.is_on or isinstance(tenures, Elector):
+            storage.store.confirm_offset = 0  # until the master says more
         self._common = common = CommonParts(
             storage,
             sources,
@@ -65,7 +68,10 @@ class SlaveParts:
         self.own = common.own
         self.tables = SlaveSynchronize(storage.store, storage.tables, self._accepted, self._forget_topic)
         refusals = SlaveRefusals(
-            sources.config.ha, self._master_address, has_offsets=lambda: self.tables.has_offsets
+            sources.config.ha,
+            self._master_address,
+            has_offsets=lambda: self.tables.has_offsets,
+            is_confirmed=lambda: storage.store.is_confirmed,
         )
         config = sources.config
         replica = ReplicaProcessor(config, storage.store, storage.epochs, epoch=0, ha_port=None)
@@ -75,6 +81,7 @@ class SlaveParts:
             config,
             common.puts.lock,
             on_appended=common.puts.wrote,
+            on_confirmed=common.puts.reput.wake,
             tenures=tenures,
             member=config.broker_id,
             on_reopen=on_reopen,

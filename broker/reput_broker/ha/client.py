@@ -11,6 +11,7 @@ be taken back: with `flush = "sync"` what is synced, else what is appended.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import Final
@@ -41,6 +42,7 @@ _RECEIVE_BYTES: Final = 256 * 1024
 _ASK_TIMEOUT_S: Final = 3.0
 _RETRY_S: Final = 0.5
 _REFUSED_RETRY_S: Final = 5.0
+_CONFIRM_INTERVAL_S: Final = 0.5
 
 _OTHER_RECORD: Final = (
     "it does not have the last record of this log, at offset {}: they are different histories, or the master has "
@@ -72,6 +74,7 @@ class HAClient:
         epochs: of this log; they become the master's.
         lock: held by each append.
         on_appended: called after each append, to have it dispatched, and synced with `flush = "sync"`.
+        on_confirmed: called when consumers may see more of the log.
         tenures: names the master.
         member: this broker's number in the group.
         on_reopen: called if the store must be opened again; this client then does nothing more.
@@ -86,6 +89,7 @@ class HAClient:
         lock: PutLock,
         *,
         on_appended: Callable[[], None],
+        on_confirmed: Callable[[], None],
         tenures: TenureSource,
         member: int,
         on_reopen: Callable[[Reopen], None],
@@ -103,6 +107,7 @@ class HAClient:
         self._config = config
         self._lock = lock
         self._on_appended = on_appended
+        self._on_confirmed = on_confirmed
         self._tenures = tenures
         self._member = member
         self._on_reopen = on_reopen
@@ -175,14 +180,14 @@ class HAClient:
                     await trio.sleep_forever()
             else:
                 await self._check_last_record(remote)
+            await self._begin_empty(state)
+            await self._adopt_epochs(state)
+            host, port = self._ha_address(master, state)
+            stream = await self._connect(host, port)
+            async with stream:
+                await self._copy(stream, state, f"{host}:{port}", remote)
         finally:
             remote.close()
-        await self._begin_empty(state)
-        await self._adopt_epochs(state)
-        host, port = self._ha_address(master, state)
-        stream = await self._connect(host, port)
-        async with stream:
-            await self._copy(stream, state, f"{host}:{port}")
 
     async def _ask(self, remote: RemotingClient) -> ReplicaState | None:
         """Return the master's description of its log; None from a RocketMQ broker."""
@@ -262,7 +267,9 @@ class HAClient:
 
     # -- the connection --------------------------------------------------------------------------------------
 
-    async def _copy(self, stream: trio.abc.Stream, state: ReplicaState | None, address: str) -> None:
+    async def _copy(
+        self, stream: trio.abc.Stream, state: ReplicaState | None, address: str, remote: RemotingClient
+    ) -> None:
         end = self._store.max_physical_offset
         hello = b"" if state is None else encode_hello(Hello(self._member, state.epoch))
         await stream.send_all(hello + REPORT.pack(self._durable_end()))
@@ -273,6 +280,8 @@ class HAClient:
         reader = TransferReader(self._config.store.commit_log_file_size, None if is_open else end)
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._report, stream)
+            if state is not None and state.confirm_offset is not None:
+                nursery.start_soon(self._follow_confirmed, remote, state)
             received = ReceivedLog(self._store.options, end)
             while True:
                 with trio.move_on_after(self._config.ha.housekeeping_interval) as silence:
@@ -314,6 +323,20 @@ class HAClient:
                 self._pending_epochs = [
                     epoch for epoch in self._pending_epochs if epoch.start_offset > received.offset
                 ]
+
+    async def _follow_confirmed(self, remote: RemotingClient, state: ReplicaState) -> None:
+        """Let consumers of this slave see what all of the in-sync set have.
+
+        An earlier answer stays true under any later master, so that a failure to ask only delays consumers.
+        """
+        while True:
+            confirmed, known = state.confirm_offset, self._store.confirm_offset
+            if confirmed is not None and (known is None or confirmed > known):
+                self._store.confirm_offset = confirmed
+                self._on_confirmed()
+            await trio.sleep(_CONFIRM_INTERVAL_S)
+            with suppress(RemoteUnreachable):
+                state = await self._ask(remote) or state
 
     def _durable_end(self) -> int:
         store = self._store

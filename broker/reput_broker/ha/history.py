@@ -79,6 +79,14 @@ def decide(own: OwnLog, master: ReplicaState) -> Decision:
             f"its log files have {master.file_size} bytes and those of this broker {own.file_size}; "
             "set store.commit_log_file_size to the same on both"
         )
+    last, masters = (
+        max([number for number, _ in epochs], default=0) for epochs in (own.epochs, master.epochs)
+    )
+    if last > masters and not own.is_empty:
+        return Refuse(
+            f"its last epoch is {masters}, and this broker has copied or written epoch {last}: another broker has been "
+            "the master since; make that one the master, or restart the old one to begin a later epoch"
+        )
     if own.is_empty:
         if own.end_offset == 0:
             return Follow(master.min_offset)

@@ -74,14 +74,21 @@ class SlaveRefusals:
         master: returns the address of the master for clients; None while it is not known.
         has_offsets: returns whether the offsets of the groups were taken over from it; without them, a group would
             begin again.
+        is_confirmed: returns whether all that consumers could read here is on every member of the in-sync set; the
+            queues may have more from an earlier tenure.
     """
 
     def __init__(
-        self, config: HAConfig, master: Callable[[], str | None], has_offsets: Callable[[], bool]
+        self,
+        config: HAConfig,
+        master: Callable[[], str | None],
+        has_offsets: Callable[[], bool],
+        is_confirmed: Callable[[], bool],
     ) -> None:
         self._config = config
         self._master = master
         self._has_offsets = has_offsets
+        self._is_confirmed = is_confirmed
 
     def handlers(self, served: Mapping[int, Handler]) -> dict[int, Handler]:
         """Return the handlers of a slave by request code: those of `served`, as far as they are not refused."""
@@ -103,6 +110,8 @@ class SlaveRefusals:
     def _read(self, handler: Handler, request: Request) -> Result:
         if not self._config.slave_read_enabled:
             raise self._refusal("serves no messages (ha.slave_read_enabled is false)", _BUSY)
+        if not self._is_confirmed():
+            raise self._refusal("does not know yet which of its messages are confirmed", _BUSY)
         return handler(request)
 
     def _refuse(self, response_code: int, _request: Request) -> Response:

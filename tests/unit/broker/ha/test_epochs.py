@@ -136,7 +136,11 @@ def test_a_log_that_cannot_be_continued_is_set_aside(mine: OwnLog, theirs: Repli
         (own([(1, 0)], 500, broker_name="b"), "its broker_name is 'a' and this broker's is 'b'"),
         (own([(1, 0)], 500, file_size=8192), "its log files have 4096 bytes and those of this broker 8192"),
         (own([(1, 4096)], 5000), "no epoch in common (this broker's: 1 from 4096; the master's: 1 from 0)"),
-        (own([(2, 0)], 500), "different histories"),
+        (own([(1, 64)], 500), "different histories"),
+        (
+            own([(1, 0), (2, 700)], 950),
+            "its last epoch is 1, and this broker has copied or written epoch 2: another",
+        ),
     ],
 )
 def test_another_master_is_refused_by_name(mine: OwnLog, reason: str) -> None:
@@ -171,4 +175,7 @@ def test_what_is_kept_is_what_both_wrote_together(data: st.DataObject) -> None:
         ends.append((ends_common, at))
     shared = min(ends[0][0], ends[1][0])
     decision = decide(own(mine, ends[0][1]), master(theirs, ends[1][1]))
+    if mine[-1][0] > theirs[-1][0]:
+        assert isinstance(decision, Refuse)
+        return
     assert decision == (Follow(ends[0][1]) if shared >= ends[0][1] else CutAt(shared))
