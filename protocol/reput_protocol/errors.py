@@ -152,7 +152,7 @@ class ErrorCode(Enum):
     DUPLICATE = (18, False, ResponseCode.TOPIC_EXIST_ALREADY)
     TIMEOUT = (19, True, ResponseCode.SYSTEM_BUSY)
     # Not SLAVE_NOT_AVAILABLE, which means "stored" to RocketMQ's clients: this refusal stored nothing.
-    NO_REPLICA = (20, False, ResponseCode.SERVICE_NOT_AVAILABLE)
+    NO_REPLICA = (20, True, ResponseCode.SERVICE_NOT_AVAILABLE)
     # The message is stored, only perhaps not on disk; a retry would store it twice.
     FLUSH_TIMEOUT = (21, False, ResponseCode.FLUSH_DISK_TIMEOUT)
     INVALID_ARGUMENT = (22, False, ResponseCode.INVALID_PARAMETER)

@@ -11,6 +11,7 @@ import trio
 
 from reput_broker.config.sections import HAConfig
 from reput_broker.observe.counters import Counters
+from reput_broker.put.fence import Fence
 from reput_broker.put.group_transfer import GroupTransfer
 from reput_broker.put.pending_puts import PendingRequest
 from reput_broker.request import Refusal, Response
@@ -43,7 +44,7 @@ class Bench:
         )
         request: Any = SimpleNamespace(client=client, received_at=time.monotonic())
         answer = Response(0, {"ack": "replicated", "queueOffset": number})
-        self.service.answer_when_replicated(100 * number, PendingRequest(request, answer, 1))
+        self.service.answer_when_replicated(100 * number, PendingRequest(request, answer, 1, Fence()))
 
 
 def test_puts_are_answered_in_order_once_the_copies_have_them() -> None:
