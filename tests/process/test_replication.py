@@ -25,9 +25,10 @@ STORE = {"commit_log_file_size": "64KiB", "index_slots": 100, "index_entries": 4
 
 
 def master_config(
-    root: Path, *, port: int = 0, ha_port: int = 0, flush: str = "sync", **ha: Any
+    root: Path, *, port: int = 0, ha_port: int = 0, flush: str = "sync", pool: bool = False, **ha: Any
 ) -> BrokerConfig:
-    return BrokerConfig(data_dir=root, port=port, ha_port=ha_port, store={**STORE, "flush": flush}, ha=ha)
+    store = {**STORE, "flush": flush, "transient_store_pool": pool}
+    return BrokerConfig(data_dir=root, port=port, ha_port=ha_port, store=store, ha=ha)
 
 
 def slave_config(
@@ -77,10 +78,15 @@ def assert_same_logs(one: Path, other: Path) -> None:
 
 
 @pytest.mark.trio
-@pytest.mark.parametrize("flush", ["sync", "async"])
-async def test_a_slave_has_the_same_log_and_serves_it_when_promoted(tmp_path: Path, flush: str) -> None:
+@pytest.mark.parametrize(
+    ("flush", "pool"), [("sync", False), ("async", False), ("sync", True), ("async", True)]
+)
+async def test_a_slave_has_the_same_log_and_serves_it_when_promoted(
+    tmp_path: Path, flush: str, pool: bool
+) -> None:
+    """Also if the master commits buffers: only what is committed is sent."""
     one, other = tmp_path / "1", tmp_path / "2"
-    async with Broker(master_config(one, flush=flush)) as master:
+    async with Broker(master_config(one, flush=flush, pool=pool)) as master:
         await load(master, 100)
         async with Broker(slave_config(other, master, flush=flush)) as slave:
             await caught_up(master, slave)
