@@ -48,7 +48,7 @@ UV := set -e; export PATH="$$PATH:$(CURDIR)/build/uv/bin"; command -v uv >/dev/n
 .PHONY: help setup run test check format demo example pipeline-demo bench bench-peers bench-stalls bench-delay
 .PHONY: bench-scaling bench-replication bench-groups bench-memory bench-store bench-spark crash faults planted histories histories-planted
 .PHONY: simulate
-.PHONY: filters fuzz fuzz-kernel hostile conformance image-check
+.PHONY: cluster cluster-faults filters fuzz fuzz-kernel hostile conformance image-check
 .PHONY: pipeline-faults pipeline-planted pipeline-clusters pipeline-roundtrip wheels lock clean
 
 help: ## list the targets
@@ -87,6 +87,9 @@ $(DEV): requirements.lock $(SPARK)
 
 run: $(RUN) ## start the broker with conf/broker.toml; Ctrl-C stops it
 	$(BIN)/reput serve -c conf/broker.toml $(ARGS)
+
+cluster: $(RUN) ## start three brokers, etcd and a name service in reput-cluster/; Ctrl-C stops them
+	$(BIN)/python tools/cluster.py $(ARGS)
 
 test: $(DEV) ## run all tests with JOBS processes, each file in one of them; those of the kernel in both forms
 	$(BIN)/python -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder $(ARGS)
@@ -180,6 +183,9 @@ simulate: $(DEV) ## simulate brokers, clients, network and disks in virtual time
 
 hostile: $(DEV) ## attack a broker for MINUTES (10) with each of two lists, next to a well-behaved client
 	$(BIN)/python tests/hostile/run.py $(if $(MINUTES),--minutes $(MINUTES)) $(ARGS)
+
+cluster-faults: $(DEV) ## break three brokers with etcd, each in a network namespace, for MINUTES (10), and check the history; root; SEED
+	$(BIN)/python tests/cluster_faults/run.py $(if $(MINUTES),--minutes $(MINUTES)) $(if $(SEED),--seed $(SEED)) $(ARGS)
 
 filters: $(DEV) ## compare filters with an independent evaluation, CASES times (10000); SEED repeats a run
 	$(BIN)/python tests/filters/run.py $(if $(CASES),--cases $(CASES)) $(if $(SEED),--seed $(SEED)) $(ARGS)

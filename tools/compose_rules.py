@@ -13,7 +13,9 @@ from typing import Any
 
 import yaml
 
-SERVICES = ("reput", "spark", "prometheus", "grafana")
+MEMBERS = ("reput-0", "reput-1", "reput-2")
+CLUSTER = ("etcd", "namesrv", *MEMBERS)
+SERVICES = ("reput", "spark", *CLUSTER, "prometheus", "grafana")
 SERVICE_KEYS = frozenset(
     {"build", "cap_drop", "command", "depends_on", "environment", "healthcheck", "image", "init", "ports"}
     | {"profiles", "read_only", "restart", "security_opt", "stop_grace_period", "tmpfs", "volumes"}
@@ -23,11 +25,19 @@ TOP_KEYS = frozenset({"name", "services", "volumes"})
 DATA_VOLUMES = {
     "reput": "/var/lib/reput",
     "spark": "/archive",
+    "etcd": "/var/lib/etcd",
+    "namesrv": "/var/lib/reput",
+    **dict.fromkeys(MEMBERS, "/var/lib/reput"),
     "prometheus": "/prometheus",
     "grafana": "/var/lib/grafana",
 }
-DEPENDENCIES = {"spark": "reput", "prometheus": "reput", "grafana": "prometheus"}
-PROFILES = {"spark": ["spark"]}
+DEPENDENCIES = {
+    "spark": ("reput",),
+    **dict.fromkeys(MEMBERS, ("etcd", "namesrv")),
+    "prometheus": ("reput",),
+    "grafana": ("prometheus",),
+}
+PROFILES = {"spark": ["spark"], **{name: ["cluster"] for name in CLUSTER}}
 """The profile of each service that does not start by default."""
 BUILD_KEYS = frozenset({"context", "target"})
 
@@ -69,10 +79,12 @@ def _service_problems(
         if not str(port).startswith("127.0.0.1:"):
             yield f"port {port} is published beyond loopback"
     yield from _mount_problems(name, service, volumes, directory)
-    dependency = DEPENDENCIES.get(name)
-    if dependency and service.get("depends_on", {}).get(dependency) != {"condition": "service_healthy"}:
-        yield f"it does not wait until {dependency} is healthy"
-    if name in DEPENDENCIES.values() and not service.get("healthcheck", {}).get("test"):
+    for dependency in DEPENDENCIES.get(name, ()):
+        if service.get("depends_on", {}).get(dependency) != {"condition": "service_healthy"}:
+            yield f"it does not wait until {dependency} is healthy"
+    if any(name in needed for needed in DEPENDENCIES.values()) and not service.get("healthcheck", {}).get(
+        "test"
+    ):
         yield "others wait for its health, which nothing checks"
 
 

@@ -34,10 +34,10 @@ def _offsets(recorder: Recorder, group: str) -> None:
 
     read, write = BrokerOffsets.read, BrokerOffsets.write
 
-    async def noted_read(self: BrokerOffsets, queue: Any) -> int | None:
+    async def noted_read(self: BrokerOffsets, queue: Any, slave: Any) -> int | None:
         place = {"group": group, "topic": queue.topic, "queue": queue.queue_id}
         asked = recorder.note("ask-offset", **place)
-        offset = await read(self, queue)
+        offset = await read(self, queue, slave)
         recorder.note("offset", asked=asked, offset=offset, **place)
         return offset
 

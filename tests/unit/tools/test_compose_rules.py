@@ -45,6 +45,13 @@ def test_the_image_and_the_compose_file_advertise_nothing() -> None:
         ("- archive-data:/archive", "- archive-data:/data", "spark: /archive is in no named volume"),
         ('["/tmp:exec"]', '["/var/tmp"]', "spark: it has no tmpfs on /tmp"),
         ("  grafana:", "  graphs:", "service 'grafana' is missing"),
+        ("profiles: [cluster]", "profiles: [three]", "reput-0: its profiles are ['three'], not ['cluster']"),
+        ("- reput-1-data:/", "- reput-1-data:/data", "reput-1: /var/lib/reput is in no named volume"),
+        (
+            "    namesrv:\n      condition",
+            "    names:\n      condition",
+            "reput-2: it does not wait until namesrv",
+        ),
     ],
 )
 def test_a_broken_promise_is_named(tmp_path: Path, kept: str, broken: str, problem: str) -> None:

@@ -1,0 +1,259 @@
+"""`make cluster`: three brokers that elect their master, etcd and a name service as processes on loopback.
+
+Everything is in one directory: `DIR/broker-0/` to `broker-2/`, `DIR/etcd/`, and a log of each process next to them.
+Prints the addresses, then what happens: which broker leads, and how long after the end of the one before. A process
+that ends is started again after a while, as a container engine would; Ctrl-C stops all. What is in the directory stays,
+and the next start uses it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+LOOK_S: Final = 0.1
+START_AGAIN_S: Final = 15.0
+STOP_S: Final = 40.0
+NAME_PORT: Final = 9876
+ETCD_PORT: Final = 2379
+PORTS_APART: Final = 10
+"""Each broker has three ports: clients, the log, HTTP."""
+BROKERS: Final = 3
+
+
+@dataclass(slots=True)
+class Program:
+    """A process of the cluster, started again when it ends."""
+
+    name: str
+    command: Sequence[str]
+    directory: Path
+    environment: dict[str, str] = field(default_factory=dict)
+    process: subprocess.Popen[bytes] | None = None
+    ended_at: float = 0.0
+
+    def start(self) -> None:
+        """Start it; its output is added to `NAME.log`."""
+        with (self.directory / f"{self.name}.log").open("ab") as log:
+            self.process = subprocess.Popen(
+                self.command,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                env={**os.environ, **self.environment},
+                start_new_session=True,  # Ctrl-C is for this program, which stops the others in order
+            )
+
+    def watch(self) -> str | None:
+        """Start it again when its time has come; return what there is to say."""
+        if self.process is None:
+            if time.monotonic() >= self.ended_at + START_AGAIN_S:
+                self.start()
+                return f"{self.name} is started again"
+        elif (code := self.process.poll()) is not None:
+            self.process, self.ended_at = None, time.monotonic()
+            return f"{self.name} has ended with {code}; it is started again in {START_AGAIN_S:g} s"
+        return None
+
+    def stop(self) -> None:
+        """Ask it to end; see `wait`."""
+        if self.process is not None:
+            self.process.terminate()
+
+    def wait(self) -> None:
+        """Wait until it has ended; kill it if that takes too long."""
+        if self.process is not None:
+            try:
+                self.process.wait(STOP_S)
+            except subprocess.TimeoutExpired:
+                self.process.kill()
+                self.process.wait()
+
+
+class Broker(Program):
+    """A broker, and what its page /status says."""
+
+    def __init__(self, number: int, directory: Path, port: int, engine: str, names: str) -> None:
+        self.number = number
+        self.port = port
+        super().__init__(
+            f"broker-{number}",
+            [sys.executable, "-m", "reput_cli", "serve"],
+            directory,
+            {
+                "REPUT_DATA_DIR": str(directory / f"broker-{number}"),
+                "REPUT_BROKER_ID": str(number),
+                "REPUT_PORT": str(port),
+                "REPUT_HA_PORT": str(port + 1),
+                "REPUT_HTTP_PORT": str(port + 2),
+                "REPUT_NAME_PORT": "off",
+                "REPUT_NAME_SERVERS": names,
+                "REPUT_ELECTION__ETCD": engine,
+                "REPUT_ELECTION__LEASE": "5s",
+                "REPUT_ELECTION__IN_SYNC_TIMEOUT": "3s",
+                "REPUT_HA__SEND_HEARTBEAT_INTERVAL": "1s",
+                "REPUT_HA__IN_SYNC_REPLICAS": "2",
+                "REPUT_STORE__COMMIT_LOG_FILE_SIZE": "64MiB",
+                "REPUT_STORE__INDEX_SLOTS": "100000",
+                "REPUT_STORE__INDEX_ENTRIES": "400000",
+            },
+        )
+
+    @property
+    def address(self) -> str:
+        """The address for clients."""
+        return f"127.0.0.1:{self.port}"
+
+    @property
+    def http(self) -> str:
+        """Where metrics, health and status are."""
+        return f"http://127.0.0.1:{self.port + 2}"
+
+    def leads(self) -> bool:
+        """Tell whether it is the master, by its page /status."""
+        with (
+            suppress(OSError, ValueError),
+            urllib.request.urlopen(f"{self.http}/status", timeout=1.0) as answer,
+        ):
+            master: str | None = json.load(answer).get("election", {}).get("master")
+            return master == self.address
+        return False
+
+
+def main() -> int:
+    """Run the cluster until Ctrl-C."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--directory", type=Path, default=Path("reput-cluster"), help="default: %(default)s")
+    parser.add_argument(
+        "--port", type=int, default=10911, help="of the first broker; the others are 10 apart"
+    )
+    arguments = parser.parse_args()
+    etcd = shutil.which("etcd")
+    if etcd is None:
+        print(
+            "error: there is no command etcd; on Debian and Ubuntu: apt install etcd-server", file=sys.stderr
+        )
+        return 1
+    directory = arguments.directory.absolute()
+    directory.mkdir(parents=True, exist_ok=True)
+    brokers, others = _programs(etcd, directory, arguments.port)
+    taken = [port for port in _ports(arguments.port) if _is_taken(port)]
+    if taken:
+        print(
+            f"error: port {taken[0]} of 127.0.0.1 is in use; stop what listens there, or choose --port",
+            file=sys.stderr,
+        )
+        return 1
+    signal.signal(signal.SIGTERM, signal.getsignal(signal.SIGINT))
+    try:
+        for program in [*others, *brokers]:
+            program.start()
+        _print_addresses(brokers, directory)
+        _follow(brokers, others)
+    except KeyboardInterrupt:
+        print("\nstopping", flush=True)
+    finally:
+        for stage in (brokers, others):  # a broker resigns with etcd's help
+            for program in stage:
+                program.stop()
+            for program in stage:
+                program.wait()
+    return 0
+
+
+def _programs(etcd: str, directory: Path, port: int) -> tuple[list[Broker], list[Program]]:
+    """Return the brokers, and what they need."""
+    engine, peers = f"http://127.0.0.1:{ETCD_PORT}", f"http://127.0.0.1:{ETCD_PORT + 1}"
+    options = {
+        "data-dir": directory / "etcd",
+        "listen-client-urls": engine,
+        "advertise-client-urls": engine,
+        "listen-peer-urls": peers,
+        "initial-advertise-peer-urls": peers,
+        "initial-cluster": f"default={peers}",
+        "auto-compaction-retention": "1h",
+    }
+    names = [sys.executable, "-m", "reput_cli", "namesrv", "--port", str(NAME_PORT)]
+    others = [
+        Program("etcd", [etcd, *(f"--{name}={value}" for name, value in options.items())], directory),
+        Program("namesrv", names, directory),
+    ]
+    ports = range(port, port + BROKERS * PORTS_APART, PORTS_APART)
+    brokers = [
+        Broker(number, directory, own, engine, f"127.0.0.1:{NAME_PORT}") for number, own in enumerate(ports)
+    ]
+    return brokers, others
+
+
+def _ports(port: int) -> list[int]:
+    own = [port + PORTS_APART * number + part for number in range(BROKERS) for part in range(3)]
+    return [NAME_PORT, ETCD_PORT, ETCD_PORT + 1, *own]
+
+
+def _is_taken(port: int) -> bool:
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("127.0.0.1", port))
+        except OSError:
+            return True
+    return False
+
+
+def _print_addresses(brokers: Sequence[Broker], directory: Path) -> None:
+    server = ",".join(broker.address for broker in brokers)
+    lines = [
+        f"etcd          http://127.0.0.1:{ETCD_PORT}",
+        f"name service  127.0.0.1:{NAME_PORT}",
+        *(f"{broker.name}      {broker.address}      {broker.http}" for broker in brokers),
+        f"data and logs {directory}",
+        "",
+        f"  export REPUT_SERVER={server}",
+        "  reput produce orders 'first message' --ack replicated",
+        "  reput consume orders -g workers",
+        f"  reput cluster status --server 127.0.0.1:{NAME_PORT}",
+        "",
+        "Ctrl-C stops all. To see a failover, kill the master with the command that is shown.",
+    ]
+    print("\n".join(lines), flush=True)
+
+
+def _follow(brokers: Sequence[Broker], others: Sequence[Program]) -> None:
+    """Watch for ever: start again what has ended, and say what changes."""
+    began, leader, gone_at = time.monotonic(), "", 0.0
+    while True:
+        for program in (*others, *brokers):
+            said = program.watch()
+            if said is not None:
+                _say(began, said)
+                if program.name == leader and program.process is None:
+                    gone_at = program.ended_at
+        for broker in brokers:
+            if broker.name != leader and broker.process is not None and broker.leads():
+                after = f", {time.monotonic() - gone_at:.1f} s after the end of {leader}" if gone_at else ""
+                _say(began, f"{broker.name} is the master{after}; to kill it: kill -9 {broker.process.pid}")
+                leader, gone_at = broker.name, 0.0
+        time.sleep(LOOK_S)
+
+
+def _say(began: float, text: str) -> None:
+    print(f"{time.monotonic() - began:7.1f} s  {text}", flush=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
