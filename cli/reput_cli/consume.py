@@ -25,7 +25,6 @@ from reput_client.received import ReceivedMessage
 from reput_protocol.commands.topic import TopicConfig
 from reput_protocol.errors import ReputError, TopicNotFound
 from reput_protocol.exit_codes import ExitCode
-from reput_protocol.names import retry_topic
 from reput_protocol.record.message import MessageQueue
 
 _WAIT_S = 10.0
@@ -36,7 +35,7 @@ _TAKE_S = 0.25
 _COMMIT_INTERVAL_S = 1.0
 _NO_GROUP = "TOOLS_CONSUMER"
 """The group of RocketMQ's tools, which always exists."""
-_Spans: TypeAlias = dict[int, tuple[int, int | None]]
+_Spans: TypeAlias = dict[MessageQueue, tuple[int, int | None]]
 _Batch: TypeAlias = list[ReceivedMessage]
 _AWAY = (ConnectFailed, ConnectionLost, RequestTimeout)
 
@@ -109,17 +108,22 @@ def command(
     start, end = span
     with settings.admin() as admin:
         try:
-            config = admin.topic_config(topic)
+            configs = admin.topic_configs(topic)
         except TopicNotFound:
             if no_wait or to_end or end is not None:
                 raise
-            config = _wait_for_topic(settings, admin, topic)
+            configs = _wait_for_topic(settings, admin, topic)
             start = Position(word="earliest") if start.word == "latest" else start
-        queues = config.read_queue_nums
+        queues = [
+            MessageQueue(topic, name, number)
+            for name, config in configs.items()
+            for number in range(config.read_queue_nums)
+        ]
         end = Position(word="latest") if to_end and end is None else end
-        starts = {q: start.resolve(admin, topic, q) for q in range(queues)}
-        ends = {q: end.resolve(admin, topic, q) if end else None for q in range(queues)}
-    spans = {q: (starts[q], ends[q]) for q in range(queues)}
+        spans = {}
+        for queue in queues:
+            place = (topic, queue.queue_id, queue.broker_name)
+            spans[queue] = (start.resolve(admin, *place), end.resolve(admin, *place) if end else None)
     patient = end is None
     follower: _Follower | GroupFollower
     if group is None:
@@ -131,14 +135,14 @@ def command(
     return ExitCode.DAMAGE if follower.has_met_damage else ExitCode.DONE
 
 
-def _wait_for_topic(settings: Settings, admin: Admin, topic: str) -> TopicConfig:
-    """Return the settings of a topic once it exists."""
+def _wait_for_topic(settings: Settings, admin: Admin, topic: str) -> dict[str, TopicConfig]:
+    """Return the settings of a topic by broker once it exists."""
     if not settings.quiet:
         say(f"topic {topic!r} does not exist yet; waiting for it (--no-wait fails instead)")
     while True:
         time.sleep(_RETRY_S)
         with contextlib.suppress(TopicNotFound, *_AWAY):
-            return admin.topic_config(topic)
+            return admin.topic_configs(topic)
 
 
 def _renderer(settings: Settings, text: str | None) -> Callable[[ReceivedMessage], str]:
@@ -180,7 +184,7 @@ class _Follower:
     has_met_damage: bool = False
     _away: bool = False
 
-    async def run(self, spans: dict[int, tuple[int, int | None]]) -> None:
+    async def run(self, spans: _Spans) -> None:
         """Read each queue from its start to its end; without an end, forever."""
         send, receive = anyio.create_memory_object_stream[_Batch](1)
         async with (
@@ -189,8 +193,8 @@ class _Follower:
             ) as consumer,
             anyio.create_task_group() as readers,
         ):
-            for queue_id, (start, end) in spans.items():
-                readers.start_soon(self._read_queue, consumer, queue_id, start, end, send.clone())
+            for queue, (start, end) in spans.items():
+                readers.start_soon(self._read_queue, consumer, queue, start, end, send.clone())
             send.close()
             async with receive:
                 async for batch in receive:
@@ -203,7 +207,7 @@ class _Follower:
     async def _read_queue(
         self,
         consumer: PullConsumer,
-        queue_id: int,
+        queue: MessageQueue,
         start: int,
         end: int | None,
         out: MemoryObjectSendStream[_Batch],
@@ -214,7 +218,8 @@ class _Follower:
                 try:
                     result = await consumer.pull(
                         self.topic,
-                        queue_id=queue_id,
+                        queue_id=queue.queue_id,
+                        broker_name=queue.broker_name,
                         offset=offset,
                         tags=self.tags,
                         sql=self.sql,
@@ -277,13 +282,13 @@ class GroupFollower:
     """Whether to wait for a broker that is away."""
     has_met_damage: bool = False
 
-    async def run(self, spans: Mapping[int, tuple[int, int | None]]) -> None:
+    async def run(self, spans: Mapping[MessageQueue, tuple[int, int | None]]) -> None:
         """Read the assigned queues from the group's offsets, else from their starts, to their ends."""
         # The client's log would repeat what this command prints.
         logging.getLogger("reput_client").addHandler(logging.NullHandler())
 
         def start(queue: MessageQueue) -> int:
-            return spans.get(queue.queue_id, (0, None))[0]
+            return spans.get(queue, (0, None))[0]
 
         async with Consumer(
             self.settings.server,
@@ -295,7 +300,7 @@ class GroupFollower:
             commit_interval_s=_COMMIT_INTERVAL_S,
             timeout_s=self.settings.timeout_s,
         ) as consumer:
-            ends = {queue_id: end for queue_id, (_, end) in spans.items() if end is not None}
+            ends = {queue: end for queue, (_, end) in spans.items() if end is not None}
             while self.remaining != 0:
                 message = await consumer.take(_TAKE_S)
                 if message is not None:
@@ -305,9 +310,8 @@ class GroupFollower:
                 elif not consumer.connected:
                     await self._wait_for_the_broker(consumer)
 
-    def _print(self, consumer: Consumer, message: ReceivedMessage, ends: Mapping[int, int]) -> None:
-        queue = message.queue
-        end = ends.get(queue.queue_id) if queue.topic == self.topic else None
+    def _print(self, consumer: Consumer, message: ReceivedMessage, ends: Mapping[MessageQueue, int]) -> None:
+        end = ends.get(message.queue)
         if end is not None and message.queue_offset >= end:
             return  # not done, so that its offset is not committed
         if not print_message(message, self.render):
@@ -316,15 +320,10 @@ class GroupFollower:
         if self.remaining is not None:
             self.remaining -= 1
 
-    def _is_over(self, consumer: Consumer, ends: Mapping[int, int]) -> bool:
+    def _is_over(self, consumer: Consumer, ends: Mapping[MessageQueue, int]) -> bool:
         if self.patient or not consumer.connected:
             return False
-        positions = {
-            queue.queue_id: position
-            for queue, position in consumer.positions().items()
-            if queue.topic != retry_topic(self.group)
-        }
-        return all(position >= ends.get(queue_id, 0) for queue_id, position in positions.items())
+        return all(position >= ends.get(queue, 0) for queue, position in consumer.positions().items())
 
     async def _wait_for_the_broker(self, consumer: Consumer) -> None:
         """Wait for the connection; meanwhile print the messages that the consumer still holds."""

@@ -86,19 +86,22 @@ def describe(settings: Settings, group: str, topic: str | None) -> int:
             _lag_age(printer, queue.lag, queue.lag_age_millis),
             queue.in_flight,
             _ago(queue.last_commit_timestamp) if human else _known(queue.last_commit_timestamp),
+            queue.broker_name,
         )
         for queue in found.queues
     ]
     if not human:
-        named = [(name, *rest[:-1], member, rest[-1]) for name, member, *rest in rows]
-        printer.rows(["topic", *columns[:-1], "member", last], named)
+        named = [(row[-1], (row[0], *row[2:-2], row[1], row[-2])) for row in rows]
+        printer.rows_by_broker(["topic", *columns[:-1], "member", last], named)
         return ExitCode.DONE
     # With topic and member as columns, the table would not fit a terminal.
-    rows.sort(key=lambda row: (row[0], row[1] or "", row[2]))
-    for (name, member), of_member in groupby(rows, key=itemgetter(0, 1)):
+    rows.sort(key=lambda row: (row[0], row[1] or "", row[-1], row[2]))
+    has_several = len({row[-1] for row in rows}) > 1
+    for (name, member, broker), of_member in groupby(rows, key=itemgetter(0, 1, -1)):
         holder = "no member" if member is None else f"member {member}"
-        write_line(printable(f"topic {name}, {holder}"))
-        printer.rows(columns, [row[2:] for row in of_member])
+        place = f", broker {broker}" if has_several else ""
+        write_line(printable(f"topic {name}{place}, {holder}"))
+        printer.rows(columns, [row[2:-1] for row in of_member])
     return ExitCode.DONE
 
 

@@ -175,26 +175,34 @@ def _confirmed(
     printer = Printer(settings)
     found = _description(admin, group)
     before = (
-        {(queue.topic, queue.queue_id): queue.committed_offset for queue in found.queues} if found else {}
+        {
+            MessageQueue(queue.topic, queue.broker_name, queue.queue_id): queue.committed_offset
+            for queue in found.queues
+        }
+        if found
+        else {}
     )
     rows = []
-    for queue, offset in sorted(plan.items(), key=lambda entry: (entry[0].topic, entry[0].queue_id)):
-        committed = before.get((queue.topic, queue.queue_id), -1)
+    for queue, offset in sorted(plan.items()):
+        committed = before.get(queue, -1)
         known = committed >= 0
         rows.append(
             (
-                queue.topic,
-                queue.queue_id,
-                committed if known else None,
-                offset,
-                offset - committed if known else None,
+                queue.broker_name,
+                (
+                    queue.topic,
+                    queue.queue_id,
+                    committed if known else None,
+                    offset,
+                    offset - committed if known else None,
+                ),
             )
         )
-    printer.rows(["topic", "queue", "committed", "new", "move"], rows)
+    printer.rows_by_broker(["topic", "queue", "committed", "new", "move"], rows)
     if dry_run:
         printer.note("nothing was set")
         return False
-    if not any(move != 0 for *_, move in rows):
+    if not any(row[-1] != 0 for _, row in rows):
         printer.note(
             f"group {group} is there already" if rows else f"group {group} has no offset to start from"
         )

@@ -48,6 +48,14 @@ class Printer:
         else:
             self._table(columns, rows)
 
+    def rows_by_broker(self, columns: Sequence[str], rows: Iterable[tuple[str, Sequence[Any]]]) -> None:
+        """Print rows of brokers: with a last column for the broker's name if there are several."""
+        rows = list(rows)
+        if len({broker for broker, _ in rows}) > 1:
+            self.rows([*columns, "broker"], [(*row, broker) for broker, row in rows])
+        else:
+            self.rows(columns, [row for _, row in rows])
+
     def fields(self, values: Mapping[str, Any]) -> None:
         """Print one object as JSON, or one line per member."""
         if self.is_json:

@@ -17,13 +17,15 @@ _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 class QueueBounds(Protocol):
     """The offsets of a queue; `Admin` implements it."""
 
-    def min_offset(self, topic: str, queue_id: int) -> int:
+    def min_offset(self, topic: str, queue_id: int, *, broker_name: str | None = None) -> int:
         """Return the first offset that can be read."""
 
-    def max_offset(self, topic: str, queue_id: int) -> int:
+    def max_offset(self, topic: str, queue_id: int, *, broker_name: str | None = None) -> int:
         """Return the offset that the next message will get."""
 
-    def offset_by_time(self, topic: str, queue_id: int, timestamp_ms: int) -> int:
+    def offset_by_time(
+        self, topic: str, queue_id: int, timestamp_ms: int, *, broker_name: str | None = None
+    ) -> int:
         """Return the offset of the first message stored at or after a time."""
 
 
@@ -35,11 +37,12 @@ class Position:
     offset: int | None = None
     timestamp_ms: int | None = None
 
-    def resolve(self, bounds: QueueBounds, topic: str, queue_id: int) -> int:
+    def resolve(self, bounds: QueueBounds, topic: str, queue_id: int, broker_name: str | None = None) -> int:
         """Return the offset in a queue, moved to its nearest end if outside."""
-        low, high = bounds.min_offset(topic, queue_id), bounds.max_offset(topic, queue_id)
+        low = bounds.min_offset(topic, queue_id, broker_name=broker_name)
+        high = bounds.max_offset(topic, queue_id, broker_name=broker_name)
         if self.timestamp_ms is not None:
-            return bounds.offset_by_time(topic, queue_id, self.timestamp_ms)
+            return bounds.offset_by_time(topic, queue_id, self.timestamp_ms, broker_name=broker_name)
         if self.offset is not None:
             wanted = self.offset if self.offset >= 0 else high + self.offset
             return min(max(wanted, low), high)

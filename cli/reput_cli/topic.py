@@ -32,12 +32,12 @@ def list_topics(settings: Settings, show_all: bool) -> int:
         names = sorted(
             name for name in admin.list_topics() if show_all or not is_system_topic(name, own_names)
         )
-        configs = [admin.topic_config(name) for name in names]
-    Printer(settings).rows(
+        configs = [(broker, config) for name in names for broker, config in admin.topic_configs(name).items()]
+    Printer(settings).rows_by_broker(
         ["topic", "read_queues", "write_queues", "permission"],
         [
-            (c.topic_name, c.read_queue_nums, c.write_queue_nums, _PERMISSION_NAMES[c.perm & 6])
-            for c in configs
+            (broker, (c.topic_name, c.read_queue_nums, c.write_queue_nums, _PERMISSION_NAMES[c.perm & 6]))
+            for broker, c in configs
         ],
     )
     return ExitCode.DONE
@@ -49,12 +49,15 @@ def list_topics(settings: Settings, show_all: bool) -> int:
 def describe(settings: Settings, topic: str) -> int:
     """Show the first and the next offset of each queue of TOPIC."""
     with settings.admin() as admin:
-        queues = admin.topic_config(topic).read_queue_nums
-        rows = []
-        for queue_id in range(queues):
-            start, end = admin.min_offset(topic, queue_id), admin.max_offset(topic, queue_id)
-            rows.append((topic, queue_id, start, end, end - start))
-    Printer(settings).rows(["topic", "queue", "start", "end", "messages"], rows)
+        table = admin.topic_stats(topic).offset_table
+    rows = [
+        (
+            queue.broker_name,
+            (topic, queue.queue_id, one.min_offset, one.max_offset, one.max_offset - one.min_offset),
+        )
+        for queue, one in sorted(table.items())
+    ]
+    Printer(settings).rows_by_broker(["topic", "queue", "start", "end", "messages"], rows)
     return ExitCode.DONE
 
 
@@ -62,22 +65,43 @@ def describe(settings: Settings, topic: str) -> int:
 @click.argument("topic")
 @click.option("--queues", type=click.IntRange(1, 65_535), default=4, show_default=True)
 @click.option("--permission", type=click.Choice(list(_PERMISSIONS)), default="rw", show_default=True)
+@click.option(
+    "--broker",
+    "brokers",
+    multiple=True,
+    metavar="NAME",
+    help="Only on this broker; repeatable.  [default: all]",
+)
 @shared_options
-def create(settings: Settings, topic: str, queues: int, permission: str) -> int:
-    """Create TOPIC; does nothing if it exists with these settings."""
+def create(settings: Settings, topic: str, queues: int, permission: str, brokers: tuple[str, ...]) -> int:
+    """Create TOPIC on every broker of the cluster; does nothing where it exists with these settings."""
     with settings.admin() as admin:
         _refuse_system(admin, topic)
+        wanted = set(brokers or admin.cluster_info().masters)
         try:
-            existing = admin.topic_config(topic)
+            there = {name: c for name, c in admin.topic_configs(topic).items() if name in wanted}
         except TopicNotFound:
-            admin.create_topic(topic, queues=queues, perm=_PERMISSIONS[permission])
-            Printer(settings).note(f"topic {topic} created with {counted(queues, 'queue')}")
+            there = {}
+        other = [
+            (name, config)
+            for name, config in there.items()
+            if (config.read_queue_nums, config.perm & 6) != (queues, _PERMISSIONS[permission])
+        ]
+        if not other:
+            missing = sorted(wanted - set(there))
+            if missing:
+                perm = _PERMISSIONS[permission]
+                admin.create_topic(topic, queues=queues, perm=perm, brokers=missing)
+            each = f" on each of {', '.join(missing)}" if len(missing) > 1 else ""
+            Printer(settings).note(
+                f"topic {topic} created with {counted(queues, 'queue')}{each}"
+                if missing
+                else f"topic {topic} already exists with these settings"
+            )
             return ExitCode.DONE
-    if (existing.read_queue_nums, existing.perm & 6) == (queues, _PERMISSIONS[permission]):
-        Printer(settings).note(f"topic {topic} already exists with these settings")
-        return ExitCode.DONE
+    name, existing = other[0]
     raise CommandFailed(
-        f"topic {topic} exists with other settings",
+        f"topic {topic} exists with other settings" + (f" on broker {name}" if len(wanted) > 1 else ""),
         reason=f"{counted(existing.read_queue_nums, 'queue')}, permission {_PERMISSION_NAMES[existing.perm & 6]}",
         remedy=f"reput topic alter {topic} --queues {queues} --permission {permission}",
     )
@@ -119,9 +143,9 @@ def delete(settings: Settings, topic: str, dry_run: bool) -> int:
     printer = Printer(settings)
     with settings.admin() as admin:
         _refuse_system(admin, topic)
-        queues = admin.topic_config(topic).read_queue_nums
-        messages = sum(admin.max_offset(topic, q) - admin.min_offset(topic, q) for q in range(queues))
-        printer.note(f"topic {topic}: {counted(queues, 'queue')} with {counted(messages, 'message')}")
+        table = admin.topic_stats(topic).offset_table
+        messages = sum(queue.max_offset - queue.min_offset for queue in table.values())
+        printer.note(f"topic {topic}: {counted(len(table), 'queue')} with {counted(messages, 'message')}")
         if dry_run:
             return ExitCode.DONE
         if not settings.yes and click.prompt("type its name to delete it", err=True) != topic:

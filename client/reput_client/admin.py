@@ -13,7 +13,6 @@ from reput_client.transport.backoff import Backoff
 from reput_client.transport.session import (
     CONNECT_TIMEOUT_S,
     REQUEST_TIMEOUT_S,
-    raise_refusal,
     route_ext,
 )
 from reput_protocol.codes import BoundaryType, Perm, RequestCode, ResponseCode
@@ -26,7 +25,7 @@ from reput_protocol.commands.delay import (
     ListDelayedHeader,
 )
 from reput_protocol.commands.election import PromoteBrokerHeader, Promotion
-from reput_protocol.commands.query import QueryMessageHeader, QueryMessageResult, ViewMessageHeader
+from reput_protocol.commands.query import QueryMessageHeader, QueryMessageResult
 from reput_protocol.commands.topic import (
     ClusterInfo,
     CreateTopicHeader,
@@ -39,26 +38,27 @@ from reput_protocol.commands.topic import (
     TopicStats,
     TopicStatsHeader,
 )
-from reput_protocol.errors import ErrorCode, NotFound, error_from_response
+from reput_protocol.errors import NotFound, TopicNotFound, error_from_response
 from reput_protocol.names import check_topic
 from reput_protocol.record.message import MessageQueue
-from reput_protocol.record.message_id import decode_offset_message_id
-from reput_protocol.record.record import decode_record
 from reput_protocol.wire.header import HeaderType
 
 _MSGPACK = HeaderType.MSGPACK
 _QUEUES_MAX = 65_536
 _TIME_MAX_MS = (1 << 63) - 1
+_NOT_FOUND = (ResponseCode.QUERY_NOT_FOUND.value,)
 
 
 class Admin(GroupAdmin):
-    """Manages one broker; an async context manager for trio and asyncio.
+    """Manages the brokers of a cluster; an async context manager for trio and asyncio.
 
-    Methods raise a subclass of `BrokerError` if the broker refuses, and `RequestTimeout`, `ConnectFailed` or
-    `ConnectionLost` if no answer comes in time.
+    Changes are made at the master of every broker, and results of all of them are combined. Methods raise a subclass of
+    `BrokerError` if the broker refuses, and `RequestTimeout`, `ConnectFailed` or `ConnectionLost` if no answer comes in
+    time; if some of several brokers fail, `BrokersFailed` names them.
 
     Args:
-        address: `host:port` of the broker; of several, the first that answers is used.
+        address: `host:port` of a broker or a name server; of several, the first that answers is used. A broker that is
+            not registered with others is managed alone.
         timeout_s: seconds a request may take, including connecting.
     """
 
@@ -77,28 +77,49 @@ class Admin(GroupAdmin):
 
     # -- topics ------------------------------------------------------------------------------------------------
 
-    async def create_topic(self, topic: str, *, queues: int = 4, perm: int = Perm.READ_WRITE) -> None:
+    async def create_topic(
+        self,
+        topic: str,
+        *,
+        queues: int = 4,
+        perm: int = Perm.READ_WRITE,
+        brokers: Iterable[str] | None = None,
+    ) -> None:
         """Create a topic, or change an existing one.
 
         Args:
-            queues: for writing and for reading.
+            queues: for writing and for reading, on each broker.
             perm: bits of `Perm`: 4 read, 2 write, 6 both.
+            brokers: names of brokers; without them, all.
         """
-        await self.alter_topic(topic, read_queues=queues, write_queues=queues, perm=perm)
+        await self.alter_topic(topic, read_queues=queues, write_queues=queues, perm=perm, brokers=brokers)
 
     async def alter_topic(
-        self, topic: str, *, read_queues: int, write_queues: int, perm: int = Perm.READ_WRITE
+        self,
+        topic: str,
+        *,
+        read_queues: int,
+        write_queues: int,
+        perm: int = Perm.READ_WRITE,
+        brokers: Iterable[str] | None = None,
     ) -> None:
-        """Set the numbers of queues for reading and writing separately, as needed to shrink a topic."""
+        """Set the numbers of queues for reading and writing separately, as needed to shrink a topic.
+
+        Raises `BrokerNotFound` for a name in `brokers` without a master.
+        """
         if not (1 <= read_queues <= _QUEUES_MAX and 1 <= write_queues <= _QUEUES_MAX):
             raise ValueError(f"a topic has 1 to {_QUEUES_MAX} queues")
         header = CreateTopicHeader(check_topic(topic), read_queues, write_queues, perm)
-        await self._ask(RequestCode.UPDATE_AND_CREATE_TOPIC, header.to_ext(_MSGPACK), f"create {topic}")
+        ext = header.to_ext(_MSGPACK)
+        await self._ask_each(RequestCode.UPDATE_AND_CREATE_TOPIC, ext, f"create {topic}", brokers=brokers)
 
     async def delete_topic(self, topic: str) -> None:
         """Delete a topic, its queues, and all groups' offsets in it."""
         header = DeleteTopicHeader(check_topic(topic))
-        await self._ask(RequestCode.DELETE_TOPIC_IN_BROKER, header.to_ext(_MSGPACK), f"delete {topic}")
+        ext = header.to_ext(_MSGPACK)
+        await self._ask_each(
+            RequestCode.DELETE_TOPIC_IN_BROKER, ext, f"delete {topic}", absent=(TopicNotFound,)
+        )
         self._session.routes.forget(topic)
 
     async def list_topics(self) -> list[str]:
@@ -107,22 +128,36 @@ class Admin(GroupAdmin):
         return sorted(TopicList.from_json(call.body).topics)
 
     async def topic_config(self, topic: str) -> TopicConfig:
-        """Return a topic's settings.
+        """Return a topic's settings on the first broker that has it; `topic_configs` returns all.
 
         Raises:
             TopicNotFound: there is no such topic.
         """
+        return next(iter((await self.topic_configs(topic)).values()))
+
+    async def topic_configs(self, topic: str) -> dict[str, TopicConfig]:
+        """Return a topic's settings by broker; raises `TopicNotFound` if there is no such topic."""
         header = GetTopicConfigHeader(check_topic(topic))
-        call = await self._ask(RequestCode.GET_TOPIC_CONFIG, header.to_ext(_MSGPACK), f"settings of {topic}")
-        return TopicConfig.from_json(call.body)
+        return await self._read_each(
+            TopicConfig.from_json,
+            RequestCode.GET_TOPIC_CONFIG,
+            header.to_ext(_MSGPACK),
+            f"settings of {topic}",
+            absent=(TopicNotFound,),
+        )
 
     async def topic_stats(self, topic: str) -> TopicStats:
         """Return the bounds and last change of every queue of a topic."""
         header = TopicStatsHeader(check_topic(topic))
-        call = await self._ask(
-            RequestCode.GET_TOPIC_STATS_INFO, header.to_ext(_MSGPACK), f"figures of {topic}"
+        found = await self._read_each(
+            TopicStats.from_json,
+            RequestCode.GET_TOPIC_STATS_INFO,
+            header.to_ext(_MSGPACK),
+            f"figures of {topic}",
+            absent=(TopicNotFound,),
         )
-        return TopicStats.from_json(call.body)
+        table = {queue: stats for each in found.values() for queue, stats in each.offset_table.items()}
+        return TopicStats(table, sum(each.topic_put_tps for each in found.values()))
 
     async def route(self, topic: str) -> TopicRoute:
         """Return the brokers of a topic, with their announced addresses and numbers of queues.
@@ -139,9 +174,18 @@ class Admin(GroupAdmin):
 
     # -- the broker --------------------------------------------------------------------------------------------
 
-    async def broker_status(self) -> dict[str, str]:
-        """Return the broker's statistics by name, as text (RocketMQ: BrokerRuntimeInfo)."""
-        call = await self._ask(RequestCode.GET_BROKER_RUNTIME_INFO, {}, "status of the broker")
+    async def broker_status(self, broker_name: str | None = None) -> dict[str, str]:
+        """Return a broker's statistics by name, as text (RocketMQ: BrokerRuntimeInfo).
+
+        They are those of the broker at the client's address, or of the named broker's master.
+        """
+        if broker_name is None:
+            call = await self._ask(RequestCode.GET_BROKER_RUNTIME_INFO, {}, "status of the broker")
+        else:
+            what, names = f"status of {broker_name}", [broker_name]
+            call = (await self._ask_each(RequestCode.GET_BROKER_RUNTIME_INFO, {}, what, brokers=names))[
+                broker_name
+            ]
         return dict(KVTable.from_json(call.body).table)
 
     async def cluster_info(self) -> ClusterInfo:
@@ -207,19 +251,9 @@ class Admin(GroupAdmin):
 
         Raises:
             InvalidMessage: not an offset message id.
-            NotFound: the broker has no message there.
+            NotFound: no broker has that message.
         """
-        _, physical_offset = decode_offset_message_id(offset_message_id)
-        call = await self._ask(
-            RequestCode.VIEW_MESSAGE_BY_ID,
-            ViewMessageHeader(physical_offset).to_ext(_MSGPACK),
-            f"message {offset_message_id}",
-        )
-        if not call.body:
-            raise NotFound(ErrorCode.NOT_FOUND, f"no message {offset_message_id}")
-        record = bytes(call.body)
-        decode_record(record)  # with its checksums
-        return ReceivedMessage.of_record(record)
+        return (await self._find_message(offset_message_id))[1]
 
     async def find_messages(
         self,
@@ -233,7 +267,7 @@ class Admin(GroupAdmin):
         """Return messages of `topic` with this unique id or key, newest first.
 
         Args:
-            max_messages: upper bound; the broker returns at most 64.
+            max_messages: upper bound; a broker returns at most 64.
             begin, end: earliest and latest store time: a datetime, or milliseconds since 1970.
         """
         header = QueryMessageHeader(
@@ -243,13 +277,17 @@ class Admin(GroupAdmin):
             0 if begin is None else timestamp_ms(begin),
             _TIME_MAX_MS if end is None else timestamp_ms(end),
         )
-        call = await self._session.ask(
-            RequestCode.QUERY_MESSAGE, header.to_ext(_MSGPACK), what=f"key {key} of {topic}"
+        answers = await self._ask_each(
+            RequestCode.QUERY_MESSAGE, header.to_ext(_MSGPACK), f"key {key} of {topic}", accepted=_NOT_FOUND
         )
-        if call.answer.code != ResponseCode.QUERY_NOT_FOUND:
-            raise_refusal(call)
-        result = QueryMessageResult.from_ext(call.answer.ext)
-        return FoundMessages(PulledMessages(topic, call.body), result.index_complete is not False)
+        found: list[ReceivedMessage] = []
+        complete = True
+        for name, call in answers.items():
+            found += PulledMessages(topic, call.body, broker_name=name)
+            complete &= QueryMessageResult.from_ext(call.answer.ext).index_complete is not False
+        if len(answers) > 1:
+            found.sort(key=lambda message: message.store_timestamp_ms, reverse=True)
+        return FoundMessages(found[:max_messages], complete)
 
     # -- delayed messages --------------------------------------------------------------------------------------
 
@@ -263,17 +301,26 @@ class Admin(GroupAdmin):
             key: only those with this unique id or key.
             max_messages: upper bound.
         """
-        header = ListDelayedHeader(None if topic is None else check_topic(topic), key, max_messages)
         messages: list[DelayedMessage] = []
-        while True:
-            header.max_num = max_messages - len(messages)
-            ext = header.to_ext(_MSGPACK)
-            call = await self._ask(RequestCode.LIST_DELAYED_MESSAGES, ext, "list of delayed messages")
-            page = DelayedMessageList.from_json(call.body)
-            messages += page.messages
-            header.cursor = page.cursor
-            if page.cursor is None or len(messages) >= max_messages:
-                return messages
+        masters = await self._masters()
+        for name in masters:
+            header = ListDelayedHeader(None if topic is None else check_topic(topic), key, max_messages)
+            found: list[DelayedMessage] = []
+            while True:
+                header.max_num = max_messages - len(found)
+                ext, what = header.to_ext(_MSGPACK), "list of delayed messages"
+                call = (await self._ask_each(RequestCode.LIST_DELAYED_MESSAGES, ext, what, brokers=[name]))[
+                    name
+                ]
+                page = DelayedMessageList.from_json(call.body)
+                found += page.messages
+                header.cursor = page.cursor
+                if page.cursor is None or len(found) >= max_messages:
+                    break
+            messages += found
+        if len(masters) > 1:
+            messages.sort(key=lambda message: message.deliver_timestamp)
+        return messages[:max_messages]
 
     async def cancel_delayed(self, topic: str, key: str) -> list[CancelledMessage]:
         """Cancel the delayed messages for `topic` with this unique id or key; return the outcome for each.
@@ -281,10 +328,14 @@ class Admin(GroupAdmin):
         `CANCELLED` and `ALREADY_CANCELLED` are durable: the message is never delivered. `DELIVERED`: it was too late.
 
         Raises:
-            NotFound: the broker knows no such message, in any state.
+            NotFound: no broker knows such a message, in any state.
         """
         header = CancelDelayedHeader(check_topic(topic), key)
-        call = await self._ask(
-            RequestCode.CANCEL_DELAYED_MESSAGE, header.to_ext(_MSGPACK), f"cancel {key} of {topic}"
+        found = await self._read_each(
+            CancelResult.from_json,
+            RequestCode.CANCEL_DELAYED_MESSAGE,
+            header.to_ext(_MSGPACK),
+            f"cancel {key} of {topic}",
+            absent=(NotFound,),
         )
-        return CancelResult.from_json(call.body).messages
+        return [message for result in found.values() for message in result.messages]

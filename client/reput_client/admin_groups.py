@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 
+from msgspec.structs import replace
+
+from reput_client.admin_brokers import BrokersAdmin
 from reput_client.consume.offsets import timestamp_ms
 from reput_client.transport.channel import Call
-from reput_client.transport.client import Client
-from reput_client.transport.session import raise_refusal
 from reput_protocol.codes import RequestCode
-from reput_protocol.commands.admin import DescribeGroupHeader, GroupDescription, GroupSummaries, GroupSummary
+from reput_protocol.commands.admin import (
+    DescribeGroupHeader,
+    GroupDescription,
+    GroupMember,
+    GroupSummaries,
+    GroupSummary,
+)
 from reput_protocol.commands.consumers import (
     ConsumeDirectlyHeader,
     ConsumeDirectlyResult,
@@ -24,6 +31,7 @@ from reput_protocol.commands.consumers import (
 from reput_protocol.commands.group import (
     DeleteSubscriptionGroupHeader,
     GroupList,
+    SubscriptionData,
     SubscriptionGroupConfig,
     SubscriptionGroupHeader,
     SubscriptionGroupTable,
@@ -35,46 +43,65 @@ from reput_protocol.commands.offset import (
     ResetOffsetHeader,
     ResetOffsetList,
 )
+from reput_protocol.errors import BrokerError, GroupNotFound, NotFound, ReputError, TopicNotFound
 from reput_protocol.names import check_group, check_topic
 from reput_protocol.record.message import MessageQueue
 from reput_protocol.wire.header import HeaderType, Value
 
 _MSGPACK = HeaderType.MSGPACK
+_NO_GROUP = (GroupNotFound,)
+_NOT_THERE = (GroupNotFound, TopicNotFound)
 _FORWARDED_GRACE_S = 11.0
 """The broker waits 10 s for a member's answer."""
 
 
-class GroupAdmin(Client):
-    """The methods of `Admin` for consumer groups; errors as there."""
+class GroupAdmin(BrokersAdmin):
+    """The methods of `Admin` for consumer groups; errors as there.
+
+    The members of a group are known to every broker of its topics, its progress to the broker of each queue.
+    """
 
     # Settings
 
     async def list_groups(self) -> list[GroupSummary]:
         """Return members, topics and lag of every group, sorted by name; system groups only if used."""
-        call = await self._ask(RequestCode.LIST_GROUPS, {}, "list of groups")
-        return GroupSummaries.from_json(call.body).groups
+        found = await self._read_each(GroupSummaries.from_json, RequestCode.LIST_GROUPS, {}, "list of groups")
+        by_name: dict[str, list[GroupSummary]] = {}
+        for each in found.values():
+            for summary in each.groups:
+                by_name.setdefault(summary.group, []).append(summary)
+        return [_summary(by_name[group]) for group in sorted(by_name)]
 
     async def group_configs(self) -> dict[str, SubscriptionGroupConfig]:
         """Return the settings of all groups by name, including system groups."""
-        call = await self._ask(RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG, {}, "settings of all groups")
-        return SubscriptionGroupTable.from_json(call.body).groups
+        found = await self._read_each(
+            SubscriptionGroupTable.from_json,
+            RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG,
+            {},
+            "settings of all groups",
+        )
+        return {group: config for each in found.values() for group, config in each.groups.items()}
 
     async def group_config(self, group: str) -> SubscriptionGroupConfig:
-        """Return a group's settings.
+        """Return a group's settings, on the first broker that has it.
 
         Raises:
             GroupNotFound: there is no such group.
         """
         header = SubscriptionGroupHeader(check_group(group))
-        call = await self._ask(
-            RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG, header.to_ext(_MSGPACK), f"settings of {group}"
+        found = await self._read_each(
+            SubscriptionGroupConfig.from_json,
+            RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG,
+            header.to_ext(_MSGPACK),
+            f"settings of {group}",
+            absent=_NO_GROUP,
         )
-        return SubscriptionGroupConfig.from_json(call.body)
+        return next(iter(found.values()))
 
     async def put_group(self, config: SubscriptionGroupConfig) -> None:
         """Create a group or change its settings."""
         check_group(config.group_name)
-        await self._ask(
+        await self._ask_each(
             RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP,
             {},
             f"settings of {config.group_name}",
@@ -84,7 +111,8 @@ class GroupAdmin(Client):
     async def delete_group(self, group: str, *, clean_offsets: bool = True) -> None:
         """Delete a group; with `clean_offsets` its progress too. Its retry and dead-letter topics remain."""
         header = DeleteSubscriptionGroupHeader(check_group(group), clean_offsets)
-        await self._ask(RequestCode.DELETE_SUBSCRIPTIONGROUP, header.to_ext(_MSGPACK), f"delete {group}")
+        ext = header.to_ext(_MSGPACK)
+        await self._ask_each(RequestCode.DELETE_SUBSCRIPTIONGROUP, ext, f"delete {group}", absent=_NO_GROUP)
 
     # Members and progress
 
@@ -95,30 +123,51 @@ class GroupAdmin(Client):
             GroupNotFound: there is no such group.
         """
         header = DescribeGroupHeader(check_group(group), None if topic is None else check_topic(topic))
-        call = await self._ask(RequestCode.DESCRIBE_GROUP, header.to_ext(_MSGPACK), f"description of {group}")
-        return GroupDescription.from_json(call.body)
+        found = await self._read_each(
+            GroupDescription.from_json,
+            RequestCode.DESCRIBE_GROUP,
+            header.to_ext(_MSGPACK),
+            f"description of {group}",
+            absent=_NO_GROUP,
+        )
+        return _description(found)
 
     async def topic_groups(self, topic: str) -> list[str]:
         """Return the groups that subscribe to a topic or have an offset in it, sorted."""
         header = TopicConsumersHeader(check_topic(topic))
-        call = await self._ask(
-            RequestCode.QUERY_TOPIC_CONSUME_BY_WHO, header.to_ext(_MSGPACK), f"groups of {topic}"
+        found = await self._read_each(
+            GroupList.from_json,
+            RequestCode.QUERY_TOPIC_CONSUME_BY_WHO,
+            header.to_ext(_MSGPACK),
+            f"groups of {topic}",
+            absent=(TopicNotFound,),
         )
-        return sorted(GroupList.from_json(call.body).groups)
+        return sorted({group for each in found.values() for group in each.groups})
 
     async def consume_stats(self, group: str, topic: str | None = None) -> ConsumeStats:
         """Return a group's progress by queue in RocketMQ's form; `describe_group` returns more."""
         header = ConsumeStatsHeader(check_group(group), topic)
-        call = await self._ask(RequestCode.GET_CONSUME_STATS, header.to_ext(_MSGPACK), f"progress of {group}")
-        return ConsumeStats.from_json(call.body)
+        found = await self._read_each(
+            ConsumeStats.from_json,
+            RequestCode.GET_CONSUME_STATS,
+            header.to_ext(_MSGPACK),
+            f"progress of {group}",
+            absent=_NOT_THERE,
+        )
+        table = {queue: one for each in found.values() for queue, one in each.offset_table.items()}
+        return ConsumeStats(table, sum(each.consume_tps for each in found.values()))
 
     async def consume_time_span(self, group: str, topic: str) -> ConsumeTimeSpan:
         """Return the times of the first and last message of each queue, and how far a group lags in time."""
         header = ConsumeTimeSpanHeader(check_topic(topic), check_group(group))
-        call = await self._ask(
-            RequestCode.QUERY_CONSUME_TIME_SPAN, header.to_ext(_MSGPACK), f"time span of {group} in {topic}"
+        found = await self._read_each(
+            ConsumeTimeSpan.from_json,
+            RequestCode.QUERY_CONSUME_TIME_SPAN,
+            header.to_ext(_MSGPACK),
+            f"time span of {group} in {topic}",
+            absent=_NOT_THERE,
         )
-        return ConsumeTimeSpan.from_json(call.body)
+        return ConsumeTimeSpan([span for each in found.values() for span in each.spans])
 
     async def running_info(self, group: str, client_id: str) -> ConsumerRunningInfo:
         """Ask a member what it is doing.
@@ -129,7 +178,7 @@ class GroupAdmin(Client):
         """
         header = ConsumerRunningInfoHeader(check_group(group), client_id)
         call = await self._ask_member(
-            RequestCode.GET_CONSUMER_RUNNING_INFO, header.to_ext(_MSGPACK), client_id
+            RequestCode.GET_CONSUMER_RUNNING_INFO, header.to_ext(_MSGPACK), client_id, await self._masters()
         )
         return ConsumerRunningInfo.from_json(call.body)
 
@@ -138,8 +187,11 @@ class GroupAdmin(Client):
     ) -> ConsumeDirectlyResult:
         """Make a member consume one message besides its ordinary work; errors as for `running_info`."""
         header = ConsumeDirectlyHeader(check_group(group), client_id, offset_message_id)
+        brokers = list(await self._masters())
+        if len(brokers) > 1:
+            brokers = [(await self._find_message(offset_message_id))[0]]
         call = await self._ask_member(
-            RequestCode.CONSUME_MESSAGE_DIRECTLY, header.to_ext(_MSGPACK), client_id
+            RequestCode.CONSUME_MESSAGE_DIRECTLY, header.to_ext(_MSGPACK), client_id, brokers
         )
         return ConsumeDirectlyResult.from_json(call.body)
 
@@ -163,7 +215,7 @@ class GroupAdmin(Client):
             offset: at this or the nearest existing offset; a negative one counts from the end.
             shift: so many messages after the committed offset, or before it if negative. Leaves out queues without a
                 committed offset.
-            queue_id: in this queue only.
+            queue_id: in this queue only, of each broker that has it.
 
         Raises:
             GroupNotFound, TopicNotFound: it does not exist.
@@ -180,7 +232,15 @@ class GroupAdmin(Client):
             shift=shift,
             dry_run=True,
         )
-        return await self._reset(header)
+        found = await self._read_each(
+            ResetOffsetBody.from_json,
+            RequestCode.INVOKE_BROKER_TO_RESET_OFFSET,
+            header.to_ext(_MSGPACK),
+            f"offsets of {group}",
+            # A broker may have fewer queues of the topic than another.
+            absent=_NOT_THERE if queue_id is None else (BrokerError,),
+        )
+        return {queue: at for each in found.values() for queue, at in each.offset_table.items()}
 
     async def set_offsets(self, group: str, offsets: Mapping[MessageQueue, int]) -> None:
         """Set where a group continues, the queues of a topic on one broker at once, and notify online members.
@@ -195,7 +255,13 @@ class GroupAdmin(Client):
             by_broker.setdefault((queue.topic, queue.broker_name), {})[queue] = at
         for (topic, _), table in by_broker.items():
             header = ResetOffsetHeader(check_topic(topic), check_group(group), -1, is_force=True)
-            await self._reset(header, ResetOffsetList(table).to_json(), next(iter(table)))
+            await self._session.ask_ok(
+                RequestCode.INVOKE_BROKER_TO_RESET_OFFSET,
+                header.to_ext(_MSGPACK),
+                what=f"offsets of {header.group}",
+                queue=next(iter(table)),
+                body=ResetOffsetList(table).to_json(),
+            )
 
     async def reset_offsets(
         self,
@@ -223,31 +289,75 @@ class GroupAdmin(Client):
         header = CloneGroupOffsetHeader(
             check_group(source), check_group(target), topic, offline=True, dry_run=dry_run
         )
-        call = await self._ask(
-            RequestCode.CLONE_GROUP_OFFSET, header.to_ext(_MSGPACK), f"copy of the offsets of {source}"
+        found = await self._read_each(
+            ResetOffsetBody.from_json,
+            RequestCode.CLONE_GROUP_OFFSET,
+            header.to_ext(_MSGPACK),
+            f"copy of the offsets of {source}",
+            absent=(NotFound, GroupNotFound, TopicNotFound),
         )
-        return ResetOffsetBody.from_json(call.body).offset_table
+        return {queue: at for each in found.values() for queue, at in each.offset_table.items()}
 
     # Inside
 
-    async def _reset(
-        self, header: ResetOffsetHeader, body: bytes = b"", queue: MessageQueue | None = None
-    ) -> dict[MessageQueue, int]:
-        call = await self._session.ask_ok(
-            RequestCode.INVOKE_BROKER_TO_RESET_OFFSET,
-            header.to_ext(_MSGPACK),
-            what=f"offsets of {header.group}",
-            queue=queue,
-            body=body,
-        )
-        return ResetOffsetBody.from_json(call.body).offset_table
+    async def _ask_member(
+        self, code: RequestCode, ext: Mapping[str, Value], client_id: str, brokers: Iterable[str]
+    ) -> Call:
+        """Ask a member through the first broker that it is connected to."""
+        timeout_s = max(self._session.timeout_s, _FORWARDED_GRACE_S)
+        failure: ReputError | None = None
+        for name in brokers:
+            try:
+                answers = await self._ask_each(
+                    code, ext, f"answer of {client_id}", brokers=[name], timeout_s=timeout_s
+                )
+                return answers[name]
+            except ReputError as error:
+                self._session.check_open()
+                if failure is None or isinstance(failure, NotFound | GroupNotFound):
+                    failure = error
+        assert failure is not None, "there is a broker"
+        raise failure
 
-    async def _ask(self, code: RequestCode, ext: Mapping[str, Value], what: str, body: bytes = b"") -> Call:
-        return await self._session.ask_ok(code, ext, what=what, body=body)
 
-    async def _ask_member(self, code: RequestCode, ext: Mapping[str, Value], client_id: str) -> Call:
-        session = self._session
-        deadline = session.runtime.now() + max(session.timeout_s, _FORWARDED_GRACE_S)
-        call = await session.ask(code, ext, what=f"answer of {client_id}", deadline=deadline)
-        raise_refusal(call)
-        return call
+def _summary(summaries: Sequence[GroupSummary]) -> GroupSummary:
+    """Return one group's summary of all brokers; a member is known to each of them."""
+    if len(summaries) == 1:
+        return summaries[0]
+    return GroupSummary(
+        summaries[0].group,
+        exists=any(each.exists for each in summaries),
+        consume_enable=all(each.consume_enable for each in summaries),
+        members=max(each.members for each in summaries),
+        topics=sorted({topic for each in summaries for topic in each.topics}),
+        lag=sum(each.lag for each in summaries),
+        lag_age_millis=max(each.lag_age_millis for each in summaries),
+        has_conflict=any(each.has_conflict for each in summaries),
+    )
+
+
+def _description(found: Mapping[str, GroupDescription]) -> GroupDescription:
+    """Return one group's description of all brokers."""
+    members: dict[str, GroupMember] = {}
+    subscriptions: dict[str, SubscriptionData] = {}
+    for each in found.values():
+        for member in each.members:
+            known = members.get(member.client_id)
+            if known is not None:
+                member = replace(
+                    known,
+                    silent_millis=min(known.silent_millis, member.silent_millis),
+                    queues=known.queues + member.queues,
+                    locks=known.locks + member.locks,
+                )
+            members[member.client_id] = member
+        for data in each.subscriptions:
+            subscriptions.setdefault(data.topic, data)
+    with_members = next((each for each in found.values() if each.members), next(iter(found.values())))
+    return replace(
+        with_members,
+        summary=replace(_summary([each.summary for each in found.values()]), members=len(members)),
+        members=list(members.values()),
+        queues=[replace(queue, broker_name=name) for name, each in found.items() for queue in each.queues],
+        subscriptions=list(subscriptions.values()),
+    )

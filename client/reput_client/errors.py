@@ -44,6 +44,7 @@ __all__ = [
     "BrokerBusy",
     "BrokerError",
     "BrokerNotFound",
+    "BrokersFailed",
     "ClientClosed",
     "ConnectFailed",
     "ConnectionLost",
@@ -242,6 +243,21 @@ class BrokerNotFound(ReputError):
         super().__init__(f"{what}; is it running?")
         self.name = name
         self.topic = topic
+
+
+class BrokersFailed(ReputError):
+    """Of several brokers that were asked for `what`, some failed; `done` have done it.
+
+    `failures` has each failed broker's error by its name.
+    """
+
+    def __init__(self, what: str, failures: Mapping[str, ReputError], done: Sequence[str]) -> None:
+        each = "; ".join(f"broker {name!r}: {error}" for name, error in failures.items())
+        others = f"; done by {', '.join(map(repr, done))}" if done else ""
+        super().__init__(f"{what}: {each}{others}")
+        self.what = what
+        self.failures = dict(failures)
+        self.done = list(done)
 
 
 class AmbiguousQueue(ReputError):

@@ -7,7 +7,10 @@ from reput_client.blocking.client import BlockingClient, blocking, constructor
 
 
 class Admin(BlockingClient[asynchronous.Admin]):
-    """Manages one broker; a context manager. Arguments, results and errors are those of `reput_client.Admin`."""
+    """Manages the brokers of a cluster; a context manager.
+
+    Arguments, results and errors are those of `reput_client.Admin`.
+    """
 
     @constructor(asynchronous.Admin)
     def __init__(self, client: asynchronous.Admin) -> None:
@@ -18,6 +21,7 @@ class Admin(BlockingClient[asynchronous.Admin]):
     delete_topic = blocking(asynchronous.Admin.delete_topic)
     list_topics = blocking(asynchronous.Admin.list_topics)
     topic_config = blocking(asynchronous.Admin.topic_config)
+    topic_configs = blocking(asynchronous.Admin.topic_configs)
     topic_stats = blocking(asynchronous.Admin.topic_stats)
     route = blocking(asynchronous.Admin.route)
     broker_status = blocking(asynchronous.Admin.broker_status)

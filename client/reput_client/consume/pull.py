@@ -258,7 +258,7 @@ def _survey(data: bytes, pulled: Pulled) -> list[SurveyedMessage]:
 class FoundMessages(NamedTuple):
     """Messages found by key, newest first."""
 
-    messages: PulledMessages
+    messages: Sequence[ReceivedMessage]
     complete: bool
     """False while the broker rebuilds its index after a crash: messages may be missing."""
 

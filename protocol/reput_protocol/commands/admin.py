@@ -66,7 +66,8 @@ class GroupQueue(Members):
 
     `committed_offset` is the next message to consume, `lag_age_millis` the age of the oldest uncommitted message.
     `client_id` is the member that has the queue's lock or pulled from it last, "" for none. `in_flight` and
-    `last_commit_timestamp` (ms since 1970) count from the broker's start.
+    `last_commit_timestamp` (ms since 1970) count from the broker's start. `broker_name` is written by the client, which
+    combines the answers of several brokers.
     """
 
     topic: str = ""
@@ -78,6 +79,7 @@ class GroupQueue(Members):
     in_flight: I64 = 0
     client_id: str = ""
     last_commit_timestamp: I64 = -1
+    broker_name: str = ""
 
     @property
     def lag(self) -> int:

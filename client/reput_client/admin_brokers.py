@@ -1,0 +1,132 @@
+"""Requests of administrators to the masters of all brokers of a cluster, and how their answers are combined."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Mapping
+from typing import TypeVar
+
+from reput_client.errors import BrokerNotFound, BrokersFailed
+from reput_client.received import ReceivedMessage
+from reput_client.transport.address import Address
+from reput_client.transport.channel import Call
+from reput_client.transport.client import Client
+from reput_client.transport.session import raise_refusal
+from reput_protocol.codes import RequestCode
+from reput_protocol.commands.query import ViewMessageHeader
+from reput_protocol.errors import BrokerError, ErrorCode, NotFound, ReputError
+from reput_protocol.record.message_id import decode_offset_message_id
+from reput_protocol.record.record import decode_record
+from reput_protocol.wire.header import HeaderType, Value
+
+T = TypeVar("T")
+
+
+class BrokersAdmin(Client):
+    """The part of `Admin` that asks every broker."""
+
+    async def _ask(self, code: RequestCode, ext: Mapping[str, Value], what: str, body: bytes = b"") -> Call:
+        """Ask the client's own address, a broker or a name server."""
+        return await self._session.ask_ok(code, ext, what=what, body=body)
+
+    async def _masters(self, names: Iterable[str] | None = None) -> dict[str, Address]:
+        """Return the address of every master, or of the named brokers'; raises `BrokerNotFound`."""
+        masters = await self._session.masters(self._session.deadline(None))
+        if names is None:
+            return masters
+        for name in names:
+            if name not in masters:
+                raise BrokerNotFound(name, "")
+        return {name: masters[name] for name in sorted(set(names))}
+
+    async def _ask_each(
+        self,
+        code: RequestCode,
+        ext: Mapping[str, Value],
+        what: str,
+        body: bytes = b"",
+        *,
+        brokers: Iterable[str] | None = None,
+        absent: Collection[type[BrokerError]] = (),
+        accepted: Collection[int] = (),
+        timeout_s: float | None = None,
+    ) -> dict[str, Call]:
+        """Ask every master, or those of `brokers`, one after the other; return the answers by broker.
+
+        Brokers that refuse with one of the errors `absent`, because they do not have what is asked for, are left out,
+        unless all do. Answers with a code in `accepted` are no refusals.
+
+        Raises:
+            BrokersFailed: some brokers failed. If there is only one broker, its own error.
+            BrokerError: of `absent`: no broker has it.
+        """
+        masters = await self._masters(brokers)
+        answers: dict[str, Call] = {}
+        failures: dict[str, ReputError] = {}
+        missing: ReputError | None = None
+        for name, address in masters.items():
+            try:
+                call = await self._session.ask(
+                    code,
+                    ext,
+                    what=what,
+                    address=address,
+                    body=body,
+                    deadline=self._session.deadline(timeout_s),
+                )
+                if call.answer.code not in accepted:
+                    raise_refusal(call)
+                answers[name] = call
+            except ReputError as error:
+                self._session.check_open()
+                if isinstance(error, tuple(absent)):
+                    missing = error
+                else:
+                    failures[name] = error
+        if failures:
+            if len(masters) == 1:
+                raise next(iter(failures.values()))
+            raise BrokersFailed(what, failures, sorted(answers))
+        if not answers and missing is not None:
+            raise missing
+        return answers
+
+    async def _find_message(self, offset_message_id: str) -> tuple[str, ReceivedMessage]:
+        """Return the broker and the message of an offset message id; raises like `Admin.view_message`.
+
+        A broker returns what it has at the id's place in its log, which at another broker is another message.
+        """
+        _, physical_offset = decode_offset_message_id(offset_message_id)
+        masters = await self._masters()
+        answers = await self._ask_each(
+            RequestCode.VIEW_MESSAGE_BY_ID,
+            ViewMessageHeader(physical_offset).to_ext(HeaderType.MSGPACK),
+            f"message {offset_message_id}",
+            brokers=masters,
+            absent=(NotFound, BrokerError),
+        )
+        damage: ReputError | None = None
+        for name, call in answers.items():
+            if not call.body:
+                continue
+            record = bytes(call.body)
+            try:
+                decode_record(record)  # with its checksums
+            except ReputError as error:
+                damage = error
+                continue
+            message = ReceivedMessage.of_record(record, name)
+            if len(masters) == 1 or message.offset_message_id == offset_message_id.upper():
+                return name, message
+        raise damage or NotFound(ErrorCode.NOT_FOUND, f"no message {offset_message_id}")
+
+    async def _read_each(
+        self,
+        read: Callable[[memoryview], T],
+        code: RequestCode,
+        ext: Mapping[str, Value],
+        what: str,
+        **options: object,
+    ) -> dict[str, T]:
+        """Like `_ask_each`, with the bodies of the answers decoded by `read`."""
+        answers = await self._ask_each(code, ext, what, **options)  # type: ignore[arg-type]
+        return {name: read(call.body) for name, call in answers.items()}
