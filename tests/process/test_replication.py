@@ -168,12 +168,19 @@ async def test_replicated_without_a_slave(tmp_path: Path) -> None:
 
 @pytest.mark.trio
 @pytest.mark.parametrize(
-    ("cluster", "reason"),
-    [("Other", "its cluster is 'DefaultCluster'"), ("DefaultCluster", "they are different histories")],
+    ("cluster", "count", "reason"),
+    [
+        ("Other", 5, "its cluster is 'DefaultCluster'"),
+        ("DefaultCluster", 5, "they are different histories"),
+        ("DefaultCluster", 7, "they are different histories"),
+        ("DefaultCluster", 3, "they are different histories"),
+        ("DefaultCluster", 0, "they are different histories"),
+    ],
 )
 async def test_another_cluster_and_another_history_are_refused(
-    tmp_path: Path, cluster: str, reason: str
+    tmp_path: Path, cluster: str, count: int, reason: str
 ) -> None:
+    """Also if both are in their first epoch, and the other master's log is shorter or empty."""
     async with (
         Broker(master_config(tmp_path / "1")) as master,
         Broker(master_config(tmp_path / "2")) as other,

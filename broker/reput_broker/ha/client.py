@@ -28,6 +28,7 @@ from reput_broker.ha.received_log import ReceivedLog
 from reput_broker.ha.roles import Master, TenureSource
 from reput_broker.put.put_lock import PutLock
 from reput_broker.remoting_client import RemoteUnreachable, RemotingClient
+from reput_broker.store.errors import StoreReadOnly
 from reput_broker.store.message_store import MessageStore
 from reput_protocol.codes import RequestCode, ResponseCode
 from reput_protocol.commands.query import ViewMessageHeader
@@ -40,12 +41,12 @@ log = structlog.get_logger(__name__)
 
 _RECEIVE_BYTES: Final = 256 * 1024
 _ASK_TIMEOUT_S: Final = 3.0
-_RETRY_S: Final = 0.5
+_RETRY_S: Final = 0.2
 _REFUSED_RETRY_S: Final = 5.0
 _CONFIRM_INTERVAL_S: Final = 0.5
 
 _OTHER_RECORD: Final = (
-    "it does not have the last record of this log, at offset {}: they are different histories, or the master has "
+    "it does not have the record of this log at offset {}: they are different histories, or the master has "
     "deleted that file; move the data directory of this broker away if it is to begin empty"
 )
 
@@ -171,15 +172,16 @@ class HAClient:
         self.state = f"asks master {master.address} for its history"
         remote = RemotingClient(master.address, header_type=HeaderType.JSON)
         try:
-            state = await self._ask(remote)
+            last = await self._last_record()
+            state = await self._ask(remote, last)
             if state is not None:
-                reopen = self._decide(state)
+                reopen = await self._decide(state, last, remote)
                 if reopen is not None:
                     log.warning("store_reopens", cut_at=reopen.cut_at, set_aside=reopen.set_aside)
                     self._on_reopen(reopen)
                     await trio.sleep_forever()
             else:
-                await self._check_last_record(remote)
+                await self._check_last_record(last, remote)
             await self._begin_empty(state)
             await self._adopt_epochs(state)
             host, port = self._ha_address(master, state)
@@ -189,9 +191,9 @@ class HAClient:
         finally:
             remote.close()
 
-    async def _ask(self, remote: RemotingClient) -> ReplicaState | None:
-        """Return the master's description of its log; None from a RocketMQ broker."""
-        ext = QueryReplicaStateHeader(self._store.last_record_offset).to_ext(HeaderType.JSON)
+    async def _ask(self, remote: RemotingClient, record_offset: int = -1) -> ReplicaState | None:
+        """Return the master's description of its log, and of one record; None from a RocketMQ broker."""
+        ext = QueryReplicaStateHeader(record_offset).to_ext(HeaderType.JSON)
         answer = await remote.call(RequestCode.QUERY_REPLICA_STATE, ext, timeout_s=_ASK_TIMEOUT_S)
         if answer.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
             return None
@@ -199,8 +201,18 @@ class HAClient:
             raise MasterRefused(f"it answered code {answer.code}: {answer.remark}")
         return ReplicaState.from_json(answer.body)
 
-    def _decide(self, state: ReplicaState) -> Reopen | None:
+    async def _last_record(self) -> int:
+        """Return where the last record of this log starts, -1 if there is none."""
+        store = self._store
+        if store.last_record_offset >= 0:
+            return store.last_record_offset
+        return await trio.to_thread.run_sync(store.last_record_before, store.max_physical_offset)
+
+    async def _decide(self, state: ReplicaState, last: int, remote: RemotingClient) -> Reopen | None:
+        """Return how the store must be opened again before its log can be continued; None if it can be now."""
         config, store = self._config, self._store
+        if not state.is_master:
+            raise RemoteUnreachable(remote.address, "it is not a master now")
         own = OwnLog(
             config.cluster,
             config.broker_name,
@@ -213,22 +225,26 @@ class HAClient:
         self.master_end = state.max_offset
         if isinstance(decision, Refuse):
             raise MasterRefused(decision.reason)
-        if isinstance(decision, CutAt):
-            return Reopen(cut_at=decision.offset)
         if isinstance(decision, SetAside):
             return Reopen(set_aside=decision.reason)
-        record = self._last_record()
-        if record is not None and crc32(record) != state.record_crc:
-            raise MasterRefused(_OTHER_RECORD.format(store.last_record_offset))
+        if isinstance(decision, CutAt):
+            offset = await trio.to_thread.run_sync(store.last_record_before, decision.offset)
+            common = await self._ask(remote, offset) if offset >= 0 else None
+            self._compare(offset, None if common is None else common.record_crc)
+            return Reopen(cut_at=decision.offset)
+        if not own.is_empty:
+            self._compare(last, state.record_crc)
         return None
 
-    def _last_record(self) -> bytes | None:
-        offset = self._store.last_record_offset
-        return self._store.record_at(offset) if offset >= 0 else None
+    def _compare(self, offset: int, crc: int | None) -> None:
+        """Check that the record at an offset of this log is that of the master, by its checksum there."""
+        record = self._store.record_at(offset) if offset >= 0 else None
+        if record is None or crc32(record) != crc:
+            raise MasterRefused(_OTHER_RECORD.format(offset))
 
-    async def _check_last_record(self, remote: RemotingClient) -> None:
+    async def _check_last_record(self, offset: int, remote: RemotingClient) -> None:
         """Check that a RocketMQ broker has the last record of this log at the same place."""
-        offset, record = self._store.last_record_offset, self._last_record()
+        record = self._store.record_at(offset) if offset >= 0 else None
         if record is None:
             return
         ext = ViewMessageHeader(offset).to_ext(HeaderType.JSON)
@@ -271,6 +287,7 @@ class HAClient:
         self, stream: trio.abc.Stream, state: ReplicaState | None, address: str, remote: RemotingClient
     ) -> None:
         end = self._store.max_physical_offset
+        await self._sync_to(end)
         hello = b"" if state is None else encode_hello(Hello(self._member, state.epoch))
         await stream.send_all(hello + REPORT.pack(self._durable_end()))
         self.is_connected = True
@@ -337,6 +354,20 @@ class HAClient:
             await trio.sleep(_CONFIRM_INTERVAL_S)
             with suppress(RemoteUnreachable):
                 state = await self._ask(remote) or state
+
+    async def _sync_to(self, end: int) -> None:
+        """Wait until the log is durable, since the first report says where it ends and that it has that.
+
+        Raises:
+            StoreReadOnly: it cannot be synced.
+        """
+        while self._durable_end() < end:
+            if self._store.read_only_reason is not None:
+                raise StoreReadOnly(self._store.read_only_reason)
+            self._progress = trio.Event()
+            self._on_appended()
+            with trio.move_on_after(_RETRY_S):
+                await self._progress.wait()
 
     def _durable_end(self) -> int:
         store = self._store

@@ -8,10 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
 from reput_broker.ha.epochs import Epoch
 from reput_protocol.commands.replica import ReplicaState
+
+_REMEDY: Final = "move the data directory of this broker away if it is to begin empty"
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +42,10 @@ class Follow:
 
 @dataclass(frozen=True, slots=True)
 class CutAt:
-    """The log must end at this offset first: what follows there, the master does not have."""
+    """The log must end at this offset first: what follows there, the master does not have.
+
+    Only if the master has the record before it: two brokers that never met may have the same epochs.
+    """
 
     offset: int
 
@@ -72,8 +77,6 @@ def decide(own: OwnLog, master: ReplicaState) -> Decision:
             return Refuse(
                 f"its {what} is {theirs!r} and this broker's is {mine!r}; correct {what} or ha.master"
             )
-    if not master.is_master:
-        return Refuse("it is not a master now; it becomes one, or another broker does")
     if own.file_size != master.file_size:
         return Refuse(
             f"its log files have {master.file_size} bytes and those of this broker {own.file_size}; "
@@ -96,22 +99,26 @@ def decide(own: OwnLog, master: ReplicaState) -> Decision:
             f"it has no record yet and begins at offset {own.end_offset}, and the master's log has offsets "
             f"{master.min_offset} to {master.max_offset}"
         )
-    if own.epochs:
-        common_end = _common_end(own, master)
-        if common_end is None:
-            return Refuse(
-                f"the logs have no epoch in common (this broker's: {_text(own.epochs)}; the master's: "
-                f"{_text([Epoch(*entry) for entry in master.epochs])}): they are different histories; "
-                "move the data directory of this broker away if it is to begin empty"
-            )
-    else:
-        common_end = min(own.end_offset, master.max_offset)  # the last record decides
+    if not own.epochs:
+        # Of an Apache master, or never a replica: only the last record tells whether the log is this master's.
+        if master.min_offset <= own.end_offset <= master.max_offset:
+            return Follow(own.end_offset)
+        return Refuse(
+            f"this log has no epochs and ends at {own.end_offset}, and the master's has offsets {master.min_offset} to "
+            f"{master.max_offset}: whether it is the same log cannot be told; {_REMEDY}"
+        )
+    common_end = _common_end(own, master)
+    if common_end is None:
+        return Refuse(
+            f"the logs have no epoch in common (this broker's: {_text(own.epochs)}; the master's: "
+            f"{_text([Epoch(*entry) for entry in master.epochs])}): they are different histories; {_REMEDY}"
+        )
     if common_end < own.min_offset:
         return SetAside(
             f"it has nothing in common with the master's: it begins at {own.min_offset}, "
             f"and they agree up to {common_end}"
         )
-    if common_end < master.min_offset:
+    if common_end <= master.min_offset > 0:
         return SetAside(
             f"they agree up to offset {common_end}, but the master has deleted its log before {master.min_offset}"
         )

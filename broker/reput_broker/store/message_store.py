@@ -40,6 +40,7 @@ from reput_broker.store.index.query import KeyLookup
 from reput_broker.store.index.service import IndexService
 from reput_broker.store.index.store_index import StoreIndex
 from reput_broker.store.log.commit_log import CommitLog
+from reput_broker.store.log.walk import last_record_ending_by
 from reput_broker.store.message_reader import MessageReader
 from reput_broker.store.message_writer import MessageWriter
 from reput_broker.store.opening.abort_marker import AbortMarker
@@ -400,6 +401,11 @@ class MessageStore:
     def record_at(self, offset: int) -> bytes | None:
         """The whole record that starts at a log offset, whether or not consumers see it; None if none does."""
         return self._log.message_at(offset, self._log.max_offset)
+
+    def last_record_before(self, offset: int) -> int:
+        """Where the last record that ends by a log offset starts, -1 if there is none. Blocks; in any thread."""
+        found = last_record_ending_by(self._log.files.files, offset)
+        return -1 if found is None else found[0]
 
     def is_boundary(self, offset: int) -> bool:
         """Whether a record, or a blank one, starts at this readable log offset."""

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import re
 from array import array
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple, Protocol, TypeAlias
 
 from reput_broker.store.log.mapped_file import MappedFile
@@ -190,6 +190,27 @@ def has_lost_sector(view: memoryview, start: int, end: int) -> bool:
         view[at : at + SECTOR_BYTES] == _ZERO_SECTOR
         for at in range(first, end - SECTOR_BYTES + 1, SECTOR_BYTES)
     )
+
+
+def last_record_ending_by(files: Sequence[MappedFile], offset: int) -> tuple[int, int] | None:
+    """Return start and end of the last record that ends by a log offset; None if there is none. Blocks.
+
+    Bodies are not checked: the log is known to be whole up to there.
+    """
+    for file in reversed(files):
+        if file.base_offset >= offset or not file.hold():
+            continue
+        start, end = -1, 0
+        try:
+            stop = min(offset - file.base_offset, file.read_position)
+            with file.slice(0, stop) as view:
+                while (scan := scan_record(view, end, stop, check_crc=False)).status is ScanStatus.RECORD:
+                    start, end = end, end + scan.size
+        finally:
+            file.release()
+        if start >= 0:
+            return file.base_offset + start, file.base_offset + end
+    return None
 
 
 def find_sound_record_after(file: MappedFile, position: int, *, stored_by_ms: int | None = None) -> int:

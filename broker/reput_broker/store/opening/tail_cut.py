@@ -18,10 +18,10 @@ import os
 
 from reput_broker.store.file_io import make_directories, sync_directory, write_all
 from reput_broker.store.log.commit_log import CommitLog
+from reput_broker.store.log.walk import last_record_ending_by
 from reput_broker.store.opening.judgement import StoreParts
 from reput_broker.store.opening.start import load_and_judge
 from reput_broker.store.options import StoreOptions
-from reput_protocol.record.scan import ScanStatus, scan_record
 
 _CHUNK_BYTES = 1 << 20
 
@@ -40,7 +40,8 @@ def cut_tail(parts: StoreParts, offset: int) -> None:
     if judgement is None or offset >= judgement.end.end_offset:
         return
     end = judgement.end.end_offset
-    start, last_ms = _last_record_before(log, max(offset, log.min_offset))
+    last = last_record_ending_by(log.files.files, offset)
+    start, last_ms = (log.min_offset, 0) if last is None else (last[1], log.store_timestamp_at(last[0]))
     parts.lock.acquire()
     path = _save(parts.options, log, start, end)
     parts.abort.create()
@@ -51,29 +52,6 @@ def cut_tail(parts: StoreParts, offset: int) -> None:
     log.files.drop_unfinished()
     log.files.truncate_dirty_files(start)
     parts.options.on_event("log_tail_cut", {"path": path, "from_offset": start, "to_offset": end})
-
-
-def _last_record_before(log: CommitLog, offset: int) -> tuple[int, int]:
-    """Return where the last record that ends by `offset` ends, and its store time; 0 if it is not in that file."""
-    file = log.files.find_by_offset(offset)
-    assert file is not None, "the offset is below the end of the log"
-    held = file.hold()
-    assert held, "recovery owns the files"
-    position, last, stop = 0, -1, offset - file.base_offset
-    try:
-        with file.slice(0, file.size) as view:
-            while position < stop:
-                scan = scan_record(view, position, stop, check_crc=False)
-                if scan.status is not ScanStatus.RECORD:
-                    break
-                last, position = position, position + scan.size
-    finally:
-        file.release()
-    if last >= 0:
-        return file.base_offset + position, log.store_timestamp_at(file.base_offset + last)
-    index = log.files.files.index(file)
-    first_ms = log.store_timestamp_at(log.files.files[index - 1].base_offset) if index else 0
-    return file.base_offset, max(0, first_ms)
 
 
 def _save(options: StoreOptions, log: CommitLog, start: int, end: int) -> str:
