@@ -80,6 +80,6 @@ COPY conf/container.toml /etc/reput/broker.toml
 WORKDIR /var/lib/reput
 VOLUME /var/lib/reput
 # Clients of every kind, RocketMQ's name service port, and HTTP: metrics, health, status.
-EXPOSE 10911 9876 10912 10913
+EXPOSE 10911 9876 10909 10912 10913
 HEALTHCHECK --interval=10s --timeout=5s --start-period=60s --retries=3 CMD ["reput", "health"]
 CMD ["serve", "-c", "/etc/reput/broker.toml"]

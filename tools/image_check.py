@@ -29,7 +29,7 @@ from stand_in_base import make_stand_in
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 DIRECTORY = REPOSITORY / "build" / "image-check"
-PORTS = {"port": 10911, "name_port": 9876, "ha_port": 10912, "http_port": 10913}
+PORTS = {"port": 10911, "name_port": 9876, "fast_port": 10909, "ha_port": 10912, "http_port": 10913}
 READY_DEADLINE_S = 60.0
 BODIES = [f"message {number} ".encode() * 50 for number in range(200)]
 TOPIC = "image-check"

@@ -257,11 +257,13 @@ class Broker:
 
     def _bind(self) -> None:
         config, base = self.config, self._base
-        ha_port, name_port = config.ha_port_to_open(), config.name_port_to_open()
+        others = {"name": config.name_port_to_open(), "fast": config.fast_port_to_open()}
+        ha_port = config.ha_port_to_open()
         try:
             base.listeners["main"] = bind(config.host, config.port)
-            if name_port is not None:
-                base.listeners["name"] = bind(config.host, name_port)
+            for name, port in others.items():
+                if port is not None:
+                    base.listeners[name] = bind(config.host, port)
             if ha_port is not None:
                 base.ha_listener = bind(config.host, ha_port)
         except ReputError:

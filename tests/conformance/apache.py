@@ -161,6 +161,7 @@ class Apache:
         role: of a broker: `ASYNC_MASTER`, `SYNC_MASTER` or `SLAVE`.
         ha_port: where a master serves its log.
         ha_master: the address of the log that a slave copies.
+        master: the broker whose tables a slave takes over, at its start.
         in_sync_replicas: copies that a `SYNC_MASTER` waits for.
     """
 
@@ -181,6 +182,7 @@ class Apache:
         role: Literal["ASYNC_MASTER", "SYNC_MASTER", "SLAVE"] = "ASYNC_MASTER",
         ha_port: int = 0,
         ha_master: str = "",
+        master: str = "",
         in_sync_replicas: int = 1,
     ) -> None:
         settings = {
@@ -202,6 +204,7 @@ class Apache:
             "brokerId": int(role == "SLAVE"),
             "haPort": ha_port,
             "haMaster": ha_master,
+            "master": master,
             "inSyncReplicas": in_sync_replicas,
         }
         home = data_dir.parent / f"{data_dir.name}.apache"  # RocketMQ writes its logs below its user's home

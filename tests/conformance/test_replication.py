@@ -8,6 +8,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -17,7 +18,12 @@ from conformance.counts import COUNTS
 from conformance.reput_broker_side import broker_process, send_lists
 from conformance.test_broker_handover import for_apache, for_reput
 from conformance.test_store_handover import Lists, apache_puts
-from reput_client.blocking import Message, Producer
+from conformance.workload import Sent
+from raw_client import RawClient
+from reput_broker.tables.config_file import decode
+from reput_client.blocking import Admin, Message, Producer, PullConsumer
+from reput_protocol.codes import RequestCode
+from reput_protocol.commands.group import SubscriptionGroupConfig
 
 pytestmark = pytest.mark.process
 
@@ -178,3 +184,79 @@ def test_an_apache_slave_makes_messages_replicated(tmp_path: Path) -> None:
         for number in range(20):
             producer.send(Message("orders", b"%d" % number), queue_id=0)
             assert log_of(slave_dir) == log_of(master_dir)
+
+
+def tables_of(data_dir: Path) -> dict[str, Any]:
+    """The tables in the files of a broker that has stopped."""
+    config = data_dir / "config"
+    offsets = decode((config / "consumerOffset.json").read_bytes())["offsetTable"]
+    return {
+        "queues": decode((config / "topics.json").read_bytes())["topicConfigTable"]["orders"][
+            "readQueueNums"
+        ],
+        "retries": decode((config / "subscriptionGroup.json").read_bytes())["subscriptionGroupTable"]["g"][
+            "retryMaxTimes"
+        ],
+        "offsets": offsets["orders@conformance"],
+        "levels": decode((config / "delayOffset.json").read_bytes())["offsetTable"],
+    }
+
+
+def mqadmin(apache: Apache, *arguments: str) -> str:
+    (line,) = apache.ask("admin", arguments=list(arguments))
+    printed: str = line["printed"]
+    return printed
+
+
+def test_an_apache_slave_takes_over_the_tables_of_a_reput_master(tmp_path: Path) -> None:
+    master_dir, slave_dir = tmp_path / "master", tmp_path / "slave"
+    port, ha_port = free_broker_port(), free_port()
+    options = {"REPUT_HA_PORT": str(ha_port), "REPUT_FAST_PORT": str(port - 2)}
+    with broker_process(master_dir, port, **options) as master:
+        with Admin(master.address) as admin, PullConsumer(master.address, group="conformance") as consumer:
+            admin.create_topic("orders", queues=3)
+            with RawClient(master.address) as raw:
+                group = SubscriptionGroupConfig("g", retry_max_times=3)
+                raw.request(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, {}, group.to_json())
+            with Producer(master.address) as producer:
+                producer.send(Message("orders", b"delayed", delay_level=1), queue_id=1)
+                producer.send(Message("orders", b"at once"), queue_id=0)
+                producer.send(Message("orders", b"waits", delay_s=3600), queue_id=0)
+            consumer.commit("orders", 0, 1)
+            found = consumer.pull("orders", queue_id=1, offset=0, wait_s=10.0)
+            assert [message.body for message in found.messages] == [b"delayed"]
+        slave_options = {"role": "SLAVE", "ha_master": f"127.0.0.1:{ha_port}", "master": master.address}
+        with Apache("broker", slave_dir, port=free_broker_port(), timer_wheel=True, **slave_options) as slave:  # type: ignore[arg-type]
+            wait_for_a_slave(master)
+            printed = mqadmin(slave, "haStatus", "-b", master.address)
+            assert "#SlaveNum\t1" in printed
+            assert "OK" in printed
+            slave.stop()
+    assert tables_of(slave_dir) == {"queues": 3, "retries": 3, "offsets": {"0": 1}, "levels": {"1": 1}}
+    timer = (slave_dir / "config" / "timermetrics").read_bytes()
+    assert decode(timer)["timingCount"]["orders"]["count"] >= 1
+    COUNTS["tables taken over"] += len(tables_of(slave_dir))
+
+
+def test_a_reput_slave_takes_over_the_tables_of_an_apache_master(tmp_path: Path) -> None:
+    master_dir, slave_dir = tmp_path / "master", tmp_path / "slave"
+    port, ha_port = free_broker_port(), free_port()
+    with Apache("broker", master_dir, port=port, ha_port=ha_port) as master:
+        address = f"127.0.0.1:{port}"
+        mqadmin(master, "updateTopic", "-b", address, "-t", "orders", "-r", "3", "-w", "3")
+        mqadmin(master, "updateSubGroup", "-b", address, "-g", "g", "-r", "3")
+        mqadmin(master, "updateSubGroup", "-b", address, "-g", "conformance")
+        apache_puts(master, [[Sent("orders", 0, b"x")]], done="SEND_OK")
+        master.ask("commit", topic="orders", queueId=0, offset=1)
+        with ReputSlave(slave_dir, port, ha_port).process as slave:
+            deadline = time.monotonic() + DEADLINE_S
+            offsets = slave_dir / "config" / "consumerOffset.json"
+            while not offsets.exists():
+                assert time.monotonic() < deadline
+                time.sleep(0.1)
+            printed = mqadmin(master, "haStatus", "-b", slave.address)
+            assert f"#MasterAddr\t{address}" in printed
+        master.stop()
+    (slave_dir / "config" / "delayOffset.json").write_bytes(b'{"offsetTable":{}}')
+    assert tables_of(slave_dir) == {"queues": 3, "retries": 3, "offsets": {"0": 1}, "levels": {}}
+    COUNTS["tables taken over"] += len(tables_of(slave_dir))

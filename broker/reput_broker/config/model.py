@@ -65,6 +65,7 @@ DEFAULT_PORT = 10911
 DEFAULT_NAME_PORT = 9876
 DEFAULT_HTTP_PORT = 10913
 DEFAULT_HA_PORT = 10912
+DEFAULT_FAST_PORT = 10909
 
 FRAME_OVERHEAD_BYTES = 65_536
 """Room for the rest of a frame: 32 KiB of properties, the topic, the fields of record and header."""
@@ -87,6 +88,11 @@ class BrokerConfig(Section):
     port: Port = option(DEFAULT_PORT, "port for clients; 0 picks a free one")
     name_port: PortChoice = option(
         "auto", "the same under the name server's port; auto: 9876 with port 10911, otherwise off"
+    )
+    fast_port: PortChoice = option(
+        "auto",
+        "the same under the port at which RocketMQ's slaves ask for topics; auto: 10909 with port 10911, "
+        "otherwise off",
     )
     ha_port: PortChoice = option(
         "auto", "port that slaves connect to; auto: 10912 with port 10911, otherwise off; 0 picks a free one"
@@ -201,6 +207,12 @@ class BrokerConfig(Section):
             return DEFAULT_NAME_PORT if self.port == DEFAULT_PORT else None
         return self.name_port if isinstance(self.name_port, int) else None
 
+    def fast_port_to_open(self) -> int | None:
+        """Return the port of the listener for RocketMQ's slaves (0 = any free one), or None for no such listener."""
+        if self.fast_port == "auto":
+            return DEFAULT_FAST_PORT if self.port == DEFAULT_PORT else None
+        return self.fast_port if isinstance(self.fast_port, int) else None
+
     def ha_port_to_open(self) -> int | None:
         """Return the port of the listener for slaves (0 = any free one), or None for no such listener."""
         if self.ha_port == "auto":
@@ -271,6 +283,9 @@ def _places(config: BrokerConfig) -> list[_Place]:
     ha_port = config.ha_port_to_open()
     if name_port is not None:
         places.append(_Place("name_port", config.host, name_port, config.name_port == "auto"))
+    fast_port = config.fast_port_to_open()
+    if fast_port is not None:
+        places.append(_Place("fast_port", config.host, fast_port, config.fast_port == "auto"))
     if ha_port is not None:
         places.append(_Place("ha_port", config.host, ha_port, config.ha_port == "auto"))
     if http_port is not None:

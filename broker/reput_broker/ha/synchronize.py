@@ -206,7 +206,7 @@ class SlaveSynchronize:
 
     async def _fetch(self, client: RemotingClient, table: _Table) -> None:
         known = table.version if table.is_unchanged() else None
-        ext = SyncTableHeader(known).to_ext(HeaderType.JSON)
+        ext = SyncTableHeader(known or "").to_ext(HeaderType.JSON)
         answer = await client.call(table.code, ext, timeout_s=_TIMEOUT_S)
         if answer.code != ResponseCode.SUCCESS:
             self._refused(table, answer)

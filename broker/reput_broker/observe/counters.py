@@ -33,7 +33,7 @@ REJECT_REASONS = (
 CLOSE_REASONS = (
     "peer", "idle", "malformed", "slow_reader", "slow_sender", "memory", "auth", "limit", "shutdown", "error",
 )  # fmt: skip
-LISTENERS = ("main", "name")
+LISTENERS = ("main", "name", "fast")
 ROLES = ("producer", "consumer", "admin", "broker", "unknown")
 PROTOCOL_ERROR_REASONS = ("malformed", "too_large", "unknown_header_type")
 ACK_LEVELS = ("page_cache", "flushed", "replicated")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import trio
+from msgspec.structs import replace
 
 from reput_broker.observe.counters import Counters
 from reput_broker.processors.long_polling import PullRequestHoldService
@@ -14,7 +15,9 @@ from reput_broker.store.message_store import MessageStore
 from reput_broker.tables.tables import Tables
 from reput_broker.tables.topics import why_not_kept
 from reput_protocol.codes import RequestCode
+from reput_protocol.commands.table_sync import SyncTableHeader
 from reput_protocol.commands.topic import (
+    GENERATION_ATTRIBUTE,
     CreateTopicHeader,
     DeleteTopicHeader,
     GetTopicConfigHeader,
@@ -137,9 +140,12 @@ class TopicProcessor:
         return Response(0, body=config.to_json())
 
     async def all_configs(self, request: Request) -> Response:
-        """Answer with the whole table."""
-        del request
-        table = TopicConfigTable(self._topics.all(), self._topics.version.to_json())
+        """Answer with the whole table, to RocketMQ's slaves without our attribute: they would take over no topic."""
+        topics = self._topics.all()
+        is_reput = request.is_native or SyncTableHeader.from_ext(request.ext).table_version is not None
+        if not is_reput:
+            topics = {name: _without_generation(config) for name, config in topics.items()}
+        table = TopicConfigTable(topics, self._topics.version.to_json())
         return Response(0, body=await write_in_turns(table))
 
     async def stats(self, request: Request) -> Response:
@@ -154,6 +160,14 @@ class TopicProcessor:
             last = store.store_timestamp(topic, queue_id, high - 1) if high > low else 0
             table[MessageQueue(topic, self._broker_name, queue_id)] = QueueStats(low, high, max(0, last))
         return Response(0, body=await write_in_turns(TopicStats(table)))
+
+
+def _without_generation(config: TopicConfig) -> TopicConfig:
+    if not config.generation:
+        return config
+    attributes = {**config.attributes}
+    del attributes[GENERATION_ATTRIBUTE]
+    return replace(config, attributes=attributes)
 
 
 def _changed_attributes(before: dict[str, str], text: str | None) -> dict[str, str]:

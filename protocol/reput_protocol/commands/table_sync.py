@@ -19,7 +19,7 @@ class SyncTableHeader(CommandHeader):
     REQUEST_CODE: ClassVar[RequestCode] = RequestCode.GET_ALL_CONSUMER_OFFSET
 
     table_version: str | None = None
-    """The version of an earlier answer, whose table the slave has."""
+    """The version of an earlier answer, whose table the slave has; empty if it has none. RocketMQ's name none."""
 
 
 class SyncTableResult(CommandHeader):

@@ -138,17 +138,20 @@ def test_the_other_ports_are_opened_by_default_only_with_the_default_port() -> N
     default, other = BrokerConfig(), BrokerConfig(port=0)
     assert default.name_port_to_open() == 9876
     assert default.ha_port_to_open() == 10912
+    assert default.fast_port_to_open() == 10909
     assert default.http_port_to_open(embedded=False) == 10913
     assert other.name_port_to_open() is None
     assert other.ha_port_to_open() is None
+    assert other.fast_port_to_open() is None
     assert other.http_port_to_open(embedded=False) == 0
     assert other.http_port_to_open(embedded=True) is None
     chosen = BrokerConfig(port=0, name_port=1234, ha_port=0, http_port=0)
     assert chosen.ha_port_to_open() == 0
     assert chosen.name_port_to_open() == 1234
     assert chosen.http_port_to_open(embedded=True) == 0
-    off = BrokerConfig(name_port="off", ha_port="off", http_port="off")
+    off = BrokerConfig(name_port="off", fast_port="off", ha_port="off", http_port="off")
     assert off.ha_port_to_open() is None
+    assert off.fast_port_to_open() is None
     assert off.name_port_to_open() is None
     assert off.http_port_to_open(embedded=False) is None
     assert BrokerConfig(name_port=None).name_port_to_open() == 9876

@@ -23,6 +23,7 @@ def problems(**values: Any) -> dict[str, str]:
         ({"http_port": 9876}, "http_port", r"that of name_port (auto) already"),
         ({"name_port": 10913}, "name_port", r"that of http_port (auto) already"),
         ({"http_port": 10912}, "http_port", r"that of ha_port (auto) already"),
+        ({"http_port": 10909}, "http_port", r"that of fast_port (auto) already"),
         ({"port": 1234, "http_port": 1234, "host": "0.0.0.0", "allow_insecure": True}, "http_port", "port"),
     ],
 )
@@ -39,7 +40,7 @@ def test_two_listeners_cannot_share_a_port(ports: dict[str, Any], named: str, ot
         {"port": 0, "name_port": 0, "http_port": 0},
         {"port": 1234, "http_port": 1234, "http_host": "127.0.0.2"},
         {"port": 9876, "http_port": 10913},
-        {"port": 1234, "name_port": "off", "http_port": "off", "ha_port": "off"},
+        {"port": 1234, "name_port": "off", "http_port": "off", "ha_port": "off", "fast_port": "off"},
     ],
 )
 def test_ports_that_differ_and_addresses_that_differ_are_fine(ports: dict[str, Any]) -> None:

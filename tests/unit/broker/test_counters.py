@@ -61,7 +61,7 @@ def test_connections_are_counted_by_role() -> None:
     listener.connection_opened()
     listener.connection_opened()
     listener.role_known("producer")
-    assert listener.open_by_role == {"producer": 1, "consumer": 0, "admin": 0, "unknown": 1}
+    assert listener.open_by_role == {"producer": 1, "consumer": 0, "admin": 0, "broker": 0, "unknown": 1}
     listener.connection_closed("idle", "producer")
     assert listener.open == 1
     assert listener.closed["idle"] == 1

@@ -57,6 +57,11 @@ final class BrokerFace implements Face {
             // As a name server would tell it; a configured address is forgotten when the store starts.
             controller.getMessageStore().updateHaMasterAddress(settings.haMaster);
         }
+        if (!settings.master.isEmpty()) {
+            controller.getSlaveSynchronize().setMasterAddr(settings.master);
+            controller.getSlaveSynchronize().syncAll();
+            controller.getSlaveSynchronize().syncTimerCheckPoint();
+        }
         StoreFace.awaitDispatch(controller.getMessageStore());
 
         producer = new DefaultMQProducer(settings.group + "-producer");

@@ -26,6 +26,8 @@ public final class Settings {
     public int brokerId;
     public int haPort;
     public String haMaster = "";
+    /** Of a slave: the broker whose tables it takes over. */
+    public String master = "";
     public int inSyncReplicas = 1;
 
     MessageStoreConfig storeConfig() {
