@@ -22,8 +22,8 @@ from reput_client.errors import SendOutcomeUnknown
 from reput_protocol.errors import ReputError
 
 QUEUES = 8
-_SEND_PAUSE_S = 0.002
-_LOOK_S = 0.02
+_SEND_PAUSE_S = 0.005
+_LOOK_S = 0.05
 _NUMBERS = itertools.count()
 
 
