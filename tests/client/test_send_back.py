@@ -81,6 +81,11 @@ class Member:
         await self._producer.__aexit__(*error)
 
 
+def until_asked(broker: FakeBroker, times: int) -> None:
+    while broker.count(BACK) < times:
+        time.sleep(0.01)
+
+
 def resent(broker: FakeBroker) -> tuple[dict[str, Any], dict[str, str], bytes]:
     ((ext, body),) = broker.parked
     return ext, decode_properties(str(ext["i"]).encode()), body
@@ -191,8 +196,7 @@ def test_a_request_that_gets_no_answer_is_never_replaced_by_another(face: Face, 
         async with Member(face, broker, timeout_s=0.2) as member:
             with pytest.raises(RequestTimeout):
                 await member.give_back(given)
-        while broker.count(BACK) < 2:
-            time.sleep(0.01)
+        until_asked(broker, 2)
         answers = iter([HANG_UP, Answer()])
         broker.behave(BACK, lambda _header, _body: next(answers))
         async with Member(face, broker) as member:
