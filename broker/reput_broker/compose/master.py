@@ -125,6 +125,7 @@ class MasterParts:
             lambda: storage.store.max_physical_offset,
             lambda: () if self.slaves is None else self.slaves.slaves,
             config.ha,
+            None if leadership is None else lambda: leadership.in_sync.recorded,
         )
         sources.replication = self._figures
         handlers = handlers_of((*processors, HAStatusProcessor(self._ha_status)))
@@ -262,7 +263,7 @@ class MasterParts:
         }
         figures = MasterFigures(
             len(slaves),
-            1 + sum(slave.is_in_sync for slave in slaves),
+            self._progress.copies_in_sync,
             config.in_sync_replicas,
             self.puts.transfer.position,
             lag,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Final, NamedTuple, Protocol
 
 import trio
@@ -53,7 +53,7 @@ class LogTimes:
         self._times.append(now_s)
         if len(self._ends) > _SAMPLES_MAX:  # the older half becomes half as precise
             half = _SAMPLES_MAX // 2
-            self._ends[:half], self._times[:half] = self._ends[1:half:2], self._times[1:half:2]
+            self._ends[:half], self._times[:half] = self._ends[:half:2], self._times[:half:2]
 
     def behind_s(self, offset: int, now_s: float) -> float:
         """Return how long the log has been longer than `offset`; 0 if it is not."""
@@ -67,11 +67,18 @@ class ReplicationProgress:
     Args:
         log_end: returns the end of the log.
         slaves: returns those that are connected.
+        members: returns the in-sync set of an election; None without one, where every slave counts that is not too
+            far behind.
     """
 
     def __init__(
-        self, log_end: Callable[[], int], slaves: Callable[[], Sequence[Slave]], config: HAConfig
+        self,
+        log_end: Callable[[], int],
+        slaves: Callable[[], Sequence[Slave]],
+        config: HAConfig,
+        members: Callable[[], Collection[int]] | None = None,
     ) -> None:
+        self._members = members
         self._log_end = log_end
         self._slaves = slaves
         self._config = config
@@ -94,10 +101,18 @@ class ReplicationProgress:
             rates[slave] = slave.acked_offset, 0.75 * rate + 0.25 * (slave.acked_offset - before) / _LOOK_S
         self._rates = rates
 
+    @property
+    def copies_in_sync(self) -> int:
+        """Copies of the log that are in sync, the master's own included."""
+        if self._members is not None:
+            return len(self._members())
+        return 1 + sum(slave.is_in_sync for slave in self.slaves())
+
     def slaves(self) -> list[SlaveProgress]:
         """Return the progress of every slave, the one that is furthest first."""
         now_s, end = trio.current_time(), self._log_end()
         low = end - self._config.max_gap_not_in_sync
+        members = None if self._members is None else self._members()
         found = []
         for slave in self._slaves():
             acked = max(0, slave.acked_offset)
@@ -111,7 +126,7 @@ class ReplicationProgress:
                     lag,
                     self._times.behind_s(acked, now_s) if lag else 0.0,
                     self._rates.get(slave, (0, 0.0))[1],
-                    acked >= low,
+                    acked >= low if members is None else slave.member in members,
                 )
             )
         return sorted(found, key=lambda slave: slave.lag_bytes)
