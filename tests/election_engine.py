@@ -47,6 +47,10 @@ class EngineState:
         self._lease_end = trio.current_time() + self.lease_s
         return self._lease
 
+    def renew(self) -> None:
+        """Let the lease begin again, as an engine does that has found a quorum."""
+        self._lease_end = trio.current_time() + self.lease_s
+
     def extend(self, lease: int) -> bool:
         """Extend a lease; False if it has ended."""
         if self.now().leader is None or lease != self._lease:

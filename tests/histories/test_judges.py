@@ -112,6 +112,14 @@ def test_what_was_read_is_there_in_the_end(story: Story) -> None:
     assert story.broken() == {"taken back"}
 
 
+def test_copies_are_the_same_in_the_end(story: Story) -> None:
+    for broker, digest in (("b1", "a"), ("b2", "a")):
+        story.note("runner", "log", broker=broker, end=100, digest=digest)
+    assert story.broken() == set()
+    story.note("runner", "log", broker="b3", end=100, digest="b")
+    assert story.broken() == {"logs differ"}
+
+
 def test_one_broker_leads_in_an_epoch(story: Story) -> None:
     for who, epoch in (("b1", 1), ("b2", 2), ("b2", 2), ("b1", 3)):
         story.note(who, "leads", epoch=epoch)

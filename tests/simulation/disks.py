@@ -5,6 +5,7 @@ A killed process leaves its files as they are: whatever it wrote is in the page 
 
 from __future__ import annotations
 
+import hashlib
 import os
 import random
 import shutil
@@ -62,6 +63,14 @@ class Disk:
         shutil.rmtree(self._shadow_dir)
         os.rename(self._image_dir, self.data_dir)
         seed_shadow(self.data_dir, self._shadow_dir)
+
+    def log_digest(self, end: int) -> str:
+        """Return a digest of the whole log up to `end`."""
+        digest = hashlib.sha256()
+        for path in sorted((self.data_dir / "commitlog").iterdir()):
+            if path.name.isdigit():
+                digest.update(path.read_bytes()[: max(0, end - int(path.name))])
+        return digest.hexdigest()[:16]
 
     def _release_locks(self) -> None:
         """Close what the killed process had open, with the locks on it; its objects keep descriptors of nothing."""

@@ -11,6 +11,7 @@ from typing import Final
 import trio
 
 from histories import terms
+from simulation.engine import ADDRESS as ENGINE_ADDRESS
 from simulation.world import BrokerMachine, Client, World
 
 MEMBERS_MAX: Final = 4
@@ -28,6 +29,8 @@ WEIGHTS: Final = {
     "loss": 2,
     "slow-network": 2,
     "resets": 2,
+    "engine-down": 2,
+    "hand-over": 4,
     "join": 2,
     "leave": 1,
     "kill-member": 2,
@@ -89,7 +92,7 @@ class Faults:
             name, undo = self._lasting.pop(number)
             undo()
             self._world.history.note("healed", name=name)
-            self._world.platform.timers.after(AFTERMATH_S, lambda: self._world.history.calm(name))
+            self._world.platform.timers.after(AFTERMATH_S, lambda: self._world.calm(name))
 
     # -- brokers -----------------------------------------------------------------------------------------------
 
@@ -125,7 +128,8 @@ class Faults:
         return True
 
     def _power_is_lost(self, broker: BrokerMachine) -> None:
-        self._world.history.note("may-lose", levels=["page_cache", "offsets"])
+        levels = self._world.group.lost_with_power(broker.number)
+        self._world.history.note("may-lose", levels=[*levels])
         self._last("power-cut", self._down_s(), broker.start)
 
     def _power_cut_at_sync(self) -> bool:
@@ -163,6 +167,7 @@ class Faults:
         world = self._world
         broker = self._chance.choice(world.brokers)
         others = [other.address for other in world.brokers if other is not broker]
+        others += [ENGINE_ADDRESS] if len(world.brokers) > 1 else []
         others += [client.process.address for client in world.clients if not client.is_gone]
         share = self._chance.choice((0.3, 1.0, 1.0))
         others = [address for address in others if self._chance.random() < share]
@@ -226,6 +231,30 @@ class Faults:
                 sock.cut_off()
         self._last("resets", 0.0, lambda: None)
         return bool(connected)
+
+    def _engine_down(self) -> bool:
+        """The engine has no quorum. Its leases begin again when it has one."""
+        engine = self._world.engine
+        if not self._world.failovers and engine.record.leader is None:
+            return False
+        engine.is_down = True
+
+        def undo() -> None:
+            engine.is_down = False
+            engine.renew()
+
+        self._last("engine-down", self._chance.choice((0.5, 2.0, 5.0, 10.0)), undo)
+        return True
+
+    def _hand_over(self) -> bool:
+        """A planned change of the master, to any other member."""
+        world = self._world
+        masters = [broker for broker in world.brokers if broker.leads]
+        others = [broker for broker in world.brokers if not broker.leads]
+        if not masters or not others:
+            return False
+        masters[0].hand_over(self._chance.choice(others).number)
+        return True
 
     # -- members -----------------------------------------------------------------------------------------------
 

@@ -45,7 +45,8 @@ def main() -> int:
         "--history", type=Path, help="with --seed: a directory to write the history and the log to"
     )
     parser.add_argument("--jobs", type=int, default=os.cpu_count(), help="processes at once")
-    parser.add_argument("--brokers", type=int, default=1)
+    parser.add_argument("--duration", type=float, default=12.0, help="virtual seconds of faults")
+    parser.add_argument("--group", default="elected", choices=["alone", "followed", "elected"])
     arguments = parser.parse_args()
     platform = Platform()
     platform.install()
@@ -114,7 +115,7 @@ def _simulate(
     began = real_process_time()
 
     async def run(nursery: Any) -> None:
-        world = await simulate(platform, nursery, Plan(brokers=arguments.brokers), seed, directory)
+        world = await simulate(platform, nursery, Plan(arguments.group, arguments.duration), seed, directory)
         outcome = dataclasses.asdict(outcome_of(world)) | {"cpu_s": round(real_process_time() - began, 3)}
         _write(world, outcome, result, arguments.history)
 
@@ -152,7 +153,7 @@ def _run_many(platform: Platform, seeds: range, arguments: argparse.Namespace) -
             failed += 1
             print(
                 f"seed {outcome['seed']}: {len(outcome['violations'])} violations; "
-                f"python tests/simulation/run.py --brokers {arguments.brokers} --seed {outcome['seed']} --history DIR"
+                f"python tests/simulation/run.py --group {arguments.group} --seed {outcome['seed']} --history DIR"
             )
             for violation in outcome["violations"][:_SHOWN]:
                 print(f"    {violation[:600]}", flush=True)

@@ -14,10 +14,10 @@ from histories import terms
 from histories.judge import judge
 from reput_protocol.codes import AckLevel
 from simulation.faults import WEIGHTS, Faults, member_options
-from simulation.settling import audit, leave, settle
+from simulation.settling import audit, compare_logs, leave, settle
 from simulation.stand_ins import Platform
 from simulation.workload import Load
-from simulation.world import World
+from simulation.world import GROUPS, World
 
 SETTLE_S: Final = 60.0
 
@@ -26,7 +26,7 @@ SETTLE_S: Final = 60.0
 class Plan:
     """How much of what."""
 
-    brokers: int = 1
+    group: str = "elected"
     duration_s: float = 12.0
     pause_s: tuple[float, float] = (0.2, 2.5)
     weights: dict[str, int] = field(default_factory=lambda: dict(WEIGHTS))
@@ -48,7 +48,7 @@ async def simulate(
     platform: Platform, nursery: trio.Nursery, plan: Plan, seed: int, directory: Path
 ) -> World:
     """Run the story of a seed."""
-    world = World(platform, seed, directory, brokers=plan.brokers)
+    world = World(platform, seed, directory, GROUPS[plan.group]())
     world.nursery = nursery
     for broker in world.brokers:
         broker.start()
@@ -58,11 +58,9 @@ async def simulate(
     for group in (terms.SHARED, terms.ORDERLY):
         for _ in range(2):
             world.join(group, **member_options(chance))
-    load = Load(
-        world.endpoints,
-        levels={AckLevel.PAGE_CACHE: 1, AckLevel.FLUSHED: 3},
-        default=AckLevel.FLUSHED,
-    )
+    default = world.group.default_ack
+    levels = {AckLevel.PAGE_CACHE: 1, AckLevel.FLUSHED: 1} | {default: 5}
+    load = Load(world.endpoints, levels, default)
     producers = world.produce(load)
     world.read(terms.ORDERS)
     await trio.sleep(1.0)
@@ -74,6 +72,7 @@ async def simulate(
     await leave(world)
     producers.ended.set()
     await audit(world)
+    await compare_logs(world)
     world.faults = faults.counts
     return world
 
@@ -95,7 +94,7 @@ def outcome_of(world: World) -> Outcome:
         lost_pages=sum(broker.disk.lost_pages for broker in world.brokers),
     )
     digest = hashlib.sha256(text.encode()).hexdigest()[:16]
-    shown = [str(violation) for violation in violations]
+    shown = sorted(map(str, violations), key=lambda text: not text.startswith("process"))
     return Outcome(
         world.seed, digest, world.platform.clock.current_time(), dict(counts), dict(world.faults), shown
     )

@@ -75,6 +75,12 @@ class Process:
             failure = error
         self._on_end(failure)
 
+    def spawn(self, work: Callable[[], Awaitable[None]]) -> None:
+        """Run one more task in it."""
+        context = contextvars.copy_context()
+        context.run(_process.set, self)
+        context.run(self.nursery.start_soon, work)
+
     def stop(self) -> None:
         """Run none of its tasks until `resume`."""
         self.is_stopped = True

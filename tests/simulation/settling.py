@@ -13,11 +13,12 @@ from reput_protocol.errors import ReputError
 from reput_protocol.names import dlq_topic, retry_topic
 from simulation.record import History
 from simulation.scheduling import Process
-from simulation.world import World
+from simulation.world import BrokerMachine, World
 
 _QUIET_S: Final = 8.0
 """Longer than the longest delay, retry or check is away."""
 _LOOK_S: Final = 0.5
+_COPY_S: Final = 20.0
 _ACTIVITY: Final = {"begun", "handled", "raised", "back", "backed", "back-failed", "decided", "acked"}
 AUDITED: Final = (
     *terms.TOPICS,
@@ -99,6 +100,22 @@ async def audit(world: World) -> None:
         world.history.note("failed", process="broker", log="it cannot be read within 60 s")
     for facts in found:
         world.history.note("stored", **facts)
+
+
+async def compare_logs(world: World) -> None:
+    """Wait until every broker has the same log, and write down what each has."""
+    with trio.move_on_after(_COPY_S):
+        while len({_end_of(broker) for broker in world.brokers}) > 1:
+            await trio.sleep(_LOOK_S)
+    for broker in world.brokers:
+        end = _end_of(broker)
+        world.history.note("log", broker=broker.name, end=end, digest=broker.disk.log_digest(end))
+
+
+def _end_of(broker: BrokerMachine) -> int:
+    """Return the end of a broker's log; -1 while it has none open."""
+    served = None if broker.broker is None else broker.broker._served
+    return -1 if served is None or served.storage is None else served.storage.store.max_physical_offset
 
 
 async def _read_all(endpoints: str, found: list[dict[str, Any]]) -> None:

@@ -57,7 +57,7 @@ class SimulatedSocket:
         self._unread = bytearray()
         self._in_window = 0
         self._at_end = False
-        self._has_shut_down = False
+        self.has_shut_down = False
         self._failure = 0
         self._reader: trio.lowlevel.Task | None = None
         self._writer: trio.lowlevel.Task | None = None
@@ -209,7 +209,7 @@ class SimulatedSocket:
 
     def sendmsg(self, buffers: Sequence[Any], *_: Any) -> int:
         self._check_open()
-        if self._failure or self._has_shut_down:
+        if self._failure or self.has_shut_down:
             self._failure, failure = 0, self._failure or errno.EPIPE
             raise _error(failure)
         if self._state != "connected" or self._lane is None:
@@ -240,8 +240,8 @@ class SimulatedSocket:
         self._check_open()
         if self._state != "connected":
             raise _error(errno.ENOTCONN)
-        if how != socket.SHUT_RD and not self._has_shut_down:
-            self._has_shut_down = True
+        if how != socket.SHUT_RD and not self.has_shut_down:
+            self.has_shut_down = True
             self._end_sending()
 
     def _end_sending(self) -> None:
@@ -296,7 +296,7 @@ class SimulatedSocket:
             pass
         elif self._unread:
             self._abort()
-        elif self._state == "connected" and not self._has_shut_down:
+        elif self._state == "connected" and not self.has_shut_down:
             self._end_sending()
         self._state = "closed"
         self._process.sockets.pop(self, None)
@@ -321,7 +321,7 @@ class SimulatedSocket:
     def _can_write(self) -> bool:
         if self._state == "connecting":
             return False
-        return bool(self._in_window < WINDOW_BYTES or self._failure or self._has_shut_down)
+        return bool(self._in_window < WINDOW_BYTES or self._failure or self.has_shut_down)
 
     def _wake(self) -> None:
         closed = self._state == "closed"
@@ -394,6 +394,10 @@ class TrioSocket(trio.socket.SocketType):
     @property
     def family(self) -> Any:
         return self._sock.family
+
+    @property
+    def did_shutdown_SHUT_WR(self) -> bool:  # noqa: N802
+        return self._sock.has_shut_down
 
     def close(self) -> None:
         self._sock.notify_closing()

@@ -82,6 +82,7 @@ class Platform:
         time.time = wall
         time.time_ns = lambda: round(wall() * 1e9)
         time.monotonic = time.perf_counter = monotonic
+        time.clock_gettime = lambda _: monotonic()
         time.monotonic_ns = time.perf_counter_ns = lambda: round(monotonic() * 1e9)
         time.localtime = lambda seconds=None: local(wall() if seconds is None else seconds)
         time.sleep = lambda _: None

@@ -1,6 +1,6 @@
-"""A few seeds without a violation, the same history twice, and planted bugs that are caught.
+"""A short failover story without a violation, and the same history twice.
 
-`make simulate` takes many seeds, `make simulate-planted` every bug. A failure names its seed.
+`make simulate` takes many seeds. A failure names its seed.
 """
 
 from __future__ import annotations
@@ -10,22 +10,17 @@ import sys
 from pathlib import Path
 
 _RUN = Path(__file__).with_name("run.py")
-_SEED = 20261123
+_SEED = "20261123"
 
 
-def _run(*options: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([sys.executable, str(_RUN), *options], capture_output=True, text=True, check=False)
-
-
-def test_a_few_seeds_break_no_promise() -> None:
-    ended = _run("--first", str(_SEED), "--seeds", "3")
+def _run(*options: str) -> None:
+    ended = subprocess.run([sys.executable, str(_RUN), *options], capture_output=True, text=True, check=False)
     assert ended.returncode == 0, ended.stdout + ended.stderr
 
 
 def test_the_same_seed_gives_the_same_history(tmp_path: Path) -> None:
     for name in ("one", "other"):
-        ended = _run("--seed", str(_SEED), "--history", str(tmp_path / name))
-        assert ended.returncode == 0, ended.stdout + ended.stderr
+        _run("--seed", _SEED, "--duration", "4", "--history", str(tmp_path / name))
     histories = [(tmp_path / name / "history.jsonl").read_bytes() for name in ("one", "other")]
     assert histories[0] == histories[1]
     assert b'"acked"' in histories[0]

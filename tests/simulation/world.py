@@ -15,16 +15,19 @@ from typing import Any, Final
 import structlog
 import trio
 
+from election_engine import EngineState
 from histories import consuming, instruments, terms
 from histories.consuming import Member
 from reput_broker import Broker, BrokerConfig
-from reput_broker.compose import storage
+from reput_broker.compose import election, storage
 from reput_broker.groups import membership
 from reput_broker.surroundings import Surroundings
 from reput_client import Admin
+from reput_protocol.codes import AckLevel
 from reput_protocol.errors import ReputError
 from short_locks import shorten_in_broker
 from simulation.disks import Disk
+from simulation.engine import SimulatedEngine
 from simulation.record import ITS_GROUP, History
 from simulation.scheduling import Process, current_process
 from simulation.stand_ins import Platform
@@ -38,8 +41,15 @@ _STORE: Final = {
     "index_entries": 400,
     "message_size_max": 8192,
 }
+_HA: Final = {
+    "send_heartbeat_interval": "500ms",
+    "housekeeping_interval": "3s",
+    "max_gap_not_in_sync": "16KiB",
+}
+_LEASE_S: Final = 3.0
 _WHEEL_SLOTS: Final = 600
 _LOOK_S: Final = 0.2
+_AFTERMATH_S: Final = 4.0
 _SCAN_S: Final = 0.5
 _DESCRIPTORS: Final = 16_384
 """Killed processes keep theirs."""
@@ -68,8 +78,9 @@ class BrokerMachine:
     """A machine with a disk and a broker, which may be killed, stopped, or lose its power."""
 
     def __init__(self, world: World, number: int) -> None:
+        self.number = number
         self.name = f"b{number}"
-        self.address = f"127.0.1.{number}"
+        self.address = _address(number)
         self.is_up = False
         """Whether there is a broker that has not been killed."""
         self.has_power = True
@@ -87,6 +98,7 @@ class BrokerMachine:
     def config(self) -> BrokerConfig:
         """The configuration of its broker."""
         return BrokerConfig(
+            **self._world.group.options(self.number),
             data_dir=self.disk.data_dir,
             host=self.address,
             port=PORT,
@@ -135,6 +147,29 @@ class BrokerMachine:
         self._down_s = down_s
         self.broker.stop()
 
+    @property
+    def leads(self) -> bool:
+        """Whether its broker believes to be the elected master."""
+        elector = None if self.broker is None else self.broker._base.elector
+        return elector is not None and elector.current.is_master
+
+    def hand_over(self, member: int) -> None:
+        """Ask its broker to make another member the master; whether it does is its own decision."""
+        broker, process = self.broker, self.process
+        assert broker is not None
+        assert process is not None
+
+        async def ask() -> None:
+            elector = broker._base.elector
+            assert elector is not None
+            try:
+                made = await elector.hand_over(member, lambda: broker.store.max_physical_offset)
+                self._world.history.note("handed-over", member=member, end=made.end, kept=made.kept)
+            except ReputError as error:
+                self._world.history.note("not-handed-over", member=member, error=str(error))
+
+        process.spawn(ask)
+
     def kill(self) -> None:
         """SIGKILL: the operating system closes its connections, and keeps what it wrote."""
         assert self.process is not None
@@ -170,6 +205,79 @@ class BrokerMachine:
         self.disk.on_sync = count
 
 
+class Group:
+    """How many brokers there are and what they are to each other: here, one that is alone.
+
+    Attributes:
+        default_ack: the level that producers ask for most.
+    """
+
+    size = 1
+    default_ack = AckLevel.FLUSHED
+
+    def options(self, number: int) -> dict[str, Any]:
+        """Return the options of a broker's configuration that make the group."""
+        return {}
+
+    def serving(self, brokers: list[BrokerMachine]) -> list[BrokerMachine]:
+        """Return the brokers that clients are told of."""
+        return brokers
+
+    def lost_with_power(self, number: int) -> tuple[str, ...]:
+        """Return what a power cut of a broker may take back: levels, and "offsets"."""
+        return (AckLevel.PAGE_CACHE, "offsets")
+
+
+class Followed(Group):
+    """A master, which stays the master, and two slaves; replicated means at least one of them, besides the master."""
+
+    size = 3
+    default_ack = AckLevel.REPLICATED
+
+    def options(self, number: int) -> dict[str, Any]:
+        if number == 1:
+            return {"ha": {**_HA, "role": "ASYNC_MASTER", "in_sync_replicas": 2}}
+        master = f"{_address(1)}:{PORT}"
+        return {"broker_id": number, "ha": {**_HA, "role": "SLAVE", "master": master}}
+
+    def serving(self, brokers: list[BrokerMachine]) -> list[BrokerMachine]:
+        return brokers[:1]
+
+    def lost_with_power(self, number: int) -> tuple[str, ...]:
+        return super().lost_with_power(number) if number == 1 else ()
+
+
+class Elected(Group):
+    """Three members of which an engine elects the master."""
+
+    size = 3
+    default_ack = AckLevel.REPLICATED
+
+    def options(self, number: int) -> dict[str, Any]:
+        return {
+            "broker_id": number,
+            "ha": {**_HA, "role": "SYNC_MASTER", "in_sync_replicas": 2},
+            "election": {
+                "etcd": ["http://simulated"],
+                "lease": f"{_LEASE_S:g}s",
+                "first_master": 1,
+                "in_sync_timeout": "1s",
+            },
+        }
+
+    def lost_with_power(self, number: int) -> tuple[str, ...]:
+        return (AckLevel.PAGE_CACHE, "offsets")
+
+
+GROUPS: Final = {"alone": Group, "followed": Followed, "elected": Elected}
+TAKEN_BY_FAILOVER: Final = (AckLevel.PAGE_CACHE, AckLevel.FLUSHED, "offsets")
+"""What another master may not have of what was acknowledged. Answers may be on their way for a while."""
+
+
+def _address(number: int) -> str:
+    return f"127.0.1.{number}"
+
+
 class World:
     """Everything that is simulated.
 
@@ -177,8 +285,9 @@ class World:
         failures: why a process has ended badly.
     """
 
-    def __init__(self, platform: Platform, seed: int, directory: Path, *, brokers: int) -> None:
+    def __init__(self, platform: Platform, seed: int, directory: Path, group: Group) -> None:
         self.platform = platform
+        self.group = group
         self.seed = seed
         self.directory = directory
         self.history = History()
@@ -186,6 +295,9 @@ class World:
         self.nursery: trio.Nursery
         self.clients: list[Client] = []
         self.faults: Counter[str] = Counter()
+        self.failovers = 0
+        self.engine = EngineState(lease_s=_LEASE_S)
+        election._make_engine = lambda _: self._connect_to_engine()
         self._numbers = {"m": 0, "p": 0, "r": 0}
         resource.setrlimit(
             resource.RLIMIT_NOFILE, (_DESCRIPTORS, resource.getrlimit(resource.RLIMIT_NOFILE)[1])
@@ -198,7 +310,12 @@ class World:
         shorten_in_broker(terms.LOCK_TIMEOUT_S)
         membership._SCAN_S = _SCAN_S  # type: ignore[misc]
         consuming.LOOK_S = _LOOK_S  # type: ignore[misc]
-        self.brokers = [BrokerMachine(self, number) for number in range(1, brokers + 1)]
+        self.brokers = [BrokerMachine(self, number) for number in range(1, group.size + 1)]
+
+    def _connect_to_engine(self) -> SimulatedEngine:
+        process = current_process()
+        assert process is not None
+        return SimulatedEngine(self.engine, self.platform.network, process.address)
 
     def chance(self, name: str) -> random.Random:
         """Return a source of chance of its own, so that what one part draws does not change another's."""
@@ -211,8 +328,25 @@ class World:
         self.logged.append(f"{self.platform.clock.current_time():.6f} {who} {level} {text}")
 
     def _log(self, _: Any, level: str, event: dict[str, Any]) -> Any:
+        if event["event"] == "elected":
+            self._note_election(event["epoch"])
         self.log(level, " ".join(f"{name}={value}" for name, value in event.items()))
         raise structlog.DropEvent
+
+    def _note_election(self, epoch: int) -> None:
+        self.history.note("leads", epoch=epoch)
+        if epoch > 1:
+            name = f"failover {epoch}"
+            self.failovers += 1
+            self.history.disturb(name, "failover")
+            self.platform.timers.after(_AFTERMATH_S, lambda: self.calm(name))
+            self.history.note("may-lose", levels=[*TAKEN_BY_FAILOVER])
+
+    def calm(self, name: str) -> None:
+        """A disturbance has no effects any more; answers of an earlier master have arrived."""
+        if self.failovers:
+            self.history.note("may-lose", levels=[*TAKEN_BY_FAILOVER])
+        self.history.calm(name)
 
     def failed(self, name: str, error: BaseException) -> None:
         """Note that a process has ended by an error."""
@@ -220,8 +354,8 @@ class World:
 
     @property
     def endpoints(self) -> str:
-        """The addresses of all brokers."""
-        return ",".join(broker.endpoint for broker in self.brokers)
+        """Where clients connect to."""
+        return ",".join(broker.endpoint for broker in self.group.serving(self.brokers))
 
     # -- clients -----------------------------------------------------------------------------------------------
 

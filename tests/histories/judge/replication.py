@@ -2,6 +2,7 @@
 
 - An offset that a consumer or reader was handed has one message, for ever: the same for all of them, and in the end.
 - No two brokers lead in the same epoch.
+- In the end all brokers have the same log.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ def judge(facts: Facts) -> Iterator[Violation]:
     """Compare all that was handed out with each other and with what is there in the end."""
     yield from _taken_back(facts)
     yield from _two_masters(facts)
+    yield from _copies(facts)
 
 
 def _taken_back(facts: Facts) -> Iterator[Violation]:
@@ -41,3 +43,9 @@ def _two_masters(facts: Facts) -> Iterator[Violation]:
             first = leaders.setdefault(event["epoch"], event.who)
             if first != event.who:
                 yield Violation("two masters", f"{first} and {event.who} lead in epoch {event['epoch']}")
+
+
+def _copies(facts: Facts) -> Iterator[Violation]:
+    logs = {event["broker"]: (event["end"], event["digest"]) for event in facts.events if event.what == "log"}
+    if len(set(logs.values())) > 1:
+        yield Violation("logs differ", f"at the end: {logs}")
