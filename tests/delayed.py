@@ -22,6 +22,7 @@ from reput_broker.compose.storage import open_schedule
 from reput_broker.config.model import BrokerConfig
 from reput_broker.delay.canceller import Canceller
 from reput_broker.delay.service import DelayedArrivals
+from reput_broker.put.fence import Fence
 from reput_broker.put.put_lock import PutLock
 from reput_broker.store.message_store import MessageStore
 from reput_broker.store.options import StoreOptions
@@ -109,7 +110,7 @@ class DelayBench:
             warm_from=0,
         )
         flush = SimpleNamespace(answer_when_flushed=self._answer)
-        puts: Any = SimpleNamespace(lock=self.lock, flush=flush, wrote=self.wrote)
+        puts: Any = SimpleNamespace(lock=self.lock, fence=Fence(), flush=flush, wrote=self.wrote)
         self.parts = DelayParts(self.config, storage, puts)
         self.processor = self.parts.processor
 
