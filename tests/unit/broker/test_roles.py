@@ -9,7 +9,7 @@ from reput_broker.ha.roles import Master, Role, StaticTenures, Tenure
 
 
 def slave(**ha: Any) -> BrokerConfig:
-    return BrokerConfig(port=0, broker_id=2, name_servers=("names:9876",), ha={"role": "SLAVE", **ha})
+    return BrokerConfig(port=0, broker_id=2, name_servers=("127.0.0.1:9876",), ha={"role": "SLAVE", **ha})
 
 
 def test_a_master_as_configured() -> None:
