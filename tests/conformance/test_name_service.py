@@ -1,0 +1,209 @@
+"""One cluster of a broker of each kind, behind a name server of each kind: RocketMQ's tools and clients see both."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from broker_process import BrokerProcess, free_port
+from conformance import apache
+from conformance.counts import COUNTS
+from reput_client.blocking import Consumer, Message, Producer
+
+pytestmark = pytest.mark.process
+
+REPUT, APACHE = "broker-reput", "broker-apache"
+SETTLE_S = 90
+
+
+class JavaCluster:
+    """What RocketMQ has of the cluster, in one process; see apache/src/main/java/reput/conformance/Cluster.java."""
+
+    def __init__(self, home: Path) -> None:
+        home.mkdir()
+        self._home = home
+        self._errors = (home / "stderr").open("wb")
+        self._process = subprocess.Popen(
+            [
+                "java",
+                *apache.JVM_OPTIONS,
+                f"-Duser.home={home}",
+                *("-cp", apache.classpath(), "reput.conformance.Cluster"),
+            ],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._errors,
+            text=True,
+            encoding="utf-8",
+        )
+
+    def ask(self, verb: str, **fields: object) -> dict[str, Any]:
+        """Have one request carried out; return its answer."""
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._process.stdin.write(json.dumps({"do": verb, **fields}) + "\n")
+        self._process.stdin.flush()
+        answer: dict[str, Any] = json.loads(self._process.stdout.readline())
+        assert "error" not in answer, answer
+        return answer
+
+    def start_broker(self, names: str, port: int, *, compressed: bool = False) -> None:
+        """Start a broker that registers with a name server."""
+        geometry = apache.SMALL
+        self.ask(
+            "broker",
+            name=APACHE,
+            names=names,
+            port=port,
+            compressed=compressed,
+            dir=str(self._home / "store"),
+            commitLogFileSize=geometry.commit_log_file_size,
+            consumeQueueEntries=geometry.consume_queue_entries,
+            indexSlots=geometry.index_slots,
+            indexEntries=geometry.index_entries,
+            haPort=free_port(),
+            timerWheel=True,  # without it RocketMQ fails when it deletes a topic
+        )
+
+    def close(self) -> None:
+        """End it."""
+        self._process.kill()
+        self._process.communicate()
+        self._errors.close()
+
+
+class Scene:
+    """A broker of each kind, registered with one name server."""
+
+    def __init__(self, java: JavaCluster, names: str, reput: BrokerProcess, apache_port: int) -> None:
+        self.java, self.names, self.reput = java, names, reput
+        self.apache_address = f"127.0.0.1:{apache_port}"
+
+    def admin(self, *arguments: str) -> str:
+        """What a command of `mqadmin` prints."""
+        return str(self.java.ask("admin", arguments=[*arguments, "-n", self.names])["printed"])
+
+    def until(self, found: Callable[[], bool], what: str) -> None:
+        """Wait until something holds; name servers and brokers need some seconds for it."""
+        deadline = time.monotonic() + SETTLE_S
+        while not found():
+            assert time.monotonic() < deadline, what
+            time.sleep(0.5)
+
+    def route(self, topic: str) -> dict[str, str]:
+        """The master's address of every broker that has a topic, as `mqadmin topicRoute` shows it."""
+        printed = self.admin("topicRoute", "-t", topic)
+        if '"brokerDatas"' not in printed:
+            return {}
+        text = printed[printed.index("{") : printed.rindex("}") + 1].replace("{0:", '{"0":')
+        return {data["brokerName"]: data["brokerAddrs"]["0"] for data in json.loads(text)["brokerDatas"]}
+
+    @property
+    def both(self) -> dict[str, str]:
+        """The masters of both brokers."""
+        return {REPUT: self.reput.address, APACHE: self.apache_address}
+
+
+@pytest.fixture(params=["rocketmq", "reput"])
+def scene(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Scene]:
+    names = f"127.0.0.1:{free_port()}"
+    java = JavaCluster(tmp_path / "java")
+    own: subprocess.Popen[bytes] | None = None
+    try:
+        if request.param == "reput":
+            command = [sys.executable, "-m", "reput_cli", "namesrv", "--port", names.rpartition(":")[2]]
+            command += ["--http-port", "0", "--data-dir", str(tmp_path / "names")]
+            own = subprocess.Popen(command, stderr=subprocess.DEVNULL)
+        else:
+            java.ask("names", port=int(names.rpartition(":")[2]), dir=str(tmp_path))
+        environment = {"REPUT_BROKER_NAME": REPUT, "REPUT_NAME_SERVERS": names}
+        with BrokerProcess(tmp_path / "reput", environment=environment) as reput:
+            port = apache.free_broker_port()
+            java.start_broker(names, port, compressed=request.param == "reput")
+            yield Scene(java, names, reput, port)
+    finally:
+        java.close()
+        if own is not None:
+            own.terminate()
+            assert own.wait(30) == 0
+
+
+def test_rocketmqs_tools_show_and_change_both_brokers(scene: Scene) -> None:
+    for address in scene.both.values():
+        scene.until(lambda address=address: address in scene.admin("clusterList"), f"{address} is registered")
+    rows = [line.split() for line in scene.admin("clusterList").splitlines() if "DefaultCluster" in line]
+    assert {(row[1], row[2], row[3]) for row in rows} == {
+        (REPUT, "0", scene.reput.address),
+        (APACHE, "0", scene.apache_address),
+    }
+    for address in scene.both.values():
+        assert "brokerVersionDesc" in scene.admin("brokerStatus", "-b", address)
+
+    created = scene.admin("updateTopic", "-c", "DefaultCluster", "-t", "Orders", "-r", "2", "-w", "2")
+    assert created.count("success") == 2, created
+    scene.until(lambda: scene.route("Orders") == scene.both, "both brokers have the topic")
+    assert "Orders" in scene.admin("topicList").split()
+    assert "Orders" in scene.admin("topicList", "-c").split()
+
+    for code, perm in (("wipeWritePerm", 4), ("addWritePerm", 6)):
+        printed = scene.admin(code, "-b", REPUT)
+        assert "of broker" in printed, printed
+        route = scene.admin("topicRoute", "-t", "Orders")
+        assert f'"perm":{perm}' in route, (code, route)
+
+    scene.admin("updateKvConfig", "-s", "N", "-k", "key", "-v", "value")
+    deleted = scene.admin("deleteTopic", "-c", "DefaultCluster", "-t", "Orders")
+    assert "success" in deleted, deleted
+    scene.until(lambda: scene.route("Orders") == {}, "no broker has the topic")
+    assert "Orders" not in scene.admin("topicList").split()
+    COUNTS["commands of mqadmin on both brokers"] += 11
+
+
+def test_brokers_leave(scene: Scene) -> None:
+    for address in scene.both.values():
+        scene.until(lambda address=address: address in scene.admin("clusterList"), f"{address} is registered")
+    scene.java.ask("stop brokers")
+    scene.until(lambda: scene.apache_address not in scene.admin("clusterList"), "RocketMQ's broker has left")
+    assert scene.reput.address in scene.admin("clusterList")
+    scene.reput.kill()
+    scene.until(
+        lambda: scene.reput.address not in scene.admin("clusterList"), "a killed broker is dropped at once"
+    )
+
+
+def test_a_topic_over_both_brokers(scene: Scene) -> None:
+    """RocketMQ's client uses both brokers, Reput's the Reput broker; every message is consumed once by each group."""
+    for address in scene.both.values():
+        scene.until(lambda address=address: address in scene.admin("clusterList"), f"{address} is registered")
+    scene.admin("updateTopic", "-c", "DefaultCluster", "-t", "Shared", "-r", "4", "-w", "4")
+    scene.until(lambda: scene.route("Shared") == scene.both, "both brokers have the topic")
+    taken = scene.java.ask("produce", names=scene.names, topic="Shared", count=400)
+    assert sum(taken.values()) == 400
+    assert min(taken[REPUT], taken[APACHE]) >= 150, "round robin"
+    with Producer(scene.reput.address, timeout_s=30.0) as producer:
+        for number in range(200):
+            producer.send(Message("Shared", b"python %d" % number))
+
+    sent = {f"java {number}" for number in range(400)} | {f"python {number}" for number in range(200)}
+    bodies = scene.java.ask("consume", names=scene.names, topic="Shared", group="java-group", count=600)[
+        "bodies"
+    ]
+    assert sorted(bodies) == sorted(sent), "each once"
+    found = []
+    with Consumer(
+        scene.reput.address, group="python-group", topic="Shared", start="earliest", timeout_s=30.0
+    ) as consumer:
+        for message in consumer:
+            found.append(message.body.decode())
+            if len(found) == taken[REPUT] + 200:
+                break
+    assert len(set(found)) == len(found) == taken[REPUT] + 200
+    assert set(found) <= sent
+    COUNTS["messages of a topic over both brokers"] += len(bodies) + len(found)
