@@ -21,6 +21,7 @@ _COMMANDS = {
     "message": ("reput_cli.message", "Find and print single messages."),
     "dlq": ("reput_cli.dlq", "List, show, replay and purge dead letters."),
     "delay": ("reput_cli.delay", "List and cancel delayed messages."),
+    "cluster": ("reput_cli.cluster", "Show the brokers of a cluster."),
     "broker": ("reput_cli.broker", "Show a broker's runtime figures."),
     "store": ("reput_cli.store", "Verify, dump, repair, rebuild and export a store directory, offline."),
     "health": ("reput_cli.health", "Exit 0 if the broker is ready (for container health checks)."),

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable
 from datetime import datetime
 
 from reput_client.admin_groups import GroupAdmin
+from reput_client.cluster_members import ClusterMember, cluster_members
 from reput_client.consume.offsets import OffsetRequests, timestamp_ms
 from reput_client.consume.pull import FoundMessages, PulledMessages
 from reput_client.received import ReceivedMessage
@@ -192,6 +193,10 @@ class Admin(GroupAdmin):
         """Return the cluster's brokers and their addresses."""
         call = await self._ask(RequestCode.GET_BROKER_CLUSTER_INFO, {}, "brokers of the cluster")
         return ClusterInfo.from_json(call.body)
+
+    async def cluster_members(self) -> list[ClusterMember]:
+        """Return the members of every broker with their state; one that does not report has an `error`."""
+        return await cluster_members(self._session)
 
     async def promote_broker(self, broker_id: int, *, force: bool = False) -> Promotion:
         """Make another member the master of the broker's group, which an engine elects otherwise.

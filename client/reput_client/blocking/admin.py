@@ -26,6 +26,7 @@ class Admin(BlockingClient[asynchronous.Admin]):
     route = blocking(asynchronous.Admin.route)
     broker_status = blocking(asynchronous.Admin.broker_status)
     cluster_info = blocking(asynchronous.Admin.cluster_info)
+    cluster_members = blocking(asynchronous.Admin.cluster_members)
     promote_broker = blocking(asynchronous.Admin.promote_broker)
     min_offset = blocking(asynchronous.Admin.min_offset)
     max_offset = blocking(asynchronous.Admin.max_offset)
