@@ -221,7 +221,7 @@ class Broker:
         """Have name servers list this broker, in the role that it now has."""
         parts = None if self._served is None else self._served.parts
         assert parts is not None, "it serves"
-        self._registration.announce(Announced(parts.own, *self._announced_addresses()))
+        self._registration.announce(Announced(parts.own, self._announced_addresses()[0]))
 
     def _announced_addresses(self) -> tuple[str, str]:
         """Return where clients and where slaves reach this broker; empty if slaves cannot."""

@@ -80,6 +80,7 @@ class MasterParts:
         self.slaves: HAService | None = None
         self._ha_listener = ha_listener
         if ha_listener is not None:
+            self.own.ha_port = address_of(ha_listener)[1]
             self.slaves = (
                 self._serve_log(epoch) if leadership is None else self._serve_group(epoch, leadership)
             )

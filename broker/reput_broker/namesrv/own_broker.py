@@ -26,6 +26,8 @@ class OwnBroker:
         self.topics = tables.topics
         self.start_id = secrets.token_hex(8)
         """Tells this start from another broker of the same name behind the advertised address."""
+        self.ha_port: int | None = None
+        """Where it serves its log; None if it does not."""
         self._tables = tables
         self._tenure = tenure
         self._wiped_at: DataVersion | None = None
@@ -34,6 +36,10 @@ class OwnBroker:
     def tenure(self) -> Tenure:
         """Its role now."""
         return self._tenure()
+
+    def ha_address(self, address: str) -> str:
+        """Return where slaves reach its log, if clients reach it at `address`; empty if it serves none."""
+        return "" if self.ha_port is None else f"{address.rpartition(':')[0]}:{self.ha_port}"
 
     def set_ordered(self, ordered: Collection[str]) -> None:
         """Mark these topics as ordered, and no others."""

@@ -54,8 +54,6 @@ class Announced:
     own: OwnBroker
     address: str
     """Where clients reach it, `host:port`."""
-    ha_address: str
-    """Where slaves reach it; empty for nowhere."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -243,7 +241,7 @@ class _NameServer:
             own.name,
             announced.address,
             own.cluster,
-            announced.ha_address,
+            own.ha_address(announced.address),
             tenure.broker_id,
             _SILENCE_MS,
             body_crc32=body_crc32(body),

@@ -84,9 +84,12 @@ class RouteInfoManager:
     # Brokers that come and go
 
     def register(
-        self, header: RegisterBrokerHeader, table: TopicConfigTable, client: Client
+        self, header: RegisterBrokerHeader, table: TopicConfigTable, client: Client, own_address: str
     ) -> RegisterBrokerAnswer:
         """Take a registration; return where the master of a slave is.
+
+        Args:
+            own_address: where it reaches the broker around this name service.
 
         Raises:
             BrokerIdTaken: another broker has this name and id, and its epoch (the state version) is later.
@@ -121,7 +124,7 @@ class RouteInfoManager:
                 cluster=header.cluster_name,
                 topics=len(table.topics),
             )
-        return RegisterBrokerAnswer() if is_master else self._master_of(header)
+        return RegisterBrokerAnswer() if is_master else self._master_of(header, own_address)
 
     def _is_own(self, header: RegisterBrokerHeader) -> bool:
         """Tell whether the broker around this name service registers with it; it is listed anyway."""
@@ -179,13 +182,24 @@ class RouteInfoManager:
                     data = replace(data, perm=data.perm & ~Perm.WRITE)
                 self._topics.setdefault(topic, {})[name] = data
 
-    def _master_of(self, header: RegisterBrokerHeader) -> RegisterBrokerAnswer:
+    def _master_of(self, header: RegisterBrokerHeader, own_address: str) -> RegisterBrokerAnswer:
         broker = self._brokers[header.broker_name]
         address = broker.addresses.get(MASTER_ID)
         live = None if address is None else self._live.get(address)
-        if live is None:
+        if live is not None:
+            return RegisterBrokerAnswer(live.header.ha_server_addr, address)
+        own = self.own
+        if own is None or own.name != header.broker_name:
             return RegisterBrokerAnswer()
-        return RegisterBrokerAnswer(live.header.ha_server_addr, address)
+        tenure = own.tenure
+        if tenure.is_master:
+            return RegisterBrokerAnswer(own.ha_address(own_address), own_address)
+        master = tenure.master
+        return (
+            RegisterBrokerAnswer()
+            if master is None
+            else RegisterBrokerAnswer(master.ha_address, master.address)
+        )
 
     def heartbeat(self, address: str) -> None:
         """Note that a registered broker is alive; others are ignored, and will register."""

@@ -197,9 +197,9 @@ class NameServerProcessor:
                 f"the body of the registration has checksum {body_crc32(request.body)} and not {header.body_crc32}; "
                 "it was damaged on its way, send it again",
             )
-        body = RegisterBrokerBody.decode(request.body, is_compressed=header.compressed)
+        body = RegisterBrokerBody.decode(request.body)
         try:
-            answer = self._routes.register(header, body.table, request.client)
+            answer = self._routes.register(header, body.table, request.client, self._address(request))
         except BrokerIdTaken as error:
             raise Refusal(ErrorCode.DUPLICATE, str(error), response_code=ResponseCode.SYSTEM_ERROR) from None
         request.client.note_role("broker")

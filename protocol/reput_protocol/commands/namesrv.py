@@ -28,8 +28,8 @@ ORDER_TOPIC_NAMESPACE: Final = "ORDER_TOPIC_CONFIG"
 class RegisterBrokerHeader(CommandHeader):
     """Header of 103: a broker announces itself and its topics.
 
-    `body_crc32` is 0 or that of the body; `compressed` says how the body is encoded. `start_id` and `is_complete` are
-    Reput's: which start of the broker this is, and whether topics that are not in the body do not exist.
+    `body_crc32` is 0 or that of the body. `start_id` and `is_complete` are Reput's: which start of the broker this is,
+    and whether topics that are not in the body do not exist.
     """
 
     REQUEST_CODE: ClassVar[RequestCode] = RequestCode.REGISTER_BROKER
@@ -41,7 +41,6 @@ class RegisterBrokerHeader(CommandHeader):
     broker_id: I64
     heartbeat_timeout_millis: I64 | None = None
     enable_acting_master: bool | None = None
-    compressed: bool = False
     body_crc32: I32 = 0
     start_id: str | None = None
     is_complete: bool = False
@@ -65,15 +64,17 @@ class RegisterBrokerBody(LargeBody):
     filter_servers: list[str] = field(default_factory=list, name="filterServerList")
 
     @classmethod
-    def decode(cls, data: Buffer, *, is_compressed: bool) -> Self:
+    def decode(cls, data: Buffer) -> Self:
         """Read the body; an empty one has no topics.
+
+        The header's `compressed` does not tell which form it has: brokers of RocketMQ 5.3.3 compress and say false.
 
         Raises:
             BodyMalformed: it is not what RocketMQ writes, or more than 64 MiB when inflated.
         """
         if not data:
             return cls()
-        return cls._inflate(data) if is_compressed else cls.from_json(data)
+        return cls.from_json(data) if data[:1] == b"{" else cls._inflate(data)
 
     @classmethod
     def _inflate(cls, data: Buffer) -> Self:
@@ -82,7 +83,7 @@ class RegisterBrokerBody(LargeBody):
         try:
             inflated = memoryview(inflater.decompress(data, _INFLATED_MAX))
         except zlib.error as error:
-            raise BodyMalformed(f"the compressed body cannot be inflated: {error}") from None
+            raise BodyMalformed(f"the body is neither JSON nor compressed: {error}") from None
         if inflater.unconsumed_tail:
             raise BodyMalformed(f"the compressed body has more than {_INFLATED_MAX} bytes when inflated")
         texts = _Texts(inflated)

@@ -14,6 +14,7 @@ from reput_broker.broker import Broker
 from reput_broker.config.model import BrokerConfig
 from reput_broker.ha.roles import Master, Role, Tenure
 from reput_broker.remoting_client import RemotingClient
+from reput_client import Admin, Message, Producer
 from reput_protocol.codes import RequestCode
 from tenures import SetTenures
 
@@ -100,3 +101,37 @@ async def test_a_change_of_role_is_announced(tmp_path: Path) -> None:
         await until(is_slave)
         tenures.set(Tenure(Role.ASYNC_MASTER, 0, epoch=2))
         await until(is_master)
+
+
+async def test_the_members_of_a_cluster_report_themselves(tmp_path: Path) -> None:
+    async with Broker(config(tmp_path, "group", ha_port=0)) as master:
+        await ask(
+            master, RequestCode.UPDATE_AND_CREATE_TOPIC, topic="T", readQueueNums="1", writeQueueNums="1"
+        )
+        slave_config = config(
+            tmp_path / "slave", "group", name_servers=[master.address], broker_id=1, ha={"role": "SLAVE"}
+        )
+        async with Broker(slave_config) as slave, Admin(master.address, timeout_s=1) as admin:
+            gone = RemotingClient(master.address)
+            dead = {"brokerName": "dead", "brokerAddr": "127.0.0.1:1", "clusterName": "Other", "brokerId": 0}
+            await gone.call(RequestCode.REGISTER_BROKER, {**dead, "haServerAddr": ""}, timeout_s=10)
+            async with Producer(master.address) as producer:
+                await producer.send(Message("T", b"x" * 1000))
+            members = []
+
+            async def is_copied() -> bool:
+                members[:] = await admin.cluster_members()
+                return len(members) == 3 and members[1].lag_bytes == 0 and members[0].in_sync == 2
+
+            await until(is_copied)
+            first, second, third = members
+            end = master.store.max_physical_offset
+            assert (first.broker_name, first.broker_id, first.address) == ("group", 0, master.address)
+            assert (first.end_offset, first.slaves, first.error) == (end, 1, None)
+            assert first.epoch is not None
+            assert first.epoch >= 1
+            assert (second.broker_id, second.address, second.end_offset) == (1, slave.address, end)
+            assert second.is_copying
+            assert (third.cluster, third.broker_name, third.end_offset) == ("Other", "dead", None)
+            assert "127.0.0.1:1" in str(third.error)
+            gone.close()

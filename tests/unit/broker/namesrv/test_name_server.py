@@ -101,13 +101,13 @@ def test_the_command_runs_one_until_a_signal(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "reput_cli", "namesrv", "--port", "0", "--http-port", "0"]
     command += ["--data-dir", str(tmp_path / "names"), "--address-file", str(address)]
     with subprocess.Popen(command, stderr=subprocess.PIPE, env=environment, text=True) as process:
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + 120
         while not address.exists() and process.poll() is None and time.monotonic() < deadline:
             time.sleep(0.05)
         answer = trio.run(lambda: ask(address.read_text().strip(), RequestCode.GET_BROKER_CLUSTER_INFO))
         assert json.loads(answer.body) == {"brokerAddrTable": {}, "clusterAddrTable": {}}
         process.send_signal(signal.SIGTERM)
-        _, errors = process.communicate(timeout=30)
-        assert process.returncode == 0
+        _, errors = process.communicate(timeout=120)
+        assert process.returncode == 0, errors
     events = [json.loads(line)["event"] for line in errors.splitlines()]
     assert events == ["name_server_ready", "stopping", "name_server_stopped"]

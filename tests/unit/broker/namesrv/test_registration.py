@@ -47,11 +47,12 @@ class Scene:
         self.registration = Registration(
             self.config, self.counters, lambda address, ha: self.masters.append((address, ha))
         )
+        self.own.ha_port = 10912
         self.tables.topics.put(TopicConfig("T", 4, 4))
         nursery.start_soon(self.registration.run)
 
     def announce(self) -> None:
-        self.registration.announce(Announced(self.own, "me:10911", "me:10912"))
+        self.registration.announce(Announced(self.own, "me:10911"))
 
     @property
     def registered(self) -> dict[str, bool]:
@@ -74,7 +75,7 @@ def sent(server: Server, number: int = -1) -> tuple[RegisterBrokerHeader, Regist
     _, header, body = server.of(REGISTER)[number]
     read = RegisterBrokerHeader.from_ext(header.ext)
     assert read.body_crc32 == body_crc32(body)
-    return read, RegisterBrokerBody.decode(body, is_compressed=False)
+    return read, RegisterBrokerBody.decode(body)
 
 
 @pytest.mark.trio

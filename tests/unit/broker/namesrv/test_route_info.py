@@ -45,7 +45,7 @@ class Names:
             {"counter": counter, "stateVersion": epoch, "timestamp": 5},
         )
         asked = RegisterBrokerHeader(name, address, cluster, f"ha-{address}", broker_id, **header)
-        return self.routes.register(asked, table, client or FakeClient())
+        return self.routes.register(asked, table, client or FakeClient(), OWN)
 
     def addresses(self, topic: str = "T") -> dict[str, dict[int, str]] | None:
         route = self.routes.route(topic, OWN)
@@ -271,7 +271,9 @@ def test_slaves_of_the_own_broker_are_listed_with_it(tmp_path: Path) -> None:
     own = own_broker(tmp_path)
     own.topics.put(TopicConfig("T", 2, 2))
     names = Names(own)
-    names.register("s:1", broker_id=1)
+    assert names.register("s:1", broker_id=1) == RegisterBrokerAnswer("", OWN)
+    own.ha_port = 10912
+    assert names.register("s:1", broker_id=1) == RegisterBrokerAnswer("own:10912", OWN)
     assert names.addresses() == {"broker-a": {0: OWN, 1: "s:1"}}
 
 
@@ -295,6 +297,8 @@ def test_a_slave_answers_for_its_master(tmp_path: Path) -> None:
     own.topics.put(TopicConfig("T", 2, 2))
     names = Names(own)
     assert names.addresses() == {"broker-a": {0: "m:1", 1: OWN}}
+    assert names.register("other:1", broker_id=2) == RegisterBrokerAnswer("m:2", "m:1")
+    names.routes.unregister(UnregisterBrokerHeader("broker-a", "other:1", "c", 2))
     master = FakeClient()
     names.register("m:1", topics=("U",), client=master)
     assert names.addresses() is None, "the master has deleted it"
