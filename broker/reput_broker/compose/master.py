@@ -92,6 +92,7 @@ class MasterParts:
             common.topic_access,
             common.puts.appender,
             common.puts.flush,
+            common.puts.transfer,
             counters,
         )
         self.delay = DelayParts(config, storage, common.puts)

@@ -55,6 +55,7 @@ class GroupTransfer:
         self._wake: Callable[[], None] | None = None
         self._waiters = PendingPutQueue(counters.produce_seconds["replicated"], ErrorCode.REPLICA_TIMEOUT)
         self._waiting = trio.Event()
+        self._advanced: trio.Event | None = None
 
     def serve(self, replicas: Replicas, wake: Callable[[], None]) -> None:
         """Begin to count copies.
@@ -101,6 +102,18 @@ class GroupTransfer:
         """Answer the puts that are replicated now."""
         if self._waiters:
             self._waiters.release(self._replicas.position)
+        if self._advanced is not None:
+            self._advanced.set()
+            self._advanced = None
+
+    async def confirmed_to(self, end_offset: int) -> None:
+        """Wait until all of the in-sync set have the log up to `end_offset`. Without an election, only this broker
+        decides what consumers see.
+        """
+        while (confirmed := self._store.confirm_offset) is not None and confirmed < end_offset:
+            if self._advanced is None:
+                self._advanced = trio.Event()
+            await self._advanced.wait()
 
     async def expire(self) -> None:
         """Answer puts whose timeout is over: stored, but not known to be replicated."""

@@ -19,6 +19,7 @@ import trio
 
 from reput_broker.put.appender import Appender
 from reput_broker.put.flush_service import FlushCommitLogService
+from reput_broker.put.group_transfer import GroupTransfer
 from reput_broker.request import Refusal
 from reput_broker.staging.batches import Batch, marker_of
 from reput_broker.staging.decision import Decision
@@ -76,6 +77,7 @@ class Committer:
         store: MessageStore,
         appender: Appender,
         flush: FlushCommitLogService,
+        transfer: GroupTransfer,
         publisher: Publisher,
         state: StagingState,
         tables: Tables,
@@ -84,6 +86,7 @@ class Committer:
         self._store = store
         self._appender = appender
         self._flush = flush
+        self._transfer = transfer
         self._publisher = publisher
         self._staging = state.staging
         self._batches = state.batches
@@ -327,7 +330,9 @@ class Committer:
             end = await self._publisher.publish(self._files_of(intent), decision.counts)
             batch = Batch(intent.batch_id, intent.messages, self._clock_ms())
             marker = await self._append_marker(intent.query_id, batch)
-            await self._flush.flushed_to(max(end, marker.end_offset))
+            end = max(end, marker.end_offset)
+            await self._flush.flushed_to(end)
+            await self._transfer.confirmed_to(end)  # else a failover could take back what was committed
         except (OSError, StoreDamaged) as error:
             raise Refusal(ErrorCode.READ_ONLY, str(error)) from error
         self._batches.note(marker_of(intent.query_id, batch), marker.queue_offset, marker.physical_offset)

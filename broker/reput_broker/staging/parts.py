@@ -11,6 +11,7 @@ from reput_broker.observe.counters import Counters
 from reput_broker.processors.topic_access import TopicAccess
 from reput_broker.put.appender import Appender
 from reput_broker.put.flush_service import FlushCommitLogService
+from reput_broker.put.group_transfer import GroupTransfer
 from reput_broker.request import Handler, Request, Response
 from reput_broker.staging.committer import Committer
 from reput_broker.staging.decision import last_file_start
@@ -38,6 +39,7 @@ class StagingParts:
         access: TopicAccess,
         appender: Appender,
         flush: FlushCommitLogService,
+        transfer: GroupTransfer,
         counters: Counters,
     ) -> None:
         self._store = store
@@ -48,6 +50,7 @@ class StagingParts:
             store,
             appender,
             flush,
+            transfer,
             Publisher(store, appender, flush, tables.topics, state.clock_ms),
             state,
             tables,

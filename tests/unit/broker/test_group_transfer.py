@@ -97,3 +97,25 @@ def test_a_commit_of_the_pool_wakes_the_slaves() -> None:
     bench = Bench()
     bench.service.committed()
     assert bench.woken == 1
+
+
+@pytest.mark.trio
+async def test_a_commit_waits_until_the_set_has_it(autojump_clock: object) -> None:
+    bench = Bench()
+    store: Any = bench.service._store
+    store.confirm_offset = None
+    await bench.service.confirmed_to(500)  # without an election there is no set
+    store.confirm_offset = 300
+    done = trio.Event()
+
+    async def wait() -> None:
+        await bench.service.confirmed_to(500)
+        done.set()
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(wait)
+        for offset, is_done in ((300, False), (499, False), (500, True)):
+            store.confirm_offset = offset
+            bench.service.advance()
+            await trio.sleep(1)
+            assert done.is_set() is is_done
