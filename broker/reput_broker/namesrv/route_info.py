@@ -211,7 +211,7 @@ class RouteInfoManager:
         """Drop a broker that leaves."""
         live = self._live.get(header.broker_addr)
         if live is not None:
-            self._drop(live, "it unregistered")
+            self._drop(live, "it unregistered", is_orderly=True)
 
     def client_gone(self, client: Client) -> None:
         """Drop the broker whose last registration came from a connection that has ended."""
@@ -225,9 +225,10 @@ class RouteInfoManager:
             self._drop(live, f"it was silent for {live.timeout_s:g} s")
             live.client.close("idle")
 
-    def _drop(self, live: _Live, reason: str) -> None:
+    def _drop(self, live: _Live, reason: str, *, is_orderly: bool = False) -> None:
         header = live.header
-        log.warning(
+        say = log.info if is_orderly else log.warning
+        say(
             "broker_dropped",
             broker=header.broker_name,
             broker_id=header.broker_id,
