@@ -7,6 +7,7 @@ import signal
 import socket
 import subprocess
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import IO
 
@@ -21,11 +22,17 @@ def free_port() -> int:
 
 
 class Etcd:
-    """A real etcd of one member."""
+    """A real etcd of one member.
 
-    def __init__(self, path: Path) -> None:
+    Args:
+        path: for its directory and log.
+        scheme, options: of its client port.
+    """
+
+    def __init__(self, path: Path, *, scheme: str = "http", options: Sequence[str] = ()) -> None:
         self.path = path
-        self.address = f"http://127.0.0.1:{free_port()}"
+        self._options = options
+        self.address = f"{scheme}://127.0.0.1:{free_port()}"
         self._peer = f"http://127.0.0.1:{free_port()}"
         self._log = path / "etcd.log"
         self._process: subprocess.Popen[bytes] | None = None
@@ -43,7 +50,7 @@ class Etcd:
                 "--listen-client-urls", self.address, "--advertise-client-urls", self.address,
                 "--listen-peer-urls", self._peer, "--initial-advertise-peer-urls", self._peer,
                 "--initial-cluster", f"one={self._peer}", "--unsafe-no-fsync",
-                "--heartbeat-interval", "20", "--election-timeout", "200",
+                "--heartbeat-interval", "20", "--election-timeout", "200", *self._options,
             ],
             stdout=subprocess.DEVNULL,
             stderr=log,

@@ -136,8 +136,12 @@ def tls_context(ca: Path | None, cert: Path | None, key: Path | None) -> ssl.SSL
     return context
 
 
-def _reason(error: Exception) -> str:
-    return str(error) or type(error).__name__
+def _reason(error: BaseException) -> str:
+    """Return the text of an error; of one without a text, as trio's of TLS, that of its cause."""
+    cause = error.__cause__ or error.__context__
+    if str(error) or cause is None:
+        return str(error) or type(error).__name__
+    return _reason(cause)
 
 
 def _json(data: bytes) -> dict[str, Any]:

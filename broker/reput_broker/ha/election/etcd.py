@@ -63,7 +63,9 @@ class EtcdEngine:
     async def take(self, seen: GroupRecord, new: GroupRecord) -> GroupRecord | None:
         """See `Engine`."""
         granted = await self._call("/v3/lease/grant", {"TTL": self._ttl})
-        lease = str(granted["ID"])
+        lease = str(granted.get("ID", ""))
+        if not lease:
+            raise EngineUnavailable(f"{self.name}: the answer to a lease has no ID, but {granted}")
         record = await self._replace(seen, new, lease, [])
         if record is not None:
             self._lease = lease
@@ -121,7 +123,10 @@ class EtcdEngine:
                 "failure": [{"request_range": self._all_keys()}],
             },
         )
-        record, bound_to = self._record(answer["responses"][-1]["response_range"], answer)
+        responses = answer.get("responses") or [{}]
+        if "response_range" not in responses[-1]:
+            raise EngineUnavailable(f"{self.name}: the answer to a transaction has no keys, but {answer}")
+        record, bound_to = self._record(responses[-1]["response_range"], answer)
         if answer.get("succeeded"):
             return record
         # An attempt that got no answer may have succeeded, and the next one then finds its own change.
@@ -156,7 +161,10 @@ class EtcdEngine:
         if self._user and _is_without_token(answer):
             await self._authenticate()
             answer = await self._endpoints.call("POST", path, body, headers=self._headers())
-        if answer.status == 200 or (absent_is_fine and answer.status == _NOT_FOUND):
+        # The answer to a request that is a stream begins with 200, whatever follows.
+        if (answer.status == 200 and "error" not in answer.body) or (
+            absent_is_fine and answer.status == _NOT_FOUND
+        ):
             return answer.body
         raise EngineUnavailable(f"{self.name}: {path} was refused with {answer.text}")
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import subprocess
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -15,6 +16,7 @@ import pytest
 import trio
 
 from etcd_process import MISSING, Etcd, free_port
+from reput_broker.ha.election.endpoints import Endpoints, tls_context
 from reput_broker.ha.election.engine import EngineUnavailable, GroupRecord, Leader, LeaseLost
 from reput_broker.ha.election.etcd import EtcdEngine
 
@@ -238,6 +240,89 @@ def test_a_user_is_authenticated_again_when_the_token_has_ended(gateway: Callabl
         await one.close()
 
     trio.run(main)
+
+
+def test_a_keepalive_without_a_leader_of_etcd_is_no_lost_lease(gateway: Callable[[Reply], str]) -> None:
+    def reply(path: str, body: dict[str, Any]) -> tuple[int, Any]:
+        return 200, {"error": {"grpc_code": 14, "message": "etcdserver: no leader"}}
+
+    address = gateway(reply)
+
+    async def main() -> None:
+        one = engine(address)
+        one._lease = "42"
+        with pytest.raises(EngineUnavailable, match="no leader"):
+            await one.keep_alive()
+        await one.close()
+
+    trio.run(main)
+
+
+@pytest.mark.parametrize(
+    ("lease", "transaction"), [({}, {}), ({"ID": "42"}, {}), ({"ID": "42"}, {"responses": [{}]})]
+)
+def test_answers_that_are_not_those_of_etcd_are_named(
+    gateway: Callable[[Reply], str], lease: dict[str, Any], transaction: dict[str, Any]
+) -> None:
+    address = gateway(lambda path, _: (200, lease if path == "/v3/lease/grant" else transaction))
+
+    async def main() -> None:
+        one = engine(address)
+        with pytest.raises(EngineUnavailable, match=r"the answer to a (lease|transaction) has no"):
+            await one.take(GroupRecord(), GroupRecord(1, frozenset({1}), leader=ONE))
+        await one.close()
+
+    trio.run(main)
+
+
+@needs_etcd
+@pytest.mark.process
+def test_an_etcd_with_certificates_and_users(tmp_path: Path) -> None:
+    ca, key = tmp_path / "ca.pem", tmp_path / "key.pem"
+    subprocess.run(
+        [
+            "openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes",
+            "-keyout", str(key), "-out", str(ca), "-days", "2", "-subj", "/O=reput",
+            "-addext", "subjectAltName=IP:127.0.0.1",
+        ],
+        check=True,
+        capture_output=True,
+    )  # fmt: skip
+    tls = ["--cert-file", str(ca), "--key-file", str(key), "--client-cert-auth", "--trusted-ca-file", str(ca)]
+    etcd = Etcd(tmp_path, scheme="https", options=tls)
+    shown = tls_context(ca, ca, key)
+
+    async def main() -> None:
+        admin = Endpoints([etcd.address], timeout_s=5.0, tls=shown)
+        for path, body in (
+            ("user/add", {"name": "root", "password": "r"}),
+            ("user/grant", {"user": "root", "role": "root"}),
+            ("user/add", {"name": "reput", "password": "secret"}),
+            ("user/grant", {"user": "reput", "role": "root"}),
+            ("enable", {}),
+        ):
+            answer = await admin.call("POST", f"/v3/auth/{path}", body)
+            assert answer.status == 200, answer.text
+        await admin.close()
+        one = engine(etcd.address, tls=shown, user="reput", password="secret")
+        record = await taken(one)
+        await one.keep_alive()
+        assert await one.read() == record
+        await one.close()
+        for other, reason in (
+            (engine(etcd.address, tls=shown, user="reput", password="wrong"), "user 'reput' was refused"),
+            (engine(etcd.address, tls=shown), "user name is empty"),
+            (engine(etcd.address, tls=tls_context(ca, None, None)), etcd.address),
+            (engine(etcd.address), "certificate verify failed"),
+        ):
+            with pytest.raises(EngineUnavailable, match=reason):
+                await other.read()
+            await other.close()
+
+    try:
+        trio.run(main)
+    finally:
+        etcd.kill()
 
 
 def test_a_change_whose_answer_was_lost_is_found_by_the_next_attempt(gateway: Callable[[Reply], str]) -> None:
