@@ -110,6 +110,10 @@ def test_a_reput_slave_of_an_apache_master(tmp_path: Path) -> None:
             apache_puts(master, next(load), done="SEND_OK")
             wait_for_the_same_log(master_dir, slave_dir)
             master.stop()
+        with Apache("broker", master_dir, port=port, ha_port=ha_port) as master:
+            apache_puts(master, next(load), done="SEND_OK")
+            wait_for_the_same_log(master_dir, slave_dir)
+            master.stop()
     assert queues_of(slave_dir) == queues_of(master_dir)
     COUNTS["queue files of a slave equal"] += len(queues_of(slave_dir))
 
@@ -164,6 +168,10 @@ def test_an_apache_slave_of_a_reput_master(tmp_path: Path) -> None:
             master.start()
             master.wait_ready()
             send_lists(master.address, next(load))
+            wait_for_the_same_log(master_dir, slave_dir)
+            slave.stop()
+        send_lists(master.address, next(load))
+        with apache_slave() as slave:
             wait_for_the_same_log(master_dir, slave_dir)
             slave.stop()
     assert queues_of(slave_dir) == queues_of(master_dir)

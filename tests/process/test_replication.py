@@ -331,3 +331,19 @@ async def test_consumers_of_a_slave_see_what_is_confirmed(tmp_path: Path) -> Non
             master.store.confirm_offset = end = master.store.max_physical_offset
             await until(lambda: slave.store.dispatched_offset == end)
             assert slave.store.max_offset_in_queue("T", 0) == 3
+
+
+@pytest.mark.trio
+async def test_an_empty_former_master_begins_where_its_master_does(tmp_path: Path) -> None:
+    """It has a file for its log, without a record, that its master has deleted."""
+    one, other = tmp_path / "1", tmp_path / "2"
+    async with Broker(master_config(one)) as master:
+        await load(master, 150)
+    (one / "commitlog" / f"{0:020d}").unlink()
+    (other / "commitlog").mkdir(parents=True)
+    (other / "commitlog" / f"{0:020d}").write_bytes(bytes(65536))
+    async with Broker(master_config(one)) as master, Broker(slave_config(other, master)) as slave:
+        await caught_up(master, slave)
+        assert slave.store.min_physical_offset == 65536
+    assert_same_logs(one, other)
+    assert [path.name for path in (other / "aside").glob("*/commitlog/*")] == [f"{0:020d}"]

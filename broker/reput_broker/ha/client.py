@@ -10,7 +10,7 @@ be taken back: with `flush = "sync"` what is synced, else what is appended.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -52,8 +52,6 @@ _OTHER_RECORD: Final = (
 
 _BROKEN: Final = (RemoteUnreachable, OSError, trio.BrokenResourceError, trio.ClosedResourceError)
 
-Connect = Callable[[str, int], Awaitable[trio.abc.Stream]]
-
 
 @dataclass(frozen=True, slots=True)
 class Reopen:
@@ -79,7 +77,6 @@ class HAClient:
         tenures: names the master.
         member: this broker's number in the group.
         on_reopen: called if the store must be opened again; this client then does nothing more.
-        connect: opens a connection to host and port.
     """
 
     def __init__(
@@ -94,7 +91,6 @@ class HAClient:
         tenures: TenureSource,
         member: int,
         on_reopen: Callable[[Reopen], None],
-        connect: Connect = trio.open_tcp_stream,
     ) -> None:
         self.state = "no master is known"
         """What it does, or why it does not copy, for status."""
@@ -112,7 +108,6 @@ class HAClient:
         self._tenures = tenures
         self._member = member
         self._on_reopen = on_reopen
-        self._connect = connect
         self._is_sync = config.store.flush == "sync"
         self._progress = trio.Event()
         self._master_epochs: list[Epoch] = []
@@ -185,7 +180,7 @@ class HAClient:
             await self._begin_empty(state)
             await self._adopt_epochs(state)
             host, port = self._ha_address(master, state)
-            stream = await self._connect(host, port)
+            stream = await trio.open_tcp_stream(host, port)
             async with stream:
                 await self._copy(stream, state, f"{host}:{port}", remote)
         finally:
@@ -254,11 +249,13 @@ class HAClient:
 
     async def _begin_empty(self, state: ReplicaState | None) -> None:
         """Let an empty log begin where the log of a Reput master does."""
-        store = self._store
-        if state is None or state.min_offset == 0 or store.max_physical_offset:
-            return
+        if state is not None and state.min_offset and not self._store.max_physical_offset:
+            await self._begin_at(state.min_offset)
+
+    async def _begin_at(self, offset: int) -> None:
+        """Let the empty log begin at an offset; if it has a file already, have it moved aside."""
         try:
-            await trio.to_thread.run_sync(store.begin_replica_at, state.min_offset)
+            await trio.to_thread.run_sync(self._store.begin_replica_at, offset)
         except ValueError as error:
             self._on_reopen(Reopen(set_aside=str(error)))
             await trio.sleep_forever()
@@ -315,7 +312,7 @@ class HAClient:
                     if is_open:
                         is_open = False
                         if offset:
-                            await trio.to_thread.run_sync(self._store.begin_replica_at, offset)
+                            await self._begin_at(offset)
                         received = ReceivedLog(self._store.options, offset)
                     received.add(piece)
                 await self._append(received)

@@ -51,7 +51,6 @@ class HAConnection:
         self.peer = peer
         self.member: int | None = None
         """The number of a Reput slave; None for one of RocketMQ."""
-        self.connected_at = trio.current_time()
         self.acked_offset = -1
         """The slave has the log up to here; -1 before its first report."""
         self.next_offset = 0

@@ -10,8 +10,8 @@ import trio
 
 from reput_broker.config.sections import HAConfig
 from reput_broker.ha.connection import HAConnection
-from reput_broker.ha.frames import HAProtocolError
 from reput_broker.store.message_store import MessageStore
+from reput_protocol.errors import ReputError
 
 log = structlog.get_logger(__name__)
 
@@ -108,7 +108,7 @@ class HAService:
         reason = ""
         try:
             await connection.run()
-        except* HAProtocolError as group:
+        except* ReputError as group:
             reason = "; ".join(str(error) for error in _leaves(group))
         except* (OSError, trio.BrokenResourceError, trio.ClosedResourceError):
             reason = reason or "the connection broke"
