@@ -59,5 +59,5 @@ def _state(member: ClusterMember) -> str:
     if member.error is not None:
         return f"no report: {member.error}"
     if member.is_master:
-        return "serves" if member.epoch is not None else "is no master"
+        return "serves" if member.takes_messages else "is no master"
     return "copies" if member.is_copying else "does not copy"

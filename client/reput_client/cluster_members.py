@@ -27,8 +27,10 @@ class ClusterMember:
     broker_id: int
     """The announced id: 0 is the master."""
     address: str
+    takes_messages: bool | None = None
+    """Whether it says that it is a master."""
     epoch: int | None = None
-    """Of a master: its epoch."""
+    """Of a master with slaves: its epoch."""
     end_offset: int | None = None
     """The end of its log."""
     lag_bytes: int | None = None
@@ -76,10 +78,11 @@ async def _reported(session: Session, member: ClusterMember) -> ClusterMember:
     except (ReputError, ValueError) as error:
         session.check_open()
         return replace(member, error=str(error))
-    if state.is_master:
+    member = replace(member, takes_messages=copies.master)
+    if copies.master:
         return replace(
             member,
-            epoch=state.epoch,
+            epoch=state.epoch or None,
             end_offset=state.max_offset,
             slaves=len(copies.connections),
             in_sync=1 + copies.in_sync_slave_nums,

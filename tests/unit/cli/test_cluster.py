@@ -12,10 +12,10 @@ from reput_cli.root import root
 from reput_client.cluster_members import ClusterMember
 
 MEMBERS = [
-    ClusterMember("c", "a", 0, "h:1", epoch=3, end_offset=100, slaves=1, in_sync=2),
+    ClusterMember("c", "a", 0, "h:1", takes_messages=True, epoch=3, end_offset=100, slaves=1, in_sync=2),
     ClusterMember("c", "a", 1, "h:2", end_offset=90, lag_bytes=10, is_copying=True),
     ClusterMember("c", "a", 2, "h:3", end_offset=0, lag_bytes=100, is_copying=False),
-    ClusterMember("c", "b", 0, "h:4", end_offset=5, is_copying=False),
+    ClusterMember("c", "b", 0, "h:4", takes_messages=False, end_offset=5, is_copying=False),
     ClusterMember("c", "c", 0, "h:5", error="h:5 is down"),
 ]
 

@@ -128,6 +128,7 @@ async def test_the_members_of_a_cluster_report_themselves(tmp_path: Path) -> Non
             end = master.store.max_physical_offset
             assert (first.broker_name, first.broker_id, first.address) == ("group", 0, master.address)
             assert (first.end_offset, first.slaves, first.error) == (end, 1, None)
+            assert (first.takes_messages, second.takes_messages) == (True, False)
             assert first.epoch is not None
             assert first.epoch >= 1
             assert (second.broker_id, second.address, second.end_offset) == (1, slave.address, end)
