@@ -15,6 +15,7 @@ import trio
 
 from reput_broker.broker import Broker
 from reput_broker.config.model import BrokerConfig
+from reput_broker.ha import synchronize
 from reput_broker.ha.roles import Master, Role, Tenure
 from reput_broker.remoting_client import RemotingClient
 from reput_broker.request import ClientAnswer
@@ -84,7 +85,10 @@ def pull(offset: int, *, wait_ms: int = 0, queue_id: int = 0) -> dict[str, Any]:
 
 
 @pytest.mark.trio
-async def test_a_promoted_slave_has_offsets_topics_groups_and_delayed_messages(tmp_path: Path) -> None:
+async def test_a_promoted_slave_has_offsets_topics_groups_and_delayed_messages(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(synchronize, "_TIMER_S", 0.2)
     async with pair(tmp_path) as both:
         async with Admin(both.master.address) as admin:
             await admin.create_topic("T", queues=2)
@@ -95,16 +99,19 @@ async def test_a_promoted_slave_has_offsets_topics_groups_and_delayed_messages(t
             for number in range(MESSAGES):
                 await producer.send(Message("T", b"%d" % number), queue_id=0)
             await producer.send(Message("T", b"delivered by the old master", delay_level=1), queue_id=1)
-            await until(lambda: both.master.store.max_offset_in_queue("T", 1) == 1)
+            await producer.send(Message("T", b"timed by the old master", delay_s=0.1), queue_id=1)
+            await until(lambda: both.master.store.max_offset_in_queue("T", 1) == 2)
             await producer.send(Message("T", b"still waits", delay_s=3.0), queue_id=1)
             await producer.send(Message("T", b"waits by level", delay_level=2), queue_id=1)
             await consumer.commit("T", 0, 20)
         await both.synchronized()
+        timer = json.loads((tmp_path / "slave" / "config" / "masterTimer.json").read_bytes())
+        assert timer["queueOffset"] == 2
+        assert timer["replayFrom"] > 0
         await both.promote()
         async with (
             Producer(both.slave.address, group="p") as producer,
             PullConsumer(both.slave.address, group="g") as consumer,
-            Admin(both.slave.address) as admin,
         ):
             assert await consumer.committed("T", 0) == 20
             await producer.send(Message("T", b"after"), queue_id=0)
@@ -113,12 +120,13 @@ async def test_a_promoted_slave_has_offsets_topics_groups_and_delayed_messages(t
                 *(b"%d" % number for number in range(20, MESSAGES)),
                 b"after",
             ]
-            await until(lambda: both.slave.store.max_offset_in_queue("T", 1) == 3)
+            await until(lambda: both.slave.store.max_offset_in_queue("T", 1) == 4)
             await trio.sleep(0.5)
             found = await consumer.pull("T", queue_id=1, offset=0)
             assert sorted(message.body for message in found.messages) == [
                 b"delivered by the old master",
                 b"still waits",
+                b"timed by the old master",
                 b"waits by level",
             ], "each once"
 

@@ -124,7 +124,7 @@ class Storage:
         Then the log alone decides, unless the master's files replace them.
         """
         config = self.store.options.data_dir / "config"
-        for name in ("delayOffset.json", "sinkBatches.json"):
+        for name in ("delayOffset.json", "masterTimer.json", "sinkBatches.json"):
             ConfigFile(config / name).remove()
         (config / "timercheck").unlink(missing_ok=True)
 

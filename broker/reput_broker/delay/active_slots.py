@@ -109,6 +109,12 @@ class ActiveSlots:
         if delivered_from is not None and slot.delivered_from is None:
             slot.delivered_from = delivered_from
 
+    def first_late(self, before_ms: int, default: int) -> int:
+        """Return the first log offset of a waiting message that was due before a time."""
+        return min(
+            (due.physical_offset for due in self._waiting.values() if due.due_ms < before_ms), default=default
+        )
+
     def waiting(self) -> list[Due]:
         """Return every waiting message in order."""
         return sorted(self._waiting.values())

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 import structlog
 
 from reput_broker.delay.delayed_record import decode_delayed
+from reput_broker.delay.finished_timers import FinishedTimersFile, encode_finished
 from reput_broker.delay.level_offsets import DelayOffsetFile, LevelProgress
 from reput_broker.delay.levels import Level, LevelCancellations, Levels
 from reput_broker.delay.recovery import DeliveredRecords, OffsetSet
@@ -80,6 +81,7 @@ class Schedule:
         self.on_lost: Callable[[Level], None] = _nothing
         self.cancellations = LevelCancellations(store, self.levels, self.cancelled)
         self._offsets = DelayOffsetFile(data_dir / "config" / "delayOffset.json")
+        self._finished_by_master = FinishedTimersFile(data_dir / "config" / "masterTimer.json")
         self._store = store
         self._clock_ms = clock_ms
         self._saved: Progress | None = None
@@ -101,7 +103,8 @@ class Schedule:
         store, now_ms = self._store, self._clock_ms()
         low, high = store.min_offset_in_queue(TIMER_TOPIC, 0), store.max_offset_in_queue(TIMER_TOPIC, 0)
         saved = self._offsets.load()
-        from_timers = self.timers.open(low, high, now_ms, self._queue_offset_at)
+        finished = self._finished_by_master.load()
+        from_timers = self.timers.open(low, high, now_ms, self._queue_offset_at, finished)
         if self.timers.is_rebuilt:
             log.warning(
                 "timer_rebuilt",
@@ -176,9 +179,13 @@ class Schedule:
 
     def timer_checkpoint(self) -> bytes:
         """Return RocketMQ's part of `config/timercheck`, as of now."""
-        return self.timers.checkpoint.head(
-            self.timers.progress(self._store.max_physical_offset), self._clock_ms()
-        )
+        progress = self.timers.progress(self._store.max_physical_offset)
+        return self.timers.checkpoint.head(progress, self._clock_ms())
+
+    def finished_timers(self) -> bytes:
+        """Return what slaves of Reput need besides; nothing while a slot is being loaded."""
+        finished = self.timers.finished(self._store.max_physical_offset)
+        return b"" if finished is None else encode_finished(finished)
 
     def figures(self) -> dict[str, object]:
         """Return the figures that RocketMQ's tools show, under its names (RocketMQ:

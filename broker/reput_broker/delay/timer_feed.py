@@ -88,7 +88,12 @@ class TimerFeed:
         units = self._store.queue_units(TIMER_TOPIC, 0, timers.queue_offset, _RECORDS_A_STEP)
         places = [(physical_offset, size) for physical_offset, size, _ in units]
         delayed = [None if data is None else decode_delayed(data) for data in await self._reader.read(places)]
-        entries = [self._entry(*place, one) for place, one in zip(places, delayed, strict=True)]
+        entries = [
+            self._entry(queue_offset, *place, one)
+            for queue_offset, (place, one) in enumerate(
+                zip(places, delayed, strict=True), timers.queue_offset
+            )
+        ]
         if timers.needs_files() or timers.log.should_prepare_file():
             await trio.to_thread.run_sync(timers.make_files)
         if not entries:
@@ -98,11 +103,13 @@ class TimerFeed:
             self._note_added(entry, one, timers.active.slots.get(slot_ms))
         return len(slots)
 
-    def _entry(self, physical_offset: int, size: int, delayed: DelayedRecord | None) -> Timed:
+    def _entry(
+        self, queue_offset: int, physical_offset: int, size: int, delayed: DelayedRecord | None
+    ) -> Timed:
         if delayed is None:
             return Timed(physical_offset, size, 0, 0, 0, 0, cancels=False, is_done=True)
         cancels = delayed.cancels
-        return Timed(
+        timed = Timed(
             physical_offset,
             size,
             delayed.record.store_timestamp_ms,
@@ -114,6 +121,7 @@ class TimerFeed:
             # The delete message of a cancelled one follows it.
             is_done=physical_offset in self._consumed or physical_offset in self._cancelled,
         )
+        return timed._replace(is_done=True) if self._timers.was_finished(queue_offset, timed) else timed
 
     def _note_added(self, entry: Timed, delayed: DelayedRecord | None, slot: ActiveSlot | None) -> None:
         if delayed is None:

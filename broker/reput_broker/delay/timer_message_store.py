@@ -109,6 +109,19 @@ class Timed(NamedTuple):
     message that it has handled."""
 
 
+class FinishedTimers(NamedTuple):
+    """What a master said was finished: messages of its timer's queue before `queue_offset`, in slots before `read_ms`.
+
+    Except those that got a later slot because they were late; they are at `late_from` of the log or later.
+    """
+
+    read_ms: int
+    queue_offset: int
+    late_from: int
+    replay_from: int | None
+    """Copies of messages in other slots are in the log from here on; None if RocketMQ delivered them."""
+
+
 class _Placed(NamedTuple):
     slot_ms: int
     rolls: bool
@@ -154,19 +167,26 @@ class TimerMessageStore:
         self._consumed = OffsetSet()
         self.wheel_refusal: str | None = None
         """Why the wheel could not be made at the start; None once it is."""
+        self._finished: FinishedTimers | None = None
         self.is_rebuilt = False
         """Whether the start found messages but no usable files with their progress."""
 
     # -- opening -------------------------------------------------------------------------------------------
 
     def open(
-        self, first_offset: int, end_offset: int, now_ms: int, queue_offset_at: Callable[[int], int | None]
+        self,
+        first_offset: int,
+        end_offset: int,
+        now_ms: int,
+        queue_offset_at: Callable[[int], int | None],
+        finished: FinishedTimers | None = None,
     ) -> int | None:
         """Read the files and truncate what is not known to be flushed. Blocks; `recover` must follow.
 
         Args:
             first_offset, end_offset: bounds of the timer's queue.
             queue_offset_at: returns the queue offset of the timer's record at a log offset, or None.
+            finished: what an earlier master had finished, if this broker was its slave.
 
         Returns:
             The log offset behind which copies of unfinished messages may be; None if there can be none.
@@ -176,12 +196,17 @@ class TimerMessageStore:
             DiskFull, FlushFailed: the remains of an earlier run could not be removed.
         """
         self._replay_until_offset = end_offset
+        self._finished = finished
         self.log.load()
         try:
             progress = self.checkpoint.load()
         except TimerCheckDamaged:
             return self._start_over(first_offset, end_offset, now_ms)
-        if progress is None or not self.log.holds(progress.log_position, progress.digests):
+        if (
+            progress is None
+            or not self.log.holds(progress.log_position, progress.digests)
+            or _is_newer(finished, progress)
+        ):
             return self._start_over(first_offset, end_offset, now_ms)
         if progress.replay_from is None:
             self.log.cut(self.log.end)
@@ -199,9 +224,31 @@ class TimerMessageStore:
         self.read_ms = slot_of(now_ms)
         self.queue_offset = first_offset
         if end_offset > first_offset:
-            self.is_rebuilt = True
-            self._replay_from = 0
+            self.is_rebuilt = self._finished is None
+            self._replay_from = 0 if self._finished is None else self._finished.replay_from
         return self._replay_from
+
+    def was_finished(self, queue_offset: int, timed: Timed) -> bool:
+        """Tell whether an earlier master had finished a message of the timer's queue."""
+        finished = self._finished
+        return (
+            finished is not None
+            and queue_offset < finished.queue_offset
+            and timed.physical_offset < finished.late_from
+            and self._slot_from(timed, slot_of(timed.stored_ms))[0] < finished.read_ms
+        )
+
+    def finished(self, log_end: int) -> FinishedTimers | None:
+        """Return what this timer has finished; None while a slot is loaded, where late messages may be.
+
+        Args:
+            log_end: end of the log now.
+        """
+        if self.active.is_loading or self.lacks_wheel:
+            return None
+        progress = self.progress(log_end)
+        late_from = self.active.first_late(self.read_ms, log_end)
+        return FinishedTimers(progress.read_ms, progress.queue_offset, late_from, progress.replay_from)
 
     def _continue_after_rocketmq(
         self,
@@ -373,18 +420,20 @@ class TimerMessageStore:
         """
         if timed.is_done:
             return self.read_ms - PRECISION_MS, False
-        window = self._window_ms
         slot_ms, rolls = slot_of(timed.out_ms), False
         for begin in (slot_of(timed.stored_ms), slot_of(now_ms)):
-            ahead = slot_of(timed.out_ms) - begin
-            if ahead < window or timed.stays:
-                slot_ms, rolls = slot_of(timed.out_ms), False
-            else:
-                step = slot_of(window // 2) if ahead - window < window // 3 else slot_of(window)
-                slot_ms, rolls = begin + step, True
+            slot_ms, rolls = self._slot_from(timed, begin)
             if slot_ms - slot_of(now_ms) < self.wheel.span_ms // 2:
                 break  # else the clock was set back beyond the reach of the wheel
         return max(slot_ms, self.read_ms), rolls
+
+    def _slot_from(self, timed: Timed, begin_ms: int) -> tuple[int, bool]:
+        window, out_ms = self._window_ms, slot_of(timed.out_ms)
+        ahead = out_ms - begin_ms
+        if ahead < window or timed.stays:
+            return out_ms, False
+        step = slot_of(window // 2) if ahead - window < window // 3 else slot_of(window)
+        return begin_ms + step, True
 
     def is_far(self, out_ms: int, stored_ms: int) -> bool:
         """Whether a message may have been put into another slot than its own, to be rescheduled."""
@@ -534,3 +583,12 @@ class TimerMessageStore:
         """Close the files without a flush."""
         self.log.close()
         self.wheel.close()
+
+
+def _is_newer(finished: FinishedTimers | None, progress: TimerProgress) -> bool:
+    return (
+        finished is not None
+        and finished.replay_from is not None
+        and progress.replay_from is not None
+        and finished.replay_from > progress.replay_from
+    )

@@ -10,7 +10,8 @@ from reput_broker.store.file_io import make_directories, sync_directory
 _NAMES = (
     "consumequeue", "consumequeue_ext", "index", "checkpoint", "deletedTopics", "epochFileCheckpoint", "timerwheel",
     "timerlog", "config/timercheck", "config/delayOffset.json", "config/delayOffset.json.bak",
-    "config/sinkBatches.json", "config/sinkBatches.json.bak", "abort",
+    "config/masterTimer.json", "config/masterTimer.json.bak", "config/sinkBatches.json", "config/sinkBatches.json.bak",
+    "abort",
 )  # fmt: skip
 
 

@@ -20,6 +20,7 @@ from typing import Any, Final
 import structlog
 import trio
 
+from reput_broker.delay.finished_timers import read_answer
 from reput_broker.ha.progress import LogTimes
 from reput_broker.ha.roles import Master
 from reput_broker.remoting_client import RemoteUnreachable, RemotingClient
@@ -39,6 +40,8 @@ _TICK_S: Final = 0.1
 """Interval at which held tables are looked at."""
 _CHANGES_S: Final = 1.0
 """Interval at which a Reput master is asked for changes."""
+_TIMER_S: Final = 10.0
+"""Interval at which it is asked how far its timer is: as much of the log a new master reads again."""
 _RETRY_S: Final = 1.0
 _WHOLE_TABLE_S: Final = 60.0
 """Interval at which a table is requested from a RocketMQ broker, which always sends all of it."""
@@ -67,8 +70,12 @@ class _Table:
     code: RequestCode
     take: Callable[[Members, _Held], Awaitable[None]]
     """Takes over the members of the body."""
+    read: Callable[[bytes], Members] = decode
+    """Returns the members of a body."""
     is_unchanged: Callable[[], bool] = lambda: True
     """Whether the table is still as it was taken over."""
+    interval_s: float = _CHANGES_S
+    """Between two requests to a Reput master."""
     version: str | None = None
     due_at: float = -inf
     held: _Held | None = None
@@ -116,18 +123,25 @@ class SlaveSynchronize:
                 "topics",
                 RequestCode.GET_ALL_TOPIC_CONFIG,
                 self._take_topics,
-                lambda: tables.topics.version == self._topics_version,
+                is_unchanged=lambda: tables.topics.version == self._topics_version,
             ),
             _Table(
                 "groups",
                 RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG,
                 self._take_groups,
-                lambda: tables.groups.version == self._groups_version,
+                is_unchanged=lambda: tables.groups.version == self._groups_version,
             ),
             _Table(
                 "delayOffset",
                 RequestCode.GET_ALL_DELAY_OFFSET,
                 partial(_write, ConfigFile(config / "delayOffset.json")),
+            ),
+            _Table(
+                "timer",
+                RequestCode.GET_TIMER_CHECK_POINT,
+                partial(_write, ConfigFile(config / "masterTimer.json")),
+                read=read_answer,
+                interval_s=_TIMER_S,
             ),
             _Table(
                 "sinkBatches",
@@ -215,7 +229,7 @@ class SlaveSynchronize:
         is_reput = result.table_version is not None
         if result.log_end is not None:
             self._note_end(result.log_end)
-        table.due_at = trio.current_time() + (_CHANGES_S if is_reput else _WHOLE_TABLE_S)
+        table.due_at = trio.current_time() + (table.interval_s if is_reput else _WHOLE_TABLE_S)
         table.refusal = ""
         if answer.body:
             table.held = _Held(
@@ -266,7 +280,7 @@ class SlaveSynchronize:
             return
         table.held = None
         try:
-            members = await trio.to_thread.run_sync(decode, held.body)
+            members = await trio.to_thread.run_sync(table.read, held.body)
             await table.take(members, held)
         except (ReputError, OSError, ValueError) as error:
             table.version, table.due_at = None, trio.current_time() + _FIGURES_S

@@ -59,7 +59,11 @@ class TableSyncProcessor:
             **self._handlers,
             RequestCode.GET_ALL_CONSUMER_OFFSET: self.consumer_offsets,
             RequestCode.GET_ALL_MESSAGE_REQUEST_MODE: self.request_modes,
-            RequestCode.GET_TIMER_CHECK_POINT: self.timer_checkpoint,
+            RequestCode.GET_TIMER_CHECK_POINT: partial(
+                self._answer,
+                self._timer_version,
+                self.timer_checkpoint,
+            ),
             RequestCode.GET_TIMER_METRICS: self.timer_metrics,
         }
 
@@ -76,6 +80,10 @@ class TableSyncProcessor:
         assert isinstance(answer, Response)
         answer.ext = {**answer.ext, **ext}
         return answer
+
+    def _timer_version(self) -> str:
+        is_used = self._schedule.timers.is_used
+        return f"{self._store.max_physical_offset}.{self._schedule.timers.read_ms}" if is_used else "unused"
 
     async def consumer_offsets(self, request: Request) -> Response:
         """Answer with the offsets of all groups, or with those that have changed since the slave's version."""
@@ -95,9 +103,16 @@ class TableSyncProcessor:
         return Response(0, body=b'{"messageRequestModeMap":{}}')
 
     def timer_checkpoint(self, request: Request) -> Response:
-        """Answer with the first 56 bytes of `config/timercheck`, as of now."""
+        """Answer with the first 56 bytes of `config/timercheck`, as of now, and what Reput's slaves need besides.
+
+        They get no body while that is not known.
+        """
         request.client.note_role("admin")
-        return Response(0, body=self._schedule.timer_checkpoint())
+        body = self._schedule.timer_checkpoint()
+        if SyncTableHeader.from_ext(request.ext).table_version is not None:
+            finished = self._schedule.finished_timers()
+            body = body + finished if finished else b""
+        return Response(0, body=body)
 
     def timer_metrics(self, request: Request) -> Response:
         """Answer with the number of delayed messages by topic."""
