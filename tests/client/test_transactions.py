@@ -335,6 +335,20 @@ def test_a_half_message_that_may_be_stored_is_not_sent_again(face: Face, broker:
     face.run(scenario)
 
 
+@pytest.mark.parametrize(
+    ("ack", "of_half"), [("page_cache", "flushed"), ("flushed", "flushed"), ("replicated", "replicated")]
+)
+def test_a_half_message_is_at_least_on_the_disk_before_the_local_transaction(
+    face: Face, broker: Broker, ack: str, of_half: str
+) -> None:
+    async def scenario() -> None:
+        async with face.TransactionProducer(broker.address, group="shop", check=never, ack=ack) as producer:
+            await producer.send_in_transaction(Message("orders", b""), lambda _: COMMIT)
+        assert broker.half[0]["ack"] == of_half
+
+    face.run(scenario)
+
+
 def test_a_half_message_that_is_not_on_the_disk_in_time_is_rolled_back(face: Face, broker: Broker) -> None:
     async def scenario() -> None:
         def late(header: Header, body: memoryview) -> Answer:

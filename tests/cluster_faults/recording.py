@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -18,6 +19,7 @@ from histories.judge import judge
 from histories.judge.facts import Facts
 from histories.judge.violation import Violation
 from histories.settling import CommitWatch, audit, settle
+from reput_client.transport.routing import ROUTE_REFRESH_S
 
 _SHOWN: Final = (
     "faults", "take_overs", "puts", "acknowledged", "replicated", "unanswered", "refused", "taken_back", "handled",
@@ -91,16 +93,27 @@ def outcome_of(events: Path) -> Outcome:
 
 
 def as_one_broker(events: Sequence[Event]) -> Iterator[Event]:
-    """Give a cluster's history the form of one broker's: what a failover may take back, and who stood still."""
-    leader = None
+    """Give a cluster's history the form of one broker's: what a failover may take back, and who stood still.
+
+    While the cluster is disturbed, and until clients with an old route ask for a new one, offsets may be read from a
+    slave, which has those of a second ago.
+    """
+    leader, exact_from = None, 0.0
     for event in events:
-        if event.what == "stood" and event.who.startswith("b"):
-            yield Event(event.at, "broker", "stood", event.facts)
-            continue
-        if event.what == "leads":
-            if leader not in (None, event.who):
-                yield Event(event.at, "runner", "may-lose", {"levels": _TAKEN_BACK})
-            leader = event.who
+        match event.what:
+            case "stood" if event.who.startswith("b"):
+                yield Event(event.at, "broker", "stood", event.facts)
+                continue
+            case "leads":
+                if leader not in (None, event.who):
+                    yield Event(event.at, "runner", "may-lose", {"levels": _TAKEN_BACK})
+                leader = event.who
+            case "broker-down":
+                exact_from = math.inf
+            case "broker-up":
+                exact_from = event.at + ROUTE_REFRESH_S
+            case "offset" if event.at < exact_from:
+                yield Event(event.at, "runner", "may-lose", {"levels": ("offsets",)})
         yield event
 
 
@@ -113,7 +126,7 @@ def _counts(facts: Facts) -> Counter[str]:
     }
     return Counter(
         faults=what["fault"],
-        take_overs=sum(event.what == "may-lose" for event in facts.events),
+        take_overs=len(facts.may_lose["flushed"]),
         puts=what["put"],
         acknowledged=what["acked"],
         replicated=sum(put.ack == "replicated" for put in acked),

@@ -33,8 +33,11 @@ def read_entry(store: MessageStore, topic: str, queue_id: int, offset: int) -> Q
 
 
 def record_at(store: MessageStore, physical_offset: int) -> Record | None:
-    """Return the record at any log offset; None if there is no valid one."""
-    data = store.message_at(physical_offset) if physical_offset >= 0 else None
+    """Return the record at any log offset, whether or not consumers see it; None if there is no valid one.
+
+    A half message may be acknowledged before the other members of a group have it, and ended at once.
+    """
+    data = store.record_at(physical_offset) if physical_offset >= 0 else None
     return None if data is None else _decoded(data)
 
 

@@ -72,7 +72,8 @@ class TransactionProducer(Producer):
         checks_at_once: how many checks are answered at a time.
         heartbeat_interval_s: seconds between heartbeats; well below the broker's `groups.heartbeat_timeout`.
         ack, timeout_s, connect_timeout_s, retries, linger_s, batch_bytes, max_in_flight: as for `Producer`, for
-            messages sent without a transaction. Half messages are always flushed and never sent twice.
+            messages sent without a transaction. Half messages are flushed, with `ack="replicated"` replicated too, and
+            never sent twice.
 
     Raises:
         ValueError: an argument is out of range.
@@ -167,7 +168,8 @@ class TransactionProducer(Producer):
             TransactionEnded: `check` has meanwhile ended it the other way, or it was put aside.
             SendOutcomeUnknown: it is unknown whether the half message is stored. The local transaction has not run; if
                 the broker has the message, it will check.
-            AckNotReached: the half message may not be on disk. It is rolled back; the local transaction has not run.
+            AckNotReached: the half message may not be on disk, or not replicated. It is rolled back; the local
+                transaction has not run.
             BrokerError, ConnectFailed, RequestTimeout, ClientClosed, InvalidMessage: as for `send`; it has not run.
         """
         assert self._ids is not None, "it writes unique ids"
@@ -204,6 +206,8 @@ class TransactionProducer(Producer):
         await self._presence.begin()
         # A half message is never sent twice, so it is not marked for deduplication.
         text = encode_properties_text(message, unique_id) + encode_properties(added)
+        # A local transaction must not have run for a half message that the loss of one machine takes away.
+        level = AckLevel.REPLICATED if self._ack is AckLevel.REPLICATED else AckLevel.FLUSHED
         place = self._place(message.topic, queue_id, key, timeout_s)
         while True:
             try:
@@ -212,7 +216,7 @@ class TransactionProducer(Producer):
                     queue,
                     len(message.body),
                     text,
-                    AckLevel.FLUSHED,
+                    level,
                     flag=message.flag,
                     sys_flag=MessageSysFlag.TRANSACTION_PREPARED,
                 )
@@ -229,7 +233,7 @@ class TransactionProducer(Producer):
                     raise
         half_place = HalfPlace(queue, half.queue_offset, half.physical_offset, unique_id)
         try:
-            check_ack(call, AckLevel.FLUSHED, [half])
+            check_ack(call, level, [half])
         except AckNotReached:
             await self._ends.end(half_place, TransactionState.ROLLBACK)
             raise

@@ -310,8 +310,9 @@ async def _wait_any_readable(sockets: Sequence[socket.socket]) -> None:
     """Return when one of several sockets is readable. Runs a task for each; all have ended on return."""
 
     async def watch(sock: socket.socket) -> None:
-        with suppress(anyio.ClosedResourceError):
-            await anyio.wait_readable(sock)
+        if sock.fileno() >= 0:  # else it was closed before this task began
+            with suppress(anyio.ClosedResourceError):
+                await anyio.wait_readable(sock)
         tasks.cancel_scope.cancel()
 
     async with anyio.create_task_group() as tasks:
