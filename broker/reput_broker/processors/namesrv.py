@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Callable, Mapping
 
 import trio
 
+from reput_broker.config.units import checked_address
 from reput_broker.namesrv.route_info import BrokerIdTaken, RouteInfoManager, has_unit, has_unit_subscription
 from reput_broker.processors.topic_access import no_topic
 from reput_broker.request import Handler, Refusal, Request, Response, write_in_turns
@@ -197,6 +198,10 @@ class NameServerProcessor:
                 f"the body of the registration has checksum {body_crc32(request.body)} and not {header.body_crc32}; "
                 "it was damaged on its way, send it again",
             )
+        try:
+            checked_address(header.broker_addr)
+        except ValueError as error:  # it would be in the routes of every client
+            raise Refusal(ErrorCode.INVALID_ARGUMENT, f"brokerAddr of the registration: {error}") from None
         body = RegisterBrokerBody.decode(request.body)
         try:
             answer = self._routes.register(header, body.table, request.client, self._address(request))

@@ -10,7 +10,9 @@ from typing import Any
 
 import pytest
 import trio
+from trio.testing import MockClock
 
+from delivery_fakes import FakeClient
 from reput_broker.config.model import BrokerConfig
 from reput_broker.namesrv.route_info import RouteInfoManager
 from reput_broker.observe.counters import Counters
@@ -22,7 +24,7 @@ from reput_broker.server.listener import Server, bind
 from reput_broker.tables.kv_config import KVConfigManager
 from reput_broker.tables.table_saver import TableSaver
 from reput_protocol.codes import RequestCode, ResponseCode
-from reput_protocol.commands.namesrv import RegisterBrokerBody, body_crc32
+from reput_protocol.commands.namesrv import RegisterBrokerBody, RegisterBrokerHeader, body_crc32
 from reput_protocol.commands.topic import QueueData, TopicConfig, TopicConfigTable, TopicRoute
 from reput_protocol.wire.header import Value
 
@@ -120,6 +122,21 @@ async def test_a_registered_broker_is_shown_and_gone_with_its_connection(tmp_pat
                 await trio.sleep(0.01)
         gone = await names.ask(RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": "T"})
         assert gone.code == ResponseCode.TOPIC_NOT_EXIST
+
+
+async def test_silent_brokers_are_looked_for(tmp_path: Path, autojump_clock: MockClock) -> None:
+    asking = Asking(tmp_path)
+    header = RegisterBrokerHeader("broker-a", "a:10911", "c", "", 0, 30_000)
+    async with trio.open_nursery() as nursery:
+        for task in asking.processor.tasks():
+            nursery.start_soon(task)
+        asking.routes.register(header, TopicConfigTable(), FakeClient(), "")
+        await trio.sleep(29)
+        assert asking.routes.registered
+        await trio.sleep(7)
+        assert not asking.routes.registered
+        nursery.cancel_scope.cancel()
+    asking.bound.close()
 
 
 async def test_what_a_broker_tells_and_hears(tmp_path: Path) -> None:
@@ -223,6 +240,8 @@ async def test_the_configuration_is_shown_and_not_changed(tmp_path: Path) -> Non
     [
         (RequestCode.REGISTER_BROKER, {}, b""),
         (RequestCode.REGISTER_BROKER, {**REGISTER, "brokerId": "one"}, b""),
+        (RequestCode.REGISTER_BROKER, {**REGISTER, "brokerAddr": "nowhere"}, b""),
+        (RequestCode.REGISTER_BROKER, {**REGISTER, "brokerAddr": "0.0.0.0:10911"}, b""),
         (RequestCode.REGISTER_BROKER, REGISTER, b"{"),
         (RequestCode.REGISTER_BROKER, REGISTER, b"garbage"),
         (
