@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import ssl
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import aclosing
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -16,6 +17,21 @@ from reput_broker.ha.election.engine import EngineUnavailable
 _SHOWN = 200
 _OK = 200
 _UNABLE = frozenset({500, 502, 503, 504})
+
+
+class _Body(httpx.AsyncByteStream):
+    """A body to send. That of httpx is a generator, which stays open if the connection ends while it is sent."""
+
+    def __init__(self, data: bytes) -> None:
+        self._parts = [data] if data else []
+
+    def __aiter__(self) -> _Body:
+        return self
+
+    async def __anext__(self) -> bytes:
+        if not self._parts:
+            raise StopAsyncIteration
+        return self._parts.pop()
 
 
 class Answer(NamedTuple):
@@ -68,7 +84,8 @@ class Endpoints:
             address = self._addresses[0]
             try:
                 with trio.fail_after(self._share_s):
-                    response = await self._client.request(method, address + path, json=body, headers=headers)
+                    request = self._request(method, address + path, body, headers)
+                    response = await self._client.send(request)
             except trio.TooSlowError:
                 failures.append(f"{address}: no answer within {self._share_s:.3g} s")
             except (httpx.HTTPError, httpx.InvalidURL, OSError) as error:
@@ -100,9 +117,9 @@ class Endpoints:
         try:
             # Cancelling ends the reading from within, which closes the generators of httpx in order.
             with trio.CancelScope() as scope:
-                async with self._client.stream(
-                    method, address + path, json=body, headers=headers
-                ) as response:
+                request = self._request(method, address + path, body, headers)
+                response = await self._client.send(request, stream=True)
+                async with aclosing(response):
                     if response.status_code != _OK:
                         text = Answer(response.status_code, _json(await response.aread())).text
                     else:
@@ -115,6 +132,13 @@ class Endpoints:
             text = _reason(error)
         self._next()
         raise EngineUnavailable(f"{address}: {text}")
+
+    def _request(
+        self, method: str, url: str, body: object, headers: Mapping[str, str] | None
+    ) -> httpx.Request:
+        request = self._client.build_request(method, url, json=body, headers=headers)
+        request.stream = _Body(request.content)
+        return request
 
     def _next(self) -> None:
         self._addresses.append(self._addresses.pop(0))
