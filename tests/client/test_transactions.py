@@ -342,9 +342,12 @@ def test_a_half_message_is_at_least_on_the_disk_before_the_local_transaction(
     face: Face, broker: Broker, ack: str, of_half: str
 ) -> None:
     async def scenario() -> None:
+        async def local(_: Message) -> TransactionState:
+            assert broker.half[0]["ack"] == of_half
+            return COMMIT
+
         async with face.TransactionProducer(broker.address, group="shop", check=never, ack=ack) as producer:
-            await producer.send_in_transaction(Message("orders", b""), lambda _: COMMIT)
-        assert broker.half[0]["ack"] == of_half
+            await producer.send_in_transaction(Message("orders", b""), local)
 
     face.run(scenario)
 
