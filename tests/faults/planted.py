@@ -304,6 +304,19 @@ def cut_before_judged(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(ConsumeQueueTable, "recover", recover)
 
 
+def damaged_tables_empty(patch: pytest.MonkeyPatch) -> None:
+    """a table that cannot be decoded is taken for an empty one"""
+    real = config_file.decode
+
+    def decode(data: bytes) -> dict[str, Any]:
+        try:
+            return real(data)
+        except ValueError:
+            return {}
+
+    patch.setattr(config_file, "decode", decode)
+
+
 def index_trusted_after_crash(patch: pytest.MonkeyPatch) -> None:
     """after a kill or a power cut every index file is kept and taken for complete"""
 
@@ -395,6 +408,7 @@ BUGS: tuple[Bug, ...] = (
     Bug(no_abort, power_cuts),
     Bug(no_truncation, garbage_after_the_end),
     Bug(killed_taken_for_stopped, power_cuts),
+    Bug(damaged_tables_empty, lost_files),
     Bug(cut_before_judged, lost_files),
     Bug(index_trusted_after_crash, power_cuts),
     Bug(expired_before_dispatched, cuts_while_files_expire),
