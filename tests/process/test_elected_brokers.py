@@ -21,6 +21,7 @@ from reput_broker.ha.epochs import EpochFile
 from reput_broker.ha.roles import Role
 from reput_broker.remoting_client import RemotingClient
 from reput_broker.request import ClientAnswer
+from reput_client import Message, ReceivedMessage, TransactionProducer, TransactionState
 from reput_protocol.codes import RequestCode
 from reput_protocol.commands.election import PromoteBrokerHeader, Promotion
 from reput_protocol.commands.send import SendMessageHeader
@@ -205,6 +206,28 @@ async def test_a_master_without_its_engine_refuses_after_its_lease(tmp_path: Pat
         await until(lambda: group.state.record.epoch == 2)
         await group.in_sync(0)
         assert (await put(master, b"two", "flushed")).code == 0
+
+
+@pytest.mark.trio
+async def test_a_master_stops_although_its_own_puts_wait_for_the_fence(tmp_path: Path) -> None:
+    """The decision of a transaction is not in the op queue yet, and is not put there after a hand-over."""
+    group = Group(tmp_path)
+    async with group.member(0) as master:
+        await group.in_sync(0)
+
+        async def never(_: ReceivedMessage) -> TransactionState:
+            return TransactionState.UNKNOWN
+
+        async def roll_back(_: Message) -> TransactionState:
+            return TransactionState.ROLLBACK
+
+        async with TransactionProducer(master.address, group="p", check=never) as producer:
+            await producer.send_in_transaction(Message(TOPIC, b"x"), roll_back)
+        parts = master._served.parts  # type: ignore[union-attr]
+        assert parts is not None
+        parts.puts.fence.end("handed over")
+        async with _soon():
+            await parts.finish()
 
 
 @pytest.mark.trio

@@ -240,8 +240,20 @@ class MasterParts:
         await self.staging.recover()
 
     async def finish(self) -> None:
-        """Write what requests left to be written. Call it once no request can add more."""
-        await self.retry.finish()
+        """Write what requests left to be written. Call it once no request can add more.
+
+        What cannot be written any more, because another broker is or may be the master, is found again as after a
+        crash.
+        """
+        async with trio.open_nursery() as nursery:
+
+            async def give_up() -> None:
+                await self.puts.fence.closed()
+                nursery.cancel_scope.cancel()
+
+            nursery.start_soon(give_up)
+            await self.retry.finish()
+            nursery.cancel_scope.cancel()
 
     def status(self) -> dict[str, object]:
         """Return what /status shows."""

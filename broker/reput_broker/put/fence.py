@@ -65,6 +65,11 @@ class Fence:
         while self.refusal() is not None:  # noqa: ASYNC110 - once in a hand-over
             await trio.sleep(_LOOK_S)
 
+    async def closed(self) -> None:
+        """Wait until no message can be accepted."""
+        while self.refusal() is None:  # noqa: ASYNC110 - once, when a broker stops
+            await trio.sleep(_LOOK_S)
+
     def refusal(self) -> str | None:
         """Return why no message can be accepted now, or None."""
         return self.expiry() or self._closed
