@@ -115,7 +115,7 @@ class RouteInfoManager:
         if is_master or (broker.acts_for_master and header.broker_id == min(broker.addresses)):
             is_new = before is None or before.version != version
             self._take_topics(header, table, is_new=is_new, may_write=is_master)
-        if before is None:
+        if before is None or before.header.broker_id != header.broker_id:
             log.info(
                 "broker_registered",
                 broker=header.broker_name,
