@@ -189,6 +189,7 @@ def _programs(etcd: str, directory: Path, port: int) -> tuple[list[Broker], list
         "auto-compaction-retention": "1h",
     }
     names = [sys.executable, "-m", "reput_cli", "namesrv", "--port", str(NAME_PORT)]
+    names += ["--data-dir", str(directory / "names")]
     others = [
         Program("etcd", [etcd, *(f"--{name}={value}" for name, value in options.items())], directory),
         Program("namesrv", names, directory),
