@@ -57,7 +57,8 @@ help: ## list the targets
 setup: $(DEV) ## create .venv with the requirements of all targets (each target also installs its own)
 	@:
 
-# The lock files name every package, so that pip has nothing to resolve. Modules are byte-compiled on first use.
+# The lock files name every package, so that pip has nothing to resolve. Modules are byte-compiled on first use, except
+# those of Spark, whose Python workers have ten seconds to start.
 $(RUN): requirements-runtime.lock requirements-build.lock pyproject.toml hatch_build.py $(KERNEL)
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 		{ echo "error: $(PYTHON) is not Python 3.11 or later; name one: make PYTHON=python3.12 $(MAKECMDGOALS)" >&2; exit 1; }
@@ -82,7 +83,7 @@ $(SPARK): requirements-spark.lock $(RUN)
 
 $(DEV): requirements.lock $(SPARK)
 	@echo "installing the development tools into $(VENV)" >&2
-	@$(PIP) install --no-deps --require-hashes -r $<
+	@$(PIP) install --no-compile --no-deps --require-hashes -r $<
 	@touch $@
 
 run: $(RUN) ## start the broker with conf/broker.toml; Ctrl-C stops it
