@@ -136,7 +136,7 @@ bench-delay: $(RUN) ## measure how late delayed messages are, with 100,000 of th
 bench-groups: $(RUN) ## measure consumer groups compared with plain pulls: throughput of four members, latency of one message
 	$(BIN)/python benchmarks/groups.py $(ARGS)
 
-bench-replication: $(RUN) ## measure a slave: against none, against Apache RocketMQ (mvn, java), lag
+bench-replication: $(RUN) ## measure a slave: against none, against Apache RocketMQ (mvn, java), lag, failover (etcd)
 	PYTHONPATH=benchmarks $(BIN)/python benchmarks/replication.py $(ARGS)
 
 bench-memory: $(RUN) ## measure the broker's memory for 9,000 idle clients, 10,000 queues and 1,000 groups

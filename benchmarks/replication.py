@@ -3,7 +3,8 @@
 - `replicated` with one slave, both syncing, as a ratio to `flushed` without a slave, in the same run.
 - RocketMQ's own benchmark against SYNC_MASTER with one slave, of Reput and of Apache RocketMQ.
 - Replication lag at a steady rate: from when a byte is in the master's log to when the slave has it on its disk.
-- The time from `kill -9` of an elected master to the first acknowledged put at the next one (needs etcd).
+- The time from `kill -9` of an elected master, or a hand-over, to the first acknowledged put at the next one; etcd
+  elects.
 """
 
 from __future__ import annotations
@@ -193,6 +194,11 @@ def _lags_under(plan: BenchPlan, master: RunningBroker, slave: RunningBroker) ->
 def _end_of(questions: Questions) -> int:
     _, body = questions.ask(RequestCode.QUERY_REPLICA_STATE, {})
     return ReplicaState.from_json(body).max_offset
+
+
+def change_of_master(_: int, scale: float) -> list[Row]:
+    """Measure how long a group takes no messages, 20 times at full scale."""
+    return failover(max(1, int(ROUNDS * scale)))
 
 
 MEASURES: dict[str, Callable[[int, float], list[Row]]] = {
