@@ -19,7 +19,7 @@ from reput_broker.ha import synchronize
 from reput_broker.ha.roles import Master, Role, Tenure
 from reput_broker.remoting_client import RemotingClient
 from reput_broker.request import ClientAnswer
-from reput_client import Admin, Message, Producer, PullConsumer
+from reput_client import Admin, Message, Producer, PullConsumer, TransactionProducer, TransactionState
 from reput_protocol.codes import RequestCode
 from tenures import SetTenures
 
@@ -206,3 +206,34 @@ async def test_both_show_the_state_of_replication(tmp_path: Path) -> None:
         assert master_status["slaves"][0]["lag_bytes"] == 0
         figures = json.loads((await ask(both.slave, RequestCode.GET_BROKER_RUNTIME_INFO)).body)["table"]
         assert (figures["brokerRole"], figures["brokerId"]) == ("SLAVE", "1")
+
+
+@pytest.mark.trio
+async def test_a_promoted_slave_ends_the_transactions_that_are_open_and_no_other(tmp_path: Path) -> None:
+    ended = {b"committed": TransactionState.COMMIT, b"rolled back": TransactionState.ROLLBACK}
+
+    async def local(message: Message) -> TransactionState:
+        return ended.get(message.body, TransactionState.UNKNOWN)
+
+    async def not_known_yet(_message: object) -> TransactionState:
+        return TransactionState.UNKNOWN
+
+    async def committed(_message: object) -> TransactionState:
+        return TransactionState.COMMIT
+
+    soon = {"timeout": "50ms", "check_interval": "100ms", "op_interval": "50ms"}
+    async with pair(tmp_path, transactions=soon) as both:
+        async with TransactionProducer(both.master.address, group="p", check=not_known_yet) as producer:
+            for body in (*ended, b"open"):
+                await producer.send_in_transaction(Message("T", body), local, queue_id=0)
+            await until(lambda: both.master.store.max_offset_in_queue("T", 0) == 1)
+            await both.synchronized()
+        await both.promote()
+        async with (
+            TransactionProducer(both.slave.address, group="p", check=committed),
+            PullConsumer(both.slave.address, group="g") as consumer,
+        ):
+            await until(lambda: both.slave.store.max_offset_in_queue("T", 0) == 2)
+            await trio.sleep(0.5)
+            found = await consumer.pull("T", queue_id=0, offset=0)
+            assert [message.body for message in found.messages] == [b"committed", b"open"]
