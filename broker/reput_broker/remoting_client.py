@@ -186,19 +186,23 @@ class _Connection:
         self._reading.cancel()
 
     async def _read(self) -> None:
-        with self._reading:
-            try:
-                await self._take_answers()
-            except (trio.BrokenResourceError, trio.ClosedResourceError, OSError):
-                self.end("the connection broke")
-            except ProtocolError as error:
-                self.end(f"sent bytes that are not an answer: {error}")
-            except Exception as error:  # an error of a system task would end the whole process
-                log.error(
-                    "remoting_failed", address=self._address, exc_info=error, hint="a defect; report it"
-                )
-                self.end(f"its answer could not be read: {error}")
-        await trio.aclose_forcefully(self._stream)
+        try:
+            with self._reading:
+                await self._read_answers()
+        finally:
+            with trio.CancelScope(shield=True):  # also at the end of the event loop
+                await trio.aclose_forcefully(self._stream)
+
+    async def _read_answers(self) -> None:
+        try:
+            await self._take_answers()
+        except (trio.BrokenResourceError, trio.ClosedResourceError, OSError):
+            self.end("the connection broke")
+        except ProtocolError as error:
+            self.end(f"sent bytes that are not an answer: {error}")
+        except Exception as error:  # an error of a system task would end the whole process
+            log.error("remoting_failed", address=self._address, exc_info=error, hint="a defect; report it")
+            self.end(f"its answer could not be read: {error}")
 
     async def _take_answers(self) -> None:
         reader = FrameReader()
