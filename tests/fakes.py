@@ -16,6 +16,7 @@ from typing import Any, Self
 
 from fake_groups import FakeGroups, Peer
 from reput_protocol.codes import RequestCode, ResponseCode
+from reput_protocol.commands.pull import QueueBounds, QueueBoundsRequest, QueueBoundsTable
 from reput_protocol.commands.topic import BrokerData, ClusterInfo, QueueData, TopicRoute
 from reput_protocol.kernel.records import record_starts
 from reput_protocol.record.message import Message
@@ -291,6 +292,17 @@ class FakeBroker:
                 return self.park(header, body)
             case RequestCode.PULL_MESSAGE:
                 return self.pull(header, body)
+            case RequestCode.FETCH_RECORDS:
+                return self.fetch(header)
+            case RequestCode.QUERY_QUEUE_BOUNDS:
+                topics = QueueBoundsRequest.from_json(body).topics
+                bounds = {
+                    topic: [
+                        QueueBounds(number, 0, len(self.log[topic, number])) for number in range(self.queues)
+                    ]
+                    for topic in topics
+                }
+                return Answer(body=QueueBoundsTable(self.broker_name, bounds).to_json())
             case RequestCode.QUERY_CONSUMER_OFFSET:
                 offset = self.committed.get(
                     (str(ext["consumerGroup"]), str(ext["topic"]), int(str(ext["queueId"])))
@@ -382,6 +394,16 @@ class FakeBroker:
                 "storeTimestamp": 1_700_000_000_000,
                 "ack": header.ext.get("ack"),
             }
+        )
+
+    def fetch(self, header: Header) -> Answer:
+        """Answer FETCH_RECORDS with one message at a time."""
+        ext: Mapping[str, Any] = header.ext
+        queue, start = self.log[str(ext["topic"]), int(ext["queueId"])], int(ext["startOffset"])
+        records = queue[start : start + 1]
+        found = {"nextOffset": start + len(records), "minOffset": 0, "maxOffset": len(queue)}
+        return Answer(
+            ResponseCode.SUCCESS if records else ResponseCode.PULL_NOT_FOUND, found, b"".join(records)
         )
 
     def pull(self, header: Header, body: memoryview) -> Answer:

@@ -91,10 +91,11 @@ def published(address: str, topic: str) -> dict[int, list[bytes]]:
     """Return the bodies of a topic by queue, in order; all that is durable."""
     found: dict[int, list[bytes]] = {}
     with BulkReader(address, timeout_s=20) as reader:
-        for queue_id, low, high in reader.queue_bounds([topic]).topics.get(topic, []):
+        table = reader.queue_bounds([topic])
+        for queue_id, low, high in table.topics.get(topic, []):
             bodies = found.setdefault(queue_id, [])
             while low < high:
-                block = reader.fetch(topic, queue_id, low, high)
+                block = reader.fetch(topic, queue_id, low, high, broker_name=table.broker_name)
                 bodies += [view.body for view in record_views(block.records)]
                 low = block.next_offset
     return found

@@ -15,6 +15,7 @@ class BulkReader(BlockingClient[bulk_reader.BulkReader]):
         super().__init__(client)
 
     cluster = blocking(bulk_reader.BulkReader.cluster)
+    brokers = blocking(bulk_reader.BulkReader.brokers)
     topics = blocking(bulk_reader.BulkReader.topics)
     queue_bounds = blocking(bulk_reader.BulkReader.queue_bounds)
     offset_by_time = blocking(bulk_reader.BulkReader.offset_by_time)

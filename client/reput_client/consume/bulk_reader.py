@@ -7,6 +7,7 @@ messages; only durable messages are returned.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from typing import Final
 
 from reput_client.consume.fetch_records import FetchedBlock, fetch_ext, fetched_block
@@ -15,7 +16,7 @@ from reput_client.consume.pull import ReadAhead
 from reput_client.errors import BrokerNotFound
 from reput_client.transport.backoff import Backoff
 from reput_client.transport.client import Client
-from reput_client.transport.session import CONNECT_TIMEOUT_S, REQUEST_TIMEOUT_S
+from reput_client.transport.session import CONNECT_TIMEOUT_S, REQUEST_TIMEOUT_S, is_not_master
 from reput_protocol.codes import RequestCode
 from reput_protocol.commands.pull import (
     FETCH_BYTES,
@@ -24,16 +25,20 @@ from reput_protocol.commands.pull import (
     QueueBoundsTable,
 )
 from reput_protocol.commands.topic import ClusterInfo, TopicList
+from reput_protocol.errors import TopicNotFound
+from reput_protocol.record.message import MessageQueue
 from reput_protocol.wire.header import HeaderType, Value
 
 _MSGPACK: Final = HeaderType.MSGPACK
 
 
 class BulkReader(Client):
-    """Reads queues of one broker in bulk. An async context manager.
+    """Reads queues of a cluster's brokers in bulk. An async context manager.
+
+    Methods take the name of the broker that has the queue; it may be left out if there is only one.
 
     Args:
-        address: `host:port` of the broker, or several of its addresses separated by commas.
+        address: `host:port` of a broker or a name server, or several of one cluster separated by commas.
         timeout_s: seconds a request may take, including reconnecting.
     """
 
@@ -67,13 +72,19 @@ class BulkReader(Client):
         Raises:
             BrokerNotFound: there is no master.
         """
-        call = await self._session.ask_ok(
-            RequestCode.GET_BROKER_CLUSTER_INFO, {}, what="brokers of the cluster"
-        )
-        found = ClusterInfo.from_json(call.body)
+        found = await self._session.cluster(self._session.deadline(None))
         if not found.masters:
             raise BrokerNotFound("", "")
         return found
+
+    async def brokers(self, topic: str | None = None) -> list[str]:
+        """Return the names of the brokers, sorted: those on which `topic`, if it exists, can be written, or all."""
+        deadline = self._session.deadline(None)
+        if topic is not None:
+            with suppress(TopicNotFound):
+                route = await self._session.fetch_route(topic, deadline)
+                return sorted({queue.broker_name for queue in route.writable})
+        return sorted((await self._session.cluster(deadline)).broker_addr_table)
 
     async def topics(self) -> list[str]:
         """Return all topics, including system topics."""
@@ -82,27 +93,36 @@ class BulkReader(Client):
         )
         return sorted(TopicList.from_json(call.body).topics)
 
-    async def queue_bounds(self, topics: Sequence[str]) -> QueueBoundsTable:
-        """Return the bounds of every readable queue of those topics that exist."""
+    async def queue_bounds(self, topics: Sequence[str], broker_name: str | None = None) -> QueueBoundsTable:
+        """Return the bounds of every readable queue of those topics that exist on a broker."""
         call = await self._session.ask_ok(
             RequestCode.QUERY_QUEUE_BOUNDS,
             QueryQueueBoundsHeader().to_ext(_MSGPACK),
             what="bounds of queues",
+            queue=None if broker_name is None else MessageQueue("", broker_name, 0),
             body=QueueBoundsRequest(list(topics)).to_json(),
         )
         return QueueBoundsTable.from_json(call.body)
 
-    async def offset_by_time(self, topic: str, queue_id: int, when_ms: int) -> int:
+    async def offset_by_time(
+        self, topic: str, queue_id: int, when_ms: int, broker_name: str | None = None
+    ) -> int:
         """Return the offset of the first message stored at or after a time, or the end of the queue."""
-        return await self._offsets.offset_by_time(await self._session.queue(topic, queue_id, None), when_ms)
+        return await self._offsets.offset_by_time(
+            await self._session.queue(topic, queue_id, broker_name), when_ms
+        )
 
-    async def committed(self, group: str, topic: str, queue_id: int) -> int | None:
+    async def committed(
+        self, group: str, topic: str, queue_id: int, broker_name: str | None = None
+    ) -> int | None:
         """Return a group's committed offset, or None if it has none."""
-        return await self._offsets.committed(group, await self._session.queue(topic, queue_id, None))
+        return await self._offsets.committed(group, await self._session.queue(topic, queue_id, broker_name))
 
-    async def commit(self, group: str, topic: str, queue_id: int, offset: int) -> None:
+    async def commit(
+        self, group: str, topic: str, queue_id: int, offset: int, broker_name: str | None = None
+    ) -> None:
         """Commit that a group continues at `offset`."""
-        await self._offsets.commit(group, await self._session.queue(topic, queue_id, None), offset)
+        await self._offsets.commit(group, await self._session.queue(topic, queue_id, broker_name), offset)
 
     # -- records ---------------------------------------------------------------------------------------------------
 
@@ -116,6 +136,7 @@ class BulkReader(Client):
         max_bytes: int = FETCH_BYTES,
         tags: str = "*",
         generation: str | None = None,
+        broker_name: str | None = None,
     ) -> FetchedBlock:
         """Return the first records of `[start, end)` of a queue: as many as fit into `max_bytes`, at least one.
 
@@ -131,12 +152,16 @@ class BulkReader(Client):
             RequestTimeout, ConnectFailed, ConnectionLost: no answer in time.
         """
         deadline = self._session.deadline(None)
-        queue = (topic, queue_id)
+        queue = await self._session.queue(topic, queue_id, broker_name, deadline)
         ext = fetch_ext(topic, queue_id, start, end, max_bytes, tags, generation)
         call = await self._ahead.take(queue, ext, deadline)
-        if call is None:
+        if call is None or is_not_master(call):
             call = await self._session.ask(
-                RequestCode.FETCH_RECORDS, ext, what=f"fetch from {topic}/{queue_id}", deadline=deadline
+                RequestCode.FETCH_RECORDS,
+                ext,
+                what=f"fetch from {topic}/{queue_id}",
+                queue=queue,
+                deadline=deadline,
             )
         found = fetched_block(call)
         if not found.moved and start < found.next_offset < min(end, found.max_offset):
@@ -157,15 +182,18 @@ class BulkReader(Client):
         max_bytes: int = FETCH_BYTES,
         tags: str = "*",
         generation: str | None = None,
+        broker_name: str | None = None,
     ) -> None:
         """Request what a `fetch` with the same arguments will return, without waiting; one request per queue.
 
         Raises:
             ConnectFailed: no connection can be made in time.
         """
+        deadline = self._session.deadline(None)
+        queue = await self._session.queue(topic, queue_id, broker_name, deadline)
         ext = fetch_ext(topic, queue_id, start, end, max_bytes, tags, generation)
-        await self._ask_ahead((topic, queue_id), ext, self._session.deadline(None))
+        await self._ask_ahead(queue, ext, deadline)
 
-    async def _ask_ahead(self, queue: tuple[str, int], ext: Mapping[str, Value], deadline: float) -> None:
+    async def _ask_ahead(self, queue: MessageQueue, ext: Mapping[str, Value], deadline: float) -> None:
         self._ahead.drop(queue)
-        self._ahead.start(queue, ext, await self._session.open(None, deadline))
+        self._ahead.start(queue, ext, await self._session.open_for(queue, deadline))

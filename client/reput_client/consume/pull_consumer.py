@@ -27,9 +27,10 @@ from reput_client.consume.pull import (
     pull_ext,
     pull_result,
 )
+from reput_client.consume.slave_pulls import SlavePulls
 from reput_client.transport.backoff import Backoff
 from reput_client.transport.client import Client
-from reput_client.transport.session import CONNECT_TIMEOUT_S, REQUEST_TIMEOUT_S
+from reput_client.transport.session import CONNECT_TIMEOUT_S, REQUEST_TIMEOUT_S, is_not_master
 from reput_protocol.codes import BoundaryType, RequestCode, ResponseCode
 from reput_protocol.filter.tags import TagFilter
 from reput_protocol.names import check_client_group, check_topic
@@ -70,6 +71,7 @@ class PullConsumer(Client):
     def _new_read_aheads(self) -> None:
         self._read_ahead = ReadAhead(self._session.pump)
         self._columns_ahead = ReadAhead(self._session.pump, RequestCode.FETCH_RECORDS)
+        self._slave_pulls = SlavePulls(self._session)
 
     async def queues(self, topic: str) -> list[MessageQueue]:
         """Return the readable queues of `topic`.
@@ -133,16 +135,23 @@ class PullConsumer(Client):
                 wait_s=wait_s,
             )
 
+        what, until = f"pull from {topic}/{queue_id}", deadline + (wait_s + PULL_GRACE_S if wait_s else 0.0)
+        result = await self._slave_pulls.pull(
+            queue, offset, ext(offset, wait_s), wanted, what, deadline, until
+        )
+        if result is not None:
+            return result
         call = await self._read_ahead.take(queue, ext(offset, 0.0), deadline)
-        if call is None or (wait_s and call.answer.code == ResponseCode.PULL_NOT_FOUND):
+        if (
+            call is None
+            or is_not_master(call)
+            or (wait_s and call.answer.code == ResponseCode.PULL_NOT_FOUND)
+        ):
             call = await self._session.ask(
-                RequestCode.PULL_MESSAGE,
-                ext(offset, wait_s),
-                what=f"pull from {topic}/{queue_id}",
-                queue=queue,
-                deadline=deadline + (wait_s + PULL_GRACE_S if wait_s else 0.0),
+                RequestCode.PULL_MESSAGE, ext(offset, wait_s), what=what, queue=queue, deadline=until
             )
         result = pull_result(queue, offset, call, wanted)
+        self._slave_pulls.suggested(queue, result)
         if read_ahead and offset < result.next_begin_offset < result.max_offset:
             self._read_ahead.start(
                 queue, ext(result.next_begin_offset, 0.0), self._session.known_connection(queue)
@@ -189,7 +198,7 @@ class PullConsumer(Client):
         queue = await self._session.queue(check_topic(topic), queue_id, broker_name, deadline)
         ext = fetch_ext(topic, queue_id, offset, NO_END, max_bytes, tags)
         call = await self._columns_ahead.take(queue, ext, deadline)
-        if call is None:
+        if call is None or is_not_master(call):
             call = await self._session.ask(
                 RequestCode.FETCH_RECORDS,
                 ext,

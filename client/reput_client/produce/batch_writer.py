@@ -10,12 +10,12 @@ from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from typing import Final, NamedTuple, Self
 
-from reput_client.errors import ConnectionLost, RequestTimeout
+from reput_client.errors import BrokerNotFound, ConnectionLost, RequestTimeout
 from reput_client.transport.backoff import Backoff
 from reput_client.transport.channel import Call, RequestTemplate, Waiter
 from reput_client.transport.client import Client
 from reput_client.transport.connection import Connection
-from reput_client.transport.session import CONNECT_TIMEOUT_S, raise_refusal
+from reput_client.transport.session import CONNECT_TIMEOUT_S, is_not_master, raise_refusal
 from reput_protocol.buffers import Buffer
 from reput_protocol.codes import AckLevel, RequestCode, ResponseCode
 from reput_protocol.commands.send import PutMessageHeader
@@ -33,6 +33,7 @@ from reput_protocol.commands.stage import (
 )
 from reput_protocol.errors import BrokerError, ErrorCode
 from reput_protocol.kernel.records import crc32
+from reput_protocol.record.message import MessageQueue
 from reput_protocol.wire.header import HeaderType, Value
 
 WRITE_TIMEOUT_S: Final = 120.0
@@ -67,10 +68,13 @@ class _Sent:
 
 
 class BatchWriter(Client):
-    """Writes blocks to one broker. An async context manager; for one task at a time.
+    """Writes blocks to one broker of a cluster. An async context manager; for one task at a time.
+
+    If another broker of its name becomes the master, requests follow it.
 
     Args:
-        address: `host:port` of the broker, or several of its addresses separated by commas.
+        address: `host:port` of a broker or a name server, or several of one cluster separated by commas.
+        broker_name: the broker; without it, the only one.
         timeout_s: seconds a request may take, including repeats and reconnecting.
         window_bytes: maximum bytes sent and unanswered.
     """
@@ -78,6 +82,7 @@ class BatchWriter(Client):
     def __init__(
         self,
         address: str | Iterable[str],
+        broker_name: str | None = None,
         *,
         timeout_s: float = WRITE_TIMEOUT_S,
         connect_timeout_s: float = CONNECT_TIMEOUT_S,
@@ -87,6 +92,7 @@ class BatchWriter(Client):
         super().__init__(
             address, timeout_s=timeout_s, connect_timeout_s=connect_timeout_s, new_backoff=new_backoff
         )
+        self._broker_name = broker_name
         self._window_bytes = window_bytes
         self._window: deque[_Sent] = deque()
         self._bytes = 0
@@ -100,22 +106,41 @@ class BatchWriter(Client):
 
         Raises:
             ConnectFailed: no broker answers before the timeout.
+            BrokerNotFound: there is no such broker.
+            ValueError: there are several brokers, and none is named.
         """
-        await self._session.open(None, self._session.deadline(None))
+        deadline = self._session.deadline(None)
+        if self._broker_name is None:
+            self._broker_name = await self._only_broker(deadline)
+        await self._session.open_for(self._place(), deadline)
         return self
+
+    async def _only_broker(self, deadline: float) -> str:
+        names = sorted((await self._session.cluster(deadline)).broker_addr_table)
+        if len(names) > 1:
+            raise ValueError(f"there are several brokers, {', '.join(names)}; pass broker_name=")
+        if not names:
+            raise BrokerNotFound("", "")
+        return names[0]
+
+    def _place(self) -> MessageQueue:
+        """Stands for the broker in requests."""
+        assert self._broker_name is not None, "the writer is entered"
+        return MessageQueue("", self._broker_name, 0)
 
     async def aclose(self) -> None:
         """Close the connections. Unanswered requests may or may not have been executed."""
         self._session.close()
 
     async def write_queues(self, topic: str) -> list[int] | None:
-        """Return the writable queues of a topic; None if its first message will create it.
+        """Return the writable queues of a topic on the broker; None if its first message will create it there.
 
         Raises:
             TopicNotFound: there is no such topic and the broker does not create topics.
         """
         route = await self._session.publish_route(topic, self._session.deadline(None))
-        return None if route.template else [queue.queue_id for queue in route.writable]
+        found = [queue.queue_id for queue in route.writable if queue.broker_name == self._broker_name]
+        return None if route.template or self._broker_name not in route.brokers else found
 
     # -- staging ---------------------------------------------------------------------------------------------------
 
@@ -204,7 +229,9 @@ class BatchWriter(Client):
         deadline = self._session.deadline(timeout_s)
         while True:
             try:
-                return await self._session.ask_ok(code, ext, what=what, body=body, deadline=deadline)
+                return await self._session.ask_ok(
+                    code, ext, what=what, queue=self._place(), body=body, deadline=deadline
+                )
             except BrokerError as error:
                 if not _passes_soon(error) or self._session.runtime.now() >= deadline:
                     raise
@@ -241,7 +268,7 @@ class BatchWriter(Client):
         self._bytes += len(body)
         connection = self._window[0].connection
         if connection is None or not connection.usable():
-            connection = await self._session.open(None, self._session.deadline(None))
+            connection = await self._session.open_for(self._place(), self._session.deadline(None))
         self._start(sent, connection)
         connection.flush_now()
 
@@ -269,6 +296,8 @@ class BatchWriter(Client):
                         raise
             elif not isinstance(call.error, ConnectionLost) or self._session.runtime.now() >= deadline:
                 raise call.error
+            if call.error is None and is_not_master(call):
+                await self._session.look_for_master("", deadline)
             await self._session.runtime.sleep(_RETRY_PAUSE_S)
             await self._repeat(deadline)
         self._window.popleft()
@@ -280,7 +309,7 @@ class BatchWriter(Client):
             if sent.call is not None and sent.connection is not None and not sent.call.done:
                 sent.connection.abandon(sent.call)
             sent.waiter = Waiter()
-        connection = await self._session.open(None, deadline)
+        connection = await self._session.open_for(self._place(), deadline)
         for sent in self._window:
             self._start(sent, connection)
         connection.flush_now()

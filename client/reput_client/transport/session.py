@@ -201,7 +201,8 @@ class Session:
     async def look_for_master(self, topic: str, deadline: float) -> bool:
         """Look up the brokers of a topic again, a little later than the last time; False if `deadline` came first.
 
-        Concurrent calls share a look-up. Whether it succeeds is left to the caller's next attempt.
+        Without a topic, "", all brokers are looked up. Concurrent calls share a look-up. Whether it succeeds is left to
+        the caller's next attempt.
         """
         runtime = self.runtime
         looking = self._looking.get(topic)
@@ -217,7 +218,7 @@ class Session:
             if now >= deadline:
                 return False
             try:
-                await self.fetch_route(topic, min(deadline, now + TRY_S))
+                await self._look_up(topic, min(deadline, now + TRY_S))
             except ClientClosed:
                 raise
             except ReputError as error:
@@ -226,6 +227,13 @@ class Session:
         finally:
             del self._looking[topic]
             looking.set()
+
+    async def _look_up(self, topic: str, deadline: float) -> None:
+        """Fetch the addresses of a topic's brokers, or without a topic of all."""
+        if topic:
+            await self.fetch_route(topic, deadline)
+        else:
+            await self.cluster(deadline)
 
     def _met(self, connection: Connection) -> None:
         """Forget what is known of the home address if another broker is there now."""
@@ -485,17 +493,22 @@ class Session:
                     expected = BrokerIdentity(name, str(ext["startId"]) if is_own else None)
                     self.connection_to(address).expect(expected)
 
+    async def cluster(self, deadline: float) -> ClusterInfo:
+        """Return the brokers of the cluster as the client's own address knows them now."""
+        call = await self.ask_ok(
+            RequestCode.GET_BROKER_CLUSTER_INFO, {}, what="brokers of the cluster", deadline=deadline
+        )
+        info = ClusterInfo.from_json(call.body)
+        self._learn_brokers(info.broker_addr_table.values(), call)
+        return info
+
     async def masters(self, deadline: float) -> dict[str, Address]:
         """Return the address of every broker's master by name, as the client's own address knows them now.
 
         Raises:
             BrokerNotFound: there is no master.
         """
-        call = await self.ask_ok(
-            RequestCode.GET_BROKER_CLUSTER_INFO, {}, what="brokers of the cluster", deadline=deadline
-        )
-        info = ClusterInfo.from_json(call.body)
-        self._learn_brokers(info.broker_addr_table.values(), call)
+        info = await self.cluster(deadline)
         found = {name: self.brokers.master(name) for name in info.broker_addr_table}
         masters = {name: address for name, address in sorted(found.items()) if address is not None}
         if not masters:
@@ -518,7 +531,7 @@ class Session:
         """
         address = self.brokers.master(queue.broker_name)
         if address is None:
-            await self.fetch_route(queue.topic, deadline)
+            await self._look_up(queue.topic, deadline)
             address = self.brokers.master(queue.broker_name)
         if address is None:
             raise BrokerNotFound(queue.broker_name, queue.topic)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -38,7 +38,6 @@ class ArchiveTask:
     root: str
     ranges: tuple[QueueRange, ...]
     options: SourceOptions
-    addresses: Mapping[str, str]
     """Of the brokers, by name; empty for a store directory."""
     generations: Generations
     """Of the ranges' topics when the batch was planned."""
@@ -61,7 +60,7 @@ def write_task(task: ArchiveTask) -> Iterator[ArchiveFile]:
 def _partition(task: ArchiveTask, part: QueueRange) -> QueuePartition | LivePartition:
     if task.options.path is not None:
         return QueuePartition([part])
-    return live_partition([part], task.addresses, task.generations)
+    return live_partition([part], task.generations)
 
 
 class _RangeFiles:

@@ -265,7 +265,6 @@ class _Archiving:
                 str(self._archive.root),
                 task,
                 self._options,
-                addresses,
                 batch.generations,
                 self._kind.partition_by,
                 self._compression,

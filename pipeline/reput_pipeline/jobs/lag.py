@@ -7,19 +7,19 @@ import time
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import click
 import pyarrow as pa
 
 from reput_broker.tools.tables import apply_journal, find_journal, offsets_in, table_in_force
 from reput_client.blocking import Admin
-from reput_pipeline.archives.plan import addresses_of, catalog_of
+from reput_pipeline.archives.plan import catalog_of
 from reput_pipeline.jobs.arguments import APPLICATION_TOPICS, checked_source, source_arguments
 from reput_pipeline.jobs.command_line import job, main
 from reput_pipeline.jobs.outcomes import ArgumentError, JobFailed, Outcome
 from reput_pipeline.jobs.run import JobRun
-from reput_pipeline.source.live_plan import LivePartition, live_partition
+from reput_pipeline.source.live_plan import live_partition
 from reput_pipeline.source.narrowing import NOTHING_NARROWED
 from reput_pipeline.source.offline_plan import QueuePartition
 from reput_pipeline.source.offline_store import OfflineStore
@@ -29,10 +29,6 @@ from reput_pipeline.source.ranges import QueueRange
 from reput_pipeline.source.resolve import Catalog, wanted_queues
 from reput_pipeline.source.tasks import read_task
 from reput_protocol.exit_codes import ExitCode
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
 
 _SCHEMA = pa.schema(
     [
@@ -82,7 +78,6 @@ class QueueLag:
 
 class _ReadTask(NamedTuple):
     options: SourceOptions
-    addresses: Mapping[str, str]
     ranges: tuple[QueueRange, ...]
 
 
@@ -99,20 +94,18 @@ def snapshot(run: JobRun, options: SourceOptions, groups: Iterable[str], at_ms: 
     with catalog_of(options) as catalog:
         queues = wanted_queues(catalog, options)
         bounds = catalog.bounds(queues)
-        by_place: dict[tuple[str, int], list[QueueKey]] = {}
-        for queue in queues:
-            by_place.setdefault((queue.topic, queue.queue_id), []).append(queue)
+        wanted_here = set(queues)
         committed = [
             (group, queue, offset)
-            for (group, topic, queue_id), offset in _committed(catalog, options, wanted)
-            for queue in by_place.get((topic, queue_id), ())
+            for group, queue, offset in _committed(catalog, options, wanted)
+            if queue in wanted_here
         ]
         first = {
             (queue, max(offset, bounds[queue].low))
             for _, queue, offset in committed
             if max(offset, bounds[queue].low) < bounds[queue].high
         }
-        stored = _store_times(run, options, addresses_of(catalog), sorted(first))
+        stored = _store_times(run, options, sorted(first))
     return [
         QueueLag(
             at_ms,
@@ -131,7 +124,7 @@ def snapshot(run: JobRun, options: SourceOptions, groups: Iterable[str], at_ms: 
 
 def _committed(
     catalog: Catalog, options: SourceOptions, groups: set[str]
-) -> Iterator[tuple[tuple[str, str, int], int]]:
+) -> Iterator[tuple[str, QueueKey, int]]:
     if isinstance(catalog, OfflineStore):
         config_dir = catalog.layout.config_dir
         table = table_in_force(config_dir / "consumerOffset.json")
@@ -140,35 +133,34 @@ def _committed(
         if journal is not None:
             apply_journal(offsets, journal[1])
         for key, offset in offsets.items():
-            if (not groups or key[0] in groups) and isinstance(offset, int):
-                yield key, offset
+            group, topic, queue_id = key
+            if (not groups or group in groups) and isinstance(offset, int):
+                yield group, QueueKey(topic, "", queue_id), offset
         return
     assert options.name_servers is not None, "either a path or a broker is set"
     with Admin(options.name_servers) as admin:
         for group in sorted(groups) or [summary.group for summary in admin.list_groups()]:
             for queue in admin.describe_group(group).queues:
                 if queue.committed_offset >= 0:
-                    yield (group, queue.topic, queue.queue_id), queue.committed_offset
+                    place = QueueKey(queue.topic, queue.broker_name, queue.queue_id)
+                    yield group, place, queue.committed_offset
 
 
 def _store_times(
-    run: JobRun, options: SourceOptions, addresses: Mapping[str, str], places: list[tuple[QueueKey, int]]
+    run: JobRun, options: SourceOptions, places: list[tuple[QueueKey, int]]
 ) -> dict[tuple[QueueKey, int], int]:
     """Return the store times of single messages, read by tasks."""
     ranges = [QueueRange(queue, offset, offset + 1) for queue, offset in places]
     tasks = [
-        _ReadTask(options, addresses, tuple(ranges[at : at + _RANGES_A_TASK]))
+        _ReadTask(options, tuple(ranges[at : at + _RANGES_A_TASK]))
         for at in range(0, len(ranges), _RANGES_A_TASK)
     ]
     return dict(run.each("lag", tasks, _read_times))
 
 
 def _read_times(task: _ReadTask) -> Iterator[tuple[tuple[QueueKey, int], int]]:
-    partition: QueuePartition | LivePartition
-    if task.options.path is not None:
-        partition = QueuePartition(list(task.ranges))
-    else:
-        partition = live_partition(task.ranges, task.addresses, {})
+    is_live = task.options.path is None
+    partition = live_partition(task.ranges, {}) if is_live else QueuePartition(list(task.ranges))
     for batch in read_task(partition, task.options, _SCHEMA, NOTHING_NARROWED):
         for row in batch.to_pylist():
             queue = QueueKey(row["topic"], row["brokerName"] or "", row["queueId"])

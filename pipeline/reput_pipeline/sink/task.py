@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import count
 from typing import Final
 
@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 
 from reput_client.blocking import Message, Producer
-from reput_client.blocking.bulk import BatchWriter
+from reput_client.blocking.bulk import BatchWriter, BulkReader
 from reput_client.produce.batch_writer import StagingScope
 from reput_client.produce.unique_ids import new_generator
 from reput_pipeline.errors import SinkError
@@ -22,13 +22,39 @@ from reput_pipeline.sink.record_blocks import Columns, encode_records
 from reput_pipeline.sink.rows import ANY_QUEUE, Messages, RowReader
 from reput_pipeline.sink.schema import SinkColumns
 from reput_protocol.commands.stage import StagedPart
+from reput_protocol.kernel.records import crc32
 
 _NO_QUEUES: Final = (0,)
 
 
-def connect(options: SinkOptions) -> BatchWriter:
-    """Return a writer to the broker; it connects on `with`."""
-    return BatchWriter(options.name_servers, timeout_s=options.send_timeout_s)
+def connect(options: SinkOptions, broker: str) -> BatchWriter:
+    """Return a writer to a broker; it connects on `with`."""
+    return BatchWriter(options.name_servers, broker, timeout_s=options.send_timeout_s)
+
+
+def brokers_of(options: SinkOptions) -> list[str]:
+    """Return the names of the brokers that take the rows: those of the topic if the query has one, or all.
+
+    Raises:
+        RequestTimeout, ConnectFailed: no address answers in time.
+        SinkError: the topic cannot be written anywhere.
+    """
+    reader = BulkReader(options.name_servers, timeout_s=options.send_timeout_s)
+    try:
+        names = reader.brokers(options.topic)
+    finally:
+        reader.close()
+    if not names:
+        raise _no_queue()
+    return names
+
+
+def broker_of(brokers: Sequence[str], query_id: str, number: int) -> str:
+    """Return the broker for a part of a query: its parts go to one broker after the other.
+
+    The same for every attempt, as long as there are the same brokers.
+    """
+    return brokers[(crc32(query_id.encode()) + number) % len(brokers)]
 
 
 class SinkTask:
@@ -41,6 +67,8 @@ class SinkTask:
         self._ids = new_generator()
         self._exactly_once = options.exactly_once
         self.messages = 0
+        self.broker = ""
+        """The name of the broker that gets the rows."""
 
     def stage(
         self, batches: Iterator[pa.RecordBatch], query_id: str, batch_id: int, partition_id: int
@@ -51,7 +79,12 @@ class SinkTask:
             SinkError: a row cannot be a message.
             BrokerError, RequestTimeout, ConnectFailed: the broker refused, or did not answer in time.
         """
-        with connect(self._options) as writer:
+        brokers = brokers_of(self._options)
+        self.broker = broker_of(brokers, query_id, batch_id)
+        for other in brokers:
+            if other != self.broker and is_committed(self._options, other, query_id, batch_id):
+                return None
+        with connect(self._options, self.broker) as writer:
             if writer.staged(query_id).last_batch_id >= batch_id:
                 return None
             writer.begin(StagingScope(query_id, batch_id, partition_id, uuid.uuid4().hex))
@@ -60,9 +93,13 @@ class SinkTask:
                     self._write(writer, messages)
             return writer.end() if self.messages else None
 
-    def put(self, batches: Iterator[pa.RecordBatch]) -> None:
-        """Put all rows at least once; on return they have reached the ack level. Raises as `stage`."""
-        with connect(self._options) as writer:
+    def put(self, batches: Iterator[pa.RecordBatch], query_id: str, number: int) -> None:
+        """Put all rows at least once; on return they have reached the ack level. Raises as `stage`.
+
+        `number` differs between the tasks and batches of a query, which so use all brokers.
+        """
+        self.broker = broker_of(brokers_of(self._options), query_id, number)
+        with connect(self._options, self.broker) as writer:
             for batch in batches:
                 for messages in self._rows.messages(batch):
                     if messages.deliver_at is not None and messages.deliver_at.null_count < len(
@@ -116,6 +153,16 @@ class SinkTask:
         return messages._replace(columns=messages.columns.take(np.flatnonzero(at_once)), deliver_at=None)
 
 
+def is_committed(options: SinkOptions, broker: str, query_id: str, batch_id: int) -> bool:
+    """Whether a broker has published a batch, or a later one of its query."""
+    with connect(options, broker) as writer:
+        return writer.staged(query_id).last_batch_id >= batch_id
+
+
+def _no_queue() -> SinkError:
+    return SinkError("the topic has no queue that takes messages; alter its permission")
+
+
 def _delayed_messages(topic: str, columns: Columns, times_ms: list[int]) -> Iterator[Message]:
     from datetime import UTC, datetime
 
@@ -146,7 +193,7 @@ def repeat_queue(queue_id: int) -> Iterator[int]:
 def _in_turn(queues: list[int]) -> Iterator[int]:
     """Cycle through queues from a random one on, so that tasks do not write to the same one."""
     if not queues:
-        raise SinkError("the topic has no queue that takes messages; alter its permission")
+        raise _no_queue()
     first = int.from_bytes(os.urandom(2), "big")
     for number in count(first):
         yield queues[number % len(queues)]

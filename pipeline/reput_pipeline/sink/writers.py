@@ -40,6 +40,7 @@ class TaskDone(WriterCommitMessage):
     partition_id: int
     part: StagedPart | None
     messages: int
+    broker: str = ""
 
 
 def _checked(
@@ -81,17 +82,24 @@ def _run_task(
     if options.exactly_once:
         part = task.stage(batches, query_id, batch_id, partition_id)
     else:
-        task.put(batches)
-    return TaskDone(query_id, batch_id, partition_id, part, task.messages)
+        task.put(batches, query_id, batch_id + partition_id)
+    return TaskDone(query_id, batch_id, partition_id, part, task.messages, task.broker)
 
 
 def _commit(options: SinkOptions, done: Sequence[TaskDone], query_id: str, batch_id: int) -> None:
     from reput_pipeline.sink.task import connect
 
-    parts = [one.part for one in sorted(done, key=lambda one: one.partition_id) if one.part is not None]
+    staged = [one for one in sorted(done, key=lambda one: one.partition_id) if one.part is not None]
+    parts = [one.part for one in staged if one.part is not None]
     if not options.exactly_once or not parts:
         return
-    with connect(options) as writer:
+    brokers = sorted({one.broker for one in staged})
+    if len(brokers) > 1:
+        raise SinkError(
+            f"while batch {batch_id} was written, a broker of the topic was added or removed: its tasks have staged at "
+            f"{' and '.join(brokers)}; nothing was published, run the batch again"
+        )
+    with connect(options, brokers[0]) as writer:
         result = writer.commit(query_id, batch_id, parts, options.commit_timeout_s)
     if result.repeated:
         note(f"batch {batch_id} of query {query_id} was already committed; nothing was published again")
@@ -99,12 +107,12 @@ def _commit(options: SinkOptions, done: Sequence[TaskDone], query_id: str, batch
 
 def _abort(options: SinkOptions, query_id: str, batch_id: int) -> None:
     """Drop what is staged; it expires if the broker cannot be reached."""
-    from reput_pipeline.sink.task import connect
+    from reput_pipeline.sink.task import broker_of, brokers_of, connect
 
     try:
-        with connect(options) as writer:
+        with connect(options, broker_of(brokers_of(options), query_id, batch_id)) as writer:
             writer.abort(query_id, batch_id)
-    except ReputError as error:
+    except (ReputError, SinkError) as error:
         note(f"the staged messages of batch {batch_id} of query {query_id} are left to expire: {error}")
 
 

@@ -8,7 +8,7 @@ from types import TracebackType
 from typing import ParamSpec, TypeVar
 
 from reput_client.blocking.bulk import BulkReader
-from reput_client.errors import ConnectFailed, ConnectionLost, RequestTimeout
+from reput_client.errors import BrokerNotFound, ConnectFailed, ConnectionLost, RequestTimeout
 from reput_pipeline.source.options import SourceOptions
 from reput_pipeline.source.places import Generations, QueueKey, TopicKey
 from reput_pipeline.source.ranges import Bounds
@@ -19,10 +19,11 @@ T = TypeVar("T")
 _CONNECT_TIMEOUT_S = 5.0
 
 
-def connect(address: str, options: SourceOptions) -> BulkReader:
-    """Return a reader of one broker; it connects at its first request."""
+def connect(options: SourceOptions) -> BulkReader:
+    """Return a reader of the cluster's brokers; it connects at its first request."""
+    assert options.name_servers is not None, "a live cluster has an address"
     return BulkReader(
-        address,
+        options.name_servers,
         timeout_s=options.pull_timeout_s,
         connect_timeout_s=min(_CONNECT_TIMEOUT_S, options.pull_timeout_s),
     )
@@ -32,12 +33,12 @@ def repeated(options: SourceOptions, ask: Callable[P, T], *arguments: P.args, **
     """Call `ask`, again up to `fetchRetries` times if there is no answer or a retryable error.
 
     Raises:
-        ConnectFailed, ConnectionLost, RequestTimeout, BrokerError: of the last attempt.
+        BrokerNotFound, ConnectFailed, ConnectionLost, RequestTimeout, BrokerError: of the last attempt.
     """
     for _ in range(options.fetch_retries):
         try:
             return ask(*arguments, **named)
-        except (ConnectFailed, ConnectionLost, RequestTimeout):
+        except (BrokerNotFound, ConnectFailed, ConnectionLost, RequestTimeout):
             pass
         except BrokerError as error:
             if not error.retryable:
@@ -49,14 +50,14 @@ def repeated(options: SourceOptions, ask: Callable[P, T], *arguments: P.args, **
 class LiveCluster:
     """The brokers behind `nameServer`; a context manager that closes their connections.
 
-    A single broker is reached under the given addresses, several under those that they register.
+    A single broker is reached under the given addresses, several under those that they register. If another broker of a
+    name becomes its master, requests follow it.
     """
 
     def __init__(self, options: SourceOptions) -> None:
         assert options.name_servers is not None, "a live cluster has an address"
         self._options = options
-        self._seed = connect(options.name_servers, options)
-        self._readers: dict[str, BulkReader] = {}
+        self._reader = connect(options)
         self._addresses: dict[str, str] = {}
         self._own_names: set[str] = set()
         self._bounds: dict[QueueKey, Bounds] = {}
@@ -70,15 +71,7 @@ class LiveCluster:
         """
         try:
             repeated(self._options, self._connect)
-            info = repeated(self._options, self._seed.cluster)
-            brokers, self._own_names = info.masters, info.own_names
-            if len(brokers) == 1:
-                (name,) = brokers
-                self._readers = {name: self._seed}
-                self._addresses = {name: str(self._options.name_servers)}
-            else:
-                self._addresses = brokers
-                self._readers = {name: connect(address, self._options) for name, address in brokers.items()}
+            self._learn_brokers()
         except BaseException:
             self.close()
             raise
@@ -86,9 +79,17 @@ class LiveCluster:
 
     def _connect(self) -> None:
         """Connect with a new reader, since a failed one is closed."""
-        assert self._options.name_servers is not None, "a live cluster has an address"
-        self._seed = connect(self._options.name_servers, self._options)
-        self._seed.__enter__()
+        self._reader = connect(self._options)
+        self._reader.__enter__()
+
+    def _learn_brokers(self) -> None:
+        """Add the brokers that there are now; one that has gone is waited for, its queues are not forgotten."""
+        info = repeated(self._options, self._reader.cluster)
+        self._own_names |= info.own_names
+        for name, data in sorted(info.broker_addr_table.items()):
+            self._addresses[name] = data.broker_addrs[min(data.broker_addrs)] if data.broker_addrs else ""
+        if len(self._addresses) == 1:
+            self._addresses = dict.fromkeys(self._addresses, str(self._options.name_servers))
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -97,8 +98,7 @@ class LiveCluster:
 
     def close(self) -> None:
         """Close the connections."""
-        for reader in {id(reader): reader for reader in (self._seed, *self._readers.values())}.values():
-            reader.close()
+        self._reader.close()
 
     @property
     def addresses(self) -> Mapping[str, str]:
@@ -109,12 +109,13 @@ class LiveCluster:
         """Return the queues of the wanted topics, and fetch bounds and generations."""
         found: dict[str, list[QueueKey]] = {}
         self._bounds, self._generations = {}, {}
-        for broker, reader in self._readers.items():
-            topics: Sequence[str] = options.named_topics
-            if options.pattern is not None:
-                there = repeated(options, reader.topics)
-                topics = [name for name in there if options.is_wanted(name, self._own_names)]
-            table = repeated(options, reader.queue_bounds, topics)
+        self._learn_brokers()
+        topics: Sequence[str] = options.named_topics
+        if options.pattern is not None:
+            there = repeated(options, self._reader.topics)
+            topics = [name for name in there if options.is_wanted(name, self._own_names)]
+        for broker in self._addresses:
+            table = repeated(options, self._reader.queue_bounds, topics, broker)
             self._generations.update(
                 ((topic, broker), generation) for topic, generation in table.generations.items()
             )
@@ -136,17 +137,19 @@ class LiveCluster:
 
     def offset_at(self, queue: QueueKey, timestamp_ms: int) -> int:
         """Return the offset of the first message stored at or after a time, or the end of the queue."""
-        reader = self._readers[queue.broker]
-        return repeated(self._options, reader.offset_by_time, queue.topic, queue.queue_id, timestamp_ms)
+        ask = self._reader.offset_by_time
+        return repeated(self._options, ask, queue.topic, queue.queue_id, timestamp_ms, queue.broker)
 
     def committed(self, queue: QueueKey) -> int | None:
         """Return the group's committed offset, or None."""
-        assert self._options.group_id is not None, "a group was asked for and is named"
-        group, reader = self._options.group_id, self._readers[queue.broker]
-        return repeated(self._options, reader.committed, group, queue.topic, queue.queue_id)
+        group = self._options.group_id
+        assert group is not None, "a group was asked for and is named"
+        return repeated(
+            self._options, self._reader.committed, group, queue.topic, queue.queue_id, queue.broker
+        )
 
     def commit(self, queue: QueueKey, offset: int) -> None:
         """Commit the group's offset."""
-        assert self._options.group_id is not None, "a group was asked for and is named"
-        group, reader = self._options.group_id, self._readers[queue.broker]
-        repeated(self._options, reader.commit, group, queue.topic, queue.queue_id, offset)
+        group = self._options.group_id
+        assert group is not None, "a group was asked for and is named"
+        repeated(self._options, self._reader.commit, group, queue.topic, queue.queue_id, offset, queue.broker)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -24,8 +24,6 @@ class LivePartition(InputPartition):
     """A task that fetches ranges of queues."""
 
     ranges: list[QueueRange]
-    addresses: dict[str, str]
-    """Of the ranges' brokers, by name."""
     generations: Generations
     """Of the ranges' topics, if known."""
 
@@ -39,12 +37,11 @@ def plan_batch(options: SourceOptions, narrowing: Narrowing) -> list[InputPartit
     """
     with LiveCluster(options) as cluster:
         ranges = [narrowed(cluster, part, narrowing) for part in batch_ranges(cluster, options)]
-        return tasks_of(ranges, cluster.addresses, cluster.generations, options.min_partitions)
+        return tasks_of(ranges, cluster.generations, options.min_partitions)
 
 
 def tasks_of(
     ranges: Iterable[QueueRange],
-    addresses: Mapping[str, str],
     generations: Generations,
     parts: int | None,
 ) -> list[InputPartition]:
@@ -53,16 +50,13 @@ def tasks_of(
     total = sum(part.size for part in wanted)
     if parts is None:
         parts = min(cores(), max(1, total // _TASK_MESSAGES_MIN))
-    return [live_partition(part, addresses, generations) for part in pack(wanted, parts)]
+    return [live_partition(part, generations) for part in pack(wanted, parts)]
 
 
-def live_partition(
-    ranges: Sequence[QueueRange], addresses: Mapping[str, str], generations: Generations
-) -> LivePartition:
-    """Return a task for ranges, with their addresses and generations."""
+def live_partition(ranges: Sequence[QueueRange], generations: Generations) -> LivePartition:
+    """Return a task for ranges, with their generations."""
     topics = {(part.queue.topic, part.queue.broker) for part in ranges}
     return LivePartition(
         list(ranges),
-        {broker: addresses[broker] for _, broker in topics},
         {topic: generations[topic] for topic in topics if topic in generations},
     )

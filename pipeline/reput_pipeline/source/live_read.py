@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Final, NamedTuple
 
 import pyarrow as pa
 
-from reput_client.blocking.bulk import BulkReader
 from reput_client.consume.fetch_records import FetchedBlock
 from reput_pipeline.errors import DamagedStore, DataLost
 from reput_pipeline.notes import Losses, note
@@ -45,7 +44,6 @@ class LiveReading:
     Args:
         options: of the query.
         schema: Arrow schema of the batches.
-        addresses: of the brokers, by name.
         generations: of the topics when the query was planned.
     """
 
@@ -53,13 +51,11 @@ class LiveReading:
         self,
         options: SourceOptions,
         schema: pa.Schema,
-        addresses: Mapping[str, str],
         generations: Generations,
     ) -> None:
         self._options = options
-        self._addresses = addresses
         self._generations = generations
-        self._readers: dict[str, BulkReader] = {}
+        self._reader = connect(options)
         self._maker = BatchMaker(schema, options.tag_filter, self._bad_record)
         self._place = ""
         self._losses = Losses()
@@ -90,42 +86,36 @@ class LiveReading:
                     size += len(block.records)
             yield from self._decoded(waiting)
         finally:
-            for reader in self._readers.values():
-                reader.close()
+            self._reader.close()
             if self.skipped:
                 note(f"left out {self.skipped} damaged messages")
             self._losses.report()
 
-    def _reader(self, broker: str) -> BulkReader:
-        reader = self._readers.get(broker)
-        if reader is None:
-            reader = self._readers[broker] = connect(self._addresses[broker], self._options)
-        return reader
-
     def _prefetch(self, part: QueueRange) -> None:
         queue, start, end = part
-        reader = self._reader(queue.broker)
         repeated(
             self._options,
-            reader.prefetch,
+            self._reader.prefetch,
             queue.topic,
             queue.queue_id,
             start,
             end,
             tags=self._options.sub_expression,
             generation=self._generations.get((queue.topic, queue.broker)),
+            broker_name=queue.broker,
         )
 
     def _fetch(self, queue: QueueKey, start: int, end: int) -> FetchedBlock:
         return repeated(
             self._options,
-            self._reader(queue.broker).fetch,
+            self._reader.fetch,
             queue.topic,
             queue.queue_id,
             start,
             end,
             tags=self._options.sub_expression,
             generation=self._generations.get((queue.topic, queue.broker)),
+            broker_name=queue.broker,
         )
 
     def _blocks(self, part: QueueRange) -> Iterator[_Block]:
@@ -231,5 +221,5 @@ def read_live(
     partition: LivePartition, options: SourceOptions, schema: pa.Schema
 ) -> Iterator[pa.RecordBatch]:
     """Yield the batches of one task."""
-    reading = LiveReading(options, schema, partition.addresses, partition.generations)
+    reading = LiveReading(options, schema, partition.generations)
     return reading.batches(partition.ranges)

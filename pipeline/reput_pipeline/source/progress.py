@@ -55,6 +55,6 @@ class GroupProgress(StreamingQueryListener):
         try:
             with BulkReader(self._name_server) as reader:
                 for queue, offset in offsets.items():
-                    reader.commit(self._group, queue.topic, queue.queue_id, offset)
+                    reader.commit(self._group, queue.topic, queue.queue_id, offset, queue.broker)
         except ReputError as error:
             note(f"progress of group {self._group} not published: {error}")

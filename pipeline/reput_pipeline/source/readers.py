@@ -217,7 +217,7 @@ class ReputStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             QueueRange(queue, 0 if is_remade(queue, known, meant) else begin.get(queue, 0), last)
             for queue, last in ends.items()
         ]
-        return tasks_of(ranges, self._opened().addresses, meant, self._options.min_partitions)
+        return tasks_of(ranges, meant, self._options.min_partitions)
 
     def commit(self, end: dict[str, Any]) -> None:
         """Commit the group's offsets, if the query has a group; Spark continues if that fails.

@@ -120,7 +120,7 @@ def test_a_topic_that_was_created_again_is_not_archived_on_top_of_the_old_one(tm
 
 def task_of(tmp_path: Path, *partition_by: str) -> ArchiveTask:
     ranges = (QueueRange(QUEUE, 3, 20), QueueRange(QueueKey("T", "", 1), 0, 2))
-    return ArchiveTask(str(tmp_path / "a"), ranges, options_of(tmp_path / "s"), {}, {}, partition_by, "zstd")
+    return ArchiveTask(str(tmp_path / "a"), ranges, options_of(tmp_path / "s"), {}, partition_by, "zstd")
 
 
 def test_the_files_of_a_range_hold_it_and_nothing_else(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ LIVE = {"nameServer": "127.0.0.1:1", "subscribe": "t"}
 
 
 def partition(topic: str = "t") -> LivePartition:
-    return LivePartition([QueueRange(QueueKey(topic, "b", 0), 0, 5)], {"b": "127.0.0.1:1"}, {})
+    return LivePartition([QueueRange(QueueKey(topic, "b", 0), 0, 5)], {})
 
 
 def expression(tags: set[str] | None, topic: str = "t", **given: str) -> str:

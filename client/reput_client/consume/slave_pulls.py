@@ -1,0 +1,87 @@
+"""Pulls that go to a slave: because the master suggests it, or because it cannot be reached.
+
+(RocketMQ: PullAPIWrapper, pullFromWhichNodeTable.)
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+
+from reput_client.consume.pull import PullResult, PullStatus, Wanted, pull_result
+from reput_client.errors import ConnectFailed, ConnectionLost
+from reput_client.transport.address import Address
+from reput_client.transport.routing import MASTER_ID
+from reput_client.transport.session import Session
+from reput_protocol.codes import RequestCode
+from reput_protocol.errors import BrokerError
+from reput_protocol.record.message import MessageQueue
+from reput_protocol.wire.header import Value
+
+log = logging.getLogger("reput_client")
+
+
+class SlavePulls:
+    """The queues of a pull consumer that are read from a slave at the moment."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        self._suggested: dict[MessageQueue, int] = {}
+
+    def suggested(self, queue: MessageQueue, result: PullResult) -> None:
+        """Note which member of the queue's broker its answer suggests."""
+        if result.suggested_broker_id != MASTER_ID:
+            self._suggested[queue] = result.suggested_broker_id
+        elif self._suggested:
+            self._suggested.pop(queue, None)
+
+    async def pull(
+        self,
+        queue: MessageQueue,
+        offset: int,
+        ext: Mapping[str, Value],
+        wanted: Wanted,
+        what: str,
+        deadline: float,
+        until: float,
+    ) -> PullResult | None:
+        """Pull from a slave; None if the master is to be asked, or if no slave has the messages.
+
+        Args:
+            ext: the header of the pull.
+            deadline, until: for connecting, and for the answer.
+        """
+        for address in await self._slaves(queue, deadline):
+            try:
+                call = await self._session.ask(
+                    RequestCode.PULL_MESSAGE, ext, what=what, address=address, deadline=until
+                )
+                result = pull_result(queue, offset, call, wanted)
+            except (ConnectFailed, ConnectionLost, BrokerError) as error:
+                log.info("%s: not from the slave %s: %s", what, address, error)
+                continue
+            # A slave may not have these messages yet; then only the master knows what follows.
+            if result.status is not PullStatus.OFFSET_ILLEGAL and result.next_begin_offset >= offset:
+                self.suggested(queue, result)
+                return result
+        self._suggested.pop(queue, None)
+        return None
+
+    async def _slaves(self, queue: MessageQueue, deadline: float) -> list[Address]:
+        """Return the slaves to ask instead of the master."""
+        session, name = self._session, queue.broker_name
+        slaves = session.brokers.slaves(name)
+        if not slaves:
+            return []
+        suggested = slaves.get(self._suggested.get(queue, MASTER_ID))
+        if suggested is not None:
+            return [suggested]
+        session.poll(to_the_end=True)  # a master that has gone is known to be gone
+        master = session.brokers.master(name)
+        if master is not None:
+            try:
+                await session.try_to_open(master, deadline, name)
+                return []
+            except ConnectFailed as error:
+                log.info("%s: %s", queue, error)
+        return [address for _, address in sorted(slaves.items())]

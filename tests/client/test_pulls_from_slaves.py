@@ -1,0 +1,77 @@
+"""Pulls by offset that a slave answers: by suggestion, or while the master is away."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from faces import FACES, Face
+from fake_cluster import FakeCluster
+from reput_client.errors import ConnectFailed
+from reput_protocol.codes import RequestCode
+
+PULL = RequestCode.PULL_MESSAGE
+
+
+@pytest.fixture(params=FACES)
+def face(request: pytest.FixtureRequest) -> Face:
+    return Face(request.param)
+
+
+@pytest.fixture
+def cluster() -> Iterator[FakeCluster]:
+    with FakeCluster({"broker-a": 2}) as cluster:
+        master, slave = cluster.members["broker-a"]
+        slave.serves_reads = True
+        master.store("t", b"0", b"1", b"2", b"3")
+        yield cluster
+
+
+async def bodies(consumer: object, offset: int) -> list[bytes]:
+    """Pull one message, and return its body."""
+    pulled = await consumer.pull("t", 0, offset, max_messages=1, wait_s=0)  # type: ignore[attr-defined]
+    assert pulled.next_begin_offset == offset + len(pulled.messages)
+    return [message.body for message in pulled.messages]
+
+
+def test_a_suggestion_is_followed_and_the_way_back(face: Face, cluster: FakeCluster) -> None:
+    master, slave = cluster.members["broker-a"]
+
+    async def scenario() -> None:
+        async with face.PullConsumer(cluster.names.address, group="g") as consumer:
+            master.suggests = slave.suggests = 2
+            assert [await bodies(consumer, offset) for offset in (0, 1)] == [[b"0"], [b"1"]]
+            assert (master.count(PULL), slave.count(PULL)) == (1, 1)
+            slave.suggests = 0
+            assert [await bodies(consumer, offset) for offset in (2, 3)] == [[b"2"], [b"3"]]
+            assert (master.count(PULL), slave.count(PULL)) == (2, 2)
+            # A slave that does not have the next message, or refuses: its answer does not count.
+            slave.log = {("t", 0): master.log["t", 0][:1]}  # type: ignore[assignment]
+            assert await bodies(consumer, 2) == [b"2"]
+            assert (master.count(PULL), slave.count(PULL)) == (3, 3)
+            slave.serves_reads = False
+            assert await bodies(consumer, 2) == [b"2"]
+            assert (master.count(PULL), slave.count(PULL)) == (4, 4)
+
+    face.run(scenario)
+
+
+def test_while_the_master_is_away_a_slave_is_read(face: Face, cluster: FakeCluster) -> None:
+    master, slave = cluster.members["broker-a"]
+
+    async def scenario() -> None:
+        async with face.PullConsumer(cluster.names.address, group="g", timeout_s=0.5) as consumer:
+            assert await bodies(consumer, 0) == [b"0"]
+            master.stop()
+            assert await bodies(consumer, 1) == [b"1"]
+            with pytest.raises(ConnectFailed):  # a commit is not taken by a slave
+                await consumer.commit("t", 0, 2)
+            assert not slave.commits
+            master.restart()
+            await consumer.commit("t", 0, 2)
+            before = slave.count(PULL)
+            assert await bodies(consumer, 2) == [b"2"]
+            assert slave.count(PULL) == before
+
+    face.run(scenario)

@@ -1,0 +1,106 @@
+"""The source over several brokers, one of which fails over in the middle."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from fake_cluster import FakeCluster
+from reput_client.blocking.bulk import BatchWriter, BulkReader
+from reput_pipeline.archives.columns import read_schema
+from reput_pipeline.source.live_cluster import LiveCluster
+from reput_pipeline.source.live_read import LiveReading
+from reput_pipeline.source.options import SourceOptions, parse_source_options
+from reput_pipeline.source.places import QueueKey
+from reput_pipeline.source.ranges import Bounds, QueueRange
+from reput_protocol.record.message import Message
+from reput_protocol.record.put_block import encode_put_block
+
+A, B = QueueKey("t", "broker-a", 0), QueueKey("t", "broker-b", 0)
+
+
+@pytest.fixture
+def cluster() -> Iterator[FakeCluster]:
+    with FakeCluster({"broker-a": 2, "broker-b": 1}) as cluster:
+        for name in cluster.members:
+            cluster.master(name).store("t", *[b"%s-%d" % (name.encode(), number) for number in range(6)])
+        yield cluster
+
+
+def options_of(cluster: FakeCluster, **more: str) -> SourceOptions:
+    options = {"nameServer": cluster.names.address, "subscribe": "t", "groupId": "g", **more}
+    return parse_source_options({"pullTimeoutMs": "5000", **options}, streaming=False)
+
+
+def fail_over(cluster: FakeCluster, how: str) -> None:
+    if how == "killed":
+        cluster.members["broker-a"][0].stop()
+    cluster.promote(broker_a=1)
+
+
+@pytest.mark.parametrize("how", ["killed", "handed over"])
+def test_a_query_follows_a_failover(cluster: FakeCluster, how: str) -> None:
+    """Bounds and offsets are those of each broker, before and after; a task that reads continues."""
+    options = options_of(cluster)
+    with LiveCluster(options) as live:
+        assert live.topic_queues(options) == {"t": [A, B]}
+        assert live.bounds([A, B]) == {A: Bounds(0, 6), B: Bounds(0, 6)}
+        live.commit(A, 2)
+        live.commit(B, 3)
+        batches = LiveReading(options, read_schema(), {}).batches([QueueRange(A, 0, 6), QueueRange(B, 2, 6)])
+        read = iter(batches)
+        fail_over(cluster, how)
+        rows = [row for batch in read for row in batch.to_pylist()]
+        assert [row["body"] for row in rows] == [
+            *[b"broker-a-%d" % number for number in range(6)],
+            *[b"broker-b-%d" % number for number in range(2, 6)],
+        ]
+        assert {row["brokerName"] for row in rows} == {"broker-a", "broker-b"}
+        cluster.master("broker-a").store("t", b"later")
+        live.topic_queues(options)
+        assert live.bounds([A, B]) == {A: Bounds(0, 7), B: Bounds(0, 6)}
+        assert (live.committed(A), live.committed(B)) == (2, 3)
+        live.commit(A, 7)
+        assert (live.committed(A), live.committed(B)) == (7, 3)
+
+
+def test_a_broker_without_a_master_is_waited_for_and_not_forgotten(cluster: FakeCluster) -> None:
+    """Otherwise its messages would count as lost."""
+    options = options_of(
+        cluster, pullTimeoutMs="200", **{"fetchOffset.numRetries": "1", "fetchOffset.retryIntervalMs": "10"}
+    )
+    with LiveCluster(options) as live:
+        cluster.members["broker-a"][0].stop()
+        cluster.gone.add("broker-a")
+        with pytest.raises(Exception, match="refused"):
+            live.topic_queues(options)
+        cluster.gone.clear()
+        cluster.promote(broker_a=1)
+        assert live.topic_queues(options) == {"t": [A, B]}
+
+
+@pytest.mark.parametrize("how", ["killed", "handed over"])
+def test_a_writer_follows_a_failover(cluster: FakeCluster, how: str) -> None:
+    """What is in its window is sent again: at least once."""
+    block = encode_put_block([Message("t", b"new")], "t", 0, 0)
+    with BatchWriter(cluster.names.address, "broker-a", timeout_s=10) as writer:
+        assert writer.write_queues("t") == [0]
+        writer.put("t", 0, 1, block)
+        fail_over(cluster, how)
+        for _ in range(3):
+            writer.put("t", 0, 1, block)
+        writer.drain()
+    assert len(cluster.master("broker-a").log["t", 0]) >= 6 + 4
+    assert len(cluster.master("broker-b").log["t", 0]) == 6
+
+
+def test_a_writer_has_one_broker(cluster: FakeCluster) -> None:
+    with (
+        pytest.raises(ValueError, match="several brokers, broker-a, broker-b"),
+        BatchWriter(cluster.names.address),
+    ):
+        pass
+    reader = BulkReader(cluster.names.address)
+    assert reader.brokers() == reader.brokers("t") == ["broker-a", "broker-b"]
+    reader.close()
