@@ -11,7 +11,14 @@ from faces import FACES, Face
 from fake_cluster import FakeCluster
 from fakes import HANG_UP, Answer, FakeBroker
 from reput_client import Message
-from reput_client.errors import BrokerBusy, ConnectFailed, NotMaster, PartlySent, SendOutcomeUnknown
+from reput_client.errors import (
+    BrokerBusy,
+    ConnectFailed,
+    NotMaster,
+    PartlySent,
+    SendOutcomeUnknown,
+    StoreUnavailable,
+)
 from reput_protocol.codes import RequestCode, ResponseCode
 
 PUT = RequestCode.PUT_MESSAGE
@@ -164,6 +171,42 @@ def test_without_a_new_master_the_reason_is_the_error(face: Face, cluster: FakeC
             cluster.members["broker-a"][0].stop()
             with pytest.raises(ConnectFailed):
                 await producer.send(Message("t", b"x"))
+
+    face.run(scenario)
+
+
+def test_a_master_that_waits_for_its_slaves_is_waited_for(face: Face, cluster: FakeCluster) -> None:
+    """As for a moment after a failover; without slaves waiting would not help."""
+    broker = cluster.master("broker-a")
+    cluster.gone.add("broker-b")
+    lacking = Answer(ResponseCode.SERVICE_NOT_AVAILABLE, remark="NO_REPLICA: it takes 2 members in sync")
+
+    async def scenario() -> None:
+        async with face.Producer(cluster.names.address, timeout_s=5.0) as producer:
+            for options in ({}, {"queue_id": 0}):
+                broker.behave(PUT, lacking)
+
+                async def back() -> None:
+                    await face.sleep(0.3)
+                    broker.behave(PUT, None)
+
+                async def send(options: dict[str, int] = options) -> None:
+                    await producer.send(Message("t", b"x"), **options)
+
+                async def send_many(options: dict[str, int] = options) -> None:
+                    await producer.send_many("t", [b"x"], **options)
+
+                await face.together(back, send, send_many)
+        assert stored(broker) == 4
+        alone = cluster.master("broker-b")
+        cluster.gone = {"broker-a"}
+        alone.behave(PUT, lacking)
+        async with face.Producer(cluster.names.address, timeout_s=5.0) as producer:
+            with pytest.raises(StoreUnavailable):
+                await producer.send(Message("t", b"x"))
+            with pytest.raises(PartlySent, match="NO_REPLICA"):
+                await producer.send_many("t", [b"x"])
+        assert alone.count(PUT) == 2
 
     face.run(scenario)
 

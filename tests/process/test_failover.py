@@ -9,6 +9,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 
@@ -17,7 +18,8 @@ import pytest
 from cluster_of_three import ClusterOfThree
 from etcd_process import MISSING
 from raw_client import RawClient, in_letters
-from reput_client.blocking import PullConsumer
+from reput_client.blocking import Consumer, Message, Producer, PullConsumer
+from reput_client.errors import AckNotReached, SendOutcomeUnknown
 from reput_protocol.codes import RequestCode
 from reput_protocol.wire.header import Header
 
@@ -96,6 +98,64 @@ def test_a_hand_over_by_command_loses_nothing(group: Group) -> None:
     assert cluster.wait_in_sync(0, 1, 2) == new
     group.put_many(new, 50, "after the hand-over")
     group.assert_nothing_missing(new)
+
+
+def test_clients_follow_a_hand_over_and_a_kill(group: Group) -> None:
+    """A group gets everything that was acknowledged, once; a producer needs no retries for what was not stored."""
+    cluster, old = group.cluster, group.master()
+    addresses = cluster.addresses
+    stored: list[bytes] = []
+    got: list[bytes] = []
+    unknown: set[bytes] = set()
+    ended = threading.Event()
+
+    def produce() -> None:
+        with Producer(addresses, ack="replicated", timeout_s=20.0) as producer:
+            number = 0
+            while not ended.is_set():
+                body = b"client %d" % (number := number + 1)
+                try:
+                    producer.send(Message("clients", body))
+                    stored.append(body)
+                except (SendOutcomeUnknown, AckNotReached):
+                    unknown.add(body)
+                time.sleep(0.005)
+
+    def consume() -> None:
+        with Consumer(addresses, group="clients", topic="clients", commit_interval_s=0.2) as consumer:
+            while not (ended.is_set() and set(stored) <= set(got)):
+                message = consumer.receive(0.5)
+                if message is not None:
+                    got.append(bytes(message.body))
+
+    def more(count: int) -> None:
+        goal, deadline = len(stored) + count, time.monotonic() + 30
+        while len(stored) < goal or len(got) < goal - len(unknown):
+            assert time.monotonic() < deadline, (len(stored), len(got), goal, cluster.tails())
+            assert all(thread.is_alive() for thread in threads)
+            time.sleep(0.02)
+
+    threads = [threading.Thread(target=produce, daemon=True), threading.Thread(target=consume, daemon=True)]
+    for thread in threads:
+        thread.start()
+    try:
+        more(50)
+        new = (old + 1) % 3
+        command = [sys.executable, "-m", "reput_cli", "broker", "promote", str(new)]
+        subprocess.run([*command, "--server", cluster.brokers[old].address], check=True, timeout=30)
+        more(50)
+        assert group.master() == new
+        cluster.brokers[new].kill()
+        more(50)
+        cluster.brokers[new].start()
+        cluster.brokers[new].wait_ready()
+    finally:
+        ended.set()
+    for thread in threads:
+        thread.join(30)
+        assert not thread.is_alive()
+    assert set(stored) <= set(got) <= set(stored) | unknown
+    assert len(got) == len(set(got))
 
 
 def test_a_stopping_master_hands_over(group: Group) -> None:

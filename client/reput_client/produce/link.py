@@ -12,7 +12,7 @@ from typing import Final
 from reput_client.errors import BrokerNotFound, ClientClosed, ConnectionLost, RequestTimeout
 from reput_client.produce.block import Block
 from reput_client.produce.fault_isolation import FaultIsolation
-from reput_client.produce.placement import is_not_taken
+from reput_client.produce.placement import is_not_taken, lacks_replica
 from reput_client.produce.puts import RETRY_PAUSE_S, Putter, outcome_unknown, unknown_after
 from reput_client.transport.backoff import Backoff
 from reput_client.transport.connection import Connection
@@ -26,6 +26,8 @@ _IN_FLIGHT: Final = 64
 """Maximum unanswered blocks."""
 _IN_FLIGHT_BYTES: Final = 4 << 20
 """No further block is sent while so many bytes are unanswered."""
+_SLAVES_S: Final = 0.2
+"""When to send again a block whose master waits for its slaves."""
 _LOOK_AHEAD: Final = 64
 """How many waiting blocks are examined for one that may be sent."""
 
@@ -169,7 +171,11 @@ class Link:
                     block.call = block.connection = None
                     again.append(block)
                 except ReputError as error:
-                    if block.is_free and not block.unknown and is_not_taken(error):
+                    if lacks_replica(error, self._session, self._broker_name) and not block.is_free:
+                        self._failure = error
+                        self._wait_for_slaves(block, now)
+                        again.append(block)
+                    elif block.is_free and not block.unknown and is_not_taken(error):
                         self.refused.append((block, error))
                     elif isinstance(error, MessageRefused) and block.terms.is_divisible and block.count > 1:
                         again += block.divide()
@@ -203,11 +209,21 @@ class Link:
         """Return the waiting blocks that may go to another broker: those that are certainly not stored."""
         return [block for block in self.waiting if block.is_free and not block.unknown]
 
+    def _wait_for_slaves(self, block: Block, now: float) -> None:
+        block.call = block.connection = None
+        block.not_before = now + _SLAVES_S
+
     def not_taken(self, block: Block, error: ReputError, now: float) -> list[Block]:
         """Handle a refused block that no other broker takes; return it if it is done."""
         done: list[Block] = []
         again: list[Block] = []
-        self._failed(block, error, now, done, again)
+        if lacks_replica(error, self._session, self._broker_name):
+            block.refused_by.clear()
+            self._failure = error
+            self._wait_for_slaves(block, now)
+            again.append(block)
+        else:
+            self._failed(block, error, now, done, again)
         self._wait_again(again)
         return done
 

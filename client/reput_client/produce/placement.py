@@ -11,6 +11,7 @@ from reput_client.transport.routing import Route
 from reput_client.transport.session import Session
 from reput_protocol.errors import (
     BrokerError,
+    ErrorCode,
     NotMaster,
     PermissionDenied,
     ReputError,
@@ -26,6 +27,15 @@ _REFUSED_THERE: Final = (StoreUnavailable, PermissionDenied, TopicNotFound)
 def is_away(error: ReputError) -> bool:
     """Whether a send failed because its broker has no master that can be reached: nothing was stored."""
     return isinstance(error, ConnectFailed | BrokerNotFound | NotMaster) and not isinstance(error, NotABroker)
+
+
+def lacks_replica(error: ReputError, session: Session, broker_name: str) -> bool:
+    """Whether a master waits for its slaves, as for a moment after a failover; nothing was stored.
+
+    Its slaves are in the route, or the application has given their addresses.
+    """
+    is_refused = isinstance(error, BrokerError) and error.error is ErrorCode.NO_REPLICA
+    return is_refused and bool(session.brokers.slaves(broker_name) or session.home.others)
 
 
 def is_not_taken(error: ReputError) -> bool:
@@ -109,7 +119,8 @@ class Placement:
     async def goes_on(self, error: ReputError) -> bool:
         """Return whether to choose again after `error`: nothing is stored, and there is time.
 
-        Without a given queue other brokers are tried first. A master that is away is looked for until the deadline.
+        Without a given queue other brokers are tried first. A master that is away is looked for until the deadline, and
+        its slaves are waited for.
         """
         if not self._chosen or not is_not_taken(error):
             return False
@@ -124,7 +135,8 @@ class Placement:
                 self._session.look_soon(name)
             if masters - self._refused:
                 return self._session.runtime.now() < self.deadline
-        if not is_away(error) or (self.is_patient and not isinstance(error, NotMaster)):
-            return False  # connecting has waited already
+        has_waited = self.is_patient and isinstance(error, ConnectFailed | BrokerNotFound)
+        if has_waited or not (is_away(error) or lacks_replica(error, self._session, name)):
+            return False
         self._refused = set()
         return await self._session.look_for_master(self._topic, self.deadline)
