@@ -38,13 +38,15 @@ class Bench:
     def _wake(self) -> None:
         self.woken += 1
 
-    def put(self, number: int) -> None:
+    def put(self, number: int, fence: Fence | None = None) -> None:
         client: Any = SimpleNamespace(
             answer=lambda _, response: self.answers.append((number, response)), flush=lambda: None
         )
         request: Any = SimpleNamespace(client=client, received_at=time.monotonic())
         answer = Response(0, {"ack": "replicated", "queueOffset": number})
-        self.service.answer_when_replicated(100 * number, PendingRequest(request, answer, 1, Fence()))
+        self.service.answer_when_replicated(
+            100 * number, PendingRequest(request, answer, 1, fence or Fence())
+        )
 
 
 def test_puts_are_answered_in_order_once_the_copies_have_them() -> None:
@@ -59,6 +61,23 @@ def test_puts_are_answered_in_order_once_the_copies_have_them() -> None:
     bench.put(3)  # stored before, and replicated meanwhile
     assert [number for number, _ in bench.answers] == [1, 2, 3, 3]
     assert bench.counters.produce_seconds["replicated"].count == 4
+
+
+def test_after_the_fence_a_put_that_has_its_copies_is_not_acknowledged() -> None:
+    bench, now = Bench(), 0.0
+    fence = Fence(lambda: now, 10.0)
+    bench.put(1, fence)
+    bench.put(2, fence)
+    bench.position = 100
+    bench.service.advance()
+    now = 10.0
+    bench.position = 200
+    bench.service.advance()
+    assert [(number, answer.code) for number, answer in bench.answers] == [
+        (1, 0),
+        (2, ResponseCode.FLUSH_SLAVE_TIMEOUT),
+    ]
+    assert "the lease on being master has ended" in (bench.answers[1][1].remark or "")
 
 
 def test_without_copies_an_explicit_level_is_refused_and_a_default_one_answered_as_stored() -> None:
