@@ -1,0 +1,67 @@
+"""Commands about topics and groups that are on two brokers: both are covered, and named where it matters."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+import pytest
+from click.testing import CliRunner
+
+from reput_broker.background import BackgroundBroker
+from reput_cli.consume import command as consume
+from reput_cli.group import command as group
+from reput_cli.topic import command as topic
+from reput_client.blocking import Admin, Consumer, Message, Producer
+
+
+@pytest.fixture
+def address(new_reput_broker: Callable[..., BackgroundBroker]) -> str:
+    """Of a broker with which another one is registered; topic `t` has a queue and three messages on each."""
+    first = new_reput_broker()
+    new_reput_broker(broker_name="broker-b", name_servers=[first.address])
+    with Admin(first.address) as admin:
+        while len(admin.cluster_info().masters) < 2:
+            time.sleep(0.02)
+    run(topic, "create", "t", "--queues", "1", server=first.address)
+    with Producer(first.address) as producer:
+        for number in range(6):
+            producer.send(Message("t", b"%d" % number))
+    return first.address
+
+
+def run(command: object, *arguments: str, server: str) -> list[str]:
+    done = CliRunner().invoke(
+        command, [*arguments, "--server", server, "--output", "plain"], catch_exceptions=False
+    )  # type: ignore[arg-type]
+    return done.output.splitlines()
+
+
+def test_topics_of_two_brokers(address: str) -> None:
+    assert run(topic, "describe", "t", server=address) == [
+        "topic\tqueue\tstart\tend\tmessages\tbroker",
+        "t\t0\t0\t3\t3\tbroker-a",
+        "t\t0\t0\t3\t3\tbroker-b",
+    ]
+    run(topic, "create", "one", "--broker", "broker-b", server=address)
+    assert [line for line in run(topic, "list", server=address) if not line.startswith("t\t")] == [
+        "topic\tread_queues\twrite_queues\tpermission\tbroker",
+        "one\t4\t4\trw\tbroker-b",
+    ]
+    assert "already exists" in run(topic, "create", "t", "--queues", "1", server=address)[0]
+    assert "deleted" in run(topic, "delete", "one", "--yes", server=address)[-1]
+
+
+def test_messages_and_progress_of_two_brokers(address: str) -> None:
+    lines = run(consume, "t", "-e", "-f", "%v", server=address)
+    assert sorted(lines) == [str(number) for number in range(6)]
+    with Consumer(address, group="g", topic="t", commit_interval_s=0) as consumer:
+        for _ in range(6):
+            assert consumer.receive(10.0)
+    described = run(group, "describe", "g", "--topic", "t", server=address)
+    assert [line.split("\t")[0:5] + line.split("\t")[-1:] for line in described[-2:]] == [
+        ["t", "0", "0", "3", "3", "broker-a"],
+        ["t", "0", "0", "3", "3", "broker-b"],
+    ]
+    shown = run(group, "reset", "g", "t", "--to", "earliest", "--dry-run", server=address)
+    assert "t\t0\t3\t0\t-3\tbroker-b" in shown
