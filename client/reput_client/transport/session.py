@@ -229,11 +229,12 @@ class Session:
             looking.set()
 
     async def _look_up(self, topic: str, deadline: float) -> None:
-        """Fetch the addresses of a topic's brokers, or without a topic of all."""
+        """Fetch the addresses of a topic's brokers, or of all, if there is no such topic: its broker may say so."""
         if topic:
-            await self.fetch_route(topic, deadline)
-        else:
-            await self.cluster(deadline)
+            with suppress(TopicNotFound):
+                await self.fetch_route(topic, deadline)
+                return
+        await self.cluster(deadline)
 
     def _met(self, connection: Connection) -> None:
         """Forget what is known of the home address if another broker is there now."""
