@@ -154,8 +154,8 @@ def test_clients_follow_a_hand_over_and_a_kill(group: Group) -> None:
     for thread in threads:
         thread.join(30)
         assert not thread.is_alive()
+    # Messages may come twice: a new master has the offsets as they were up to a second ago.
     assert set(stored) <= set(got) <= set(stored) | unknown
-    assert len(got) == len(set(got))
 
 
 def test_a_stopping_master_hands_over(group: Group) -> None:
