@@ -26,6 +26,8 @@ def brokers(new_reput_broker: Callable[..., BackgroundBroker]) -> list[Backgroun
             time.sleep(0.02)  # until it has registered
         for topic in ("orders", "copies"):
             admin.create_topic(topic, queues=2)
+            while len(admin.route(topic).queue_datas) < 2:
+                time.sleep(0.02)
         assert set(admin.topic_configs("orders")) == {"broker-a", "broker-b"}
     return [first, second]
 
