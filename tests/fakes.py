@@ -15,13 +15,17 @@ from types import TracebackType
 from typing import Any, Self
 
 from fake_groups import FakeGroups, Peer
-from reput_protocol.codes import RequestCode, ResponseCode
+from reput_protocol.codes import OWN_REQUEST_CODE_MIN, LanguageCode, RequestCode, ResponseCode
 from reput_protocol.commands.pull import QueueBounds, QueueBoundsRequest, QueueBoundsTable
+from reput_protocol.commands.send import SendMessageHeader
 from reput_protocol.commands.topic import BrokerData, ClusterInfo, QueueData, TopicRoute
 from reput_protocol.kernel.records import record_starts
+from reput_protocol.record.client_batch import BatchItem, decode_batch
+from reput_protocol.record.host import Host
 from reput_protocol.record.message import Message
 from reput_protocol.record.message_id import offset_message_id_of
 from reput_protocol.record.put_block import check_put_block, encode_put_block, patch_block
+from reput_protocol.record.record import Record, encode_record
 from reput_protocol.wire.frames import FrameReader, decode_header, encode_frame
 from reput_protocol.wire.header import RESPONSE_FLAG, Header, HeaderType
 
@@ -39,6 +43,7 @@ class Answer:
 SILENCE = Answer(code=-1)
 """No answer ever comes."""
 HANG_UP = Answer(code=-2)
+_UNKNOWN_TO_ROCKETMQ = Answer(ResponseCode.REQUEST_CODE_NOT_SUPPORTED, remark="request type is not supported")
 """The connection is closed instead of an answer."""
 
 _OF_MASTERS = frozenset(
@@ -67,6 +72,7 @@ class FakeBroker:
         responses: what clients answered to `ask`, in order.
         parked: header fields and body of every message that came alone (310).
         accepted: how many connections were made.
+        is_rocketmq: whether it behaves as RocketMQ's: it reads JSON headers only, and knows no native request.
         is_slave, serves_reads: whether it refuses what only a master does; and whether a slave answers pulls.
         suggests: the id of the broker's member that its answers to pulls suggest.
         committed, commits: the offsets of groups by topic and queue; every commit that came, also ignored ones.
@@ -90,9 +96,11 @@ class FakeBroker:
         self.committed: dict[tuple[str, str, int], int] = {}
         self.commits: list[tuple[str, str, int, int]] = []
         self.broker_name = "fake"
+        self.is_rocketmq = False
         self.is_slave = False
         self.serves_reads = False
         self.suggests = 0
+        self.flush_disk_type = "ASYNC_FLUSH"
         self.route_address: str | None = None
         self._log_bytes = 0
         self._behaviours: dict[int, Behaviour] = {}
@@ -219,6 +227,8 @@ class FakeBroker:
         try:
             while data := connection.recv(1 << 16):
                 for header_type, head, body in reader.receive_data(data):
+                    if self.is_rocketmq and header_type != HeaderType.JSON:
+                        return  # RocketMQ closes the connection
                     header = decode_header(header_type, head)
                     if header.is_response:
                         with self._arrived:
@@ -261,6 +271,8 @@ class FakeBroker:
             answer = Answer(ResponseCode.SYSTEM_BUSY, remark="NOT_MASTER: this fake is a slave")
         elif behaviour is not None:
             answer = behaviour(header, body)
+        elif self.is_rocketmq and header.code not in FakeGroups.CODES:
+            answer = self._rocketmqs(header, body)
         elif header.code in FakeGroups.CODES:
             answer = Answer(*self.groups.answer(peer, header, body))
         else:
@@ -270,8 +282,15 @@ class FakeBroker:
                 connection.shutdown(socket.SHUT_RDWR)
             return False
         if answer is not SILENCE:
+            language = LanguageCode.JAVA if self.is_rocketmq else LanguageCode.PYTHON
             reply = Header(
-                int(answer.code), header.opaque, RESPONSE_FLAG, answer.remark, dict(answer.ext), version=1
+                int(answer.code),
+                header.opaque,
+                RESPONSE_FLAG,
+                answer.remark,
+                dict(answer.ext),
+                language=int(language),
+                version=1,
             )
             peer.send(encode_frame(reply, header_type, answer.body))
         return True
@@ -320,6 +339,49 @@ class FakeBroker:
         return Answer(
             ResponseCode.REQUEST_CODE_NOT_SUPPORTED, remark="UNSUPPORTED_REQUEST: the fake does not know it"
         )
+
+    def _rocketmqs(self, header: Header, body: memoryview) -> Answer:
+        """Answer as RocketMQ's broker: sends are 310 and 320, native requests and those of name servers unknown."""
+        match header.code:
+            case RequestCode.SEND_MESSAGE_V2 | RequestCode.SEND_BATCH_MESSAGE:
+                return self._take(header, body)
+            case RequestCode.GET_BROKER_CONFIG:
+                return Answer(
+                    body=f"brokerRole=ASYNC_MASTER\nflushDiskType={self.flush_disk_type}\n".encode()
+                )
+            case RequestCode.GET_BROKER_CLUSTER_INFO | RequestCode.GET_ROUTEINFO_BY_TOPIC:
+                return _UNKNOWN_TO_ROCKETMQ
+        return self._ordinary(header, body) if header.code < OWN_REQUEST_CODE_MIN else _UNKNOWN_TO_ROCKETMQ
+
+    def _take(self, header: Header, body: memoryview) -> Answer:
+        sent = SendMessageHeader.from_ext_v2(header.ext)
+        if header.code == RequestCode.SEND_BATCH_MESSAGE:
+            items = decode_batch(bytes(body))
+        else:
+            items = [BatchItem(sent.flag, bytes(body), sent.properties.encode())]
+        with self._lock:
+            queue = self.log[sent.topic, sent.queue_id]
+            first = len(queue)
+            ids = []
+            for item in items:
+                record = encode_record(
+                    Record(
+                        sent.topic,
+                        item.body,
+                        queue_id=sent.queue_id,
+                        queue_offset=len(queue),
+                        physical_offset=self._log_bytes,
+                        flag=item.flag,
+                        sys_flag=sent.sys_flag,
+                        store_host=Host.parse(self.address),
+                        # RocketMQ adds the header's properties of a batch to each of its messages.
+                        properties=item.properties + b"CLUSTER\x01c\x02",
+                    )
+                )
+                ids.append(offset_message_id_of(Host.parse(self.address).packed(), self._log_bytes))
+                self._log_bytes += len(record)
+                queue.append(bytes(record))
+        return Answer(ext={"msgId": ",".join(ids), "queueId": sent.queue_id, "queueOffset": first})
 
     def _commit(self, ext: Mapping[str, Any], *, increase_only: bool) -> None:
         key = (str(ext["consumerGroup"]), str(ext["topic"]), int(str(ext["queueId"])))

@@ -174,8 +174,11 @@ class Request(Struct, eq=False):
 
     @property
     def is_native(self) -> bool:
-        """Whether it has Reput's own header type, from the bundled client."""
-        return self.header_type == HeaderType.MSGPACK
+        """Whether it is from the bundled client: its header is msgpack, or JSON until the client knows this server."""
+        header = self.header
+        return self.header_type == _MSGPACK or (
+            header.version == PROTOCOL_VERSION and header.language == _PYTHON
+        )
 
     def note_held(self) -> None:
         """Drop what the answer does not need; long polling holds the request and counts its memory."""

@@ -11,7 +11,7 @@ from copy import copy
 from typing import Any, NamedTuple
 
 from reput_client.errors import AckNotReached, SendOutcomeUnknown
-from reput_client.produce.puts import Putter, check_ack, outcome_unknown, result_of
+from reput_client.produce.puts import Putter, check_ack, outcome_unknown, positions_in_answer, result_of
 from reput_client.produce.receipts import BlockReceipts, SendReceipt
 from reput_client.transport.channel import Call, RequestTemplate, Waiter
 from reput_client.transport.connection import Connection
@@ -214,7 +214,9 @@ class Block(Waiter):
 
     def answered(self, call: Call) -> None:
         """Take the answer of a stored block, at the asked ack level or below; raises like `result_of`."""
-        receipts = BlockReceipts(self.queue.topic, result_of(call), self.positions, self.unique_ids)
+        result = result_of(call)
+        positions = positions_in_answer(call) or self.positions
+        receipts = BlockReceipts(self.queue.topic, result, positions, self.unique_ids)
         try:
             check_ack(call, self.terms.ack, ())
         except AckNotReached as error:

@@ -122,9 +122,10 @@ class Link:
     def _start(self, connection: Connection, now: float) -> None:
         held_up: set[MessageQueue] = set()
         flying_bytes = place = 0
+        is_ordered = not connection.is_rocketmq  # else blocks of a queue are sent one after the other
         for block in self.flying:
             flying_bytes += len(block.data)
-            if block.is_serial:
+            if block.is_serial or not is_ordered:
                 held_up.add(block.queue)
         while place < _LOOK_AHEAD and place < len(self.waiting):
             if len(self.flying) >= _IN_FLIGHT or flying_bytes >= _IN_FLIGHT_BYTES:
@@ -137,7 +138,7 @@ class Link:
                 held_up.add(block.queue)
                 place += 1
                 continue
-            if block.is_serial:
+            if block.is_serial or not is_ordered:
                 held_up.add(block.queue)
             template = block.template(self._putter)
             block.sent_at = now if block.terms.is_patient else block.since

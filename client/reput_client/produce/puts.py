@@ -196,7 +196,7 @@ class Putter:
                 return call
             if call.sent:
                 raise outcome_unknown(queue, unique_ids, str(call.error)) from call.error
-            if isinstance(call.error, ClientClosed) or session.runtime.now() >= deadline:
+            if not isinstance(call.error, ConnectionLost) or session.runtime.now() >= deadline:
                 raise call.error
 
     async def put_oneway(
@@ -237,7 +237,7 @@ class Putter:
             if call.error is None:
                 session.routes.forget_template(queue.topic)
                 return
-            if isinstance(call.error, ClientClosed) or session.runtime.now() >= deadline:
+            if not isinstance(call.error, ConnectionLost) or session.runtime.now() >= deadline:
                 raise call.error
 
 
@@ -283,7 +283,7 @@ def result_of(call: Call) -> PutMessageResult:
     if sent.ack is None or sent.store_timestamp is None:
         raise HeaderFieldError("ack" if sent.ack is None else "storeTimestamp", "is missing")
     try:
-        host, physical_offset = decode_offset_message_id(sent.msg_id)
+        host, physical_offset = decode_offset_message_id(sent.msg_id.partition(",")[0])
     except InvalidMessage:
         raise HeaderFieldError("msgId", "is not an offset message id") from None
     return PutMessageResult(
@@ -328,3 +328,12 @@ def too_large(size: int) -> InvalidMessage:
     return InvalidMessage(
         f"a message of {size} bytes in all, but at most {BLOCK_BYTES_MAX} fit into a block; make the body smaller"
     )
+
+
+def positions_in_answer(call: Call) -> Sequence[int]:
+    """Return where each record starts in a stored batch, from an answer with all offset ids (320); else nothing."""
+    ids = str(call.answer.ext.get("msgId", "")).split(",")
+    if len(ids) == 1:
+        return ()
+    offsets = [decode_offset_message_id(each)[1] for each in ids]
+    return [offset - offsets[0] for offset in offsets]

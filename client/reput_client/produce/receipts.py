@@ -20,7 +20,7 @@ class SendReceipt(NamedTuple):
     """Where a message is stored, from the broker's answer.
 
     `queue_offset` is its number in its queue, `physical_offset` its byte position in the broker's commit log,
-    `store_timestamp_ms` by the broker's clock, `ack` the level reached.
+    `store_timestamp_ms` by the broker's clock (-1 from RocketMQ's, which does not send it), `ack` the level reached.
     """
 
     topic: str

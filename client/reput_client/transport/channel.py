@@ -9,12 +9,19 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Hashable, Iterable, Mapping
+from enum import Enum
 from typing import Final, TypeAlias
 
 from reput_protocol.buffers import Buffer
-from reput_protocol.codes import PROTOCOL_VERSION, LanguageCode
+from reput_protocol.codes import PROTOCOL_VERSION, ROCKETMQ_VERSION, LanguageCode
 from reput_protocol.errors import ReputError
-from reput_protocol.wire.frames import FRAME_BYTES_MAX, FrameReader, decode_header, encode_header
+from reput_protocol.wire.frames import (
+    FRAME_BYTES_MAX,
+    FrameReader,
+    decode_header,
+    encode_frame_head,
+    encode_header,
+)
 from reput_protocol.wire.header import Header, HeaderType, Value
 
 _HEAD: Final = struct.Struct(">II")
@@ -24,6 +31,23 @@ _OPAQUE_MAX: Final = 0x7FFF_FFFF
 _OPAQUE_MARK: Final = 0x7E5A_A5E7
 _EMPTY: Final = memoryview(b"")
 _MSGPACK: Final = int(HeaderType.MSGPACK)
+_PYTHON: Final = int(LanguageCode.PYTHON)
+
+
+class Peer(Enum):
+    """What answers at the other end, as its first answer shows.
+
+    Until then requests have JSON headers, which both read, with the native version, by which Reput's servers know the
+    bundled client. Then Reput's get msgpack headers, RocketMQ's JSON headers of RocketMQ's version.
+    """
+
+    UNKNOWN = 0
+    REPUT = 1
+    ROCKETMQ = 2
+
+
+_UNKNOWN: Final = Peer.UNKNOWN
+_REPUT: Final = Peer.REPUT
 
 
 class Waiter:
@@ -145,7 +169,7 @@ class OnewayCall(NoticedCall):
 class RequestTemplate:
     """A request whose header differs only in its opaque: encoded once, copied for each frame."""
 
-    __slots__ = ("_head_bytes", "_prefix", "_suffix", "of_many", "queue")
+    __slots__ = ("_head_bytes", "_prefix", "_suffix", "code", "ext", "flag", "of_many", "queue")
 
     def __init__(
         self,
@@ -156,7 +180,7 @@ class RequestTemplate:
         of_many: Callable[[int], RequestTemplate] | None = None,
         queue: Hashable = None,
     ) -> None:
-        """Encode the header.
+        """Take the header's fields.
 
         Args:
             of_many: for the put of one message: returns the template for that many; such puts may share a frame.
@@ -164,23 +188,29 @@ class RequestTemplate:
         """
         self.of_many = of_many
         self.queue = queue
-        header = Header(
-            code=int(code),
-            opaque=_OPAQUE_MARK,
-            flag=flag,
-            ext=dict(ext),
-            language=int(LanguageCode.PYTHON),
-            version=PROTOCOL_VERSION,
-        )
-        encoded = encode_header(header, HeaderType.MSGPACK)
+        self.code = int(code)
+        self.ext = ext
+        self.flag = flag
+        self._head_bytes = 0  # not encoded yet
+
+    def _header(self, opaque: int, version: int) -> Header:
+        return Header(self.code, opaque, self.flag, None, dict(self.ext), _PYTHON, version)
+
+    def _encode_once(self) -> None:
+        encoded = encode_header(self._header(_OPAQUE_MARK, PROTOCOL_VERSION), HeaderType.MSGPACK)
         # msgpack writes the mark as 0xce and four bytes, and so can any opaque be written.
         before, _, after = encoded.partition(_OPAQUE.pack(_OPAQUE_MARK))
         self._prefix = before
         self._suffix = after
         self._head_bytes = len(encoded)
 
-    def encode(self, opaque: int, body_bytes: int) -> bytes:
-        """Return the frame up to its body."""
+    def encode(self, opaque: int, body_bytes: int, peer: Peer = _REPUT) -> bytes:
+        """Return the frame up to its body, as `peer` reads it."""
+        if peer is not _REPUT:
+            version = PROTOCOL_VERSION if peer is _UNKNOWN else ROCKETMQ_VERSION
+            return encode_frame_head(self._header(opaque, version), HeaderType.JSON, body_bytes)
+        if not self._head_bytes:
+            self._encode_once()
         size = self._head_bytes
         return b"%b%b%b%b" % (
             _HEAD.pack(4 + size + body_bytes, HeaderType.MSGPACK << 24 | size),
@@ -200,8 +230,15 @@ RequestSink: TypeAlias = Callable[[Header, int, memoryview], None]
 class Channel:
     """One connection's calls: numbers and encodes them, and matches answers by opaque."""
 
-    def __init__(self, on_request: RequestSink | None = None, *, frame_limit: int = FRAME_BYTES_MAX) -> None:
+    def __init__(
+        self,
+        on_request: RequestSink | None = None,
+        *,
+        peer: Peer = _REPUT,
+        frame_limit: int = FRAME_BYTES_MAX,
+    ) -> None:
         """Start without calls; requests from the broker go to `on_request`, or are dropped."""
+        self.peer = peer
         self._on_request = on_request
         self._reader = FrameReader(frame_limit=frame_limit)
         self._pending: dict[int, Call] = {}
@@ -218,6 +255,11 @@ class Channel:
         self._next_opaque = opaque + 1 if opaque < _OPAQUE_MAX else 1
         call = Call(opaque, waiter)
         self._pending[opaque] = call
+        return call
+
+    def add(self, call: Call) -> Call:
+        """Make a call with an opaque of its own pending, and return it."""
+        self._pending[call.opaque] = call
         return call
 
     def new_shareable(self, waiter: Waiter, template: RequestTemplate) -> ShareableCall:
@@ -271,6 +313,8 @@ class Channel:
         for header_type, encoded, body in reader.receive_data(data):
             header = decode_header(header_type, encoded)
             if header.flag & 1:
+                if self.peer is _UNKNOWN:
+                    self.peer = _REPUT if header.language == _PYTHON else Peer.ROCKETMQ
                 call = pending.pop(header.opaque, None)
                 if call is not None:
                     call.finish(header, body)

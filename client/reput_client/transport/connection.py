@@ -20,11 +20,13 @@ from reput_client.transport.channel import (
     Channel,
     OnewayCall,
     Outgoing,
+    Peer,
     RequestTemplate,
     ShareableCall,
     Waiter,
 )
 from reput_client.transport.pump import Pump
+from reput_client.transport.rocketmq import RocketBroker, SentToRocket, rocket_form
 from reput_client.transport.runtime import Event, Runtime
 from reput_client.transport.sharing import Batch, SharedCall, apart, next_batch
 from reput_protocol.buffers import Buffer
@@ -111,6 +113,8 @@ class Connection:
         self._expected: BrokerIdentity | None = None
         self.broker: BrokerIdentity | None = None
         self._unsure = False  # whether the broker must identify itself before use
+        self._peer = Peer.UNKNOWN  # of the last connection
+        self._rocket = RocketBroker(str(address))
         self._channel = self._new_channel()
         self._socket: socket.socket | None = None
         self._connecting: Event | None = None
@@ -284,8 +288,23 @@ class Connection:
 
         Raises `ConnectionLost` if it does not answer, `ConnectFailed` if it is not the announced broker.
         """
+        ext = (await self._ask(RequestCode.GET_BROKER_CLUSTER_INFO, deadline)).answer.ext
+        name = ext.get("brokerName")
+        # A broker without a name counts as the expected one.
+        self.broker = BrokerIdentity(str(name), str(ext.get("startId"))) if name is not None else None
+        if self.broker is not None and self._expected is not None:
+            difference = self.broker.difference_from(self._expected)
+            if difference is not None:
+                raise ConnectFailed(str(self.address), difference, self._expected.name)
+        if self.is_rocketmq and self._expected is not None:
+            config = await self._ask(RequestCode.GET_BROKER_CONFIG, deadline)
+            self._rocket = RocketBroker.of_config(self._expected.name, config.body)
+        self._unsure = False
+        self._on_met(self)
+
+    async def _ask(self, code: RequestCode, deadline: float) -> Call:
         timeout_s = max(0.0, min(_TRY_S, deadline - self._runtime.now()))
-        call = self.start(RequestCode.GET_BROKER_CLUSTER_INFO, {}, Waiter())
+        call = self.start(code, {}, Waiter())
         try:
             await self._pump.wait(call.waiter, self._runtime.now() + timeout_s)
         finally:
@@ -294,16 +313,9 @@ class Connection:
         if not call.done:
             silence = f"it accepts connections, but did not answer within {timeout_s:.2g} s"
             raise ConnectionLost(str(self._places[0]), silence)
-        ext = call.answer.ext
-        name = ext.get("brokerName")
-        # A broker without a name counts as the expected one.
-        self.broker = BrokerIdentity(str(name), str(ext.get("startId"))) if name is not None else None
-        if self.broker is not None and self._expected is not None:
-            difference = self.broker.difference_from(self._expected)
-            if difference is not None:
-                raise ConnectFailed(str(self.address), difference, self._expected.name)
-        self._unsure = False
-        self._on_met(self)
+        if call.error is not None:
+            raise call.error
+        return call
 
     # -- sockets -----------------------------------------------------------------------------------------------
 
@@ -360,18 +372,53 @@ class Connection:
     def start_template(self, template: RequestTemplate, waiter: Waiter, body: Buffer = b"") -> Call:
         """Like `start`, with an encoded header."""
         channel = self._channel
+        peer = channel.peer
+        if peer is Peer.ROCKETMQ:
+            return self._start_rocket(template, waiter, body)
         call = (
-            channel.new_call(waiter) if template.of_many is None else channel.new_shareable(waiter, template)
+            channel.new_call(waiter)
+            if template.of_many is None or peer is not Peer.REPUT
+            else channel.new_shareable(waiter, template)
         )
-        head = template.encode(call.opaque, len(body))
+        head = template.encode(call.opaque, len(body), peer)
         self._out.append((call, (head, body) if body else (head,)))
         return call
 
     def start_oneway(self, template: RequestTemplate, waiter: Waiter, body: Buffer = b"") -> OnewayCall:
         """Like `start_template`, for a oneway request: done when the system has taken the whole frame."""
-        call = self._channel.new_oneway(waiter)
-        self._out.append((call, (template.encode(call.opaque, len(body)), body)))
+        channel = self._channel
+        call = channel.new_oneway(waiter)
+        if channel.peer is Peer.ROCKETMQ:
+            try:
+                template, body, _ = rocket_form(template, body, self._rocket)
+            except ReputError as error:
+                call.fail(error)
+                return call
+        self._out.append((call, (template.encode(call.opaque, len(body), channel.peer), body)))
         return call
+
+    def _start_rocket(self, template: RequestTemplate, waiter: Waiter, body: Buffer) -> Call:
+        """Like `start_template`, for a server of RocketMQ. A call that it cannot serve fails at once."""
+        channel = self._channel
+        try:
+            template, body, ack = rocket_form(template, body, self._rocket)
+        except ReputError as error:
+            refused = Call(channel.next_opaque(), waiter)
+            refused.fail(error)
+            return refused
+        call = channel.add(
+            Call(channel.next_opaque(), waiter)
+            if ack is None
+            else SentToRocket(channel.next_opaque(), waiter, ack)
+        )
+        head = template.encode(call.opaque, len(body), channel.peer)
+        self._out.append((call, (head, body) if body else (head,)))
+        return call
+
+    @property
+    def is_rocketmq(self) -> bool:
+        """Whether a server of RocketMQ answers, which may handle a client's requests in any order."""
+        return self._channel.peer is Peer.ROCKETMQ
 
     def answer(self, channel: Channel, header: Header, header_type: int, body: Buffer) -> None:
         """Queue the answer to a request on `channel`; dropped if that connection is gone. Never waits."""
@@ -386,7 +433,7 @@ class Connection:
         def take(header: Header, header_type: int, body: memoryview) -> None:
             self._on_request(BrokerRequest(self, channel, header, header_type, body))
 
-        channel = Channel(take)
+        channel = Channel(take, peer=self._peer)
         return channel
 
     def usable(self) -> bool:
@@ -584,6 +631,8 @@ class Connection:
     def lose(self, error: ReputError) -> None:
         """Close the socket and fail every pending call. The next `open` reconnects."""
         sock, self._socket = self._socket, None
+        # A server that answered nothing may be another than before, and not read its headers.
+        self._peer = self._channel.peer if self._useful else Peer.UNKNOWN
         self._drop_unwritten(error)
         if sock is not None:
             self._pump.remove(self)

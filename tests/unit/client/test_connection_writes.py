@@ -16,7 +16,8 @@ from reput_client.transport.connection import Connection
 from reput_client.transport.pump import Pump
 from reput_client.transport.sharing import BLOCK_RECORDS_MAX
 from reput_protocol.codes import RequestCode
-from reput_protocol.wire.frames import Frame, FrameReader, decode_header
+from reput_protocol.wire.frames import Frame, FrameReader, decode_header, encode_frame
+from reput_protocol.wire.header import RESPONSE_FLAG, Header, HeaderType
 
 TEMPLATE = RequestTemplate(RequestCode.PUT_MESSAGE, {"topic": "t"})
 SMALL, MIDDLE, LARGE = b"s" * 1000, bytes(range(256)) * 900, bytes(range(256)) * 3000
@@ -39,9 +40,19 @@ class Wire:
             )
             self.runtime.run(self.connection.open(self.runtime.now() + 10, patient=False))
             self.far_end, _ = server.accept()
+        self._be_known()
         self.connection.sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 65536)
         self.reader = FrameReader()
         self.frames: list[Frame] = []
+
+    def _be_known(self) -> None:
+        """Answer a first request as Reput's broker, so that the connection knows its peer."""
+        call = self.connection.start(RequestCode.GET_BROKER_CLUSTER_INFO, {}, Waiter())
+        self.connection.flush_now()
+        self.far_end.recv(1 << 16)
+        self.far_end.sendall(encode_frame(Header(0, call.opaque, RESPONSE_FLAG, version=1), HeaderType.JSON))
+        while not call.done:
+            self.connection.read_ready()
 
     def start(self, body: bytes) -> Call:
         return self.connection.start_template(TEMPLATE, Waiter(), body)

@@ -1,0 +1,102 @@
+"""A cluster with RocketMQ's name server and a broker of each kind: one client uses all of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import pytest
+
+from faces import FACES, Face
+from fakes import Answer, FakeBroker
+from reput_client import Message, SendReceipt
+from reput_client.errors import RequestNotSupported
+from reput_protocol.codes import RequestCode
+from reput_protocol.commands.topic import BrokerData, QueueData, TopicRoute
+
+REPUT, ROCKETMQ = "broker-reput", "broker-rocketmq"
+
+
+class Cluster(NamedTuple):
+    names: FakeBroker
+    reput: FakeBroker
+    rocketmq: FakeBroker
+
+
+@pytest.fixture(params=FACES)
+def face(request: pytest.FixtureRequest) -> Face:
+    return Face(request.param)
+
+
+@pytest.fixture
+def cluster() -> Iterator[Cluster]:
+    with FakeBroker() as names, FakeBroker() as reput, FakeBroker() as rocketmq:
+        names.is_rocketmq = rocketmq.is_rocketmq = True
+        reput.broker_name, rocketmq.broker_name = REPUT, ROCKETMQ
+        addresses = {REPUT: reput.address, ROCKETMQ: rocketmq.address}
+        route = TopicRoute(
+            queue_datas=[QueueData(name, 1, 1, 6, 0) for name in addresses],
+            broker_datas=[BrokerData("c", name, {0: address}) for name, address in addresses.items()],
+        )
+        names.behave(RequestCode.GET_ROUTEINFO_BY_TOPIC, Answer(body=route.to_json()))
+        yield Cluster(names, reput, rocketmq)
+
+
+async def send_to_both(producer: Any) -> list[SendReceipt]:
+    """Send a message to a queue of each broker, in rotation."""
+    return [await producer.send(Message("t", b"x")) for _ in range(2)]
+
+
+def test_messages_are_sent_to_and_received_from_brokers_of_both_kinds(face: Face, cluster: Cluster) -> None:
+    async def scenario() -> None:
+        bodies = [b"%d" % number for number in range(40)]
+        async with face.Producer(cluster.names.address, ack="page_cache") as producer:
+            receipts = [await producer.send(Message("t", body)) for body in bodies[:10]]
+            for start in (10, 20, 30):
+                receipts += await producer.send_many("t", bodies[start : start + 10])
+        assert {receipt.store_host for receipt in receipts} == {
+            cluster.reput.address,
+            cluster.rocketmq.address,
+        }
+        assert cluster.rocketmq.count(RequestCode.SEND_BATCH_MESSAGE)
+        assert not cluster.rocketmq.count(RequestCode.PUT_MESSAGE)
+        async with face.PullConsumer(cluster.names.address, group="g") as consumer:
+            found = {}
+            for name in (REPUT, ROCKETMQ):
+                pulled = await consumer.pull("t", 0, 0, max_messages=64, broker_name=name)
+                found |= {message.offset_message_id: message.body for message in pulled.messages}
+        assert found == {
+            receipt.offset_message_id: body for receipt, body in zip(receipts, bodies, strict=True)
+        }
+
+    face.run(scenario)
+
+
+@pytest.mark.parametrize(("ack", "flush"), [("flushed", "ASYNC_FLUSH"), ("replicated", "SYNC_FLUSH")])
+def test_ack_levels_that_the_broker_cannot_report_are_refused_by_name(
+    face: Face, cluster: Cluster, ack: str, flush: str
+) -> None:
+    cluster.rocketmq.flush_disk_type = flush
+
+    async def scenario() -> None:
+        async with face.Producer(cluster.names.address, ack=ack) as producer:
+            with pytest.raises(RequestNotSupported, match=f"{ROCKETMQ} .*nothing was sent"):
+                await send_to_both(producer)
+        assert not cluster.rocketmq.log["t", 0]
+
+    face.run(scenario)
+
+
+def test_a_broker_that_syncs_acknowledges_as_flushed(face: Face, cluster: Cluster) -> None:
+    cluster.rocketmq.flush_disk_type = "SYNC_FLUSH"
+
+    async def scenario() -> None:
+        async with face.Producer(cluster.names.address, ack="flushed") as producer:
+            receipts = await send_to_both(producer)
+        assert {receipt.store_host for receipt in receipts} == {
+            cluster.reput.address,
+            cluster.rocketmq.address,
+        }
+        assert {receipt.ack for receipt in receipts} == {"flushed"}
+
+    face.run(scenario)
