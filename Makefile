@@ -47,7 +47,7 @@ UV := set -e; export PATH="$$PATH:$(CURDIR)/build/uv/bin"; command -v uv >/dev/n
 .DEFAULT_GOAL := help
 .PHONY: help setup run test check format demo example pipeline-demo bench bench-peers bench-stalls bench-delay
 .PHONY: bench-scaling bench-replication bench-groups bench-memory bench-store bench-spark crash faults planted histories histories-planted
-.PHONY: simulate
+.PHONY: simulate simulate-planted
 .PHONY: cluster cluster-faults filters fuzz fuzz-kernel hostile conformance image-check
 .PHONY: pipeline-faults pipeline-planted pipeline-clusters pipeline-roundtrip wheels lock clean
 
@@ -181,6 +181,9 @@ histories-planted: $(DEV) ## plant bugs in broker and client, and check that `ma
 
 simulate: $(DEV) ## simulate brokers, clients, network and disks in virtual time: SEEDS (1000) from SEED on, each judged
 	$(BIN)/python tests/simulation/run.py $(if $(SEEDS),--seeds $(SEEDS)) $(if $(SEED),--first $(SEED)) $(ARGS)
+
+simulate-planted: $(DEV) ## plant bugs in replication and election, and check that `make simulate` finds each; SEED
+	$(BIN)/python tests/simulation/run.py --bug only $(if $(SEED),--first $(SEED)) $(ARGS)
 
 hostile: $(DEV) ## attack a broker for MINUTES (10) with each of two lists, next to a well-behaved client
 	$(BIN)/python tests/hostile/run.py $(if $(MINUTES),--minutes $(MINUTES)) $(ARGS)

@@ -122,9 +122,21 @@ def test_copies_are_the_same_in_the_end(story: Story) -> None:
 
 def test_one_broker_leads_in_an_epoch(story: Story) -> None:
     for who, epoch in (("b1", 1), ("b2", 2), ("b2", 2), ("b1", 3)):
-        story.note(who, "leads", epoch=epoch)
+        story.note(who, "leads", epoch=epoch, address=who, wall_ms=0)
     assert story.broken() == set()
-    story.note("b3", "leads", epoch=3)
+    story.note("b3", "leads", epoch=3, address="b3", wall_ms=0)
+    assert story.broken() == {"two masters"}
+
+
+def test_a_master_acknowledges_nothing_that_it_stored_after_the_next_one_led(story: Story) -> None:
+    story.put("a-o1")
+    story.handle("m1", "a-o1")
+    story.events = [event for event in story.events if event.what != "acked"]
+    for who, epoch, wall_ms in (("b1", 1, 1000), ("b2", 2, 2000)):
+        story.note(who, "leads", epoch=epoch, address=who, wall_ms=wall_ms)
+    story.note("p1", "acked", uid="a-o1", queue=0, offset=0, host="b1", stored_ms=1500)
+    assert story.broken() == set()
+    story.note("p1", "acked", uid="a-o1", queue=0, offset=0, host="b1", stored_ms=2500)
     assert story.broken() == {"two masters"}
 
 

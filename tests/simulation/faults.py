@@ -31,6 +31,7 @@ WEIGHTS: Final = {
     "resets": 2,
     "engine-down": 2,
     "hand-over": 4,
+    "lose-master": 3,
     "join": 2,
     "leave": 1,
     "kill-member": 2,
@@ -254,6 +255,34 @@ class Faults:
         if not masters or not others:
             return False
         masters[0].hand_over(self._chance.choice(others).number)
+        return True
+
+    def _lose_master(self) -> bool:
+        """Members stop hearing of the master, whose clients notice nothing; a moment later it is gone."""
+        world, network = self._world, self._world.platform.network
+        masters = [broker for broker in world.brokers if broker.leads]
+        others = [broker for broker in world.brokers if not broker.leads]
+        if not masters or not others:
+            return False
+        master = masters[0]
+        cut = self._chance.sample(others, self._chance.randint(1, len(others)))
+        pairs = [(a.address, b.address) for other in cut for a, b in ((master, other), (other, master))]
+        for pair in pairs:
+            network.cut(*pair)
+        delay_s = self._chance.choice((0.3, 0.8, 2.5))
+
+        def strike() -> None:
+            if master.is_up:
+                world.history.note("may-lose", levels=[*world.group.lost_with_power(master.number)])
+                master.lose_power()
+
+        def undo() -> None:
+            for pair in pairs:
+                network.mend(*pair)
+            master.start()
+
+        world.platform.timers.after(delay_s, strike)
+        self._last("lose-master", delay_s + self._chance.uniform(4.0, 7.0), undo)
         return True
 
     # -- members -----------------------------------------------------------------------------------------------

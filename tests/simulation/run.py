@@ -1,4 +1,4 @@
-"""`python tests/simulation/run.py`: simulate many seeds, judge each; or one seed with its history.
+"""`python tests/simulation/run.py`: simulate many seeds, or one with its history; or planted bugs.
 
 Every seed runs in a process of its own, forked from one that has imported everything.
 """
@@ -10,8 +10,10 @@ import dataclasses
 import faulthandler
 import json
 import os
+import resource
 import secrets
 import shutil
+import signal
 import sys
 import tempfile
 import traceback
@@ -26,7 +28,8 @@ from simulation.stand_ins import Platform, real_process_time
 
 _HASH_SEED: Final = "0"
 _FAILED: Final = 70
-_STUCK_S: Final = 120.0
+_STUCK_S: Final = 90
+"""Processor time of a simulation that does not end."""
 _SHOWN: Final = 6
 
 
@@ -45,6 +48,7 @@ def main() -> int:
         "--history", type=Path, help="with --seed: a directory to write the history and the log to"
     )
     parser.add_argument("--jobs", type=int, default=os.cpu_count(), help="processes at once")
+    parser.add_argument("--bug", help="a planted bug, or `only`: all of them, each until it is caught")
     parser.add_argument("--duration", type=float, default=12.0, help="virtual seconds of faults")
     parser.add_argument("--group", default="elected", choices=["alone", "followed", "elected"])
     arguments = parser.parse_args()
@@ -52,6 +56,8 @@ def main() -> int:
     platform.install()
     import simulation.scenario  # noqa: F401 - once, for all seeds
 
+    if arguments.bug == "only":
+        return _run_planted(platform, arguments)
     if arguments.seed is not None:
         outcome = _fork(platform, arguments.seed, arguments).wait()
         print(json.dumps(outcome, indent=1))
@@ -96,7 +102,8 @@ def _fork(platform: Platform, seed: int, arguments: argparse.Namespace) -> _Chil
     result = directory.with_suffix(".json")
     pid = os.fork()
     if pid == 0:
-        faulthandler.dump_traceback_later(_STUCK_S, exit=True)
+        faulthandler.register(signal.SIGXCPU, chain=True)
+        resource.setrlimit(resource.RLIMIT_CPU, (_STUCK_S, _STUCK_S + 10))
         try:
             _simulate(platform, seed, arguments, directory, result)
         except BaseException:
@@ -109,17 +116,44 @@ def _fork(platform: Platform, seed: int, arguments: argparse.Namespace) -> _Chil
 def _simulate(
     platform: Platform, seed: int, arguments: argparse.Namespace, directory: Path, result: Path
 ) -> None:
+    from simulation.planted import BUGS
     from simulation.scenario import Plan, outcome_of, simulate
 
     platform.seed(seed)
+    plan = Plan(arguments.group, arguments.duration)
+    if arguments.bug is not None:
+        BUGS[arguments.bug].plant()
+        plan.weights = BUGS[arguments.bug].weights
     began = real_process_time()
 
     async def run(nursery: Any) -> None:
-        world = await simulate(platform, nursery, Plan(arguments.group, arguments.duration), seed, directory)
+        world = await simulate(platform, nursery, plan, seed, directory)
         outcome = dataclasses.asdict(outcome_of(world)) | {"cpu_s": round(real_process_time() - began, 3)}
         _write(world, outcome, result, arguments.history)
 
     platform.run(run)
+
+
+def _run_planted(platform: Platform, arguments: argparse.Namespace) -> int:
+    """Simulate with each bug until a rule that should has noticed it."""
+    from simulation.planted import BUGS
+
+    first = arguments.first if arguments.first is not None else secrets.randbelow(1 << 30)
+    caught = 0
+    for name, bug in BUGS.items():
+        arguments.bug = name
+        for seed in range(first, first + bug.seeds):
+            violations = _fork(platform, seed, arguments).wait()["violations"]
+            found = next((text for text in violations if text.partition(":")[0] in bug.rules), None)
+            if found is not None:
+                caught += 1
+                print(f"{name} ({bug.story}): caught by seed {seed}, the {seed - first + 1}. of {bug.seeds}")
+                print(f"    {found[:240]}", flush=True)
+                break
+        else:
+            print(f"{name} ({bug.story}): NOT CAUGHT by seeds {first} to {seed}", flush=True)
+    print(f"{caught} of {len(BUGS)} planted bugs caught")
+    return 0 if caught == len(BUGS) else 1
 
 
 def _write(world: Any, outcome: dict[str, Any], result: Path, keep: Path | None) -> None:

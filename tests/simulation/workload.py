@@ -118,7 +118,14 @@ class Producers:
             self._note("refused", uid=uid, error=str(error))
             await trio.sleep(_PAUSE_AFTER_FAILURE_S)
         else:
-            self._note("acked", uid=uid, queue=receipt.queue_id, offset=receipt.queue_offset)
+            self._note(
+                "acked",
+                uid=uid,
+                queue=receipt.queue_id,
+                offset=receipt.queue_offset,
+                host=receipt.store_host,
+                stored_ms=receipt.store_timestamp_ms,
+            )
             return True
         return False
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import random
 import resource
+import time
 import traceback
 from collections import Counter
 from collections.abc import Awaitable, Callable
@@ -334,7 +335,10 @@ class World:
         raise structlog.DropEvent
 
     def _note_election(self, epoch: int) -> None:
-        self.history.note("leads", epoch=epoch)
+        process = current_process()
+        assert process is not None
+        wall_ms = time.time_ns() // 1_000_000
+        self.history.note("leads", epoch=epoch, address=f"{process.address}:{PORT}", wall_ms=wall_ms)
         if epoch > 1:
             name = f"failover {epoch}"
             self.failovers += 1

@@ -1,7 +1,7 @@
 """One history of each queue, whatever happens to the brokers; one master in each epoch.
 
 - An offset that a consumer or reader was handed has one message, for ever: the same for all of them, and in the end.
-- No two brokers lead in the same epoch.
+- No two brokers lead in the same epoch, and none acknowledges what it stored after another has begun to lead.
 - In the end all brokers have the same log.
 """
 
@@ -38,11 +38,22 @@ def _taken_back(facts: Facts) -> Iterator[Violation]:
 
 def _two_masters(facts: Facts) -> Iterator[Violation]:
     leaders: dict[int, str] = {}
+    terms_of_office: list[
+        tuple[int, str]
+    ] = []  # since when, in milliseconds of the brokers' clocks, and where
     for event in facts.events:
         if event.what == "leads":
             first = leaders.setdefault(event["epoch"], event.who)
             if first != event.who:
                 yield Violation("two masters", f"{first} and {event.who} lead in epoch {event['epoch']}")
+            terms_of_office.append((event["wall_ms"], event["address"]))
+    for event in facts.events:
+        # A repeated put is answered with the first one's time, by whichever broker leads then.
+        if event.what == "acked" and terms_of_office and not facts.puts[event["uid"]].deduplicated:
+            stored_ms = event["stored_ms"]
+            leading = [address for since_ms, address in terms_of_office if since_ms < stored_ms]
+            if leading and leading[-1] != event["host"]:
+                yield Violation("two masters", f"{event}, and {leading[-1]} led since before that was stored")
 
 
 def _copies(facts: Facts) -> Iterator[Violation]:

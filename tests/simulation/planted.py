@@ -1,0 +1,72 @@
+"""Bugs to plant in replication and election, so that the judges can prove that they would notice them.
+
+Each function changes the process of one simulation before it begins. None of this is reachable from the product.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+_FAILOVERS: Final = {"lose-master": 6, "partition": 1, "stall-broker": 1}
+
+
+@dataclass(frozen=True, slots=True)
+class Bug:
+    """One bug: by which rules it is to be caught, what has to happen for that, and within how many seeds."""
+
+    plant: Callable[[], None]
+    rules: tuple[str, ...]
+    weights: dict[str, int] = field(default_factory=lambda: dict(_FAILOVERS))
+    seeds: int = 20
+
+    @property
+    def story(self) -> str:
+        """What goes wrong."""
+        return str(self.plant.__doc__)
+
+
+def acknowledged_before_the_copy() -> None:
+    """a put counts as replicated as soon as the master has it"""
+    from reput_broker.ha.election.group_copies import GroupCopies
+
+    def end(self: GroupCopies) -> int:
+        return self._store.max_physical_offset
+
+    GroupCopies.position = property(end, lambda *_: None)  # type: ignore[assignment]
+
+
+def shorter_log_promoted() -> None:
+    """a member that is not in sync becomes the master"""
+    from reput_broker.ha.election.elector import Elector
+
+    real = Elector._why_not
+
+    def hasty(self: Elector, record: Any) -> str | None:
+        return None if record.leader is None and record.epoch else real(self, record)
+
+    Elector._why_not = hasty  # type: ignore[method-assign]
+
+
+def truncation_forgotten() -> None:
+    """a member whose log differs from the new master's keeps it and goes on copying"""
+    from reput_broker.ha import client, history
+
+    real = history.decide
+
+    def forgetful(own: Any, master: Any) -> Any:
+        decision = real(own, master)
+        return history.Follow(own.end_offset) if isinstance(decision, history.CutAt) else decision
+
+    client.decide = forgetful  # type: ignore[attr-defined]
+
+
+BUGS: Final = {
+    bug.plant.__name__: bug
+    for bug in (
+        Bug(acknowledged_before_the_copy, ("replicated lost",)),
+        Bug(shorter_log_promoted, ("replicated lost", "taken back")),
+        Bug(truncation_forgotten, ("logs differ", "taken back", "replicated lost")),
+    )
+}
