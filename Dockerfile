@@ -11,23 +11,25 @@ WORKDIR /src
 RUN python3 -m venv /opt/build && python3 -m venv --without-pip /opt/reput
 
 # Requirements and source have separate layers, because the source changes more often.
-COPY requirements-build.lock requirements-runtime.lock ./
+COPY requirements-build.lock requirements-service.lock ./
 RUN /opt/build/bin/pip install --require-hashes --requirement requirements-build.lock \
     && /opt/build/bin/pip --python /opt/reput/bin/python install \
         --require-hashes --only-binary :all: \
-        --requirement requirements-runtime.lock
+        --requirement requirements-service.lock
 
 FROM requirements AS build
 RUN apt-get update \
     && apt-get install --yes --no-install-recommends gcc libc6-dev \
     && rm -rf /var/lib/apt/lists/*
-COPY pyproject.toml hatch_build.py README.md LICENSE ./
+COPY pyproject.toml README.md LICENSE ./
 COPY protocol protocol
 COPY broker broker
 COPY client client
 COPY pipeline pipeline
 COPY cli cli
-RUN REPUT_KERNEL=compiled /opt/build/bin/pip wheel --no-deps --no-build-isolation --wheel-dir /wheels . \
+COPY docker-compose.yml ./
+COPY conf conf
+RUN REPUT_KERNEL=compiled /opt/build/bin/pip wheel --no-deps --no-build-isolation --wheel-dir /wheels ./client . \
     && /opt/build/bin/pip --python /opt/reput/bin/python install --no-deps --no-index /wheels/*.whl
 
 FROM requirements AS build-spark

@@ -27,29 +27,43 @@ unexport PYTHONDONTWRITEBYTECODE
 
 VENV := .venv
 BIN := $(VENV)/bin
-# Broker, client and command line; with NumPy; with Spark; with everything and the development tools.
-RUN := $(VENV)/.ready-run
+# An environment with pip; the packages that broker, client and command line import; these themselves, compiled.
+VENV_READY := $(VENV)/.ready-venv
+PACKAGES := $(VENV)/.ready-packages
+REPUT := $(VENV)/.ready-reput
+# All of it; with the extras of a service, etcd and otel; with NumPy; with Spark; with everything and the development
+# tools; and with those of the documentation.
+RUN := $(PACKAGES) $(REPUT)
+SERVICE := $(VENV)/.ready-service
 COLUMNS := $(VENV)/.ready-columns
 SPARK := $(VENV)/.ready-spark
 DEV := $(VENV)/.ready-dev
+DOCS := $(VENV)/.ready-docs
 BUILD := $(CURDIR)/$(VENV)/build
 # The sources of the compiled kernel; the next target compiles changed ones if there is a C compiler.
 KERNEL := $(foreach kind,py pxd h,$(wildcard protocol/reput_protocol/kernel/*.$(kind)))
 # These run once more with the kernel interpreted.
 KERNEL_TESTS := tests/unit/protocol tests/property tests/golden
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
+# The wheel of pip that comes with Python, in ensurepip or where the distribution keeps it. It is run as it is, to
+# install a pip that evaluates indexes in a third of the time; `venv` would first install and compile the old one.
+BUNDLED_PIP = $(shell $(PYTHON) -c 'import ensurepip, glob, sysconfig; \
+	folder = sysconfig.get_config_var("WHEEL_PKG_DIR") or ensurepip.__path__[0] + "/_bundled"; \
+	print(max(glob.glob(folder + "/pip-*.whl")) + "/pip")' 2>/dev/null)
+# The packages are installed while the kernel is compiled.
+MAKEFLAGS += --jobs=2
 LOCK := --universal --python-version 3.11 --generate-hashes --custom-compile-command "make lock"
-LOCK += --no-emit-index-url --no-emit-find-links
+LOCK += --no-emit-index-url --no-emit-find-links --no-emit-package reput-client
 # uv; it is downloaded into build/ if it is not installed.
 UV := set -e; export PATH="$$PATH:$(CURDIR)/build/uv/bin"; command -v uv >/dev/null || { $(PYTHON) -m venv build/uv \
 	&& build/uv/bin/python -m pip install --quiet uv; };
 
 .DEFAULT_GOAL := help
 .PHONY: help setup run test check format demo example pipeline-demo bench bench-peers bench-stalls bench-delay
-.PHONY: bench-scaling bench-replication bench-groups bench-memory bench-store bench-spark crash faults planted histories histories-planted
-.PHONY: simulate simulate-planted
+.PHONY: bench-scaling bench-replication bench-groups bench-memory bench-store bench-console console-pictures bench-spark crash faults planted histories histories-planted
+.PHONY: simulate simulate-planted ops-check
 .PHONY: cluster cluster-faults filters fuzz fuzz-kernel hostile conformance image-check
-.PHONY: pipeline-faults pipeline-planted pipeline-clusters pipeline-roundtrip wheels lock clean
+.PHONY: pipeline-faults pipeline-planted pipeline-clusters pipeline-roundtrip docs dist lock clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 20
@@ -57,18 +71,33 @@ help: ## list the targets
 setup: $(DEV) ## create .venv with the requirements of all targets (each target also installs its own)
 	@:
 
-# The lock files name every package, so that pip has nothing to resolve. Modules are byte-compiled on first use, except
-# those of Spark, whose Python workers have ten seconds to start.
-$(RUN): requirements-runtime.lock requirements-build.lock pyproject.toml hatch_build.py $(KERNEL)
+$(VENV_READY): requirements-pip.lock
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 		{ echo "error: $(PYTHON) is not Python 3.11 or later; name one: make PYTHON=python3.12 $(MAKECMDGOALS)" >&2; exit 1; }
-	@$(BIN)/python -m pip --version >/dev/null 2>&1 || $(PYTHON) -m venv --clear $(VENV) || \
+	@test -n "$(BUNDLED_PIP)" || \
 		{ echo "error: $(PYTHON) has no venv module; on Debian and Ubuntu: apt install python3-venv" >&2; exit 1; }
 	@echo "installing the broker, the client and the command line into $(VENV)" >&2
-	@$(PIP) install --no-compile --no-deps --require-hashes -r requirements-runtime.lock
-	@$(PIP) install --no-compile --no-deps --require-hashes --target $(BUILD) -r requirements-build.lock
-	@PYTHONPATH=$(BUILD) $(PIP) install --no-compile --no-deps --no-build-isolation --editable .
+	@$(PYTHON) -m venv --clear --without-pip $(VENV)
+	@$(BIN)/python $(BUNDLED_PIP) --disable-pip-version-check --quiet install --no-compile --no-deps --require-hashes -r $<
+	@touch $@
+
+# The lock files name every package, so that pip has nothing to resolve. Modules are byte-compiled on first use, except
+# those of Spark, whose Python workers have ten seconds to start.
+$(PACKAGES): requirements-runtime.lock $(VENV_READY)
+	@$(PIP) install --no-compile --no-deps --require-hashes -r $<
+	@touch $@
+
+$(REPUT): requirements-build.lock pyproject.toml client/pyproject.toml client/hatch_build.py $(KERNEL) $(VENV_READY)
 	@rm -rf $(BUILD)
+	@$(PIP) install --no-compile --no-deps --require-hashes --target $(BUILD) -r $<
+	@echo "compiling, half a minute of processor time; REPUT_KERNEL=interpreted leaves it out" >&2
+	@PYTHONPATH=$(BUILD) $(PIP) install --no-compile --no-deps --no-build-isolation \
+		--editable client --editable .
+	@rm -rf $(BUILD)
+	@touch $@
+
+$(SERVICE): requirements-service.lock $(RUN)
+	@$(PIP) install --no-compile --no-deps --require-hashes -r $<
 	@touch $@
 
 $(COLUMNS): requirements-columns.lock $(RUN)
@@ -86,10 +115,15 @@ $(DEV): requirements.lock $(SPARK)
 	@$(PIP) install --no-compile --no-deps --require-hashes -r $<
 	@touch $@
 
+$(DOCS): requirements-docs.lock $(DEV)
+	@echo "installing mkdocs into $(VENV)" >&2
+	@$(PIP) install --no-compile --no-deps --require-hashes -r $<
+	@touch $@
+
 run: $(RUN) ## start the broker with conf/broker.toml; Ctrl-C stops it
 	$(BIN)/reput serve -c conf/broker.toml $(ARGS)
 
-cluster: $(RUN) ## start three brokers, etcd and a name service in reput-cluster/; Ctrl-C stops them
+cluster: $(SERVICE) ## start three brokers, etcd and a name service in reput-cluster/; Ctrl-C stops them
 	$(BIN)/python tools/cluster.py $(ARGS)
 
 test: $(DEV) ## run all tests with JOBS processes, each file in one of them; those of the kernel in both forms
@@ -100,7 +134,7 @@ check: $(DEV) ## check style, types and import rules; changes nothing
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
-	$(BIN)/mypy tests/typing_public_api.py hatch_build.py tools/*.py examples/*.py benchmarks/*.py
+	$(BIN)/mypy tests/typing_public_api.py client/hatch_build.py tools/*.py tools/*/*.py examples/*.py benchmarks/*.py
 	$(BIN)/mypy benchmarks/peers/*.py benchmarks/peers/*/*.py
 	MYPYPATH=examples/order_service $(BIN)/mypy examples/order_service/*.py
 	$(BIN)/lint-imports
@@ -136,7 +170,7 @@ bench-delay: $(RUN) ## measure how late delayed messages are, with 100,000 of th
 bench-groups: $(RUN) ## measure consumer groups compared with plain pulls: throughput of four members, latency of one message
 	$(BIN)/python benchmarks/groups.py $(ARGS)
 
-bench-replication: $(RUN) ## measure a slave: against none, against Apache RocketMQ (mvn, java), lag, failover (etcd)
+bench-replication: $(SERVICE) ## measure a slave: against none, against Apache RocketMQ (mvn, java), lag, failover (etcd)
 	PYTHONPATH=benchmarks $(BIN)/python benchmarks/replication.py $(ARGS)
 
 bench-memory: $(RUN) ## measure the broker's memory for 9,000 idle clients, 10,000 queues and 1,000 groups
@@ -148,8 +182,17 @@ bench-store: $(RUN) ## measure the store alone: dispatch, opening, recovery, key
 	$(BIN)/python benchmarks/verify.py
 	$(BIN)/python benchmarks/filters.py
 
+bench-console: $(RUN) ## measure what five browsers with the console, and a scrape a second, cost the broker and its puts
+	$(BIN)/python benchmarks/console.py $(ARGS)
+
 bench-spark: $(SPARK) ## measure the pipeline on Spark: sources, sink, archive, audit, as one table of ratios
 	$(BIN)/python benchmarks/spark_run.py $(ARGS)
+
+ops-check: $(DEV) ## fire and clear each alert, ask each query of the dashboard, open each page of the console (root, prometheus, chromium, cc)
+	$(BIN)/python tests/ops/run.py $(ARGS)
+
+console-pictures: $(DEV) ## write a picture of each page of the console to docs/console (Chromium)
+	$(BIN)/python tests/console_pictures.py
 
 crash: $(DEV) ## kill the broker ROUNDS times (200) and check that no acknowledged message is missing; SEED repeats a run
 	$(BIN)/python tests/crash/run.py $(if $(ROUNDS),--rounds $(ROUNDS)) $(if $(SEED),--seed $(SEED)) $(ARGS)
@@ -207,16 +250,24 @@ conformance: $(DEV) ## open directories alternately with this broker and Apache 
 image-check: $(DEV) ## build the image and run it; INSTALL=1 may install what is missing with apt
 	$(BIN)/python tools/image_check.py $(if $(INSTALL),--install) $(ARGS)
 
-wheels: ## build the source distribution and a compiled wheel for each of VERSIONS (3.11 3.12 3.13 3.14) into dist/
-	@$(UV) $(PYTHON) tools/wheels.py $(VERSIONS)
+docs: $(DOCS) ## build the documentation into build/site, and run the commands and programs in it
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --quiet --strict
+	$(BIN)/python -m pytest tests/docs $(ARGS)
+	@echo "to read it, with the search: $(BIN)/python -m http.server -d build/site"
 
-lock: pyproject.toml ## choose new versions for the lock files
+dist: ## build both distributions into dist/, for each of VERSIONS (3.11 3.12 3.13 3.14), install and try each
+	@$(UV) $(PYTHON) tools/dist.py $(VERSIONS)
+
+lock: pyproject.toml client/pyproject.toml ## choose new versions for the lock files
 	@$(UV) set -x; \
 		uv pip compile $(LOCK) --upgrade --extra dev --extra spark pyproject.toml -o requirements.lock; \
 		uv pip compile $(LOCK) --upgrade -c requirements.lock pyproject.toml -o requirements-runtime.lock; \
 		uv pip compile $(LOCK) --upgrade -c requirements.lock --extra spark pyproject.toml -o requirements-spark.lock; \
+		uv pip compile $(LOCK) --upgrade -c requirements.lock --extra etcd --extra otel pyproject.toml -o requirements-service.lock; \
+		printf "pip\n" | uv pip compile $(LOCK) --upgrade - -o requirements-pip.lock; \
 		printf "numpy\n" | uv pip compile $(LOCK) --upgrade -c requirements.lock - -o requirements-columns.lock; \
-		printf "cython\nhatchling\neditables\nsetuptools\n" | uv pip compile $(LOCK) --upgrade -c requirements.lock - -o requirements-build.lock
+		printf "cython\nhatchling\nsetuptools\n" | uv pip compile $(LOCK) --upgrade -c requirements.lock - -o requirements-build.lock; \
+		printf "mkdocs-material\nmkdocstrings-python\n" | uv pip compile $(LOCK) --upgrade -c requirements.lock - -o requirements-docs.lock
 
 clean: ## remove what the other targets made, .venv included; never a data directory
 	rm -rf $(VENV) build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache

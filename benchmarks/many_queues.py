@@ -1,16 +1,19 @@
-"""The cost of queues and groups: private memory and descriptors of a broker that has many of them.
+"""The cost of queues and groups: private memory and descriptors of a broker that has many of them, and its scrape.
 
     python benchmarks/many_queues.py --queues 10000 --groups 1000
 
 Every queue gets one message, and every group commits an offset in each of eight queues. Private memory is RssAnon of
-the broker's process.
+the broker's process. The time of a scrape is processor time of the broker, nearly all of it in the event loop; the
+slowest request meanwhile shows how long the loop was taken at once.
 """
 
 from __future__ import annotations
 
 import argparse
 import os
+import threading
 import time
+import urllib.request
 from pathlib import Path
 
 from reput_cli.bench_clients import host_facts
@@ -19,6 +22,7 @@ from servers import RunningBroker, broker
 
 _QUEUES_A_TOPIC = 1000
 _QUEUES_A_GROUP = 8
+_SCRAPES = 40
 _SETTLE_S = 6.0
 """Seconds to wait until the offsets are saved, which happens every five seconds."""
 
@@ -35,6 +39,8 @@ def main() -> None:
     ):
         measure_groups(server, admin, arguments.groups)
         measure_queues(server, admin, arguments.queues)
+        for page in ("/metrics", "/metrics/rocketmq"):
+            measure_scrapes(server, page)
     print(host_facts())
 
 
@@ -69,6 +75,41 @@ def measure_queues(server: RunningBroker, admin: Admin, count: int) -> None:
     each = (_private_kib(server) - before) / count
     more = _descriptors(server) - descriptors
     print(f"{count} queues: {each:.1f} KiB each; {more} more descriptors in all")
+
+
+def measure_scrapes(server: RunningBroker, page: str) -> None:
+    """Print what a scrape costs, and how long other requests waited for it."""
+    is_over = threading.Event()
+    slowest_s = 0.0
+
+    def ask() -> None:
+        nonlocal slowest_s
+        with PullConsumer(server.address, group="asks") as consumer:
+            while not is_over.wait(0.001):
+                started_at = time.perf_counter()
+                consumer.max_offset("orders", 0)
+                slowest_s = max(slowest_s, time.perf_counter() - started_at)
+
+    def scrape() -> bytes:
+        with urllib.request.urlopen(f"{server.http}{page}", timeout=10.0) as answer:
+            body: bytes = answer.read()
+        return body
+
+    lines = [line for line in scrape().splitlines() if not line.startswith(b"#")]
+    before_s = server.cpu_s()
+    for _ in range(_SCRAPES):
+        scrape()
+    each_ms = (server.cpu_s() - before_s) / _SCRAPES * 1000
+    thread = threading.Thread(target=ask)
+    thread.start()
+    for _ in range(_SCRAPES):
+        scrape()
+    is_over.set()
+    thread.join()
+    print(
+        f"{page}: {len(lines)} series, {each_ms:.1f} ms of processor time a scrape; slowest request meanwhile "
+        f"{slowest_s * 1000:.1f} ms"
+    )
 
 
 def _private_kib(server: RunningBroker) -> float:

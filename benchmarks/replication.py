@@ -35,8 +35,10 @@ from tables import aligned
 
 _READY_S: Final = 30.0
 _LOOK_S: Final = 0.02
+_ASK_S: Final = 0.002
+"""Asking takes time of the brokers, which they need: a lag is at most this much too long."""
 _RATE_MB: Final = 100
-_LAG_BATCH: Final = 512
+_LAG_IN_FLIGHT: Final = 16
 _DEADLINE_S: Final = 60.0
 _JAVA_PROGRAMS: Final = java_benchmark.PROGRAMS[1:3]
 """64 threads, and blocks of 64."""
@@ -152,18 +154,18 @@ def against_rocketmq(rounds: int, scale: float) -> list[Row]:
 def lag(rounds: int, scale: float) -> list[Row]:
     """Measure how long it takes until a slave has what its master has, while a producer sends 100 MB/s."""
     rate = _RATE_MB * 1_000_000 / SIZE
-    messages = max(1, int(rate * 5 * scale) // _LAG_BATCH) * _LAG_BATCH
+    messages = max(1, int(rate * 5 * scale) // BATCH) * BATCH
     medians, worst, reached = [], [], []
     with replicated_pair("async") as (master, slave):
         for _ in range(rounds):
             plan = BenchPlan(master.address, new_topic(master), messages, SIZE, ack="page_cache")
-            plan = replace(plan, batch=_LAG_BATCH, many=True, rate=rate)
+            plan = replace(plan, batch=BATCH, in_flight=_LAG_IN_FLIGHT, many=True, rate=rate)
             lags, megabytes = _lags_under(plan, master, slave)
             medians.append(1000 * statistics.median(lags))
             worst.append(1000 * max(lags))
             reached.append(megabytes)
     row = Row(
-        f"lag at {statistics.median(reached):.0f} MB/s, blocks of {_LAG_BATCH}, async flush",
+        f"lag at {statistics.median(reached):.0f} MB/s, blocks of {BATCH}, async flush",
         "ms",
         round(statistics.median(medians), 1),
         facts={"worst": round(max(worst), 1), "asked for MB/s": _RATE_MB},
@@ -185,6 +187,7 @@ def _lags_under(plan: BenchPlan, master: RunningBroker, slave: RunningBroker) ->
                 while _end_of(at_slave) < end:
                     if time.perf_counter() - since > _DEADLINE_S:
                         raise SystemExit("no figure: the slave does not follow")
+                    time.sleep(_ASK_S)
                 lags.append(time.perf_counter() - since)
                 time.sleep(_LOOK_S)
         sent = result.get()
@@ -194,11 +197,6 @@ def _lags_under(plan: BenchPlan, master: RunningBroker, slave: RunningBroker) ->
 def _end_of(questions: Questions) -> int:
     _, body = questions.ask(RequestCode.QUERY_REPLICA_STATE, {})
     return ReplicaState.from_json(body).max_offset
-
-
-def change_of_master(_: int, scale: float) -> list[Row]:
-    """Measure how long a group takes no messages, 20 times at full scale."""
-    return failover(max(1, int(ROUNDS * scale)))
 
 
 MEASURES: dict[str, Callable[[int, float], list[Row]]] = {

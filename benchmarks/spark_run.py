@@ -1,7 +1,7 @@
 """`make bench-spark`: the pipeline on Spark, as one table of ratios.
 
     python benchmarks/spark_run.py [--messages 300000] [--size 300] [--rounds 3] [--cores 2]
-        [--only scan,stream,parts,sink,archive,audit,memory,workers]
+        [--only scan,short,stream,parts,sink,archive,audit,memory,workers]
 
 Everything runs in one session, both sides of a ratio alternately; only ratios can be compared across machines. `ratio`
 is of elapsed time, `ratio, CPU` of the CPU seconds of Spark and its workers, which other load on the machine changes
@@ -33,12 +33,12 @@ from spark_jobs import JobBench
 from spark_measure import Line, LostRows, Turns, Way, per_cpu_second, print_table
 from spark_processes import WorkerMemory
 from spark_sink import SinkBench
-from spark_source import LOG_FILE_BYTES, TOPIC, SourceBench, fill, read_through
+from spark_source import LOG_FILE_BYTES, SHORT, TOPIC, SourceBench, fill, read_through
 
 sys.path.append(str(Path(__file__).resolve().parents[1] / "tests"))
 from spark_cluster import SparkCluster
 
-MEASURES = ("scan", "stream", "parts", "sink", "archive", "audit", "memory", "workers")
+MEASURES = ("scan", "short", "stream", "parts", "sink", "archive", "audit", "memory", "workers")
 WORKER_MIB = 200.0
 Measure = Callable[[], Iterator[Line]]
 
@@ -104,10 +104,12 @@ class Bench:
 
     def _in_session(self, spark: Any, only: list[str]) -> None:
         given, root, turns = self._given, self._root, self._turns
-        if {"scan", "stream", "parts"} & set(only):
+        if {"scan", "short", "stream", "parts"} & set(only):
+            if "short" in only:
+                fill(root / "short", given.messages, SHORT)
             with self._serving() as address:
                 source = SourceBench(spark, root, address, given.messages, turns)
-                for name in ("scan", "stream", "parts"):
+                for name in ("scan", "short", "stream", "parts"):
                     if name in only:
                         self._take(name, getattr(source, name))
         if "sink" in only:

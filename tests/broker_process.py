@@ -44,6 +44,7 @@ class BrokerProcess:
         port, http_port: fixed ports, so that a restarted broker is found at the same address.
         environment: additional variables, mostly `REPUT_...` options.
         command: what stands before the arguments of `serve`; the installed `reput` by default.
+        arguments: more of them.
     """
 
     def __init__(
@@ -54,6 +55,7 @@ class BrokerProcess:
         http_port: int | None = None,
         environment: Mapping[str, str] | None = None,
         command: Sequence[str] = (sys.executable, "-m", "reput_cli"),
+        arguments: Sequence[str] = (),
     ) -> None:
         self.data_dir = data_dir
         self.port = port or free_port()
@@ -61,6 +63,7 @@ class BrokerProcess:
         self.log_path = data_dir.parent / f"{data_dir.name}.log"
         self._environment = {**os.environ, **SMALL_INDEX, **HOWEVER_FULL_THE_DISK, **(environment or {})}
         self._command = [*command]
+        self._arguments = [*arguments]
         self._process: subprocess.Popen[bytes] | None = None
 
     @property
@@ -83,7 +86,7 @@ class BrokerProcess:
         """Start the process; does not wait for it to become ready."""
         assert self._process is None, "already started"
         arguments = ["serve", "--data-dir", str(self.data_dir), "--port", str(self.port)]
-        arguments += ["--http-port", str(self.http_port)]
+        arguments += ["--http-port", str(self.http_port), *self._arguments]
         with self.log_path.open("ab") as log:
             self._process = subprocess.Popen(
                 [*self._command, *arguments], stdout=log, stderr=log, env=self._environment

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import sys
 import time
 import urllib.request
+from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -22,10 +24,19 @@ class ClusterOfThree:
         path: for the directories and logs.
         lease: as in the configuration.
         environment: further options of all brokers.
+        command: as of `BrokerProcess`; the installed `reput` by default.
     """
 
-    def __init__(self, path: Path, *, lease: str = "3s", environment: dict[str, str] | None = None) -> None:
+    def __init__(
+        self,
+        path: Path,
+        *,
+        lease: str = "3s",
+        environment: dict[str, str] | None = None,
+        command: Sequence[str] = (sys.executable, "-m", "reput_cli"),
+    ) -> None:
         self.etcd = Etcd(path)
+        self.etcd.start()
         self.brokers = []
         for number in range(3):
             ha_port = free_port()
@@ -39,7 +50,7 @@ class ClusterOfThree:
                 "REPUT_ELECTION__IN_SYNC_TIMEOUT": "2s",
                 **(environment or {}),
             }
-            self.brokers.append(BrokerProcess(path / str(number), environment=options))
+            self.brokers.append(BrokerProcess(path / str(number), environment=options, command=command))
 
     def __enter__(self) -> Self:
         try:
@@ -59,7 +70,7 @@ class ClusterOfThree:
         for broker in self.brokers:
             if broker.running:
                 broker.kill()
-        self.etcd.kill()
+        self.etcd.stop()
 
     @property
     def addresses(self) -> list[str]:

@@ -199,6 +199,11 @@ class Bench:
     def traffic_of(self, code: int) -> Any:
         return self.counters.request(HeaderType.JSON, code)
 
+    def answers(self, code: int, kind: int = HeaderType.JSON) -> dict[int, int]:
+        """Return how many answers a request code got, by response code."""
+        traffic = self.counters.request(kind, code)
+        return {answer: times.count for answer, times in traffic.answers.items()}
+
 
 def ask(code: int, opaque: int, flag: int = 0, body: bytes = b"", kind: int = HeaderType.JSON) -> bytes:
     return encode_frame(Header(code, opaque, flag), kind, body)

@@ -95,7 +95,7 @@ class DelayBench:
             self.topics.put(
                 TopicConfig(topic_name=topic, read_queue_nums=QUEUES, write_queue_nums=QUEUES, perm=6)
             )
-        self.lock = PutLock()
+        self.lock = PutLock(Fence())
         self.holds_writes = False
         """What is put stays where it is, neither flushed nor dispatched."""
         self.schedule = open_schedule(

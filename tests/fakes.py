@@ -43,8 +43,8 @@ class Answer:
 SILENCE = Answer(code=-1)
 """No answer ever comes."""
 HANG_UP = Answer(code=-2)
-_UNKNOWN_TO_ROCKETMQ = Answer(ResponseCode.REQUEST_CODE_NOT_SUPPORTED, remark="request type is not supported")
 """The connection is closed instead of an answer."""
+_UNKNOWN_TO_ROCKETMQ = Answer(ResponseCode.REQUEST_CODE_NOT_SUPPORTED, remark="request type is not supported")
 
 _OF_MASTERS = frozenset(
     {

@@ -22,11 +22,17 @@ class FakeMachine:
     """Clocks that stand still, at noon, and a disk that is half full."""
 
     now_ms: int = T0
-    monotonic_ms: int = 0
+    waited_ms: int = 0
+    set_forward_ms: int = 0
+    """How far the wall clock was set forward."""
     hour: int = 12
     used: float = 0.5
     used_by_queues: float | None = None
     looks: list[Path] = field(default_factory=list)
+
+    def monotonic_ms(self) -> int:
+        """The clock for intervals."""
+        return self.waited_ms + self.now_ms - T0 - self.set_forward_ms
 
     def disk_usage(self, path: Path) -> float:
         """The injected look at the disk."""
@@ -39,7 +45,7 @@ class FakeMachine:
         """What a broker is given."""
         return Surroundings(
             clock_ms=lambda: self.now_ms,
-            monotonic_ms=lambda: self.monotonic_ms,
+            monotonic_ms=self.monotonic_ms,
             local_hour=lambda: self.hour,
             disk_usage=self.disk_usage,
         )
@@ -61,7 +67,7 @@ class Cleaning:
         self.queues: CleanConsumeQueue
         self.log, self.queues = store.cleaners(
             lambda: self.rules,
-            monotonic_ms=lambda: machine.monotonic_ms,
+            monotonic_ms=machine.monotonic_ms,
             local_hour=lambda: machine.hour,
             disk_usage=machine.disk_usage,
         )

@@ -18,7 +18,6 @@ from typing import Any
 from reput_broker.staging import committer
 from reput_broker.staging.batches import CommittedBatches
 from reput_broker.staging.committer import Committer
-from reput_broker.staging.intent import IntentFile
 from reput_broker.staging.publisher import Publisher
 from reput_broker.staging.staging_file import StagingFile
 
@@ -34,14 +33,13 @@ STEPS: dict[str, tuple[Any, str, bool]] = {
     "ending": (StagingFile, "end", False),
     "ended": (StagingFile, "end", True),
     "committing": (Committer, "commit", False),
-    "deciding": (IntentFile, "write", False),
-    "decided": (IntentFile, "write", True),
+    "deciding": (Committer, "_begin", False),
+    "decided": (Committer, "_begin", True),
     "piece": (Publisher, "_put", True),
-    "marking": (Committer, "_append_marker", False),
-    "marked": (Committer, "_append_marker", True),
+    "marking": (Committer, "_close", False),
+    "marked": (Committer, "_close", True),
     "flushed": (CommittedBatches, "note", False),
-    "closing": (IntentFile, "remove", False),
-    "closed": (IntentFile, "remove", True),
+    "noted": (CommittedBatches, "note", True),
     "dropped": (committer, "remove", True),
 }
 

@@ -8,7 +8,7 @@ from reput_broker.ha.roles import Role, Tenure
 from reput_broker.observe.replication_metrics import MasterFigures, ReplicationFigures, SlaveFigures
 
 REPLICATION = ReplicationFigures(
-    "SYNC_MASTER", 3, MasterFigures(1, 2, 2, 4096, {"1": (10, 0.5)}), SlaveFigures(True, 10, 0.5, 1.0)
+    "SYNC_MASTER", 3, MasterFigures(1, 2, 2, 4096, {"1": (10, 0.5)}), SlaveFigures(True, True, 10, 0.5, 1.0)
 )
 """Of a master and a slave at once, so that all series are there."""
 

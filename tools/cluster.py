@@ -159,7 +159,8 @@ def main() -> int:
             file=sys.stderr,
         )
         return 1
-    signal.signal(signal.SIGTERM, signal.getsignal(signal.SIGINT))
+    for wish in (signal.SIGINT, signal.SIGTERM):  # a shell starts background programs with SIGINT ignored
+        signal.signal(wish, signal.default_int_handler)
     try:
         for program in [*others, *brokers]:
             program.start()

@@ -7,6 +7,7 @@ in named volumes, and every mounted file in the repository. `docker compose conf
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -37,7 +38,12 @@ DEPENDENCIES = {
     "prometheus": ("reput",),
     "grafana": ("prometheus",),
 }
-PROFILES = {"spark": ["spark"], **{name: ["cluster"] for name in CLUSTER}}
+PROFILES = {
+    "spark": ["spark"],
+    "prometheus": ["monitoring"],
+    "grafana": ["monitoring"],
+    **{name: ["cluster"] for name in CLUSTER},
+}
 """The profile of each service that does not start by default."""
 BUILD_KEYS = frozenset({"context", "target"})
 
@@ -53,8 +59,15 @@ def compose_problems(path: Path) -> list[str]:
     problems = [f"unknown top-level key {key!r}" for key in keys if key not in TOP_KEYS]
     problems += [f"service {name!r} is missing" for name in SERVICES if name not in services]
     for name, service in services.items():
-        found = _service_problems(name, service, volumes, path.parent)
+        found = [
+            *_service_problems(name, service, volumes, path.parent),
+            *_dependency_problems(service, services),
+        ]
         problems += [f"{name}: {problem}" for problem in found]
+    published = Counter(
+        str(port).rpartition(":")[0] for one in services.values() for port in one.get("ports", [])
+    )
+    problems += [f"{port} is published twice" for port, count in published.items() if count > 1]
     return problems
 
 
@@ -86,6 +99,17 @@ def _service_problems(
         "test"
     ):
         yield "others wait for its health, which nothing checks"
+
+
+def _dependency_problems(service: Mapping[str, Any], services: Mapping[str, Any]) -> Iterator[str]:
+    """Compose refuses a profile if a service of it waits for one that the profile does not start."""
+    own = service.get("profiles")
+    for needed in service.get("depends_on", {}):
+        profiles = services.get(needed, {}).get("profiles")
+        if needed not in services or (
+            profiles is not None and (own is None or not set(own) <= set(profiles))
+        ):
+            yield f"it waits for {needed}, which its profile does not start"
 
 
 def _build_problems(build: object, directory: Path) -> Iterator[str]:

@@ -9,21 +9,25 @@ save the tables, close the store.
 from __future__ import annotations
 
 import socket
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from functools import partial
 from types import TracebackType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import structlog
 import trio
 
 from reput_broker.compose.election import NOT_OPEN, make_elector
+from reput_broker.compose.live_config import LiveConfig
 from reput_broker.compose.master import MasterParts
 from reput_broker.compose.open_files import raise_limit, shares_of, warn_if_few
 from reput_broker.compose.served_tenure import BrokerBase, ServedTenure
+from reput_broker.compose.span_receiver import make_span_exporter
 from reput_broker.compose.storage import Storage
 from reput_broker.config.model import BrokerConfig
+from reput_broker.console.app import Console
+from reput_broker.console.source import Serving
 from reput_broker.ha.election.elector import Elector
 from reput_broker.ha.roles import StaticTenures, Tenure, TenureSource
 from reput_broker.namesrv.registration import Announced, Registration
@@ -31,8 +35,10 @@ from reput_broker.observe.counters import Counters
 from reput_broker.observe.figures import measure_loop_delay
 from reput_broker.observe.health import Health
 from reput_broker.observe.log import close_log, configure_logging
-from reput_broker.observe.metrics import MetricsCollector, MetricsSources
+from reput_broker.observe.metrics import MetricsSources
 from reput_broker.observe.pages import make_app
+from reput_broker.observe.status import status_of
+from reput_broker.processors.operations import OperationsProcessor
 from reput_broker.server.http_server import serve_http
 from reput_broker.server.listener import address_of, bind
 from reput_broker.store.message_store import MessageStore
@@ -41,9 +47,14 @@ from reput_broker.surroundings import Surroundings
 from reput_protocol import kernel
 from reput_protocol.errors import ReputError
 
+if TYPE_CHECKING:
+    from starlette.routing import BaseRoute
+
 log = structlog.get_logger(__name__)
 
 _FITNESS_S = 0.5
+_SPANS_S = 2.0
+"""How long a stop waits until the last spans are exported."""
 
 
 class Broker:
@@ -54,6 +65,7 @@ class Broker:
         embedded: inside a program or a test. HTTP and the name port are then off unless the configuration names them.
         surroundings: clocks and disks; tests may replace the real ones.
         tenures: decides the broker's role; the configuration does by default.
+        reload: reads the configuration's sources again, when an administrator asks for it; None: there are none.
 
     Runs under trio. In a program that has not configured structlog, its warnings go to stderr.
 
@@ -70,6 +82,7 @@ class Broker:
         embedded: bool = True,
         surroundings: Surroundings | None = None,
         tenures: TenureSource | None = None,
+        reload: Callable[[], BrokerConfig] | None = None,
     ) -> None:
         self.config = config
         surroundings = surroundings or Surroundings()
@@ -77,7 +90,15 @@ class Broker:
         self.health = Health()
         self.sources = MetricsSources(config, self.counters, self.health, clock_ms=surroundings.clock_ms)
         source = tenures or StaticTenures(config)
-        self._base = BrokerBase(config, surroundings, self.sources, source, waits_for_room=not embedded)
+        operations = OperationsProcessor(
+            config,
+            self.health,
+            LiveConfig(config, reload, self.sources),
+            lambda: {**status_of(self.sources), **self._status()},
+        )
+        self._base = BrokerBase(
+            config, surroundings, self.sources, source, waits_for_room=not embedded, operations=operations
+        )
         on_master = source.master_found if isinstance(source, StaticTenures) else _ignore
         self._registration = Registration(config, self.counters, on_master)
         self._embedded = embedded
@@ -174,6 +195,8 @@ class Broker:
         warn_if_few(base.open_files, self.config.limits.connections)
         self._bind()
         try:
+            if self.config.tracing.endpoint:
+                self.sources.spans = await trio.to_thread.run_sync(make_span_exporter, self.config)
             async with trio.open_nursery() as nursery:
                 await self._start_http(nursery)
                 await self._start_election(nursery)
@@ -194,6 +217,9 @@ class Broker:
                     nursery.cancel_scope.cancel()
         finally:
             self._close_sockets()
+            if self.sources.spans is not None:
+                with trio.CancelScope(shield=True):
+                    await trio.to_thread.run_sync(self.sources.spans.close, _SPANS_S)
             if base.elector is not None:
                 with trio.CancelScope(shield=True):
                     await base.elector.close()
@@ -209,11 +235,10 @@ class Broker:
                 task_status.started()
 
         try:
-            follows, reopen = True, None
+            follows = True
             while follows and not self._is_ending:
-                self._served = ServedTenure(self._base, reopen)
+                self._served = ServedTenure(self._base)
                 follows = await self._served.run(is_ready)
-                reopen = self._served.reopen
         finally:
             self._ended.set()
 
@@ -232,7 +257,7 @@ class Broker:
     async def _end_tenures(self) -> None:
         self._is_ending = True
         if self._base.elector is not None and self._served is not None:
-            await self._base.elector.leave(lambda: self.store.max_physical_offset)
+            await self._base.elector.leave()
         if self._served is not None:
             self._served.end()
 
@@ -244,15 +269,17 @@ class Broker:
                 make_elector, self.config, *self._announced_addresses()
             )
         if base.elector is not None:
-            await base.elector.set_unfit(NOT_OPEN)
+            await base.elector.set_unfit(NOT_OPEN, may_lead=False)
             nursery.start_soon(base.elector.run)
 
     async def _watch_fitness(self, elector: Elector) -> None:
-        """Keep a broker from being the master while its log cannot be written."""
+        """Have another member be the master while the log of this one is not open or cannot be written."""
         while True:
             served = self._served
-            if served is not None and served.parts is not None:
-                await elector.set_unfit(self.store.read_only_reason)
+            if served is None or served.parts is None:
+                await elector.set_unfit(NOT_OPEN, may_lead=False)
+            else:
+                await elector.set_unfit(self.store.unfit_reason)
             await trio.sleep(_FITNESS_S)
 
     def _bind(self) -> None:
@@ -282,13 +309,25 @@ class Broker:
         port = self.config.http_port_to_open(embedded=self._embedded)
         if port is None:
             return
-        app = make_app(MetricsCollector(self.sources), self._status)
+        routes: list[BaseRoute] = []
+        if self.config.console.enabled:
+            console = Console(self.sources, self._serving, self._status)
+            routes = console.routes()
+            nursery.start_soon(console.live.run)
+        app = make_app(self.sources, self._status, routes)
         serve = partial(
             serve_http,
             allowed_hosts=self._own_names(),
             connections_max=self._base.open_files.http_connections,
         )
         self._http_address = await nursery.start(serve, app, self.config.http_host, port)
+
+    def _serving(self) -> Serving | None:
+        """Return what the console uses of the present tenure."""
+        parts = None if self._served is None else self._served.parts
+        if parts is None:
+            return None
+        return Serving(parts.server.local, parts.overview, self._base.operations)
 
     def _own_names(self) -> tuple[str, ...]:
         """Return the names by which HTTP clients may know this broker."""
@@ -328,6 +367,8 @@ class Broker:
             "http": self.http_address,
             "ha": self.ha_address,
             "listeners": {name: address_of(s)[1] for name, s in base.listeners.items() if s.fileno() >= 0},
+            "cluster": self.config.cluster,
+            "broker_name": self.config.broker_name,
             "data_dir": str(self.config.data_dir),
             "flush": self.config.store.flush,
             "name_servers": self._registration.status(),

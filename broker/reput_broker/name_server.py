@@ -26,7 +26,7 @@ from reput_broker.namesrv.route_info import RouteInfoManager
 from reput_broker.observe.counters import Counters
 from reput_broker.observe.figures import measure_loop_delay
 from reput_broker.observe.health import BrokerState, Health
-from reput_broker.observe.metrics import MetricsCollector, MetricsSources
+from reput_broker.observe.metrics import MetricsSources
 from reput_broker.observe.pages import make_app
 from reput_broker.processors.namesrv import NameServerProcessor
 from reput_broker.server.dispatch import RequestDispatcher
@@ -181,7 +181,7 @@ class NameServer:
         port = config.http_port_to_open(embedded=False)
         if port is None:
             return
-        app = make_app(MetricsCollector(self.sources), self._status)
+        app = make_app(self.sources, self._status)
         names = (socket.gethostname(), config.host, *config.http_allowed_hosts)
         serve = partial(serve_http, allowed_hosts=names, connections_max=connections_max)
         self._http_address = await nursery.start(serve, app, config.http_host, port)

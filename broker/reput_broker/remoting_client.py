@@ -10,6 +10,7 @@ from typing import Final
 import structlog
 import trio
 
+from reput_broker.config.units import checked_address
 from reput_broker.request import ClientAnswer
 from reput_protocol.codes import PROTOCOL_VERSION, ROCKETMQ_VERSION, LanguageCode
 from reput_protocol.errors import ProtocolError, ReputError
@@ -28,6 +29,17 @@ class RemoteUnreachable(ReputError):
         super().__init__(f"{address}: {reason}")
         self.address = address
         self.reason = reason
+
+
+async def dial(address: str) -> trio.SocketStream:
+    """Return a connection to `host:port`, whatever that text is. Raises RemoteUnreachable."""
+    try:
+        host, _, port = checked_address(address).rpartition(":")
+        return await trio.open_tcp_stream(host.strip("[]"), int(port))
+    except ValueError as error:
+        raise RemoteUnreachable(address, f"cannot connect: {error}") from error
+    except OSError as error:
+        raise RemoteUnreachable(address, f"cannot connect: {_reason(error)}") from error
 
 
 class RemotingClient:
@@ -83,18 +95,9 @@ class RemotingClient:
             if self._is_closed:
                 raise RemoteUnreachable(self.address, "the connection was closed by this broker")
             if self._connection is None or not self._connection.is_usable:
-                self._connection = _Connection(self.address, await self._dial(), self._header_type)
+                self._connection = _Connection(self.address, await dial(self.address), self._header_type)
                 self.connections += 1
             return self._connection
-
-    async def _dial(self) -> trio.abc.Stream:
-        host, _, port = self.address.rpartition(":")
-        if not (host and port.isdecimal() and 0 < int(port) < 1 << 16):
-            raise RemoteUnreachable(self.address, "is not an address of the form host:port")
-        try:
-            return await trio.open_tcp_stream(host.strip("[]"), int(port))
-        except OSError as error:
-            raise RemoteUnreachable(self.address, f"cannot connect: {_reason(error)}") from error
 
 
 def _reason(error: OSError) -> str:

@@ -100,6 +100,8 @@ class Client(Protocol):
     """The peer as records have it: 4 address bytes, 4 bytes of port."""
     dialled_address: str
     """The local end of the connection, `ip:port`: what the peer dialled."""
+    opened_at: float
+    """When it connected, by trio's clock."""
 
     @property
     def is_closed(self) -> bool:

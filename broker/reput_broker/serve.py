@@ -12,9 +12,7 @@ import os
 import signal
 import sys
 import threading
-import time
 from collections.abc import Callable
-from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Protocol, TypeVar
@@ -23,15 +21,16 @@ import structlog
 import trio
 
 from reput_broker.broker import Broker
+from reput_broker.compose.live_config import LiveConfig
 from reput_broker.config.environment import is_service_link
 from reput_broker.config.errors import ConfigError
-from reput_broker.config.loading import ConfigChange, apply_live
 from reput_broker.config.model import BrokerConfig
 from reput_broker.name_server import NameServer
-from reput_broker.observe.log import configure_logging, flush_log, set_level
+from reput_broker.observe.log import configure_logging, flush_log
 from reput_broker.observe.metrics import MetricsSources
+from reput_broker.service_manager import ServiceManager
 from reput_broker.store.errors import StoreDamaged
-from reput_protocol.errors import ReputError
+from reput_protocol.errors import ReputError, leaves
 from reput_protocol.exit_codes import ExitCode
 
 log = structlog.get_logger(__name__)
@@ -75,7 +74,7 @@ def run_broker(
         reload: reads the configuration's sources again, for SIGHUP. Without it SIGHUP ends the broker.
         on_ready: called once the broker serves.
     """
-    return _run(lambda: Broker(config, embedded=False), config, reload, on_ready)
+    return _run(lambda: Broker(config, embedded=False, reload=reload), config, reload, on_ready)
 
 
 def run_name_server(
@@ -118,7 +117,7 @@ def _fill_standard_descriptors() -> None:
 
 
 def _say_why(error: Exception) -> int:
-    failures = _leaves(error)
+    failures = leaves(error)
     for failure in failures:
         if isinstance(failure, (ReputError, OSError)):
             log.error("broker_failed", kind=type(failure).__name__, detail=str(failure))
@@ -160,24 +159,30 @@ async def _serve(
     heard = [signal.SIGTERM, signal.SIGINT]
     if reload is not None or signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
         heard.append(signal.SIGHUP)  # under `nohup` it is ignored, and a closed terminal ends nothing
-    with trio.open_signal_receiver(*heard) as signals:
+    with ServiceManager(os.environ) as manager, trio.open_signal_receiver(*heard) as signals:
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(_obey, signals, broker, reload)
+            nursery.start_soon(manager.run, broker.sources.health)
+            nursery.start_soon(_obey, signals, broker, reload, manager)
             async with broker:
                 # Objects that exist now stay; collecting them repeatedly would cost a tenth of the broker's time.
                 gc.collect()
                 gc.freeze()
                 if on_ready is not None:
                     on_ready(broker)
+                manager.ready(f"serving at {broker.address}")
                 await broker.stopped()
+                manager.stopping()
             nursery.cancel_scope.cancel()
 
 
-async def _obey(signals: object, broker: Served, reload: Callable[[], BrokerConfig] | None) -> None:
+async def _obey(
+    signals: object, broker: Served, reload: Callable[[], BrokerConfig] | None, manager: ServiceManager
+) -> None:
     stopping = False
     async for number in signals:  # type: ignore[attr-defined]
         if number == signal.SIGHUP and reload is not None:
-            _reload(broker, reload)
+            manager.reloading()
+            manager.reloaded(_reload(broker, reload))
         elif stopping and number == signal.SIGHUP:
             continue  # the shell and the kernel each send one when a terminal is closed
         elif stopping:
@@ -190,64 +195,13 @@ async def _obey(signals: object, broker: Served, reload: Callable[[], BrokerConf
             broker.stop()
 
 
-def _reload(broker: Served, load: Callable[[], BrokerConfig]) -> None:
-    with suppress(ConfigError):  # logged and counted by the reloader; nothing changed
-        ConfigReloader(broker.config, load, broker.sources).reload()
-
-
-class ConfigReloader:
-    """Reloads the configuration of a broker and reports the result to the log and the metrics.
-
-    Args:
-        load: reads the same sources again (see `config.loading.load_config`).
-    """
-
-    def __init__(
-        self,
-        config: BrokerConfig,
-        load: Callable[[], BrokerConfig],
-        sources: MetricsSources,
-        clock: Callable[[], float] = time.time,
-    ) -> None:
-        self._config = config
-        self._load = load
-        self._sources = sources
-        self._clock = clock
-
-    def reload(self) -> list[ConfigChange]:
-        """Read the sources again and apply live options; return every difference.
-
-        Raises:
-            ConfigError: the sources have mistakes; nothing changed. Already logged and counted.
-        """
-        level_before = self._config.log.level
-        try:
-            new = self._load()
-        except ConfigError as error:
-            self._sources.config_reload_ok = False
-            log.error(
-                "config_reload_failed",
-                problems=[str(problem) for problem in error.problems],
-                hint="nothing was changed; correct the configuration and send SIGHUP again",
-            )
-            raise
-        changes = apply_live(self._config, new)
-        self._sources.config_reload_ok = True
-        self._sources.config_reload_time_s = self._clock()
-        if self._config.log.level != level_before:
-            set_level(self._config.log.level)
-        log.info(
-            "config_reloaded",
-            applied=[f"{change.key} = {change.after}" for change in changes if change.live],
-            needs_restart=[f"{change.key} = {change.after}" for change in changes if not change.live],
-        )
-        return changes
-
-
-def _leaves(error: BaseException) -> list[BaseException]:
-    if isinstance(error, BaseExceptionGroup):
-        return [leaf for member in error.exceptions for leaf in _leaves(member)]
-    return [error]
+def _reload(broker: Served, load: Callable[[], BrokerConfig]) -> str:
+    """Read the configuration again; return the outcome in words."""
+    try:
+        LiveConfig(broker.config, load, broker.sources).reload()
+    except ConfigError:  # already logged and counted
+        return "serving; the configuration was refused, and nothing changed"
+    return "serving; the configuration was read again"
 
 
 def write_address(path: Path, broker: Served) -> None:

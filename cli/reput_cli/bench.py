@@ -22,6 +22,7 @@ from reput_cli.bench_clients import (
     summarize,
     write_csv,
 )
+from reput_cli.completion import TOPIC
 from reput_cli.failures import CommandFailed
 from reput_cli.options import DURATION, SIZE, Settings, shared_options
 from reput_cli.output import Printer
@@ -44,7 +45,11 @@ def command() -> None:
 def _bench_options(function: _Command) -> _Command:
     options = [
         click.option(
-            "--topic", default=_DEFAULT_TOPIC, show_default=True, help="Created with 4 queues if missing."
+            "--topic",
+            type=TOPIC,
+            default=_DEFAULT_TOPIC,
+            show_default=True,
+            help="Created with 4 queues if missing.",
         ),
         click.option(
             "--msgs",
@@ -104,7 +109,9 @@ def _produce_options(function: _Command) -> _Command:
 def produce(settings: Settings, clients: int, csv_path: Path | None, **knobs: Any) -> int:
     """Send messages: one by one, pipelined (--inflight), in blocks (--batch), or as bodies (--many)."""
     plan = _plan(settings, clients, **knobs)
-    _report(settings, csv_path, "produce", _run(run_producer, plan, clients), plan, clients)
+    with Printer(settings).running("producing"):
+        results = _gather([(run_producer, plan, client) for client in range(clients)])
+    _report(settings, csv_path, "produce", results, plan, clients)
     return ExitCode.DONE
 
 
@@ -116,7 +123,8 @@ def consume(settings: Settings, clients: int, csv_path: Path | None, verify: boo
     plan = replace(_plan(settings, 1, **knobs), verify=verify)
     parts = [plan.queues[client::clients] for client in range(min(clients, len(plan.queues)))]
     plans = [replace(plan, queues=part, messages=plan.messages // len(parts)) for part in parts]
-    results = _gather([(run_consumer, part, client) for client, part in enumerate(plans)])
+    with Printer(settings).running("consuming"):
+        results = _gather([(run_consumer, part, client) for client, part in enumerate(plans)])
     _report(settings, csv_path, "consume", results, plan, len(parts))
     read, errors = sum(result.messages for result in results), sum(result.errors for result in results)
     if errors:
@@ -136,7 +144,7 @@ def pubsub(settings: Settings, clients: int, csv_path: Path | None, **knobs: Any
     plan = _plan(settings, clients, **knobs)
     subscribers = [(run_subscriber, plan, number) for number in range(len(plan.queues))]
     producers = [(run_producer, plan, number) for number in range(clients)]
-    with _pool(len(subscribers) + clients) as pool:
+    with Printer(settings).running("producing and consuming"), _pool(len(subscribers) + clients) as pool:
         waiting = _submit(pool, subscribers)
         time.sleep(1.0)  # until the subscribers wait at the end of the queues
         sending = _submit(pool, producers)
@@ -162,10 +170,6 @@ def _plan(settings: Settings, clients: int, *, topic: str, msgs: int, size: int,
     return BenchPlan(
         settings.server, topic, max(1, msgs // clients), size, queues=tuple(range(queues)), **knobs
     )
-
-
-def _run(work: Callable[[BenchPlan, int], ClientResult], plan: BenchPlan, clients: int) -> list[ClientResult]:
-    return _gather([(work, plan, client) for client in range(clients)])
 
 
 def _gather(works: Sequence[_Work]) -> list[ClientResult]:

@@ -10,7 +10,7 @@ import platform
 import random
 import struct
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from importlib.metadata import version
 from pathlib import Path
@@ -65,11 +65,8 @@ def _send(
 ) -> None:
     make, topic = payloads.make, plan.topic
     pipelined = plan.in_flight > 1 or plan.many
-    step = (
-        max(_CHUNK_MESSAGES, plan.in_flight * plan.batch * 4)
-        if pipelined and plan.rate is None
-        else plan.batch
-    )
+    in_chunks = plan.many or (pipelined and plan.rate is None)
+    step = max(_CHUNK_MESSAGES, plan.in_flight * plan.batch * 4) if in_chunks else plan.batch
     started_at = time.perf_counter()
     for count, start in enumerate(range(numbers.start, numbers.stop, step)):
         if plan.duration_s is not None and time.perf_counter() - started_at >= plan.duration_s:
@@ -81,7 +78,9 @@ def _send(
         part = range(start, min(start + step, numbers.stop))
         try:
             if plan.many:
-                bodies = map(make, part)
+                bodies: Iterable[bytes] = map(make, part)
+                if plan.rate is not None:
+                    bodies = _paced(bodies, plan.batch, plan.rate, due_at)
                 producer.send_many(
                     topic, bodies, tag=_TAG, batch=plan.batch, in_flight=plan.in_flight, ack=plan.ack
                 )
@@ -99,6 +98,14 @@ def _send(
         result.message_bytes += len(part) * plan.size
         if not pipelined:
             result.latencies_s.append(time.perf_counter() - due_at)
+
+
+def _paced(bodies: Iterable[bytes], batch: int, rate: float, started_at: float) -> Iterator[bytes]:
+    """Yield `rate` bodies a second, as many at once as a batch has."""
+    for number, body in enumerate(bodies):
+        if number % batch == 0:
+            time.sleep(max(0.0, started_at + number / rate - time.perf_counter()))
+        yield body
 
 
 def run_consumer(plan: BenchPlan, client: int) -> ClientResult:

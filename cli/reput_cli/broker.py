@@ -1,17 +1,24 @@
-"""`reput broker ...`: a broker's runtime figures, and which broker of a group is the master."""
+"""`reput broker ...`: a broker's state, its intake of messages, and which broker of a group is the master."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from reput_cli.options import Settings, shared_options
+from reput_cli.options import Settings, broker_option, shared_options
 from reput_cli.output import Printer
 from reput_protocol.commands.election import Promotion
-from reput_protocol.errors import NotMaster
+from reput_protocol.commands.operation import Intake
+from reput_protocol.errors import NotMaster, ReputError, RequestNotSupported
 from reput_protocol.exit_codes import ExitCode
+from reput_protocol.printable import printable_json
+
+if TYPE_CHECKING:
+    from reput_client.blocking import Admin
 
 _INTEGER = re.compile(r"-?[0-9]{1,19}")
 _DECIMAL = re.compile(r"-?[0-9]{1,19}\.[0-9]{1,19}")
@@ -19,33 +26,116 @@ _DECIMAL = re.compile(r"-?[0-9]{1,19}\.[0-9]{1,19}")
 
 @click.group()
 def command() -> None:
-    """Show a broker's runtime figures; make a broker the master of its group."""
+    """Show a broker's state; drain it, make it read-only, sync its log; make it the master of its group."""
 
 
 @command.command()
+@click.option("--broker", "name", metavar="NAME", help="Only this broker's master.")
 @shared_options
-def status(settings: Settings) -> int:
-    """Print the broker's runtime figures. In JSON they are numbers, booleans and strings."""
-    with settings.admin() as admin:
-        figures = admin.broker_status()
+def status(settings: Settings, name: str | None) -> int:
+    """Print a broker's state and figures, and the checks that fail.
+
+    In JSON all values have their type; sizes (_b) are in bytes, ages (_s) in seconds, times in seconds since 1970.
+    If the cluster has several brokers, these are the figures of all their masters, one after the other. RocketMQ's
+    brokers have other figures, under RocketMQ's names.
+    """
     printer = Printer(settings)
-    printer.fields(
-        {name: _value(text) if printer.is_json else text for name, text in sorted(figures.items())}
-    )
+    failure: ReputError | None = None
+    with settings.admin() as admin:
+        names: list[str | None] = [*sorted(admin.cluster_info().masters)] if name is None else [name]
+        for each in names or [None]:
+            try:
+                found = _figures(admin, each)
+            except ReputError as error:
+                failure = failure or error
+                continue
+            _print_status(printer, {"broker": each, **found} if len(names) > 1 else found)
+    if failure is not None:
+        raise failure
+    return ExitCode.DONE
+
+
+def _figures(admin: Admin, name: str | None) -> dict[str, Any]:
+    try:
+        return admin.describe_broker(name)
+    except RequestNotSupported:
+        return {key: _value(text) for key, text in sorted(admin.broker_status(name).items())}
+
+
+def _print_status(printer: Printer, found: dict[str, Any]) -> None:
+    if printer.is_json:
+        printer.fields(found)
+        return
+    checks = found.pop("checks", {})
+    printer.fields(dict(_flat(found)))
+    for name, check in checks.items():
+        if not check["ok"]:
+            printer.note(f"check {name} fails: {check['detail']}")
+
+
+@command.command()
+@click.option("--off", is_flag=True, help="End it: take messages again, and be ready.")
+@broker_option
+@shared_options
+def drain(settings: Settings, off: bool, name: str | None) -> int:
+    """Refuse new messages and report that the broker is not ready, so that load balancers send no more clients.
+
+    Returns when every message taken before is on disk. Consumers continue; delayed messages, retries and transactions
+    are still delivered. The broker keeps running and stays the master of its group (reput broker promote hands over);
+    a restart ends the drain.
+    """
+    return _set_intake(settings, name, Intake.OPEN if off else Intake.DRAINING)
+
+
+@command.command()
+@click.option("--off", is_flag=True, help="End it: take messages again.")
+@broker_option
+@shared_options
+def readonly(settings: Settings, off: bool, name: str | None) -> int:
+    """Refuse new messages, and stay ready for consumers.
+
+    Returns when every message taken before is on disk. A restart ends it.
+    """
+    return _set_intake(settings, name, Intake.OPEN if off else Intake.READONLY)
+
+
+def _set_intake(settings: Settings, name: str | None, intake: Intake) -> int:
+    with settings.admin() as admin:
+        before = admin.set_intake(intake, broker_name=name)
+    again = "already " if before is intake else ""
+    words = {
+        Intake.OPEN: "takes messages",
+        Intake.READONLY: "is read-only",
+        Intake.DRAINING: "is drained: it takes no messages and is not ready",
+    }
+    Printer(settings).note(f"the broker {again}{words[intake]}")
+    return ExitCode.DONE
+
+
+@command.command()
+@broker_option
+@shared_options
+def flush(settings: Settings, name: str | None) -> int:
+    """Write the log to disk, whatever store.flush says, and print up to which offset it is there."""
+    with settings.admin() as admin:
+        flushed = admin.flush_log(broker_name=name)
+    Printer(settings).fields({"flushed_offset_b": flushed})
     return ExitCode.DONE
 
 
 @command.command()
 @click.argument("broker_id", type=click.IntRange(0))
 @click.option(
-    "--force", is_flag=True, help="Even a member that is not in sync: messages that it has not are lost."
+    "--force",
+    is_flag=True,
+    help="Promote a member that is not in sync; messages that it lacks are lost.",
 )
 @shared_options
 def promote(settings: Settings, broker_id: int, force: bool) -> int:
     """Make the member BROKER_ID the master of its group.
 
     Any member may be asked. The master refuses new messages, waits until the member has all of the log, and hands over;
-    nothing is lost. Without a master, --force makes the member that is asked the master.
+    no message is lost. Without a master, --force makes the member that is asked the master.
     """
     if force and not settings.yes:
         click.confirm(
@@ -82,8 +172,17 @@ def _promote(settings: Settings, broker_id: int, force: bool) -> Promotion:
         return admin.promote_broker(broker_id, force=force)
 
 
+def _flat(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield the members of nested objects with dotted names; a list is JSON."""
+    for name, value in values.items():
+        if isinstance(value, Mapping):
+            yield from _flat(value, f"{prefix}{name}.")
+        else:
+            yield f"{prefix}{name}", printable_json(value) if isinstance(value, list) else value
+
+
 def _value(text: str) -> str | int | float | bool:
-    """Return a figure with its type: on the wire, as in RocketMQ, all figures are text."""
+    """Return a figure of RocketMQ's with its type: on the wire all of them are text."""
     if text in ("true", "false"):
         return text == "true"
     if _INTEGER.fullmatch(text):

@@ -14,7 +14,8 @@ if TYPE_CHECKING:
     from reput_client.cluster_members import ClusterMember
 
 _COLUMNS = (
-    "cluster", "broker", "broker_id", "role", "address", "epoch", "end_offset", "lag_b", "slaves", "in_sync", "state",
+    "cluster", "broker", "broker_id", "member", "role", "address", "epoch", "end_offset", "lag_b", "slaves", "in_sync",
+    "state",
 )  # fmt: skip
 
 
@@ -29,7 +30,8 @@ def status(settings: Settings) -> int:
     """List every member that the name service knows, with its role, its log and its copies.
 
     A master shows how many slaves are connected and how many copies are in sync, its own included; a slave how much of
-    its master's log it lacks.
+    its master's log it lacks. Of a group that elects its master, `member` is the number that `reput broker promote`
+    takes; `broker_id` is the id under which clients find the broker now.
     """
     with settings.admin() as admin:
         members = admin.cluster_members()
@@ -40,6 +42,7 @@ def status(settings: Settings) -> int:
                 member.cluster,
                 member.broker_name,
                 member.broker_id,
+                member.member,
                 "master" if member.is_master else "slave",
                 member.address,
                 member.epoch,
@@ -59,5 +62,5 @@ def _state(member: ClusterMember) -> str:
     if member.error is not None:
         return f"no report: {member.error}"
     if member.is_master:
-        return "serves" if member.takes_messages else "is no master"
+        return "serves" if member.takes_messages else "is not a master"
     return "copies" if member.is_copying else "does not copy"

@@ -15,6 +15,7 @@ import click
 from anyio.streams.memory import MemoryObjectSendStream
 
 from reput_cli import rendering
+from reput_cli.completion import GROUP, TOPIC
 from reput_cli.options import Settings, shared_options
 from reput_cli.output import say, write_message
 from reput_cli.positions import Position, RangeType
@@ -54,10 +55,11 @@ class TagsType(click.ParamType[str]):
 
 
 @click.command()
-@click.argument("topic")
+@click.argument("topic", type=TOPIC)
 @click.option(
     "-g",
     "--group",
+    type=GROUP,
     help="Consume as a member of this group and commit its progress.  [default: commit nothing]",
 )
 @click.option(

@@ -7,6 +7,7 @@ from datetime import UTC, datetime
 
 import click
 
+from reput_cli.completion import TOPIC
 from reput_cli.failures import CommandFailed
 from reput_cli.options import Settings, shared_options
 from reput_cli.output import Printer
@@ -23,7 +24,7 @@ def command() -> None:
 
 
 @command.command(name="list")
-@click.option("-t", "--topic", help="Only messages for this topic.")
+@click.option("-t", "--topic", type=TOPIC, help="Only messages for this topic.")
 @click.option("-k", "--key", help="Only messages with this key or message_id.")
 @click.option(
     "-n",
@@ -43,7 +44,7 @@ def list_delayed(settings: Settings, topic: str | None, key: str | None, count: 
 
 
 @command.command()
-@click.option("-t", "--topic", required=True, help="Topic they will be delivered to.")
+@click.option("-t", "--topic", type=TOPIC, required=True, help="Topic they will be delivered to.")
 @click.option("-k", "--key", required=True, help="Key or message_id.")
 @click.option("--dry-run", is_flag=True, help="Only list what would be cancelled.")
 @shared_options
@@ -90,7 +91,7 @@ def _print(printer: Printer, messages: list[DelayedMessage]) -> None:
                 message.queue_id,
                 message.delay_level or None,
                 message.unique_id or message.offset_message_id,
-                " ".join(message.keys),
+                message.keys if printer.is_json else " ".join(message.keys),
                 message.size,
             )
             for message in messages

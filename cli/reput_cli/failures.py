@@ -11,7 +11,6 @@ from collections.abc import Callable
 import click
 
 from reput_protocol.exit_codes import ExitCode
-from reput_protocol.names import DLQ_PREFIX, RETRY_PREFIX, is_system_topic
 from reput_protocol.printable import printable, printable_lines
 
 
@@ -33,14 +32,19 @@ class CommandFailed(Exception):
 def report_failure(error: BaseException) -> int:
     """Print `error` on stderr and return its exit code."""
     if isinstance(error, BaseExceptionGroup):
+        from reput_protocol.errors import leaves
+
         # Of tasks that failed together, report the first.
-        leaves = _leaves(error)
-        pipes = [leaf for leaf in leaves if isinstance(leaf, BrokenPipeError)]
-        return report_failure((pipes or leaves)[0])
+        found = leaves(error)
+        pipes = [leaf for leaf in found if isinstance(leaf, BrokenPipeError)]
+        return report_failure((pipes or found)[0])
     if isinstance(error, click.exceptions.Exit):
         return error.exit_code
     if isinstance(error, click.Abort):
         print(file=sys.stderr)  # ends the line of the unanswered prompt
+        if isinstance(error.__context__, EOFError) and not sys.stdin.isatty():
+            print("error: there is no terminal to ask for confirmation\n  try:    --yes", file=sys.stderr)
+            return ExitCode.USAGE
     if isinstance(error, click.Abort | KeyboardInterrupt):
         return ExitCode.INTERRUPTED
     if isinstance(error, click.ClickException):
@@ -62,12 +66,6 @@ def report_failure(error: BaseException) -> int:
     return failure.code
 
 
-def _leaves(error: BaseException) -> list[BaseException]:
-    if isinstance(error, BaseExceptionGroup):
-        return [leaf for member in error.exceptions for leaf in _leaves(member)]
-    return [error]
-
-
 def _close_stdout() -> None:
     """Close stdout, so that the interpreter does not report the broken pipe at exit."""
     with contextlib.suppress(OSError):
@@ -76,6 +74,8 @@ def _close_stdout() -> None:
 
 def _topic_remedy(text: str) -> str:
     """Return the remedy for a missing topic; system topics are created by the broker only."""
+    from reput_protocol.names import DLQ_PREFIX, RETRY_PREFIX, is_system_topic
+
     name = re.search(r"topic '([^']+)'", text)
     if name is None:
         return "reput topic list"
@@ -128,6 +128,11 @@ def worded(error: BaseException) -> CommandFailed:
             protocol_errors.GroupNotFound,
             ExitCode.NOT_FOUND,
             lambda: "reput group list, or reput group create NAME",
+        ),
+        (
+            protocol_errors.RequestNotSupported,
+            ExitCode.FAILED,
+            lambda: "--server of a Reput broker, or --broker NAME: reput cluster status lists them",
         ),
         (protocol_errors.NotFound, ExitCode.NOT_FOUND, lambda: None),
         (protocol_errors.PermissionDenied, ExitCode.NOT_AUTHORISED, lambda: None),

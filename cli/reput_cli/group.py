@@ -9,6 +9,7 @@ from operator import itemgetter
 import click
 from msgspec.structs import replace
 
+from reput_cli.completion import GROUP, TOPIC
 from reput_cli.failures import CommandFailed
 from reput_cli.group_offsets import clone, reset, skip
 from reput_cli.options import Settings, shared_options
@@ -59,8 +60,8 @@ def list_groups(settings: Settings, show_all: bool) -> int:
 
 
 @command.command()
-@click.argument("group")
-@click.option("--topic", help="Only this topic.")
+@click.argument("group", type=GROUP)
+@click.option("--topic", type=TOPIC, help="Only this topic.")
 @shared_options
 def describe(settings: Settings, group: str, topic: str | None) -> int:
     """Show the progress of GROUP in each queue, and the member that has the queue.
@@ -106,7 +107,7 @@ def describe(settings: Settings, group: str, topic: str | None) -> int:
 
 
 @command.command()
-@click.argument("group")
+@click.argument("group", type=GROUP)
 @shared_options
 def members(settings: Settings, group: str) -> int:
     """List the members of GROUP that are online, with their number of queues."""
@@ -138,7 +139,7 @@ def members(settings: Settings, group: str) -> int:
 
 
 @command.command()
-@click.argument("group")
+@click.argument("group", type=GROUP)
 @click.option(
     "--retry-max", type=click.IntRange(min=0), help="Retries before a message becomes a dead letter."
 )
@@ -158,7 +159,7 @@ def create(settings: Settings, group: str, retry_max: int | None) -> int:
 
 
 @command.command()
-@click.argument("group")
+@click.argument("group", type=GROUP)
 @click.option(
     "--retry-max", type=click.IntRange(min=0), help="Retries before a message becomes a dead letter."
 )
@@ -192,7 +193,7 @@ def alter(
 
 
 @command.command()
-@click.argument("group")
+@click.argument("group", type=GROUP)
 @click.option(
     "--keep-offsets",
     is_flag=True,

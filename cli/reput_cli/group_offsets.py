@@ -6,6 +6,7 @@ from typing import Any
 
 import click
 
+from reput_cli.completion import GROUP, TOPIC
 from reput_cli.failures import CommandFailed
 from reput_cli.options import Settings, shared_options
 from reput_cli.output import Printer
@@ -50,8 +51,8 @@ def _shown_first(command: Any) -> Any:
 
 
 @click.command()
-@click.argument("group")
-@click.argument("topic")
+@click.argument("group", type=GROUP)
+@click.argument("topic", type=TOPIC)
 @click.option(
     "--to",
     "position",
@@ -90,11 +91,13 @@ def reset(
 
 
 @click.command()
-@click.argument("group")
-@click.argument("topic")
+@click.argument("group", type=GROUP)
+@click.argument("topic", type=TOPIC)
 @click.option("--queue", "queue_id", type=click.IntRange(min=0), help="Only this queue.")
 @click.option(
-    "--count", type=click.IntRange(min=1), help="Skip this many messages.  [default: all up to the end]"
+    "--count",
+    type=click.IntRange(min=1),
+    help="Skip this many messages of --queue.  [default: all up to the end]",
 )
 @_shown_first
 @shared_options
@@ -107,7 +110,7 @@ def skip(
     dry_run: bool,
     force: bool,
 ) -> int:
-    """Skip messages of TOPIC that GROUP has not consumed: all of them, or the next --count of each queue.
+    """Skip messages of TOPIC that GROUP has not consumed: all of them, or the next --count of a queue.
 
     They stay in the topic for other groups. Asks for the group's name unless --yes is given.
     """
@@ -116,13 +119,19 @@ def skip(
             plan = admin.plan_reset(group, topic, when=_LATEST_MS, queue_id=queue_id)
         else:
             plan = admin.plan_reset(group, topic, shift=count, queue_id=queue_id)
+            if len(plan) > 1:
+                raise CommandFailed(
+                    f"{topic} has {len(plan)} queues, and --count would skip messages of each of them",
+                    remedy=f"--queue N, the one that is stuck: reput group describe {group}",
+                    code=ExitCode.USAGE,
+                )
         return _apply(settings, admin, group, plan, "skip", dry_run=dry_run, force=force)
 
 
 @click.command()
-@click.argument("source")
-@click.argument("target")
-@click.option("--topic", help="Only this topic.")
+@click.argument("source", type=GROUP)
+@click.argument("target", type=GROUP)
+@click.option("--topic", type=TOPIC, help="Only this topic.")
 @_shown_first
 @shared_options
 def clone(settings: Settings, source: str, target: str, topic: str | None, dry_run: bool, force: bool) -> int:

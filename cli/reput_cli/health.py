@@ -45,7 +45,7 @@ def command(url: str, quiet: bool) -> int:
             return ExitCode.CANNOT_CONNECT
         raise CommandFailed(
             f"no answer from {url}",
-            reason=str(error),
+            reason=str(getattr(error, "reason", error)),
             remedy="reput serve, or --url http://HOST:PORT with the port that the broker logs as `http` in "
             "broker_ready (option http_port)",
             code=ExitCode.CANNOT_CONNECT,

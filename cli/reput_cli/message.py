@@ -5,6 +5,7 @@ from __future__ import annotations
 import click
 
 from reput_cli import rendering
+from reput_cli.completion import TOPIC
 from reput_cli.failures import CommandFailed
 from reput_cli.options import Settings, shared_options
 from reput_cli.output import Printer, write_message
@@ -39,7 +40,7 @@ def get(settings: Settings, message_id: str) -> int:
 
 @command.command()
 @click.argument("names", metavar="TOPIC KEY", nargs=-1)
-@click.option("-t", "--topic", help="Topic, instead of the argument.")
+@click.option("-t", "--topic", type=TOPIC, help="Topic, instead of the argument.")
 @click.option("-k", "--key", help="Key or message_id, instead of the argument.")
 @click.option(
     "-n", "--count", type=click.IntRange(1, 64), default=32, show_default=True, help="At most this many."

@@ -10,12 +10,15 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from reput_cli.completion import CONTEXT
+from reput_cli.profiles import DEFAULT_SERVER, chosen_server
+from reput_protocol.printable import printable
 from reput_protocol.units import parse_duration, parse_size
 
 if TYPE_CHECKING:
     from reput_client.blocking import Admin
 
-DEFAULT_SERVER = "127.0.0.1:10911"
+_TIMEOUT_S = 5.0
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 
 
@@ -87,8 +90,28 @@ class Settings:
         return Admin(self.server, timeout_s=self.timeout_s)
 
 
+broker_option = click.option(
+    "--broker",
+    "name",
+    metavar="NAME",
+    help="The master of this broker name, instead of the broker at --server.",
+)
+
+
+def output_options(command: _Command) -> _Command:
+    """Add the options about output to a command that connects to no broker; it receives them as `settings`."""
+
+    @_about_output
+    @functools.wraps(command)
+    def with_settings(output: str | None, no_color: bool, quiet: bool, verbose: int, **arguments: Any) -> Any:
+        settings = Settings("", 0.0, output, _has_color(no_color), quiet, verbose, yes=False)
+        return command(settings=settings, **arguments)
+
+    return with_settings  # type: ignore[return-value]
+
+
 def shared_options(command: _Command) -> _Command:
-    """Add the shared options to a command, which receives them as `settings`."""
+    """Add the shared options to a command that connects to a broker; it receives them as `settings`."""
 
     @click.option(
         "--server",
@@ -96,23 +119,23 @@ def shared_options(command: _Command) -> _Command:
         multiple=True,
         type=ServerType(),
         metavar="HOST[:PORT]",
-        envvar="REPUT_SERVER",
-        help=f"Address of a broker; the port defaults to 10911. Repeatable.  [default: {DEFAULT_SERVER}]",
+        help="Address of a broker; the port defaults to 10911. Repeatable.  "
+        f"[default: REPUT_SERVER, the context in use, or {DEFAULT_SERVER}]",
     )
     @click.option(
-        "--timeout", type=DURATION, default="5s", show_default=True, help="Longest wait for an answer."
+        "--context",
+        type=CONTEXT,
+        metavar="NAME",
+        help="Connect with the settings of this context: reput context list.",
     )
-    @click.option(
-        "-O", "--output", type=click.Choice(["table", "json", "jsonl", "plain"]), help="Output format."
-    )
-    @click.option("--no-color", is_flag=True, help="No colours.")
-    @click.option("-q", "--quiet", is_flag=True, help="No progress and no notes.")
-    @click.option("-v", "--verbose", count=True, help="-vv prints the traceback of an error.")
+    @click.option("--timeout", type=DURATION, help="Longest wait for an answer.  [default: 5s]")
+    @_about_output
     @click.option("--yes", is_flag=True, help="Do not ask before dangerous actions.")
     @functools.wraps(command)
     def with_settings(
         servers: tuple[str, ...],
-        timeout: float,
+        context: str | None,
+        timeout: float | None,
         output: str | None,
         no_color: bool,
         quiet: bool,
@@ -120,11 +143,18 @@ def shared_options(command: _Command) -> _Command:
         yes: bool,
         **arguments: Any,
     ) -> Any:
+        server, of_context = chosen_server(servers, context, os.environ)
+        try:
+            ServerType().convert(server, None, None)
+            default_s = _TIMEOUT_S if of_context is None else parse_duration(of_context)
+        except (click.BadParameter, ValueError) as error:
+            where = "REPUT_SERVER" if of_context is None and not context else "the context"
+            raise click.UsageError(f"{where} is not valid: {error}") from None
         settings = Settings(
-            server=",".join(servers) or DEFAULT_SERVER,
-            timeout_s=timeout,
+            server=server,
+            timeout_s=default_s if timeout is None else timeout,
             output=output,
-            color=not no_color and "NO_COLOR" not in os.environ,
+            color=_has_color(no_color),
             quiet=quiet,
             verbosity=verbose,
             yes=yes,
@@ -132,3 +162,34 @@ def shared_options(command: _Command) -> _Command:
         return command(settings=settings, **arguments)
 
     return with_settings  # type: ignore[return-value]
+
+
+def _about_output(command: _Command) -> _Command:
+    options = [
+        click.option(
+            "-O", "--output", type=click.Choice(["table", "json", "jsonl", "plain"]), help="Output format."
+        ),
+        click.option("--no-color", is_flag=True, help="No colours."),
+        click.option("-q", "--quiet", is_flag=True, help="No progress and no notes."),
+        click.option("-v", "--verbose", count=True, help="-vv prints the traceback of an error."),
+    ]
+    for option in reversed(options):
+        command = option(command)
+    return command
+
+
+def _has_color(no_color: bool) -> bool:
+    return not no_color and "NO_COLOR" not in os.environ
+
+
+def warn_of_unknown_variables() -> None:
+    """Name REPUT_ variables that nothing reads on stderr; those of the broker's options are known."""
+    from reput_broker.config.environment import OTHER_VARIABLES, own_variables, unknown_variables
+
+    if own_variables(os.environ).keys() <= OTHER_VARIABLES.keys():
+        return
+    from reput_broker.config.loading import option_variables
+
+    for name, near in unknown_variables(os.environ, option_variables()).items():
+        hint = f" Did you mean {near}?" if near else ""
+        click.echo(f"warning: the environment variable {printable(name)} is unknown.{hint}", err=True)

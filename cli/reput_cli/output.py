@@ -7,12 +7,17 @@ Data goes to stdout, notes to stderr; unprintable characters are escaped in both
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 from reput_cli.options import Settings
 from reput_protocol.printable import printable, printable_json, printable_lines
 
+_SHOW_S = 0.2
+"""Seconds between two updates of a count."""
 _NEVER_FOLDED = 20
 """Columns up to this width are not folded; numbers and ages fit."""
 
@@ -66,11 +71,65 @@ class Printer:
         else:
             width = max((len(key) for key in values), default=0)
             for key, value in values.items():
-                write_line(f"{printable(key):<{width}}  {_plain(value)}")
+                write_line(f"{printable(key):<{width}}  {_human(key, value)}")
 
     def json_line(self, value: Mapping[str, Any]) -> None:
         """Print one compact JSON object as a line."""
         write_line(printable_json(value))
+
+    @contextmanager
+    def counting(self, what: str) -> Iterator[Callable[[int], None]]:
+        """Show a count on stderr if that is a terminal; yields a function of how many more there are.
+
+        Args:
+            what: what is counted, as in "messages sent".
+        """
+        if self._settings.quiet or not sys.stderr.isatty():
+            yield lambda _more: None
+            return
+        count, started_at, shown_at = 0, time.monotonic(), 0.0
+
+        def add(more: int) -> None:
+            nonlocal count, shown_at
+            count += more
+            now = time.monotonic()
+            if now - shown_at >= _SHOW_S:
+                shown_at = now
+                rate = count / max(now - started_at, 1e-3)
+                sys.stderr.write(f"\r\x1b[K{count:,} {what}, {rate:,.0f}/s")
+                sys.stderr.flush()
+
+        try:
+            yield add
+        finally:
+            if shown_at:
+                sys.stderr.write("\r\x1b[K")
+                sys.stderr.flush()
+
+    @contextmanager
+    def running(self, what: str) -> Iterator[None]:
+        """Show `what` and the seconds since the start on stderr, if that is a terminal."""
+        if self._settings.quiet or not sys.stderr.isatty():
+            yield
+            return
+        ended = threading.Event()
+
+        def show() -> None:
+            seconds = 0
+            while not ended.wait(1.0):
+                seconds += 1
+                sys.stderr.write(f"\r\x1b[K{what}, {duration_text(seconds)}")
+                sys.stderr.flush()
+
+        thread = threading.Thread(target=show, daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            ended.set()
+            thread.join()
+            sys.stderr.write("\r\x1b[K")
+            sys.stderr.flush()
 
     def note(self, text: str) -> None:
         """Write one line to stderr, unless --quiet is set."""
@@ -120,6 +179,25 @@ def duration_text(seconds: float) -> str:
     if days:
         return f"{days}d{hours_left:02}h"
     return f"{hours}h{minutes_left:02}m" if hours else f"{minutes}m{rest:02}s"
+
+
+def size_text(size_b: int) -> str:
+    """Return a number of bytes as text: `512 B`, `1.2 GiB`."""
+    value, units = float(size_b), iter(("KiB", "MiB", "GiB", "TiB", "PiB"))
+    unit = "B"
+    while abs(value) >= 1024 and (larger := next(units, None)) is not None:
+        value, unit = value / 1024, larger
+    return f"{size_b} B" if unit == "B" else f"{value:.1f} {unit}"
+
+
+def _human(key: str, value: Any) -> str:
+    """Return a value for people: the suffix of its key is its unit."""
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        if key.endswith("_s"):
+            return duration_text(value)
+        if key.endswith("_b") and "offset" not in key:
+            return size_text(int(value))
+    return _plain(value)
 
 
 def _plain(value: Any) -> str:

@@ -50,5 +50,5 @@ class _Jobs(click.Group):
 def command() -> None:
     """Run a Spark job; `reput pipeline NAME --help` lists its options.
 
-    The last line of output is a JSON object. Jobs need Spark: pip install '.[spark]' in Reput's source directory.
+    The last line of output is a JSON object. Jobs need Spark: pip install ./client '.[spark]' in Reput's source.
     """

@@ -6,6 +6,7 @@ import json
 import os
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from datetime import UTC, datetime
 from difflib import get_close_matches
 from pathlib import Path
@@ -13,12 +14,14 @@ from typing import Any
 
 import click
 
+from reput_cli.completion import TOPIC
 from reput_cli.failures import CommandFailed, worded
 from reput_cli.options import DURATION, Settings, shared_options
 from reput_cli.output import Printer
 from reput_cli.positions import TIME
 from reput_client.blocking import Message, Producer
-from reput_client.errors import PartlySent
+from reput_client.errors import PartlySent, PostsFailed
+from reput_client.produce.posted_block import Posted
 from reput_client.produce.receipts import SendReceipt
 from reput_protocol.errors import InvalidMessage, ReputError
 from reput_protocol.exit_codes import ExitCode
@@ -26,11 +29,14 @@ from reput_protocol.printable import counted
 from reput_protocol.record.message_fields import body_of
 
 _READ_BYTES = 1 << 16
+_RETRIES = 3
+_BLOCK_BYTES = 16 << 10
+"""A block must fit into one log file, which may be small."""
 _DELAYS = ("delay_s", "delay_level", "deliver_at")
 
 
 @click.command()
-@click.argument("topic")
+@click.argument("topic", type=TOPIC)
 @click.argument("body", required=False)
 @click.option("-k", "--key", "keys", multiple=True, help="Key to find the message by; repeatable.")
 @click.option("-t", "--tag", help="Tag to filter by.")
@@ -40,6 +46,9 @@ _DELAYS = ("delay_s", "delay_level", "deliver_at")
 @click.option("--queue", "queue_id", type=int, help="Queue to send to; default: queues in rotation.")
 @click.option(
     "--ack", type=click.Choice(["page_cache", "flushed", "replicated"]), default="flushed", show_default=True
+)
+@click.option(
+    "--deduplicate", is_flag=True, help="Repeat sends that get no answer; the broker stores each once."
 )
 @click.option("--delay", type=DURATION, help="Deliver after this time: 500ms, 5m, 2h.")
 @click.option(
@@ -63,6 +72,7 @@ def command(
     properties: tuple[str, ...],
     queue_id: int | None,
     ack: str,
+    deduplicate: bool,
     delay: float | None,
     delay_level: int | None,
     at: int | None,
@@ -84,7 +94,14 @@ def command(
         data = _read_file(path) if path is not None else str(body).encode("utf-8", "surrogateescape")
         one = _message(topic, data, template, as_json)
     printer = Printer(settings)
-    with Producer(settings.server, group="reput-cli", timeout_s=settings.timeout_s) as producer:
+    with Producer(
+        settings.server,
+        group="reput-cli",
+        timeout_s=settings.timeout_s,
+        deduplicate=deduplicate,
+        retries=_RETRIES if deduplicate else 0,
+        batch_bytes=_BLOCK_BYTES,
+    ) as producer:
         if one is not None:
             receipt = producer.send(one, ack=ack, queue_id=queue_id)
             _print_receipt(printer, receipt)
@@ -93,14 +110,35 @@ def command(
             printer.note("one message per line; Ctrl-D ends")
 
         def send(messages: list[Message]) -> None:
-            receipts = producer.send_pipelined(messages, ack=ack, queue_id=queue_id)
+            receipts = _post(producer, messages, ack, queue_id)
+            add(len(receipts))
             if settings.output:
                 for receipt in receipts:
                     _print_receipt(printer, receipt)
 
-        count = _send_lines(lambda line: _message(topic, line, template, as_json), send)
+        with printer.counting("messages sent") as add:
+            count = _send_lines(lambda line: _message(topic, line, template, as_json), send)
         printer.note(f"{counted(count, 'message')} sent to {topic} ({ack})")
     return ExitCode.DONE
+
+
+def _post(producer: Producer, messages: list[Message], ack: str, queue_id: int | None) -> list[SendReceipt]:
+    """Send the messages in blocks, and return their receipts. Raises `PartlySent` if any failed."""
+    posted: list[Posted] = []
+    errors: dict[int, ReputError] = {}
+    for message in messages:
+        try:
+            posted.append(producer.post(message, ack=ack, queue_id=queue_id))
+        except ReputError as error:
+            errors[len(posted)] = error
+            break
+    with suppress(PostsFailed):
+        producer.flush()
+    errors |= {number: each.error for number, each in enumerate(posted) if each.error is not None}
+    if errors:
+        done = [None if number in errors else each.result() for number, each in enumerate(posted)]
+        raise PartlySent(done + [None] * (len(messages) - len(done)), errors)
+    return [each.result() for each in posted]
 
 
 def _send_lines(parse: Callable[[bytes], Message], send: Callable[[list[Message]], None]) -> int:

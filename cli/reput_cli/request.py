@@ -6,6 +6,7 @@ import sys
 
 import click
 
+from reput_cli.completion import TOPIC
 from reput_cli.options import Settings, shared_options
 from reput_cli.output import write_line, write_message
 from reput_cli.produce import parse_properties
@@ -17,7 +18,7 @@ from reput_protocol.printable import printable_body
 
 
 @click.command()
-@click.argument("topic")
+@click.argument("topic", type=TOPIC)
 @click.argument("body", required=False)
 @click.option("-k", "--key", "keys", multiple=True, help="Key to find the message by; repeatable.")
 @click.option("-t", "--tag", help="Tag to filter by.")

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import os
 from difflib import get_close_matches
 from importlib import import_module
 
 import click
+from click.shell_completion import CompletionItem
 
 # Name -> (module with a `command`, one line of help)
 _COMMANDS = {
@@ -22,17 +22,22 @@ _COMMANDS = {
     "dlq": ("reput_cli.dlq", "List, show, replay and purge dead letters."),
     "delay": ("reput_cli.delay", "List and cancel delayed messages."),
     "cluster": ("reput_cli.cluster", "Show the brokers of a cluster."),
-    "broker": ("reput_cli.broker", "Show a broker's runtime figures."),
+    "broker": ("reput_cli.broker", "Show a broker's state; drain it, make it read-only, sync its log."),
+    "client": ("reput_cli.client", "List the clients of a broker."),
+    "config": ("reput_cli.config", "Show, check and set options of a broker."),
     "store": ("reput_cli.store", "Verify, dump, repair, rebuild and export a store directory, offline."),
+    "doctor": ("reput_cli.doctor", "Look for faults, and say what to do about each."),
     "health": ("reput_cli.health", "Exit 0 if the broker is ready (for container health checks)."),
+    "context": ("reput_cli.context", "Name connections, and choose one."),
+    "generate": ("reput_cli.generate", "Print dashboard, alert rules, and other files."),
     "pipeline": ("reput_cli.pipeline", "Archive, audit, rebuild, report and more, on Spark."),
     "bench": ("reput_cli.bench", "Measure produce, consume and round trips."),
 }
 
 
-_READ_THE_ENVIRONMENT = ("serve", "namesrv", "dev", "health")
-"""Commands that skip the check of unknown variables: the broker reports them with all other mistakes of its
-configuration, and has checked the environment in which `health` runs."""
+_READ_THE_ENVIRONMENT = ("serve", "namesrv", "dev", "config", "health")
+"""Commands that do not warn of unknown variables: the broker refuses them with all other mistakes of its configuration,
+and has checked the environment in which `health` runs."""
 
 
 class _LazyGroup(click.Group):
@@ -54,6 +59,14 @@ class _LazyGroup(click.Group):
             ctx.fail(f"No such command {args[0]!r}. Did you mean {near[0]!r}?")
         return super().resolve_command(ctx, args)
 
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        """Complete the name of a command, without importing any."""
+        return [
+            CompletionItem(name, help=text)
+            for name, (_, text) in _COMMANDS.items()
+            if name.startswith(incomplete)
+        ]
+
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """List the commands, without importing them."""
         with formatter.section("Commands"):
@@ -70,18 +83,6 @@ def root(context: click.Context) -> None:
     terminals.
     """
     if context.invoked_subcommand not in _READ_THE_ENVIRONMENT:
-        _refuse_unknown_variables()
+        from reput_cli.options import warn_of_unknown_variables
 
-
-def _refuse_unknown_variables() -> None:
-    """Refuse REPUT_ variables that no option reads; those of the broker's options are accepted."""
-    from reput_broker.config.environment import OTHER_VARIABLES, own_variables, unknown_variables
-
-    if own_variables(os.environ).keys() <= OTHER_VARIABLES.keys():
-        return
-    from reput_broker.config.loading import option_variables
-
-    for name, near in unknown_variables(os.environ, option_variables()).items():
-        raise click.UsageError(
-            f"The environment variable {name} is unknown." + (f" Did you mean {near}?" if near else "")
-        )
+        warn_of_unknown_variables()

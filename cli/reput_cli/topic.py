@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import click
 
+from reput_cli.completion import TOPIC
 from reput_cli.failures import CommandFailed
 from reput_cli.options import Settings, shared_options
 from reput_cli.output import Printer
@@ -44,7 +45,7 @@ def list_topics(settings: Settings, show_all: bool) -> int:
 
 
 @command.command()
-@click.argument("topic")
+@click.argument("topic", type=TOPIC)
 @shared_options
 def describe(settings: Settings, topic: str) -> int:
     """Show the first and the next offset of each queue of TOPIC."""
@@ -62,7 +63,7 @@ def describe(settings: Settings, topic: str) -> int:
 
 
 @command.command()
-@click.argument("topic")
+@click.argument("topic", type=TOPIC)
 @click.option("--queues", type=click.IntRange(1, 65_535), default=4, show_default=True)
 @click.option("--permission", type=click.Choice(list(_PERMISSIONS)), default="rw", show_default=True)
 @click.option(
@@ -108,7 +109,7 @@ def create(settings: Settings, topic: str, queues: int, permission: str, brokers
 
 
 @command.command()
-@click.argument("topic")
+@click.argument("topic", type=TOPIC)
 @click.option("--queues", type=click.IntRange(1, 65_535), help="New number of queues.")
 @click.option("--permission", type=click.Choice(list(_PERMISSIONS)), help="New permission.")
 @shared_options
@@ -135,7 +136,7 @@ def alter(settings: Settings, topic: str, queues: int | None, permission: str | 
 
 
 @command.command()
-@click.argument("topic")
+@click.argument("topic", type=TOPIC)
 @click.option("--dry-run", is_flag=True, help="Only print what would be deleted.")
 @shared_options
 def delete(settings: Settings, topic: str, dry_run: bool) -> int:
@@ -156,7 +157,7 @@ def delete(settings: Settings, topic: str, dry_run: bool) -> int:
 
 
 @command.command()
-@click.argument("topic")
+@click.argument("topic", type=TOPIC)
 @shared_options
 def route(settings: Settings, topic: str) -> int:
     """Show the brokers that serve TOPIC, and their addresses."""

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime
+from typing import Any
 
 from reput_client.admin_groups import GroupAdmin
 from reput_client.cluster_members import ClusterMember, cluster_members
@@ -26,6 +27,19 @@ from reput_protocol.commands.delay import (
     ListDelayedHeader,
 )
 from reput_protocol.commands.election import PromoteBrokerHeader, Promotion
+from reput_protocol.commands.operation import (
+    BrokerDescription,
+    ClientDescription,
+    ClientDescriptions,
+    ConfigChanged,
+    ConfigChanges,
+    ConfigOption,
+    ConfigOptions,
+    FlushedBody,
+    Intake,
+    SetConfigBody,
+    SetIntakeHeader,
+)
 from reput_protocol.commands.query import QueryMessageHeader, QueryMessageResult
 from reput_protocol.commands.topic import (
     ClusterInfo,
@@ -180,14 +194,82 @@ class Admin(GroupAdmin):
 
         They are those of the broker at the client's address, or of the named broker's master.
         """
-        if broker_name is None:
-            call = await self._ask(RequestCode.GET_BROKER_RUNTIME_INFO, {}, "status of the broker")
-        else:
-            what, names = f"status of {broker_name}", [broker_name]
-            call = (await self._ask_each(RequestCode.GET_BROKER_RUNTIME_INFO, {}, what, brokers=names))[
-                broker_name
-            ]
+        call = await self._ask_one(
+            broker_name, RequestCode.GET_BROKER_RUNTIME_INFO, {}, "status of the broker"
+        )
         return dict(KVTable.from_json(call.body).table)
+
+    async def describe_broker(self, broker_name: str | None = None) -> dict[str, Any]:
+        """Return a broker's state: what its page /status shows, and its `checks`.
+
+        It is the broker at the client's address, or the named broker's master.
+
+        Sizes (`..._b`) are in bytes, ages (`..._s`) in seconds, times in seconds since 1970.
+        """
+        call = await self._ask_one(broker_name, RequestCode.DESCRIBE_BROKER, {}, "state of the broker")
+        return BrokerDescription.from_json(call.body).status
+
+    async def list_clients(self, broker_name: str | None = None) -> list[ClientDescription]:
+        """Return the connections of a broker, this client's included; `broker_name` as for `describe_broker`."""
+        call = await self._ask_one(broker_name, RequestCode.LIST_CLIENTS, {}, "clients of the broker")
+        return ClientDescriptions.from_json(call.body).clients
+
+    async def broker_config(self, broker_name: str | None = None) -> list[ConfigOption]:
+        """Return the options of a broker, with what set each; `broker_name` as for `describe_broker`."""
+        call = await self._ask_one(broker_name, RequestCode.GET_CONFIG, {}, "configuration of the broker")
+        return ConfigOptions.from_json(call.body).options
+
+    async def set_broker_config(
+        self, values: Mapping[str, str], *, broker_name: str | None = None
+    ) -> list[ConfigChanged]:
+        """Set options that can change while the broker runs, until its next reload or restart.
+
+        Args:
+            values: by key, as text without quotes, such as `async` or `500ms`.
+            broker_name: as for `describe_broker`.
+
+        Returns:
+            The options that changed.
+
+        Raises:
+            BrokerError: a key is unknown or needs a restart, or a value is not valid. Nothing was changed.
+        """
+        body = SetConfigBody(dict(values)).to_json()
+        call = await self._ask_one(
+            broker_name, RequestCode.SET_CONFIG, {}, "configuration of the broker", body
+        )
+        return ConfigChanges.from_json(call.body).changes
+
+    async def reload_broker_config(self, broker_name: str | None = None) -> list[ConfigChanged]:
+        """Have a broker read its file and its environment again, and return every difference.
+
+        `broker_name` as for `describe_broker`.
+
+        Raises:
+            BrokerError: there are mistakes in them. Nothing was changed.
+        """
+        call = await self._ask_one(broker_name, RequestCode.RELOAD_CONFIG, {}, "configuration of the broker")
+        return ConfigChanges.from_json(call.body).changes
+
+    async def set_intake(self, intake: Intake | str, *, broker_name: str | None = None) -> Intake:
+        """Have the broker take or refuse messages of producers, and return what it did before.
+
+        Returns when the messages that were taken before are on disk. Consumers continue in every state; delayed
+        messages, retries and messages of open transactions are still delivered.
+
+        Args:
+            intake: `open`; `readonly`: refuses messages; `draining`: also reports that it is not ready, so that load
+                balancers send no more clients.
+            broker_name: as for `describe_broker`.
+        """
+        ext = SetIntakeHeader(Intake(intake)).to_ext(_MSGPACK)
+        call = await self._ask_one(broker_name, RequestCode.SET_INTAKE, ext, "intake of the broker")
+        return FlushedBody.from_json(call.body).was
+
+    async def flush_log(self, *, broker_name: str | None = None) -> int:
+        """Have the broker write its log to disk, and return up to which offset it is there."""
+        call = await self._ask_one(broker_name, RequestCode.FLUSH_LOG, {}, "sync of the log")
+        return FlushedBody.from_json(call.body).flushed_offset
 
     async def cluster_info(self) -> ClusterInfo:
         """Return the cluster's brokers and their addresses."""

@@ -28,6 +28,21 @@ class BrokersAdmin(Client):
         """Ask the client's own address, a broker or a name server."""
         return await self._session.ask_ok(code, ext, what=what, body=body)
 
+    async def _ask_one(
+        self,
+        broker_name: str | None,
+        code: RequestCode,
+        ext: Mapping[str, Value],
+        what: str,
+        body: bytes = b"",
+    ) -> Call:
+        """Ask the named broker's master; without a name, the client's own address."""
+        if broker_name is None:
+            return await self._ask(code, ext, what, body)
+        return (await self._ask_each(code, ext, f"{what} {broker_name}", body, brokers=[broker_name]))[
+            broker_name
+        ]
+
     async def _masters(self, names: Iterable[str] | None = None) -> dict[str, Address]:
         """Return the address of every master, or of the named brokers'; raises `BrokerNotFound`."""
         masters = await self._session.masters(self._session.deadline(None))

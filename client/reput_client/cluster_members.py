@@ -12,7 +12,7 @@ from reput_protocol.codes import RequestCode
 from reput_protocol.commands.ha import HARuntimeInfo
 from reput_protocol.commands.replica import QueryReplicaStateHeader, ReplicaState
 from reput_protocol.commands.topic import ClusterInfo
-from reput_protocol.errors import ReputError
+from reput_protocol.errors import ReputError, RequestNotSupported
 from reput_protocol.wire.header import HeaderType
 
 _MSGPACK: Final = HeaderType.MSGPACK
@@ -27,6 +27,8 @@ class ClusterMember:
     broker_id: int
     """The announced id: 0 is the master."""
     address: str
+    member: int | None = None
+    """Its number in a group that elects its master: `broker_id` of its configuration, which `promote_broker` takes."""
     takes_messages: bool | None = None
     """Whether it says that it is a master."""
     epoch: int | None = None
@@ -69,26 +71,32 @@ async def _reported(session: Session, member: ClusterMember) -> ClusterMember:
     """Return the member with what it reports."""
     try:
         address = parse_address(member.address)
-        asked = QueryReplicaStateHeader().to_ext(_MSGPACK)
         what = f"state of {member.broker_name} at {member.address}"
-        call = await session.ask_ok(RequestCode.QUERY_REPLICA_STATE, asked, what=what, address=address)
-        state = ReplicaState.from_json(call.body)
         call = await session.ask_ok(RequestCode.GET_BROKER_HA_STATUS, {}, what=what, address=address)
         copies = HARuntimeInfo.from_json(call.body)
+        asked = QueryReplicaStateHeader().to_ext(_MSGPACK)
+        try:
+            call = await session.ask_ok(RequestCode.QUERY_REPLICA_STATE, asked, what=what, address=address)
+            state = ReplicaState.from_json(call.body)
+            number, epoch, end = state.member, state.epoch or None, state.max_offset
+        except RequestNotSupported:  # by RocketMQ's brokers
+            own_end = 0 if copies.client is None else copies.client.max_offset
+            number, epoch = None, None
+            end = copies.master_commit_log_max_offset if copies.master else own_end
     except (ReputError, ValueError) as error:
         session.check_open()
         return replace(member, error=str(error))
-    member = replace(member, takes_messages=copies.master)
+    member = replace(member, member=number, takes_messages=copies.master)
     if copies.master:
         return replace(
             member,
-            epoch=state.epoch or None,
-            end_offset=state.max_offset,
+            epoch=epoch,
+            end_offset=end,
             slaves=len(copies.connections),
             in_sync=1 + copies.in_sync_slave_nums,
         )
     is_copying = copies.client is not None and copies.client.activated
-    return replace(member, end_offset=state.max_offset, is_copying=is_copying)
+    return replace(member, end_offset=end, is_copying=is_copying)
 
 
 def _with_lag(member: ClusterMember, master_end: int | None) -> ClusterMember:

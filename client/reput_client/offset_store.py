@@ -221,6 +221,8 @@ def replace_file(path: Path, data: bytes) -> None:
             backup.unlink()
         os.link(path, backup)
     os.replace(temporary, path)
+    if not hasattr(os, "O_DIRECTORY"):
+        return  # Windows, where a directory cannot be opened
     directory = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(directory)

@@ -5,16 +5,15 @@ A record's checksums are verified before a message is created from it.
 
 from __future__ import annotations
 
-import zlib
 from array import array
 from typing import Final, Self, TypeVar
 
 from reput_client.errors import DamagedMessage, UnsupportedCompression
-from reput_protocol.buffers import Buffer
 from reput_protocol.codes import MessageSysFlag
 from reput_protocol.errors import RecordMalformed
 from reput_protocol.kernel.records import checksum_faults, scan_records
 from reput_protocol.properties import decode_properties, find_property, split_keys
+from reput_protocol.record.compression import compression_method, inflate
 from reput_protocol.record.host import Host
 from reput_protocol.record.layout import BACK, BORN_HOST_AT, BORN_HOST_IPV6, STORE_HOST_IPV6
 from reput_protocol.record.message import MessageQueue
@@ -38,44 +37,6 @@ from reput_protocol.record.row import (
     TOPIC,
     WIDTH,
 )
-
-_METHODS = {
-    0: "zlib",
-    MessageSysFlag.COMPRESSION_LZ4: "LZ4",
-    MessageSysFlag.COMPRESSION_ZSTD: "Zstandard",
-    MessageSysFlag.COMPRESSION_ZLIB: "zlib",
-}
-INFLATED_BYTES_MAX = 64 * 1024 * 1024
-"""Of a decompressed body, so that a few hostile kilobytes cannot fill the memory."""
-INFLATED_TOTAL_MAX = 256 * 1024 * 1024
-"""Default for all decompressed bodies of one pull of columns together."""
-
-
-def compression_method(sys_flag: int) -> str | None:
-    """Return the name of the compression method in a record's sysFlag, or None."""
-    if not sys_flag & MessageSysFlag.COMPRESSED:
-        return None
-    kind = sys_flag & MessageSysFlag.COMPRESSION_MASK
-    return _METHODS.get(kind, f"unknown method {kind >> 8}")
-
-
-def inflate(data: Buffer) -> bytes:
-    """Return the body that zlib compressed to `data`.
-
-    Raises:
-        ValueError: not a zlib stream, truncated, or exceeds `INFLATED_BYTES_MAX`.
-    """
-    decompressor = zlib.decompressobj()
-    try:
-        body = decompressor.decompress(data, INFLATED_BYTES_MAX)
-    except zlib.error as error:
-        raise ValueError(f"body cannot be decompressed: {error}") from None
-    if decompressor.unconsumed_tail:
-        raise ValueError(f"body is larger than {INFLATED_BYTES_MAX} bytes when decompressed")
-    if not decompressor.eof:
-        raise ValueError("compressed body is truncated")
-    return body
-
 
 R = TypeVar("R", bound="ReceivedMessage")
 

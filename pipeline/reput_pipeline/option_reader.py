@@ -70,6 +70,8 @@ _NO_OPTIONS: Final = (
     " (Spark does not pass a table's options to the source if CREATE TABLE declares columns: leave them out, or "
     "give the options with SELECT ... FROM table WITH (...), or CREATE TEMPORARY VIEW)"
 )
+_OF_KAFKA: Final = {"kafka.bootstrap.servers": "nameServer"}
+"""Options of Spark's Kafka source and sink that have another name here."""
 _NEAR: Final = 0.6
 
 
@@ -144,8 +146,9 @@ def options_for(
         if of_table and (name in theirs or name not in copies):
             continue
         near = difflib.get_close_matches(name, by_lower, 1, _NEAR)
-        if near:
-            raise OptionError(name, f"the {role} has no such option; did you mean {by_lower[near[0]]}?")
+        meant = _OF_KAFKA.get(name) or (by_lower[near[0]] if near else None)
+        if meant is not None:
+            raise OptionError(name, f"the {role} has no such option; did you mean {meant}?")
         if name in theirs:
             other = "sink" if role == "source" else "source"
             raise OptionError(name, f"the {role} has no such option, it is one of the {other}; leave it out")

@@ -144,6 +144,13 @@ class RequestCode(IntEnum):
     QUERY_REPLICA_STATE = 700_050
     PROMOTE_BROKER = 700_051
     GET_SINK_BATCHES = 700_060
+    DESCRIBE_BROKER = 700_070
+    LIST_CLIENTS = 700_071
+    GET_CONFIG = 700_072
+    SET_CONFIG = 700_073
+    RELOAD_CONFIG = 700_074
+    SET_INTAKE = 700_075
+    FLUSH_LOG = 700_076
 
 
 class ResponseCode(IntEnum):
@@ -289,7 +296,10 @@ class Perm:
 
 
 class ConsumeType(StrEnum):
-    """What decides when messages are fetched: the application (`ACTIVELY`), the client, or the broker (`POP`)."""
+    """What decides when messages are fetched: the application (`ACTIVELY`), the client, or the broker (`POP`).
+
+    In the order of RocketMQ's ordinals.
+    """
 
     CONSUME_ACTIVELY = "CONSUME_ACTIVELY"
     CONSUME_PASSIVELY = "CONSUME_PASSIVELY"
@@ -297,23 +307,26 @@ class ConsumeType(StrEnum):
 
 
 class MessageModel(StrEnum):
-    """Whether each message goes to one member of a group or to all."""
+    """Whether each message goes to one member of a group or to all. In the order of RocketMQ's ordinals."""
 
-    CLUSTERING = "CLUSTERING"
     BROADCASTING = "BROADCASTING"
+    CLUSTERING = "CLUSTERING"
 
 
 class ConsumeFromWhere(StrEnum):
-    """Where a group without an offset begins. RocketMQ deprecates the last three."""
+    """Where a group without an offset begins. RocketMQ deprecates the second to the fourth.
+
+    In the order of RocketMQ's ordinals.
+    """
 
     CONSUME_FROM_LAST_OFFSET = "CONSUME_FROM_LAST_OFFSET"
-    CONSUME_FROM_FIRST_OFFSET = "CONSUME_FROM_FIRST_OFFSET"
-    CONSUME_FROM_TIMESTAMP = "CONSUME_FROM_TIMESTAMP"
     CONSUME_FROM_LAST_OFFSET_AND_FROM_MIN_WHEN_BOOT_FIRST = (
         "CONSUME_FROM_LAST_OFFSET_AND_FROM_MIN_WHEN_BOOT_FIRST"
     )
     CONSUME_FROM_MIN_OFFSET = "CONSUME_FROM_MIN_OFFSET"
     CONSUME_FROM_MAX_OFFSET = "CONSUME_FROM_MAX_OFFSET"
+    CONSUME_FROM_FIRST_OFFSET = "CONSUME_FROM_FIRST_OFFSET"
+    CONSUME_FROM_TIMESTAMP = "CONSUME_FROM_TIMESTAMP"
 
 
 class ConsumeResult(StrEnum):

@@ -31,6 +31,13 @@ def _rebuild(kind: type[ReputError], args: tuple[Any, ...], state: dict[str, Any
     return error
 
 
+def leaves(error: BaseException) -> list[BaseException]:
+    """Return the exceptions in a group and in the groups in it; of any other exception, itself."""
+    if isinstance(error, BaseExceptionGroup):
+        return [leaf for member in error.exceptions for leaf in leaves(member)]
+    return [error]
+
+
 class ProtocolError(ReputError):
     """The peer sent bytes that violate the protocol; the connection is unusable."""
 
@@ -130,41 +137,75 @@ class ErrorCode(Enum):
     """Why a broker refuses: stable number, whether a retry helps, the nearest response code.
 
     `retryable`: the same request can succeed a little later, and the refused one stored nothing.
+
+    The text below each member is its meaning and remedy on the site's page of errors.
     """
 
     NO_TOPIC = (1, False, ResponseCode.TOPIC_NOT_EXIST)
+    """The topic does not exist and is not created on use. Create it, or switch `topics.auto_create` on."""
     NO_GROUP = (2, False, ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST)
+    """The consumer group does not exist. Create it, or switch `groups.auto_create` on."""
     NO_PERMISSION = (3, False, ResponseCode.NO_PERMISSION)
+    """Topic or broker does not allow it, or only the broker writes there. Change the topic's permission."""
     UNAUTHENTICATED = (4, False, ResponseCode.NO_PERMISSION)
+    """The client did not prove its identity."""
     TOO_LARGE = (5, False, ResponseCode.MESSAGE_ILLEGAL)
+    """A message, properties, a block or a frame is above a limit."""
     MALFORMED = (6, False, ResponseCode.MESSAGE_ILLEGAL)
+    """Bytes that break the rules; the remark names the record's index. Correct the client that wrote them."""
     UNSUPPORTED_VERSION = (7, False, ResponseCode.VERSION_NOT_SUPPORTED)
+    """The broker does not speak this protocol version."""
     UNSUPPORTED_REQUEST = (8, False, ResponseCode.REQUEST_CODE_NOT_SUPPORTED)
+    """The broker does not know the request code."""
     BUSY = (9, True, ResponseCode.SYSTEM_BUSY)
+    """Too much to do, or no file descriptor is free. Nothing was done; try again later."""
     QUOTA = (10, True, ResponseCode.FLOW_CONTROL)
+    """A quota is used up. Nothing was done; try again later."""
     DISK_FULL = (11, True, ResponseCode.SERVICE_NOT_AVAILABLE)
+    """No room for another file of the store. Free space, or shorten the retention."""
     READ_ONLY = (12, False, ResponseCode.SERVICE_NOT_AVAILABLE)
+    """The store takes nothing until the broker is restarted, after a failed sync for example, or until it can create
+    a log file again."""
     NOT_READY = (13, True, ResponseCode.SERVICE_NOT_AVAILABLE)
+    """The broker is starting. Try again later."""
     DRAINING = (14, True, ResponseCode.SERVICE_NOT_AVAILABLE)
+    """The broker is stopping. Try again later, or at another broker."""
     OFFSET_OUT_OF_RANGE = (15, False, ResponseCode.PULL_OFFSET_MOVED)
+    """The offset is outside the queue; the fields hold the bounds."""
     SUBSCRIPTION_CONFLICT = (16, False, ResponseCode.SUBSCRIPTION_NOT_LATEST)
+    """The members of the group do not agree on the subscription. Give all the same topics and filters."""
     FILTER_SYNTAX = (17, False, ResponseCode.SUBSCRIPTION_PARSE_FAILED)
+    """The filter expression cannot be parsed; the remark says where and why."""
     DUPLICATE = (18, False, ResponseCode.TOPIC_EXIST_ALREADY)
+    """It exists already."""
     TIMEOUT = (19, True, ResponseCode.SYSTEM_BUSY)
+    """Timed out before anything was done, or a change at a master that was replaced meanwhile: the next master may not
+    have it."""
     # Not SLAVE_NOT_AVAILABLE, which means "stored" to RocketMQ's clients: this refusal stored nothing.
     NO_REPLICA = (20, True, ResponseCode.SERVICE_NOT_AVAILABLE)
+    """`replicated` was asked and too few slaves are connected and in sync. Nothing was stored; see the slaves."""
     # The message is stored, only perhaps not on disk; a retry would store it twice.
     FLUSH_TIMEOUT = (21, False, ResponseCode.FLUSH_DISK_TIMEOUT)
+    """Stored, but not known to be on disk in time; the fields hold the receipt. Do not send it again."""
     INVALID_ARGUMENT = (22, False, ResponseCode.INVALID_PARAMETER)
+    """A field is missing, of a wrong type or out of range."""
     NOT_FOUND = (23, False, ResponseCode.QUERY_NOT_FOUND)
+    """No such committed offset or message."""
     INTERNAL = (24, False, ResponseCode.SYSTEM_ERROR)
+    """The broker failed; its log has the rest."""
     TRANSACTION_ENDED = (25, False, ResponseCode.SYSTEM_ERROR)
+    """The transaction has been ended the other way, or put aside. Undo the local transaction."""
     REQUESTER_GONE = (26, False, ResponseCode.SYSTEM_ERROR)
+    """The client that a reply is for is not connected."""
     # RocketMQ's slaves refuse sends and pulls with SYSTEM_BUSY, too.
     NOT_MASTER = (27, True, ResponseCode.SYSTEM_BUSY)
+    """The broker is a slave, or a master that has lost its lease or completes a batch first. Nothing was stored;
+    another broker is or will be the master."""
     # Stored too: not on as many machines as it should be, or only on this one.
     REPLICA_TIMEOUT = (28, False, ResponseCode.FLUSH_SLAVE_TIMEOUT)
+    """Stored, but not known to be on enough machines in time; the fields hold the receipt. Do not send it again."""
     REPLICA_MISSING = (29, False, ResponseCode.SLAVE_NOT_AVAILABLE)
+    """Stored on this machine, and too few slaves are connected and in sync; the fields hold the receipt."""
 
     def __init__(self, number: int, retryable: bool, response_code: ResponseCode) -> None:
         self.number = number

@@ -27,7 +27,9 @@ OFFSET_MOVED_EVENT: Final = "OFFSET_MOVED_EVENT"
 BENCHMARK_TOPIC: Final = "BenchmarkTest"
 TIMER_TOPIC: Final = "rmq_sys_wheel_timer"
 SINK_TOPIC: Final = "rmq_sys_reput_sink"
-"""Reput's: a marker for every batch that a sink has committed."""
+"""Reput's: markers of the batches that sinks commit."""
+STAGED_TOPIC: Final = "rmq_sys_reput_staged"
+"""Reput's: copies of what sinks have staged, for another master."""
 DELAY_CANCEL_TOPIC: Final = "rmq_sys_REPUT_DELAY_CANCEL"
 """Reput's: a record for each cancelled message of a delay level."""
 
@@ -44,6 +46,7 @@ SYSTEM_TOPICS: Final = frozenset(
         OFFSET_MOVED_EVENT,
         TIMER_TOPIC,
         SINK_TOPIC,
+        STAGED_TOPIC,
     }
 )
 
@@ -58,6 +61,7 @@ FORBIDDEN_SEND_TOPICS: Final = frozenset(
         # RocketMQ lets clients write to it, and then fails on what they wrote.
         TIMER_TOPIC,
         SINK_TOPIC,
+        STAGED_TOPIC,
         DELAY_CANCEL_TOPIC,
     }
 )

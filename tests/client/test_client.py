@@ -161,7 +161,7 @@ def test_lingering_sends_share_blocks_and_get_receipts_of_their_own(
     async def scenario() -> None:
         receipts = {}
         bodies: dict[int, bytes] = {}
-        async with face.Producer(address, linger_s=0.02, ack="page_cache") as producer:
+        async with face.Producer(address, linger_s=0.3, ack="page_cache") as producer:
 
             def sender(number: int):  # type: ignore[no-untyped-def]
                 async def send() -> None:

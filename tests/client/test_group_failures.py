@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 
 from faces import FACES, Face
-from fakes import Answer, FakeBroker
+from fakes import SILENCE, Answer, FakeBroker
 from reput_client import GiveBack, Message, RetryHere, StopRunning
 from reput_client.consume.group import failures
 from reput_client.consume.group.failures import Decision, Failure, OnFailure, Verdict
@@ -399,6 +400,32 @@ def test_a_handler_that_hangs_loses_its_message(face: Face, broker: FakeBroker, 
             await run(face, consumer, handle, lambda: len(seen) == 2, concurrency)
         assert [taken["reason"] for taken in back.taken] == ["not handled within 0.1 s"]
         assert broker.committed["g", "t", 0] == 2
+
+    face.run(scenario)
+
+
+def test_a_failed_message_on_its_way_back_is_not_overdue(face: Face, broker: FakeBroker) -> None:
+    """Given back once more, with the group's settings, it would be tried more often than its member wants."""
+
+    async def scenario() -> None:
+        await fill(face, broker, b"bad")
+        broker.behave(SEND_BACK, SILENCE)
+
+        async def handle(message: Any) -> None:
+            raise LookupError("no such order")
+
+        async with face.Consumer(
+            broker.address, group="g", topic="t", handler_timeout_s=0.1, timeout_s=1.0
+        ) as consumer:
+            counts = [0]
+
+            def is_over() -> bool:
+                counts.append(broker.count(SEND_BACK))
+                return time.monotonic() > end
+
+            end = time.monotonic() + 0.8
+            await run(face, consumer, handle, is_over)
+        assert max(counts) == 1
 
     face.run(scenario)
 

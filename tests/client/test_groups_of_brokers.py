@@ -10,8 +10,9 @@ import pytest
 from faces import FACES, Face
 from fake_cluster import FakeCluster
 from fakes import Answer, FakeBroker
-from reput_client.consume.group import membership, rebalance
-from reput_protocol.codes import RequestCode
+from reput_client.consume.group import fetcher, membership, rebalance
+from reput_protocol.codes import RequestCode, ResponseCode
+from reput_protocol.errors import TopicNotFound
 from reput_protocol.record.message import MessageQueue
 
 PULL = RequestCode.PULL_MESSAGE
@@ -29,6 +30,8 @@ def _short_intervals(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(membership, "_SLAVE_AFTER_S", 0.2)
     monkeypatch.setattr(rebalance, "INTERVAL_S", 0.3)
     monkeypatch.setattr(rebalance, "RETURN_S", 0.1)
+    monkeypatch.setattr(rebalance, "_RETRY_S", 0.1)
+    monkeypatch.setattr(fetcher, "_PAUSE_AFTER_REFUSAL_S", 0.1)
 
 
 @pytest.fixture
@@ -139,6 +142,61 @@ def test_a_group_follows_a_failover(face: Face, cluster: FakeCluster, how: str, 
             put(cluster, B, b"b0")
             assert await receive(consumer, 2) == [b"a2", b"b0"]
         assert new.committed["g", "t", 0] == 3
+
+    face.run(scenario)
+
+
+def test_a_former_master_that_refuses_pulls_is_left(
+    face: Face, cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The route is fetched again although the connection to the client's own address is closed."""
+    monkeypatch.setattr(rebalance, "INTERVAL_S", 20.0)
+    old, new = cluster.members["broker-a"]
+    new.serves_reads = False
+
+    async def scenario() -> None:
+        async with face.Consumer(
+            cluster.names.address, group="g", topic="t", commit_interval_s=0.1
+        ) as consumer:
+            put(cluster, A, b"a0")
+            assert await receive(consumer, 1) == [b"a0"]
+            assert await consumer.receive(0.1) is None
+            await face.until(lambda: old.committed.get(("g", "t", 0)) == 1)
+            old.is_slave = True  # which the route does not say yet
+            old.drop_connections()
+            pulls = old.count(PULL)
+            assert await consumer.receive(1.5) is None
+            assert old.count(PULL) > pulls
+            cluster.names.drop_connections()
+            cluster.promote(broker_a=1)
+            put(cluster, A, b"a1")
+            assert await receive(consumer, 1) == [b"a1"]
+
+    face.run(scenario)
+
+
+def test_a_topic_is_gone_only_if_a_master_says_so(face: Face, cluster: FakeCluster) -> None:
+    """A name server that has started again knows no topics of a broker without a master."""
+    cluster.gone.add("broker-b")
+    absent = Answer(ResponseCode.TOPIC_NOT_EXIST, remark="no topic t")
+    known = cluster.names._behaviours[RequestCode.GET_ROUTEINFO_BY_TOPIC]
+
+    async def scenario() -> None:
+        async with face.Consumer(cluster.names.address, group="g", topic="t") as consumer:
+            put(cluster, A, b"a0")
+            assert (await consumer.take(10.0)).body == b"a0"
+            cluster.names.behave(RequestCode.GET_ROUTEINFO_BY_TOPIC, absent)
+            cluster.promote(broker_a=None)
+            assert await consumer.take(0.7) is None
+            cluster.names.behave(RequestCode.GET_ROUTEINFO_BY_TOPIC, known)
+            cluster.promote(broker_a=0)
+            put(cluster, A, b"a1")
+            assert (await consumer.take(10.0)).body == b"a1", "and not the one in hand again"
+            cluster.names.behave(RequestCode.GET_ROUTEINFO_BY_TOPIC, absent)
+            cluster.master("broker-a").behave(PULL, absent)
+            cluster.master("broker-a").drop_connections()
+            with pytest.raises(TopicNotFound):
+                await consumer.take(10.0)
 
     face.run(scenario)
 

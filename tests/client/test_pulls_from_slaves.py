@@ -35,6 +35,22 @@ async def bodies(consumer: object, offset: int) -> list[bytes]:
     return [message.body for message in pulled.messages]
 
 
+def test_a_former_master_is_not_asked_for_offsets(face: Face) -> None:
+    """It has become a slave, which the client's route does not say yet."""
+    with FakeCluster({"broker-a": 2}) as cluster:
+        old, new = cluster.members["broker-a"]
+
+        async def scenario() -> None:
+            async with face.PullConsumer(cluster.names.address, group="g") as consumer:
+                await consumer.commit("t", 0, 5)
+                new.committed = {("g", "t", 0): 7}
+                cluster.promote(broker_a=1)
+                old.drop_connections()
+                assert await consumer.committed("t", 0) == 7
+
+        face.run(scenario)
+
+
 def test_a_suggestion_is_followed_and_the_way_back(face: Face, cluster: FakeCluster) -> None:
     master, slave = cluster.members["broker-a"]
 

@@ -12,7 +12,8 @@ from fakes import Answer, FakeBroker
 from reput_client import Message, SendReceipt
 from reput_client.errors import RequestNotSupported
 from reput_protocol.codes import RequestCode
-from reput_protocol.commands.topic import BrokerData, QueueData, TopicRoute
+from reput_protocol.commands.ha import HAClientRuntimeInfo, HAConnectionRuntimeInfo, HARuntimeInfo
+from reput_protocol.commands.topic import BrokerData, ClusterInfo, QueueData, TopicRoute
 
 REPUT, ROCKETMQ = "broker-reput", "broker-rocketmq"
 
@@ -72,6 +73,29 @@ def test_messages_are_sent_to_and_received_from_brokers_of_both_kinds(face: Face
     face.run(scenario)
 
 
+def test_one_of_rocketmqs_brokers_is_not_a_name_server(face: Face, cluster: Cluster) -> None:
+    async def scenario() -> None:
+        async with face.Producer(cluster.rocketmq.address, ack="page_cache") as producer:
+            with pytest.raises(RequestNotSupported, match="give the client the address of a name server"):
+                await producer.send(Message("t", b"x"))
+        async with face.Admin(cluster.rocketmq.address) as admin:
+            with pytest.raises(RequestNotSupported, match="give the client the address of a name server"):
+                await admin.list_topics()
+
+    face.run(scenario)
+
+
+def test_columns_of_one_of_rocketmqs_brokers_are_pulled(face: Face, cluster: Cluster) -> None:
+    async def scenario() -> None:
+        cluster.rocketmq.store("t", b"a", b"b")
+        async with face.PullConsumer(cluster.names.address, group="g") as consumer:
+            result = await consumer.pull_columns("t", 0, 0, wait_s=0, broker_name=ROCKETMQ)
+        assert result.columns.queue_offset.tolist() == [0, 1]
+        assert not cluster.rocketmq.count(RequestCode.FETCH_RECORDS)
+
+    face.run(scenario)
+
+
 @pytest.mark.parametrize(("ack", "flush"), [("flushed", "ASYNC_FLUSH"), ("replicated", "SYNC_FLUSH")])
 def test_ack_levels_that_the_broker_cannot_report_are_refused_by_name(
     face: Face, cluster: Cluster, ack: str, flush: str
@@ -100,3 +124,31 @@ def test_a_broker_that_syncs_acknowledges_as_flushed(face: Face, cluster: Cluste
         assert {receipt.ack for receipt in receipts} == {"flushed"}
 
     face.run(scenario)
+
+
+def test_members_of_rocketmqs_kind_report_what_they_know(face: Face, cluster: Cluster) -> None:
+    copied = HARuntimeInfo(
+        master=True,
+        master_commit_log_max_offset=500,
+        in_sync_slave_nums=1,
+        connections=[HAConnectionRuntimeInfo()],
+    )
+    copying = HARuntimeInfo(client=HAClientRuntimeInfo(max_offset=400, activated=True))
+
+    async def scenario(slave: FakeBroker) -> None:
+        addresses = {0: cluster.rocketmq.address, 1: slave.address}
+        info = ClusterInfo({ROCKETMQ: BrokerData("c", ROCKETMQ, addresses)}, {"c": [ROCKETMQ]})
+        cluster.names.behave(RequestCode.GET_BROKER_CLUSTER_INFO, Answer(body=info.to_json()))
+        cluster.rocketmq.behave(RequestCode.GET_BROKER_HA_STATUS, Answer(body=copied.to_json()))
+        slave.behave(RequestCode.GET_BROKER_HA_STATUS, Answer(body=copying.to_json()))
+        async with face.Admin(cluster.names.address) as admin:
+            first, second = await admin.cluster_members()
+        assert (first.error, first.takes_messages, first.end_offset) == (None, True, 500)
+        assert (first.slaves, first.in_sync) == (1, 2)
+        assert (second.error, second.takes_messages, second.end_offset) == (None, False, 400)
+        assert (second.is_copying, second.lag_bytes) == (True, 100)
+        assert {first.member, first.epoch, second.member, second.epoch} == {None}
+
+    with FakeBroker() as slave:
+        slave.is_rocketmq = slave.is_slave = True
+        face.run(lambda: scenario(slave))

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from faces import FACES, Face
+from fake_cluster import FakeCluster
 from fakes import Answer, FakeBroker
 from reput_client import Message, ReceivedMessage, TransactionState
 from reput_client.errors import AckNotReached, ClientClosed, SendOutcomeUnknown
@@ -443,3 +444,33 @@ def test_a_forked_child_registers_as_another_producer(broker: Broker) -> None:
     assert [body for _, body in broker.parked] == [b"parent", b"child", b"parent"]
     assert len({beat.client_id for beat in broker.beats}) == 2
     assert len(broker.ends) == 3
+
+
+@pytest.mark.parametrize("how", ["away for a moment", "failover"])
+def test_the_producer_is_known_to_the_master_and_not_to_a_slave(face: Face, how: str) -> None:
+    """The client has the addresses of both; a slave takes heartbeats as well, but asks for nothing."""
+
+    def never(message: ReceivedMessage) -> TransactionState:
+        raise AssertionError(message)
+
+    async def scenario() -> None:
+        with FakeCluster({"broker-a": 2}) as cluster:
+            first, second = cluster.members["broker-a"]
+            for fake in (first, second):
+                fake.behave(BEAT, Answer())
+                fake.behave(LEAVE, Answer())
+            addresses = f"{first.address},{second.address}"
+            async with face.TransactionProducer(addresses, group="shop", check=never):
+                assert first.count(BEAT) == 1
+                first.stop()
+                await face.until(lambda: second.count(RequestCode.GET_BROKER_CLUSTER_INFO) > 0)
+                if how == "failover":
+                    cluster.promote(broker_a=1)
+                    second.drop_connections()
+                    await face.until(lambda: second.count(BEAT) > 0)
+                else:
+                    first.restart()
+                    await face.until(lambda: first.count(BEAT) > 1)
+                    assert not second.count(BEAT)
+
+    face.run(scenario)

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from faces import FACES, Face
-from fakes import Answer, FakeBroker
+from fakes import HANG_UP, Answer, FakeBroker
 from reput_broker import Broker, BrokerConfig
 from reput_client import Consumer, Message, Producer, PullConsumer, ReadOffsetType, RemoteOffsetStore
 from reput_client.errors import AmbiguousQueue
@@ -63,6 +63,41 @@ def test_offsets_of_two_brokers_do_not_mix(face: Face, brokers: dict[str, FakeBr
             ]
 
     face.run(scenario)
+
+
+def test_a_refresh_of_a_route_whose_connection_ends_is_repeated_soon(
+    face: Face, brokers: dict[str, FakeBroker], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for module in ("routing", "session"):
+        monkeypatch.setattr(f"reput_client.transport.{module}.RETRY_S", 0.02)
+    first, second = brokers.values()
+    first_alone = TopicRoute(
+        queue_datas=[QueueData(name, 1, 1, 6, 0) for name in brokers],
+        broker_datas=[
+            BrokerData("c", "broker-a", {0: first.address}),
+            BrokerData("c", "broker-b", {1: second.address}),
+        ],
+    )
+
+    async def scenario(names: FakeBroker) -> None:
+        async with face.Producer(names.address, ack="page_cache") as producer:
+
+            async def send_until_asked(times: int) -> None:
+                while names.count(RequestCode.GET_ROUTEINFO_BY_TOPIC) < times:
+                    await producer.send(Message("t", b"x"))
+                    await face.sleep(0.01)
+
+            names.behave(RequestCode.GET_ROUTEINFO_BY_TOPIC, Answer(body=first_alone.to_json()))
+            await producer.send(Message("t", b"x"))
+            names.behave(RequestCode.GET_ROUTEINFO_BY_TOPIC, HANG_UP)
+            await send_until_asked(3)
+            name_service(names, {name: broker.address for name, broker in brokers.items()})
+            while not second.log["t", 0]:
+                await producer.send(Message("t", b"x"))
+                await face.sleep(0.01)
+
+    with FakeBroker() as names:
+        face.run(lambda: scenario(names))
 
 
 def test_a_queue_that_two_brokers_have_is_not_guessed(face: Face, brokers: dict[str, FakeBroker]) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import mmap
+import os
 import struct
 import sys
 import time
@@ -65,9 +66,13 @@ def _note_tenures(recorder: Recorder) -> None:
 
     start = ServedTenure._start_parts
 
+    address = f"{os.environ['REPUT_HOST']}:{os.environ['REPUT_PORT']}"
+
     def noted(self: Any, nursery: Any) -> Any:
         tenure = self.tenure
-        recorder.note("leads" if tenure.is_master else "follows", epoch=tenure.epoch)
+        wall_ms = time.time_ns() // 1_000_000
+        what = "leads" if tenure.is_master else "follows"
+        recorder.note(what, epoch=tenure.epoch, address=address, wall_ms=wall_ms)
         return start(self, nursery)
 
     ServedTenure._start_parts = noted  # type: ignore[method-assign]

@@ -28,7 +28,7 @@ _SHOWN: Final = (
 
 _TAKEN_BACK: Final = ("page_cache", "flushed", "offsets")
 """What may be lost when another broker takes over."""
-_BY_THE_CLOCK: Final = frozenset({"delayed early", "retry early", "late"})
+_BY_THE_CLOCK: Final = frozenset({"delayed early", "retry early", "late", "stale master"})
 """Rules that compare times of the brokers' clocks, which say nothing where those were set."""
 
 

@@ -11,9 +11,9 @@ from types import TracebackType
 from typing import Final, Self
 
 from cluster_faults import network
-from cluster_faults.etcd import Etcd
 from cluster_faults.machine import HTTP_PORT, PORT, Machine
-from cluster_faults.network import Network, address_of
+from cluster_faults.network import Network, address_of, inside
+from etcd_process import Etcd
 from histories import terms
 from histories.clients import Child, Clients
 from histories.history import Tail
@@ -23,8 +23,9 @@ from reput_protocol.errors import ReputError
 
 LEASE_S: Final = 4.0
 """How long a master that is silent stays one; as short as etcd's own clock allows."""
+ETCD_URL: Final = f"http://{address_of(network.ETCD)}:2379"
 _WORKLOAD: Final = str(Path(__file__).with_name("workload.py"))
-_READY_S: Final = 60.0
+_READY_S: Final = 180.0
 _CREATE_S: Final = 5.0
 
 
@@ -41,7 +42,7 @@ class Cluster(Clients):
             producer_options=["--alone"] if brokers == 1 else [],
         )
         self.network = Network([*names, network.ETCD])
-        self.etcd = Etcd(directory)
+        self.etcd = Etcd(directory, ETCD_URL, wrapper=inside(network.ETCD))
         self.machines = [Machine(name, directory, self.events, _environment(name, brokers)) for name in names]
         self.readers: list[Child] = []
         self._tail = Tail(self.events)
@@ -177,7 +178,7 @@ def _environment(name: str, brokers: int) -> dict[str, str]:
     if brokers > 1:
         options |= {
             "REPUT_BROKER_ID": name[1:],
-            "REPUT_ELECTION__ETCD": Etcd.url,
+            "REPUT_ELECTION__ETCD": ETCD_URL,
             "REPUT_ELECTION__LEASE": f"{LEASE_S:g}s",
             "REPUT_ELECTION__IN_SYNC_TIMEOUT": "3s",
             "REPUT_HA__IN_SYNC_REPLICAS": "2",

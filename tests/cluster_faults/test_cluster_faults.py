@@ -24,7 +24,7 @@ class _Notes:
         self.machines = [self._machine(number) for number in range(3)]
         self.master = self.machines[0]
         self.network = self._acting("isolate", "cut", "cut_both", "lose")
-        self.etcd = self._acting("start", "stop", "freeze", "thaw")
+        self.etcd = self._acting("start", "stop", "pause", "resume")
         self.recorder = SimpleNamespace(note=lambda what, **facts: self.story.append((what, *facts.values())))
 
     def _machine(self, number: int) -> Any:

@@ -203,8 +203,8 @@ class Troubles:
         return machine.thaw
 
     def _freeze_etcd(self, *_: object) -> Undo:
-        self._cluster.etcd.freeze()
-        return self._cluster.etcd.thaw
+        self._cluster.etcd.pause()
+        return self._cluster.etcd.resume
 
     def _stop_etcd(self, how: signal.Signals, *_: object) -> Undo:
         self._cluster.etcd.stop(how)

@@ -1,19 +1,21 @@
 """A Reput slave of an Apache master, and an Apache slave of a Reput master: the same log, to the byte.
 
-Messages are sent before, between and after a restart and a kill of either.
+Messages are sent before, between and after restarts of either, and while either is killed.
 """
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from broker_process import BrokerProcess, free_port
-from conformance.apache import Apache, free_broker_port
+from conformance.apache import Apache, as_request, free_broker_port
 from conformance.counts import COUNTS
 from conformance.reput_broker_side import broker_process, send_lists
 from conformance.test_broker_handover import for_apache, for_reput
@@ -24,6 +26,7 @@ from reput_broker.tables.config_file import decode
 from reput_client.blocking import Admin, Message, Producer, PullConsumer
 from reput_protocol.codes import RequestCode
 from reput_protocol.commands.group import SubscriptionGroupConfig
+from reput_protocol.errors import ReputError
 
 pytestmark = pytest.mark.process
 
@@ -60,6 +63,34 @@ def wait_for_a_slave(master: BrokerProcess) -> None:
         time.sleep(0.05)
 
 
+def wait_until_it_grows(data_dir: Path) -> None:
+    """Return once more has been added to the log."""
+    before, deadline = log_of(data_dir), time.monotonic() + DEADLINE_S
+    while log_of(data_dir) == before:
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+@contextmanager
+def constant_load(address: str) -> Iterator[None]:
+    """Messages without a pause, whatever becomes of them."""
+    has_ended = threading.Event()
+
+    def send() -> None:
+        with Producer(address) as producer:
+            while not has_ended.is_set():
+                with suppress(ReputError):
+                    producer.send(Message("orders", bytes(500)), queue_id=0)
+
+    thread = threading.Thread(target=send)
+    thread.start()
+    try:
+        yield
+    finally:
+        has_ended.set()
+        thread.join()
+
+
 def queues_of(data_dir: Path) -> dict[str, bytes]:
     root = data_dir / "consumequeue"
     return {str(path.relative_to(root)): path.read_bytes() for path in root.rglob("0*") if path.is_file()}
@@ -89,15 +120,19 @@ def test_a_reput_slave_of_an_apache_master(tmp_path: Path) -> None:
     master_dir, slave_dir = tmp_path / "master", tmp_path / "slave"
     port, ha_port = free_broker_port(), free_port()
     load = loads(for_apache, 51)
+    many = [as_request(Sent("orders", 0, bytes(500)))] * 1000
     with ReputSlave(slave_dir, port, ha_port).process as slave:
         with Apache("broker", master_dir, port=port, ha_port=ha_port) as master:
             apache_puts(master, next(load), done="SEND_OK")
             wait_for_the_same_log(master_dir, slave_dir)
 
+            master.send("put", messages=many, batch=False)
+            wait_until_it_grows(slave_dir)
             slave.kill()
-            apache_puts(master, next(load), done="SEND_OK")
+            killed_at = log_of(master_dir)
             slave.start()
-            slave.wait_ready()
+            assert all(line["status"] == "SEND_OK" for line in master.lines())
+            assert log_of(master_dir) != killed_at, "the load had ended before the kill"
             wait_for_the_same_log(master_dir, slave_dir)
 
             slave.terminate()
@@ -105,6 +140,8 @@ def test_a_reput_slave_of_an_apache_master(tmp_path: Path) -> None:
             slave.start()
             slave.wait_ready()
             wait_for_the_same_log(master_dir, slave_dir)
+            master.send("put", messages=many, batch=False)
+            wait_until_it_grows(slave_dir)
             master.kill()
         with Apache("broker", master_dir, port=port, ha_port=ha_port) as master:
             apache_puts(master, next(load), done="SEND_OK")
@@ -153,14 +190,19 @@ def test_an_apache_slave_of_a_reput_master(tmp_path: Path) -> None:
             wait_for_a_slave(master)  # it begins at the last file of the log
             send_lists(master.address, next(load))
             wait_for_the_same_log(master_dir, slave_dir)
-            slave.kill()
+            with constant_load(master.address):
+                wait_until_it_grows(slave_dir)
+                slave.kill()
         send_lists(master.address, next(load))
         with apache_slave() as slave:
             wait_for_the_same_log(master_dir, slave_dir)
 
-            master.kill()
-            master.start()
-            master.wait_ready()
+            with constant_load(master.address):
+                wait_until_it_grows(slave_dir)
+                master.kill()
+                master.start()
+                master.wait_ready()
+                wait_until_it_grows(slave_dir)
             send_lists(master.address, next(load))
             wait_for_the_same_log(master_dir, slave_dir)
 

@@ -12,7 +12,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from crash.planted import BUGS
-from crash.sync_shadow import SyncShadow
+from crash.sync_shadow import DurableInFiles, SyncShadow
 
 
 def main() -> None:
@@ -22,7 +22,7 @@ def main() -> None:
     parser.add_argument("--bug", choices=list(BUGS))
     arguments, command = parser.parse_known_args()
     data_dir = Path(command[command.index("--data-dir") + 1])
-    SyncShadow(data_dir, arguments.shadow).install()
+    SyncShadow(data_dir, DurableInFiles(arguments.shadow)).install()
     if arguments.bug:
         BUGS[arguments.bug]()
     sys.argv = ["reput", *command]

@@ -7,24 +7,25 @@ never synced may even be empty.
 
 from __future__ import annotations
 
-import json
 import random
 import shutil
 from pathlib import Path
 
+from crash.sync_shadow import Durable
+
 PAGE_BYTES = 4096
 
 
-def cut_power(data_dir: Path, shadow_dir: Path, image_dir: Path, rng: random.Random) -> int:
+def cut_power(data_dir: Path, synced: Durable, image_dir: Path, rng: random.Random) -> int:
     """Write to `image_dir` what may be left of `data_dir`; return how many pages were lost."""
     shutil.rmtree(image_dir, ignore_errors=True)
-    return _cut_directory(data_dir, data_dir, shadow_dir, image_dir, rng)
+    return _cut_directory(data_dir, data_dir, synced, image_dir, rng)
 
 
-def _cut_directory(root: Path, current: Path, shadow: Path, image: Path, rng: random.Random) -> int:
+def _cut_directory(root: Path, current: Path, synced: Durable, image: Path, rng: random.Random) -> int:
     image.mkdir(parents=True)
     relative = "." if current == root else str(current.relative_to(root))
-    durable = _durable_names(shadow, relative)
+    durable = synced.names(relative)
     present = {path.name: str(path.stat().st_ino) for path in current.iterdir()}
     lost = 0
     for name in sorted(durable.keys() | present.keys()):
@@ -33,19 +34,13 @@ def _cut_directory(root: Path, current: Path, shadow: Path, image: Path, rng: ra
             continue
         path = current / name
         if path.is_dir():
-            lost += _cut_directory(root, path, shadow, image / name, rng)
+            lost += _cut_directory(root, path, synced, image / name, rng)
         else:
             now = path.read_bytes() if present.get(name) == inode else None
-            content, pages = _cut_content(shadow / "inodes" / inode, now, rng)
+            content, pages = _cut_content(synced.content(inode), now, rng)
             (image / name).write_bytes(content)
             lost += pages
     return lost
-
-
-def _durable_names(shadow: Path, relative: str) -> dict[str, str]:
-    listing = shadow / "names" / f"{relative.replace('/', '%2F')}.json"
-    names: dict[str, str] = json.loads(listing.read_text()) if listing.exists() else {}
-    return names
 
 
 def _choose_name(durable: str | None, present: str | None, rng: random.Random) -> str | None:
@@ -54,8 +49,7 @@ def _choose_name(durable: str | None, present: str | None, rng: random.Random) -
     return durable if rng.random() < 0.5 else present
 
 
-def _cut_content(shadow_file: Path, now: bytes | None, rng: random.Random) -> tuple[bytes, int]:
-    synced = shadow_file.read_bytes() if shadow_file.exists() else None
+def _cut_content(synced: bytes | None, now: bytes | None, rng: random.Random) -> tuple[bytes, int]:
     if now is None:
         return synced or b"", 0
     if synced is None and rng.random() < 0.25:

@@ -22,7 +22,7 @@ from crash.ledger import Acknowledged, Ledger, QueueKey
 from crash.load import GROUP, QUEUES, TOPIC, Load
 from crash.power_cut import cut_power
 from crash.store_reader import read_store
-from crash.sync_shadow import seed_shadow
+from crash.sync_shadow import DurableInFiles, take_as_durable
 from reput_client.blocking import Admin, PullConsumer
 from reput_protocol.errors import ReputError
 
@@ -139,12 +139,14 @@ class CrashRun:
     def _cut_power(self) -> None:
         """Continue on a power cut's image, and settle with the ledger what it was allowed to take."""
         image = self._options.directory / "image"
-        self.report.counts["pages_lost"] += cut_power(self._data_dir, self._shadow_dir, image, self._rng)
+        self.report.counts["pages_lost"] += cut_power(
+            self._data_dir, DurableInFiles(self._shadow_dir), image, self._rng
+        )
         self.report.counts["power_cuts"] += 1
         shutil.rmtree(self._data_dir)
         image.rename(self._data_dir)
         shutil.rmtree(self._shadow_dir)
-        seed_shadow(self._data_dir, self._shadow_dir)
+        take_as_durable(self._data_dir, DurableInFiles(self._shadow_dir))
         self._start()
         if self.report.violations:
             return

@@ -49,7 +49,7 @@ class ExpiringWorkload(Workload):
 
     def clean(self) -> None:
         before = self.now
-        self._machine.monotonic_ms += 200_000
+        self._machine.waited_ms += 200_000
         self._cleaning.clean_log()
         self.ledger.expiries.append(Expiry(before, self.now, max(0, self.store._log.files.min_offset)))
         if self.rng.random() < 0.7:

@@ -12,9 +12,10 @@ from fuzz.http_inputs import http_input
 from fuzz.mutations import in_parts
 from fuzz.outcome import Outcome, defects_in_the_log, private_b
 from reput_broker.config.model import BrokerConfig
+from reput_broker.console.app import Console
 from reput_broker.observe.counters import Counters
 from reput_broker.observe.health import Health
-from reput_broker.observe.metrics import MetricsCollector, MetricsSources
+from reput_broker.observe.metrics import MetricsSources
 from reput_broker.observe.pages import make_app
 from reput_broker.server.http_server import HttpServer
 
@@ -23,7 +24,7 @@ _AT_ONCE = 8
 _BATCH_TIMEOUT_S = 600.0
 _LIVEZ = b"GET /livez HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"
 _STATUS = re.compile(rb"HTTP/1\.1 (\d{3}) ")
-_EXPECTED = frozenset((100, 200, 400, 404, 405, 411, 413, 421, 431, 501, 503, 505))
+_EXPECTED = frozenset((100, 200, 307, 400, 401, 403, 404, 405, 411, 413, 421, 431, 501, 503, 505))
 
 
 class _Client(trio.abc.HalfCloseableStream):
@@ -74,7 +75,8 @@ def fuzz_http(seed: int, cases: int) -> Outcome:
 
 
 async def _fuzz(rng: Random, cases: int, outcome: Outcome) -> None:
-    app = make_app(MetricsCollector(MetricsSources(BrokerConfig(), Counters(), Health())))
+    sources = MetricsSources(BrokerConfig(), Counters(), Health())
+    app = make_app(sources, routes=Console(sources, lambda: None, dict).routes())
     server = HttpServer(app, (), ("127.0.0.1", 80))
     memory_b = 0
     while outcome.cases < cases and not outcome.enough:

@@ -27,7 +27,7 @@ from types import SimpleNamespace
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(ROOT))
+sys.path.insert(0, str(ROOT / "client"))
 sys.path.remove(str(Path(__file__).resolve().parent))
 
 KERNEL = ROOT / "protocol" / "reput_protocol" / "kernel"
@@ -229,13 +229,10 @@ def _read_columns(kernel: SimpleNamespace, data: bytearray, table: array[int], s
         units.extend((table[24 * row + 4], table[24 * row + 1], table[24 * row + 3], owners[row]))
     units.extend(table[: 4 * (len(table) // 4)])  # numbers that are not units
     units = array("q", [number if at % 4 != 3 else number & 1 for at, number in enumerate(units)])
-    firsts, parts = kernel.property_units(data, table)
     places = kernel.property_places(data, table, b"KEYS")
-    found: list[Any] = [firsts, parts, places]
+    found: list[Any] = [*kernel.property_columns(data, table), places]
     for values in (
         (places, 0, 2),
-        (parts, 0, 4),
-        (parts, 2, 4),
         (table, 12, 24),
         (table, 18, 24),
         (table, 5, 24),

@@ -35,6 +35,8 @@ def _offsets(recorder: Recorder, group: str) -> None:
     read, write = BrokerOffsets.read, BrokerOffsets.write
 
     async def noted_read(self: BrokerOffsets, queue: Any, slave: Any) -> int | None:
+        if slave is not None:  # it may not have the last commits
+            return await read(self, queue, slave)
         place = {"group": group, "topic": queue.topic, "queue": queue.queue_id}
         asked = recorder.note("ask-offset", **place)
         offset = await read(self, queue, slave)
@@ -43,9 +45,9 @@ def _offsets(recorder: Recorder, group: str) -> None:
 
     async def noted_write(self: BrokerOffsets, queue: Any, offset: int, **options: Any) -> None:
         place = {"group": group, "topic": queue.topic, "queue": queue.queue_id, "offset": offset}
-        recorder.note("commit", **place)
+        asked = recorder.note("commit", **place)
         await write(self, queue, offset, **options)
-        recorder.note("committed", **place)
+        recorder.note("committed", asked=asked, **place)
 
     BrokerOffsets.read = noted_read  # type: ignore[method-assign]
     BrokerOffsets.write = noted_write  # type: ignore[method-assign]

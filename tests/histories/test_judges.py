@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -56,6 +57,26 @@ def test_an_acknowledgement_holds_as_long_as_its_level_says(
     assert story.broken() == {rule, "lost"}, "what happened before the acknowledgement excuses nothing"
     story.note("runner", "may-lose", levels=taken)
     assert story.broken() == broken
+
+
+@pytest.mark.parametrize(
+    ("facts", "excused"),
+    [
+        ({"stored_by": 500}, True),
+        ({"stored_by": 499}, False),
+        ({"stored_by": 500, "of": "b1:1"}, True),
+        ({"stored_by": 500, "of": "b2:1"}, False),
+        ({"stored_by": 500, "kept_by": "b2:1"}, True),
+        ({"stored_by": 500, "kept_by": "b1:1"}, False),
+    ],
+)
+def test_what_may_be_lost_is_named_by_when_and_where_it_was_stored(
+    story: Story, facts: dict[str, Any], excused: bool
+) -> None:
+    story.note("b2", "may-lose", levels=["flushed"], **facts)
+    story.note("p1", "put", uid="a-o1", topic=terms.ORDERS, kind=terms.OK, wall_ms=0, ack="flushed")
+    story.note("p1", "acked", uid="a-o1", queue=0, offset=0, host="b1:1", stored_ms=500)
+    assert story.broken() == (set() if excused else {"acknowledged", "lost"})
 
 
 def test_a_put_that_was_not_answered_may_be_there_or_not(story: Story) -> None:
@@ -137,7 +158,7 @@ def test_a_master_acknowledges_nothing_that_it_stored_after_the_next_one_led(sto
     story.note("p1", "acked", uid="a-o1", queue=0, offset=0, host="b1", stored_ms=1500)
     assert story.broken() == set()
     story.note("p1", "acked", uid="a-o1", queue=0, offset=0, host="b1", stored_ms=2500)
-    assert story.broken() == {"two masters"}
+    assert story.broken() == {"stale master"}
 
 
 # -- what is stored ----------------------------------------------------------------------------------------------------
@@ -258,6 +279,20 @@ def test_a_message_that_comes_twice_for_no_reason(story: Story) -> None:
     story.handle("m1", "a-o1")
     _twice(story)
     assert story.broken() == {"duplicate"}
+
+
+def test_offsets_that_were_lost_while_a_member_asked_for_them(story: Story) -> None:
+    story.put("a-o1")
+    story.take("m1", 0)
+    story.handle("m1", "a-o1")
+    story.commit("m1", 1)
+    place = {"group": terms.SHARED, "topic": terms.ORDERS, "queue": 0}
+    asked = story.note("m1", "ask-offset", **place)
+    story.note("runner", "broker-down", how="failover")
+    story.note("b2", "may-lose", levels=["offsets"])
+    story.note("m1", "offset", offset=0, asked=asked, **place)
+    story.handle("m1", "a-o1")
+    assert "duplicate" not in story.broken()
 
 
 def test_a_message_whose_member_was_killed_before_it_had_committed(story: Story) -> None:
@@ -475,6 +510,19 @@ def test_a_message_repeated_because_it_could_not_be_given_back(story: Story) -> 
 # -- owners, order, locks ----------------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize(("after_s", "broken"), [(5.0, set()), (8.0, {"owned by none"})])
+def test_a_queue_that_no_member_has(story: Story, after_s: float, broken: set[str]) -> None:
+    story.take("m1", None)
+    story.assigned("m1")
+    story.note("runner", "broker-down", how="failover")
+    story.wait(20.0)
+    story.note("runner", "broker-up")
+    story.wait(after_s)
+    story.take("m1", 0)
+    story.note("runner", "settled", missing=[])
+    assert story.broken() == broken
+
+
 @pytest.mark.parametrize(("after_s", "broken"), [(0.2, set()), (30.0, {"owned twice"})])
 def test_a_queue_that_two_members_have(story: Story, after_s: float, broken: set[str]) -> None:
     story.assigned("m1", terms.ORDERS)
@@ -535,6 +583,14 @@ def test_messages_that_do_not_lie_as_they_were_sent(story: Story) -> None:
         story.put(f"a-s{number}", terms.STEPS)
         story.handle("s1", f"a-s{number}")
     assert story.broken() == {"order"}
+
+
+def test_a_put_of_unknown_outcome_may_be_stored_after_the_next_one(story: Story) -> None:
+    for number in (1, 0):
+        story.put(f"a-s{number}", terms.STEPS)
+        story.handle("s1", f"a-s{number}")
+    story.events = [event for event in story.events if (event.what, event.get("uid")) != ("acked", "a-s0")]
+    assert story.broken() == set()
 
 
 def test_two_living_members_with_a_message_of_one_queue(story: Story) -> None:

@@ -12,6 +12,7 @@ KINDS: dict[str, Callable[[Trial], Outcome]] = {
     "sink: driver killed": sink_kinds.driver_killed,
     "sink: task fails": sink_kinds.task_fails,
     "sink: broker killed": sink_kinds.broker_killed,
+    "sink: master killed": sink_kinds.master_killed,
     "sink: speculation": sink_kinds.speculation,
     "sink: broker and driver killed": sink_kinds.both_killed,
     "archive: driver killed": archive_kinds.driver_killed,

@@ -42,6 +42,16 @@ def recovery_publishes_all() -> None:
     Publisher.count_published = nothing  # type: ignore[method-assign,assignment]
 
 
+def decision_forgotten() -> None:
+    """a broker that becomes the master takes no notice of a batch that another one has decided"""
+    from reput_broker.staging.committer import Committer
+
+    async def nothing(*_: object) -> None:
+        return None
+
+    Committer._read_markers = nothing  # type: ignore[method-assign,assignment]
+
+
 def manifest_before_files() -> None:
     """an archive's manifest is written before its files have their names"""
     from reput_pipeline.archives.manifests import ArchiveDirectory, ArchiveFile
@@ -94,6 +104,7 @@ def replay_without_key() -> None:
 BUGS = (
     Bug("commit_not_remembered", commit_not_remembered, "sink: driver killed", ("after-commit",)),
     Bug("recovery_publishes_all", recovery_publishes_all, "replay: broker killed", ("piece:1",)),
+    Bug("decision_forgotten", decision_forgotten, "sink: master killed", ("marking",)),
     Bug("manifest_before_files", manifest_before_files, "archive: driver killed", ("after-manifest",)),
     Bug("names_made_anew", names_made_anew, "archive: driver killed", ("before-manifest",)),
     Bug("replay_without_key", replay_without_key, "replay: driver killed", ("after-commit",)),

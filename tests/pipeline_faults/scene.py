@@ -14,9 +14,11 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from types import TracebackType
+from typing import Final, Self
 
 from broker_process import BrokerProcess
+from cluster_of_three import ClusterOfThree
 from pipeline_faults.outcomes import Outcome
 from pipeline_faults.points import BUG, MARKS, POINT
 from reput_client.blocking import Admin
@@ -70,6 +72,16 @@ class Scene:
             environment[BUG] = trial.bug
         self._environment = environment
         self.broker = self._new_broker("none")
+
+    @property
+    def addresses(self) -> str:
+        """Where clients find the broker."""
+        return self.broker.address
+
+    @property
+    def master_address(self) -> str:
+        """Where the broker is that has everything."""
+        return self.broker.address
 
     def _new_broker(self, step: str, like: BrokerProcess | None = None) -> BrokerProcess:
         return BrokerProcess(
@@ -157,6 +169,74 @@ class Scene:
             outcome.expect(code == KILLED, f"{step}: the broker ended with {code}:\n{broker.log_tail()}")
         self.change_broker("none")
         self.broker.wait_ready(PATIENCE_S)
+
+
+class GroupScene(Scene):
+    """A group of three brokers with an etcd, and drivers. It runs within the context."""
+
+    def __init__(self, directory: Path, trial: Trial) -> None:
+        super().__init__(directory, trial)
+        self._step = directory / "step"
+        self._step.write_text("")
+        command = [sys.executable, str(_DYING_BROKER), f"@{self._step}"]
+        self._cluster = ClusterOfThree(directory, environment=self._environment, command=command)
+
+    def __enter__(self) -> Self:
+        self._cluster.__enter__()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._cluster.__exit__(kind, error, trace)
+
+    @property
+    def addresses(self) -> str:
+        return ",".join(self._cluster.addresses)
+
+    @property
+    def master_address(self) -> str:
+        return self._cluster.brokers[self._cluster.wait_master()].address
+
+    @contextmanager
+    def losing_its_master(self, step: str, outcome: Outcome) -> Iterator[None]:
+        """Have the master die at a step while the body runs, and return as a slave afterwards."""
+        cluster = self._cluster
+        old = cluster.wait_in_sync(0, 1, 2)
+        self._step.write_text(step)
+        ended = threading.Event()
+
+        def wait() -> None:
+            while cluster.brokers[old].running and not ended.wait(0.02):
+                pass
+            self._step.write_text("")
+
+        waiter = threading.Thread(target=wait)
+        waiter.start()
+        try:
+            yield
+        finally:
+            ended.set()
+            waiter.join()
+        died = not cluster.brokers[old].running
+        outcome.expect(died, f"the driver ended before the master was killed at {step}")
+        if died:
+            outcome.rounds += 1
+            outcome.expect(cluster.wait_master() != old, f"{step}: there is no other master")
+            cluster.brokers[old].kill()  # so that it can be started again
+            cluster.brokers[old].start()
+
+
+@contextmanager
+def group_scene(trial: Trial, topic: str, queues: int) -> Iterator[GroupScene]:
+    """A scene whose group runs and has a topic."""
+    with (
+        tempfile.TemporaryDirectory(prefix="reput-faults-", ignore_cleanup_errors=True) as directory,
+        GroupScene(Path(directory), trial) as found,
+    ):
+        with Admin(found.addresses) as admin:
+            admin.create_topic(topic, queues=queues)
+        yield found
 
 
 @contextmanager

@@ -8,8 +8,8 @@ from pathlib import Path
 
 from pipeline_faults.outcomes import Outcome
 from pipeline_faults.points import ALWAYS_FAILING, FAILING, MARKS, POINT, SLOW
-from pipeline_faults.scene import HERE, KILLED, PATIENCE_S, Scene, Trial, scene
-from pipeline_faults.steps import SINK_STEPS, STREAM_POINTS
+from pipeline_faults.scene import HERE, KILLED, PATIENCE_S, Scene, Trial, group_scene, scene
+from pipeline_faults.steps import FAILOVER_STEPS, SINK_STEPS, STREAM_POINTS
 from reput_client.blocking.bulk import BatchWriter
 from sink_client import published
 from spark_cluster import SparkCluster
@@ -19,24 +19,32 @@ QUEUES = 4
 
 
 class Lines:
-    """Files of lines to stream, one micro-batch each."""
+    """Files of lines to stream, one micro-batch each; `release` lets a driver see one more if they are held."""
 
-    def __init__(self, found: Scene, trial: Trial, files: int) -> None:
+    def __init__(self, found: Scene, trial: Trial, files: int, *, held: bool = False) -> None:
         self._scene = found
         self.checkpoint = found.directory / "checkpoint"
         self.directory = found.directory / "lines"
         self.directory.mkdir()
+        self._held = found.directory / "held"
+        self._held.mkdir()
         self.rows: list[str] = []
         bodies = iter(trial.bodies(files * 4000))
         for number in range(files):
             lines = [next(bodies) for _ in range(trial.random.randrange(500, 4000))]
-            (self.directory / f"{number:04d}.txt").write_text("\n".join(lines) + "\n")
+            directory = self._held if held else self.directory
+            (directory / f"{number:04d}.txt").write_text("\n".join(lines) + "\n")
             self.rows += lines
+
+    def release(self) -> None:
+        """Add the next held file to those that a driver streams."""
+        path = min(self._held.iterdir())
+        path.rename(self.directory / path.name)
 
     def drive(self, point: str = "none:0", *more: str) -> int:
         """Stream them."""
         arguments = {
-            "--broker": self._scene.broker.address,
+            "--broker": self._scene.addresses,
             "--topic": TOPIC,
             "--lines": str(self.directory),
             "--checkpoint": str(self.checkpoint),
@@ -46,7 +54,7 @@ class Lines:
 
     def check(self, outcome: Outcome, what: str) -> None:
         """Rows in = rows out = distinct, and nothing is left staged."""
-        address = self._scene.broker.address
+        address = self._scene.master_address
         found = published(address, TOPIC)
         outcome.compare(what, self.rows, (body.decode() for bodies in found.values() for body in bodies))
         with BatchWriter(address) as writer:
@@ -93,6 +101,27 @@ def broker_killed(trial: Trial) -> Outcome:
             ended = lines.drive()
         found.expect_end(outcome, "the broker killed", 0, ended)
         lines.check(outcome, "broker killed")
+    return outcome
+
+
+def master_killed(trial: Trial) -> Outcome:
+    """The master of an elected group is killed at the steps of staging and committing, a batch for each.
+
+    Where the next master has nothing of the batch, the query ends with an error, and is started again.
+    """
+    outcome = Outcome()
+    steps = trial.chosen(FAILOVER_STEPS)
+    with group_scene(trial, TOPIC, QUEUES) as found:
+        lines = Lines(found, trial, len(steps), held=True)
+        for step in steps:
+            lines.release()
+            with found.losing_its_master(step, outcome):
+                ended = lines.drive()
+            if ended == 1:
+                outcome.notes.append(f"{step}: the query was started again")
+                ended = lines.drive()
+            found.expect_end(outcome, step, 0, ended)
+        lines.check(outcome, "master killed")
     return outcome
 
 

@@ -15,6 +15,19 @@ SOURCE_STEPS: Final[dict[str, tuple[Any, str, bool]]] = {
 }
 """As those of the sink: before it says where queues end, before and after it reads a block of records."""
 
+FAILOVER_STEPS: Final = (
+    "staged",
+    "ended",
+    "committing",
+    "deciding",
+    "decided",
+    "piece:1",
+    "marking",
+    "marked",
+    "noted",
+)
+"""As those of the sink, where another master finds something different."""
+
 STREAM_POINTS: Final = (
     "before-staging",
     "after-staging",

@@ -11,11 +11,14 @@ import sys
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from broker_process import BrokerProcess, free_port
 from command import reput
+from fakes import HANG_UP, Answer, FakeBroker
+from reput_protocol.codes import RequestCode
 
 pytestmark = pytest.mark.process
 
@@ -24,6 +27,19 @@ pytestmark = pytest.mark.process
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
     with BrokerProcess(tmp_path_factory.mktemp("cli") / "store") as process:
         yield process
+
+
+def test_lines_without_an_answer_are_sent_again_and_stored_once() -> None:
+    with FakeBroker() as fake:
+        marks: list[str] = []
+
+        def put(header: Any, body: memoryview) -> Answer:
+            marks.append(header.ext["dedup"])
+            return HANG_UP if len(marks) == 1 else fake.put(header, body)
+
+        fake.behave(RequestCode.PUT_MESSAGE, put)
+        sent = reput("produce", "t", "--deduplicate", server=fake.address, text="one\ntwo\n")
+        assert (sent.returncode, marks) == (0, ["mark", "check"])
 
 
 def test_lines_of_standard_input_come_back_as_json_lines(broker: BrokerProcess) -> None:
@@ -281,7 +297,7 @@ def test_topic_commands(broker: BrokerProcess) -> None:
 
 def test_broker_status_and_health(broker: BrokerProcess) -> None:
     status = json.loads(reput("broker", "status", "-O", "json", server=broker.address).stdout)
-    assert int(status["commitLogMaxOffset"]) >= 0
+    assert status["store"]["end_offset_b"] >= 0
     url = f"http://127.0.0.1:{broker.http_port}/readyz"
     assert reput("health", "--url", url).returncode == 0
     for path in ("", "/"):

@@ -223,7 +223,7 @@ def test_messages_are_produced_listed_and_cancelled_from_the_command_line(cli: C
     tomorrow = (datetime.now(UTC) + timedelta(days=1)).isoformat()
     cli("produce", "shop", "at", "-k", "o-2", "--at", tomorrow)
     rows = cli.json("delay", "list", "-t", "shop")
-    assert [row["keys"] for row in rows] == ["o-1", "o-2", "o-2"]
+    assert [row["keys"] for row in rows] == [["o-1"], ["o-2"], ["o-2"]]
     assert [row["level"] for row in rows] == [None, 18, None]
     assert [row["size_b"] for row in rows] == [6, 5, 2]
     assert all(7100 < row["due_in_s"] <= 7200 for row in rows[:2])
@@ -238,7 +238,7 @@ def test_messages_are_produced_listed_and_cancelled_from_the_command_line(cli: C
     assert [row["outcome"] for row in done] == ["cancelled", "cancelled"]
     again = cli.json("delay", "cancel", "-t", "shop", "-k", "o-2")
     assert [row["outcome"] for row in again] == ["already_cancelled", "already_cancelled"]
-    assert [row["keys"] for row in cli.json("delay", "list", "-t", "shop")] == ["o-1"]
+    assert [row["keys"] for row in cli.json("delay", "list", "-t", "shop")] == [["o-1"]]
     found = cli("delay", "cancel", "-t", "shop", "-k", "nobody", code=5)
     assert "nobody" in found.stderr
     assert "reput delay list -t shop" in found.stderr

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-import socket
-from collections.abc import AsyncIterator, Callable
-from contextlib import AsyncExitStack, asynccontextmanager
+import errno
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import pytest
 import trio
 
+from broker_process import free_port
 from election_engine import EngineState, FakeEngine
 from reput_broker.broker import Broker
 from reput_broker.config.model import BrokerConfig
@@ -19,22 +20,34 @@ from reput_broker.ha.election.engine import Leader
 from reput_broker.ha.election.member_file import MemberFile
 from reput_broker.ha.epochs import EpochFile
 from reput_broker.ha.roles import Role
-from reput_broker.remoting_client import RemotingClient
-from reput_broker.request import ClientAnswer
+from reput_broker.remoting_client import RemoteUnreachable, RemotingClient
+from reput_broker.request import ClientAnswer, Refusal
+from reput_broker.server.listener import Server
+from reput_broker.staging.copies import StagedCopies
+from reput_broker.staging.publisher import Publisher
+from reput_broker.store.errors import StoreDamaged
 from reput_client import Message, ReceivedMessage, TransactionProducer, TransactionState
-from reput_protocol.codes import RequestCode
+from reput_client.produce.batch_writer import BatchWriter, StagingScope
+from reput_protocol.codes import PullSysFlag, RequestCode
 from reput_protocol.commands.election import PromoteBrokerHeader, Promotion
+from reput_protocol.commands.namesrv import RegisterBrokerBody, RegisterBrokerHeader
+from reput_protocol.commands.offset import (
+    OffsetResult,
+    QueryConsumerOffsetHeader,
+    UpdateConsumerOffsetHeader,
+)
+from reput_protocol.commands.pull import PullMessageHeader, PullMessageResult
 from reput_protocol.commands.send import SendMessageHeader
+from reput_protocol.commands.topic import RouteHeader, TopicConfig, TopicConfigTable
+from reput_protocol.errors import BrokerError, ErrorCode
+from reput_protocol.record.put_block import encode_put_block
 from reput_protocol.wire.header import HeaderType
+
+_T = TypeVar("_T")
 
 LEASE_S = 2.0
 TOPIC = "T"
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+PULL = PullMessageHeader("g", TOPIC, 0, 0, 10, PullSysFlag.SUBSCRIPTION, subscription="*")
 
 
 class Group:
@@ -82,13 +95,18 @@ class Group:
         assert leader is not None
         return self.brokers[leader.member]
 
-    async def in_sync(self, *numbers: int) -> Broker:
-        """Wait until these are in sync with a master that leads; return it."""
+    async def in_sync(self, *numbers: int, completes: bool = False) -> Broker:
+        """Wait until these are in sync with a master that serves, or still completes a batch; return it."""
         async with _soon():
             while True:
                 record = self.state.record
                 broker = self.brokers.get(-1 if record.leader is None else record.leader.member)
-                if broker is not None and record.in_sync == {*numbers} and confirm_offset(broker) is not None:
+                if (
+                    broker is not None
+                    and record.in_sync == {*numbers}
+                    and confirm_offset(broker) is not None
+                    and (completes or broker.health.ready)
+                ):
                     return broker
                 await trio.sleep(0.01)
 
@@ -125,6 +143,43 @@ async def put(broker: Broker, body: bytes, ack: str = "replicated") -> ClientAns
     return await ask(broker, RequestCode.SEND_MESSAGE, header.to_ext(HeaderType.MSGPACK), body)
 
 
+async def commit(broker: Broker, offset: int) -> ClientAnswer:
+    header = UpdateConsumerOffsetHeader("g", TOPIC, 0, offset)
+    return await ask(broker, RequestCode.UPDATE_CONSUMER_OFFSET, header.to_ext(HeaderType.MSGPACK))
+
+
+async def committed(broker: Broker) -> ClientAnswer:
+    header = QueryConsumerOffsetHeader("g", TOPIC, 0)
+    return await ask(broker, RequestCode.QUERY_CONSUMER_OFFSET, header.to_ext(HeaderType.MSGPACK))
+
+
+async def between_tenures(work: Callable[[], Awaitable[_T]]) -> _T:
+    """Repeat `work` while its connection ends, as connections do when a broker's role changes."""
+    async with _soon():
+        while True:
+            with suppress(RemoteUnreachable):
+                return await work()
+            await trio.sleep(0.05)
+
+
+async def put_once_it_leads(broker: Broker, body: bytes) -> None:
+    async with _soon():
+        while True:
+            with suppress(RemoteUnreachable):
+                if (await put(broker, body, "flushed")).code == 0:
+                    return
+            await trio.sleep(0.05)
+
+
+async def until_refused(broker: Broker, reason: str) -> None:
+    async with _soon():
+        while True:
+            with suppress(RemoteUnreachable):
+                if reason in ((await put(broker, b"refused", "flushed")).remark or ""):
+                    return
+            await trio.sleep(0.05)
+
+
 async def promote(broker: Broker, number: int, *, force: bool = False) -> ClientAnswer:
     ext = PromoteBrokerHeader(number, force).to_ext(HeaderType.MSGPACK)
     return await ask(broker, RequestCode.PROMOTE_BROKER, ext)
@@ -146,6 +201,11 @@ async def test_consumers_see_only_what_the_set_has(tmp_path: Path) -> None:
             assert readable(master) == 1
             await until(lambda: slave.store.confirm_offset == master.store.confirm_offset)
             await until(lambda: readable(slave) == 1)
+            master.store.is_in_memory = lambda *_: False  # type: ignore[method-assign]
+            assert (await commit(master, 0)).code == 0  # the group exists by that
+            pulled = await ask(master, RequestCode.PULL_MESSAGE, PULL.to_ext(HeaderType.MSGPACK))
+            suggested = PullMessageResult.from_ext(pulled.ext).suggest_which_broker_id
+            assert suggested == 2, "member 1 is announced so, and there is no slave with id 1"
         # The member is counted until it has been away for a tenth of the timeout.
         assert (await put(master, b"two", "flushed")).code == 0
         assert readable(master) == 1
@@ -193,9 +253,9 @@ async def test_a_hand_over_is_refused_or_says_what_is_lost(tmp_path: Path) -> No
 async def test_a_master_without_its_engine_refuses_after_its_lease(tmp_path: Path) -> None:
     group = Group(tmp_path)
     async with group.member(0) as master:
-        await group.in_sync(0)
-        assert (await put(master, b"one", "flushed")).code == 0
+        await put_once_it_leads(master, b"one")
         group.state.is_down = True
+        epoch = group.state.record.epoch
         answers = []
         async with _soon():
             while not answers or not answers[-1].startswith("NOT_MASTER"):
@@ -203,9 +263,8 @@ async def test_a_master_without_its_engine_refuses_after_its_lease(tmp_path: Pat
                 await trio.sleep(0.02)
         assert answers[0] == ""
         group.state.is_down = False
-        await until(lambda: group.state.record.epoch == 2)
-        await group.in_sync(0)
-        assert (await put(master, b"two", "flushed")).code == 0
+        await until(lambda: group.state.record.epoch > epoch)
+        await put_once_it_leads(master, b"two")
 
 
 @pytest.mark.trio
@@ -226,8 +285,174 @@ async def test_a_master_stops_although_its_own_puts_wait_for_the_fence(tmp_path:
         parts = master._served.parts  # type: ignore[union-attr]
         assert parts is not None
         parts.puts.fence.end("handed over")
+        assert ((await committed(master)).remark or "").startswith("NOT_MASTER")
         async with _soon():
             await parts.finish()
+
+
+@pytest.mark.trio
+async def test_a_hand_over_loses_no_offset_that_was_committed(tmp_path: Path) -> None:
+    """A group commits until it is refused; the next master has what was acknowledged last."""
+    group = Group(tmp_path)
+    async with group.member(0) as master, group.member(1) as slave:
+        await group.in_sync(0, 1)
+        for _ in range(20):
+            assert (await put(master, b"x")).code == 0
+        offset, remark = -1, ""
+        async with _soon(), trio.open_nursery() as nursery:
+            nursery.start_soon(promote, master, 1)
+            while not remark:
+                try:
+                    answer = await commit(master, offset + 1)
+                except RemoteUnreachable:
+                    break
+                remark = answer.remark or ""
+                offset += answer.code == 0
+        assert remark.startswith("NOT_MASTER")
+        assert await group.in_sync(0, 1) is slave
+        assert OffsetResult.from_ext((await committed(slave)).ext).offset == offset
+
+
+@pytest.mark.trio
+async def test_a_master_with_a_full_disk_gives_way(tmp_path: Path) -> None:
+    group = Group(tmp_path)
+    async with group.member(0) as master, group.member(1) as slave:
+        await group.in_sync(0, 1)
+        master.store.refuse_for_disk("the disk is full")
+        await put_once_it_leads(slave, b"one")
+        assert group.master() is slave
+
+
+@pytest.mark.trio
+async def test_a_member_that_cannot_lead_stays_up_as_a_slave(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    group = Group(tmp_path)
+    real, failures = EpochFile.begin, [OSError(errno.ENOSPC, "No space left on device")]
+
+    def begin(*arguments: Any) -> Any:
+        if failures:
+            raise failures.pop()
+        return real(*arguments)
+
+    monkeypatch.setattr(EpochFile, "begin", begin)
+    async with group.member(0) as master:
+        await until(lambda: "No space left" in str(master._base.elector and master._base.elector.reason))
+        assert "is a slave" in ((await put(master, b"one", "flushed")).remark or "")
+        await put_once_it_leads(master, b"one")
+        assert group.state.record.epoch == 2
+
+
+async def decided(master: Broker, publisher_stops: pytest.MonkeyPatch) -> None:
+    """Decide a batch of three messages, and have nothing of any batch published from then on."""
+
+    async def refuse(*_: object) -> None:
+        raise Refusal(ErrorCode.DISK_FULL, "no space left")
+
+    publisher_stops.setattr(Publisher, "_put", refuse)
+    async with BatchWriter(master.address, timeout_s=10) as writer:
+        writer.begin(StagingScope("q", 0, 0, "staging1"))
+        messages = [Message(TOPIC, b"%d" % number) for number in range(3)]
+        await writer.stage(TOPIC, 0, 3, encode_put_block(messages, TOPIC, 0, 1, ["a", "b", "c"]))
+        part = await writer.end()
+        with pytest.raises(BrokerError, match="is decided"):
+            await writer.commit("q", 0, [part])
+
+
+@pytest.mark.trio
+async def test_slaves_follow_a_master_that_completes_a_batch_and_one_takes_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The next master has no room for the stagings; the other one has."""
+    group = Group(tmp_path)
+
+    async def no_space(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    async with group.member(1) as second, AsyncExitStack() as first:
+        with monkeypatch.context() as publisher_stops:
+            with monkeypatch.context() as staging_disk_is_full:
+                master = await first.enter_async_context(group.member(0))
+                await group.in_sync(0, 1)
+                assert (await put(master, b"before")).code == 0
+                await decided(master, publisher_stops)
+                staging_disk_is_full.setattr(StagedCopies, "restore", no_space)
+                await first.aclose()
+                assert await group.in_sync(1, completes=True) is second
+                await until_refused(second, "completes batch 0 of query q")
+                master = await first.enter_async_context(group.member(0))
+                assert await group.in_sync(0, 1, completes=True) is second
+            second.store.refuse_for_disk("the disk is full")
+            await until(lambda: group.state.record.leader is not None and group.master() is master)
+        await put_once_it_leads(master, b"after")
+        await until(lambda: readable(master) == 5)
+
+
+@pytest.mark.trio
+async def test_a_member_that_cannot_complete_a_batch_stays_up_as_a_slave(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    group = Group(tmp_path)
+    async with group.member(0) as master:
+        await put_once_it_leads(master, b"before")
+        with monkeypatch.context() as publisher_stops:
+            await decided(master, publisher_stops)
+    (staging,) = (tmp_path / "0" / "staging").glob("*.stage")
+    staging.unlink()
+
+    async def damaged(*_: object) -> None:
+        raise StoreDamaged(tmp_path, 0, "the disk does not answer", "check the disk")
+
+    with monkeypatch.context() as disk:
+        disk.setattr(StagedCopies, "restore", damaged)
+        async with group.member(0) as master:
+            await until(
+                lambda: "does not answer" in str(master._base.elector and master._base.elector.reason)
+            )
+            await until_refused(master, "is a slave")
+            disk.undo()
+            await put_once_it_leads(master, b"after")
+            await until(lambda: readable(master) == 5)
+
+
+@pytest.mark.trio
+async def test_routes_of_other_brokers_stay_when_the_role_changes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One registers again while the tenure ends."""
+    group = Group(tmp_path)
+    drain = Server.drain
+    async with group.member(0) as master:
+        await group.in_sync(0)
+        other = RemotingClient(master.address)
+
+        async def register() -> None:
+            header = RegisterBrokerHeader("other", "127.0.0.1:9", "c", "127.0.0.1:10", 0)
+            body = TopicConfigTable({"theirs": TopicConfig("theirs", 1, 1, 6)}, {"counter": 1})
+            registered = await other.call(
+                RequestCode.REGISTER_BROKER,
+                header.to_ext(HeaderType.JSON),
+                RegisterBrokerBody(body).to_json(),
+                timeout_s=10.0,
+            )
+            assert registered.code == 0, registered.remark
+
+        async def drain_slowly(server: Server, grace_s: float) -> None:
+            await register()
+            await drain(server, grace_s)
+
+        await between_tenures(register)
+        elector = master._base.elector
+        assert elector is not None
+        with monkeypatch.context() as patch:
+            patch.setattr(Server, "drain", drain_slowly)
+            await elector.give_up(1, "a test")
+            await until(lambda: master._served is not None and not master._served.tenure.is_master)
+            await until(lambda: master._served is not None and master._served.parts is not None)
+        route = RouteHeader("theirs").to_ext(HeaderType.MSGPACK)
+        answer = await between_tenures(lambda: ask(master, RequestCode.GET_ROUTEINFO_BY_TOPIC, route))
+        assert b"127.0.0.1:9" in answer.body
+        other.close()
 
 
 @pytest.mark.trio

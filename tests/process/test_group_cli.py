@@ -160,8 +160,22 @@ def test_members_that_are_online_stand_in_the_way_unless_forced(
 def test_skip_passes_over_what_waits_or_over_a_few(cli: Cli, topic: str) -> None:
     cli("skip", topic, topic, "--queue", "0", "--count", "1", "--yes")
     assert cli.json("describe", topic)[0]["committed"] == 5
+    assert "--yes" in cli("skip", topic, topic, code=2).stderr
     cli("skip", topic, topic, "--yes")
     assert cli.json("describe", topic)[0]["committed"] == 10
+
+
+def test_a_count_is_skipped_in_one_queue_only(cli: Cli, broker: BrokerProcess) -> None:
+    topic = "of_two_queues"
+    with Admin(broker.address, timeout_s=30.0) as admin:
+        admin.create_topic(topic, queues=2)
+    client = GroupClient(broker.address, "setup", topic)
+    assert client.commit(topic, 0).code == 0
+    client.close()
+    cli("reset", topic, topic, "--to", "0", "--yes")
+    refused = cli("skip", topic, topic, "--count", "1", "--yes", code=2)
+    assert "has 2 queues" in refused.stderr
+    assert "--queue" in refused.stderr
 
 
 def test_clone_copies_offsets(cli: Cli, topic: str) -> None:

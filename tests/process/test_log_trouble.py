@@ -61,9 +61,9 @@ def test_trouble_with_the_log_is_not_the_broker_s(
             broker.send_signal(signal.SIGHUP)
             assert _page(http_port, "/livez") == "ok\n"
         page = _page(http_port, "/metrics")
-        assert "reput_config_reload_success 1.0" in page
+        assert "reput_config_reload_success 1" in page
         if trouble is not _unread_pipe:  # there the lines still wait
-            _wait_until(broker, lambda: "log_events_dropped_total 0.0" not in _page(http_port, "/metrics"))
+            _wait_until(broker, lambda: "log_events_dropped_total 0\n" not in _page(http_port, "/metrics"))
         broker.send_signal(signal.SIGTERM)
         assert broker.wait(DEADLINE_S) == 0
     finally:

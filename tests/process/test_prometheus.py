@@ -4,6 +4,7 @@ Needs the programs `prometheus` and `promtool` (Debian: apt install prometheus);
 """
 
 import json
+import re
 import shutil
 import subprocess
 import time
@@ -15,11 +16,15 @@ from pathlib import Path
 import pytest
 
 from broker_process import BrokerProcess, free_port
-from reput_client.blocking import Message, Producer
+from reput_broker.observe.catalogue import METRICS
+from reput_broker.observe.rocketmq_catalogue import ROCKETMQ_METRICS
+from reput_client.blocking import Consumer, Message, Producer
+from scrapes import check, known_series, read, value
 
 pytestmark = pytest.mark.process
 
 CONF = Path(__file__).resolve().parents[2] / "conf" / "prometheus"
+RULES_TEST = Path(__file__).resolve().parents[1] / "ops" / "rules_test.yml"
 DEADLINE_S = 30.0
 
 
@@ -39,10 +44,37 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
         yield process
 
 
-def metrics_page(broker: BrokerProcess) -> str:
-    with urllib.request.urlopen(f"http://127.0.0.1:{broker.http_port}/metrics", timeout=5.0) as answer:
+def metrics_page(broker: BrokerProcess, path: str = "/metrics") -> str:
+    with urllib.request.urlopen(f"http://127.0.0.1:{broker.http_port}{path}", timeout=5.0) as answer:
         page: bytes = answer.read()
         return page.decode()
+
+
+def test_the_page_of_a_live_broker_keeps_to_the_catalogue(broker: BrokerProcess) -> None:
+    with Consumer(broker.address, group="readers", topic="metered", start="earliest") as consumer:
+        assert consumer.receive(10.0)
+    page = metrics_page(broker)
+    missing = {name for name, _ in known_series(METRICS) - read(page).keys()}
+    assert all(name.startswith("reput_replica_") for name in missing), "those of a slave"
+    absent = set(METRICS) - check(page, METRICS, "reput_")
+    others = {  # of what this broker has not had
+        "reput_delayed_messages",
+        "reput_delayed_delivered_total",
+        "reput_delayed_cancelled_total",
+        "reput_name_server_registered",
+        "reput_name_server_registrations_total",
+        "reput_replication_lag_bytes",
+        "reput_replication_lag_seconds",
+        "reput_transactions_open",
+        "reput_transactions_total",
+        "reput_transaction_checks_total",
+    }
+    assert absent - others == {name for name in METRICS if name.startswith("reput_replica_")}
+    assert value(read(page), "reput_deliver_latency_seconds_count", topic="metered") >= 1
+    rocketmq = metrics_page(broker, "/metrics/rocketmq")
+    assert {"rocketmq_messages_in_total", "rocketmq_consumer_lag_messages"} <= check(
+        rocketmq, ROCKETMQ_METRICS, "rocketmq_"
+    )
 
 
 def test_promtool_accepts_the_page(broker: BrokerProcess) -> None:
@@ -66,6 +98,15 @@ def test_promtool_accepts_configuration_and_rules() -> None:
             [promtool, "check", *arguments], cwd=CONF, capture_output=True, text=True, check=False
         )
         assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_each_alert_fires_beyond_its_limit_and_not_within() -> None:
+    alerts = re.findall(r"- alert: (\w+)", (CONF / "rules.yml").read_text())
+    tested = re.findall(r"alertname: (\w+)", RULES_TEST.read_text())
+    assert tested == [name for alert in alerts for name in (alert, alert)]
+    command = [program("promtool"), "test", "rules", str(RULES_TEST)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
 
 
 @pytest.fixture

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import shutil
+import socket
+import struct
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -13,9 +15,12 @@ import trio
 
 from reput_broker.broker import Broker
 from reput_broker.config.model import BrokerConfig
+from reput_broker.ha import client as ha_client
+from reput_broker.ha.epochs import decode_epochs
 from reput_broker.ha.frames import HEADER, REPORT, Hello, encode_hello
 from reput_broker.remoting_client import RemotingClient
 from reput_broker.request import ClientAnswer
+from reput_broker.store.message_store import MessageStore
 from reput_client import AckNotReached, Message, Producer, StoreUnavailable
 from reput_protocol.codes import RequestCode, ResponseCode
 from reput_protocol.record.record import Record, encode_record
@@ -102,6 +107,17 @@ async def test_a_slave_has_the_same_log_and_serves_it_when_promoted(
 
 
 @pytest.mark.trio
+async def test_a_connection_that_is_reset_before_it_is_accepted_ends_nothing(tmp_path: Path) -> None:
+    async with Broker(master_config(tmp_path / "1")) as master:
+        for _ in range(3):
+            with socket.create_connection(("127.0.0.1", port_of(master.ha_address))) as gone:
+                gone.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        async with Broker(slave_config(tmp_path / "2", master)) as slave:
+            await load(master, 1)
+            await caught_up(master, slave)
+
+
+@pytest.mark.trio
 async def test_the_slave_restarts_and_the_master_restarts(tmp_path: Path) -> None:
     one, other = tmp_path / "1", tmp_path / "2"
     async with Broker(master_config(one)) as master:
@@ -123,7 +139,7 @@ async def test_the_slave_restarts_and_the_master_restarts(tmp_path: Path) -> Non
 
 
 @pytest.mark.trio
-async def test_what_only_the_slave_has_is_cut_off_into_a_file(tmp_path: Path) -> None:
+async def test_what_only_the_slave_has_is_truncated_into_a_file(tmp_path: Path) -> None:
     """The master lost the unsynced end of its log, and has written something else there."""
     one, other = tmp_path / "1", tmp_path / "2"
     async with Broker(master_config(one)) as master:
@@ -147,6 +163,68 @@ async def test_what_only_the_slave_has_is_cut_off_into_a_file(tmp_path: Path) ->
             assert sum(slave.store.max_offset_in_queue("T", queue) for queue in range(4)) == 50
     assert_same_logs(one, other)
     assert [path.name for path in (other / "cut").iterdir()] == [f"{end}-{lost_end}.log"]
+
+
+@pytest.mark.trio
+@pytest.mark.parametrize("is_elected", [True, False])
+async def test_a_returning_master_of_a_group_whose_next_one_had_nothing_yet(
+    tmp_path: Path, *, is_elected: bool
+) -> None:
+    """Everything goes into a file. Without an election, the other may as well be one that has lost its disk."""
+    one, other = tmp_path / "1", tmp_path / "2"
+    async with Broker(master_config(one)) as master:
+        async with Broker(slave_config(other, master)) as slave:
+            await until(lambda: "copies the log" in str(slave._status()["replication"]))
+        await load(master, 5)
+    kept = logs(one)
+    async with Broker(master_config(other)) as master:
+        if is_elected:
+            master.store.confirm_offset = 0
+        async with Broker(slave_config(one, master)) as slave:
+            if not is_elected:
+                await until(lambda: "it has no record of this log" in str(slave._status()["replication"]))
+                assert logs(one) == kept
+                return
+            await caught_up(master, slave)
+            await load(master, 3)
+            await caught_up(master, slave)
+    assert_same_logs(one, other)
+    (path,) = (one / "cut").iterdir()
+    assert kept[f"{0:020d}"].startswith(path.read_bytes())
+    assert path.stat().st_size > 5000
+
+
+@pytest.mark.trio
+async def test_an_epoch_is_adopted_before_its_first_byte(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else a kill after the report of that byte, and before the adoption, would have it truncated again."""
+    one, other = tmp_path / "1", tmp_path / "2"
+    for start in (0, 5, 10):
+        async with Broker(master_config(one)) as master:
+            await load(master, 5, start)
+    append, faults, ends = MessageStore.append_replicated, [], []
+
+    def checked_append(self: MessageStore, offset: int, data: memoryview, *, stored_ms: int) -> None:
+        ends.append(offset + len(data))
+        adopted = decode_epochs((other / "epochFileCheckpoint").read_text(), other)
+        written = decode_epochs((one / "epochFileCheckpoint").read_text(), one)
+        faults.extend({epoch for epoch in written if epoch.start_offset < ends[-1]} - set(adopted))
+        append(self, offset, data, stored_ms=stored_ms)
+
+    monkeypatch.setattr(MessageStore, "append_replicated", checked_append)
+    async with Broker(master_config(one)) as master, Broker(slave_config(other, master)) as slave:
+        await caught_up(master, slave)
+        await load(master, 1, 15, ack="replicated")
+    assert ends
+    assert not faults
+
+
+@pytest.mark.trio
+async def test_a_master_that_does_not_serve_its_log_is_told_so(tmp_path: Path) -> None:
+    config = BrokerConfig(data_dir=tmp_path / "1", port=0, store=STORE)
+    async with Broker(config) as master, Broker(slave_config(tmp_path / "2", master)) as slave:
+        await until(lambda: "set its ha_port" in str(slave._status()["replication"]))
 
 
 @pytest.mark.trio
@@ -283,13 +361,37 @@ async def test_a_slave_behind_deleted_files_is_set_aside_and_begins_again(tmp_pa
 
 
 @pytest.mark.trio
+async def test_a_machine_without_power_refuses_no_connection(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The slave connects again when it is back."""
+    dialled = 0
+
+    async def dial(address: str) -> trio.SocketStream:
+        nonlocal dialled
+        dialled += 1
+        if dialled == 1:
+            await trio.sleep_forever()
+        return await real_dial(address)
+
+    real_dial = ha_client.dial
+    monkeypatch.setattr(ha_client, "dial", dial)
+    monkeypatch.setattr(ha_client, "_ASK_TIMEOUT_S", 1.0)
+    async with Broker(master_config(tmp_path / "1")) as master:
+        await load(master, 3)
+        async with Broker(slave_config(tmp_path / "2", master)) as slave:
+            await caught_up(master, slave)
+    assert dialled == 2
+
+
+@pytest.mark.trio
 async def test_rocketmqs_clients_of_a_sync_master(tmp_path: Path) -> None:
     """They name no level: stored in any case, and told by the code whether a slave has it."""
     config = master_config(
         tmp_path / "1",
         role="SYNC_MASTER",
         in_sync_replicas=2,
-        slave_timeout="100ms",
+        slave_timeout="1s",
         send_heartbeat_interval="50ms",
     )
     async with Broker(config) as master:

@@ -58,7 +58,12 @@ def test_nothing_is_seen_before_the_commit_and_all_of_it_after(
     assert (header.code, dict(header.ext)) == (0, {"lastBatchId": 0, "messages": 200, "repeated": False})
     bodies = [b"%d" % number for number in range(50)] * 2
     assert published(broker.address, TOPIC) == {0: bodies, 1: bodies}
-    assert dict(client.known("q").ext) == {"stagings": 0, "stagedBytes": 0, "lastBatchId": 0}
+    assert dict(client.known("q").ext) == {
+        "stagings": 0,
+        "stagedBytes": 0,
+        "lastBatchId": 0,
+        "newTopicQueues": 4,
+    }
 
 
 def test_a_repeated_and_a_smaller_batch_are_answered_and_not_published(
@@ -99,6 +104,41 @@ def test_staged_data_may_be_sent_twice_and_is_removed_with_its_batch(
     assert "does not exist" in why(client.end(staged))
     assert "does not exist" in why(client.commit("q", 0, [staged]))
     assert published(broker.address, TOPIC) == {0: [], 1: []}
+
+
+def test_a_new_topic_is_created_by_the_commit_and_not_by_the_staging(
+    broker: BackgroundBroker, client: SinkClient, new_reput_broker: Callable[..., BackgroundBroker]
+) -> None:
+    def staged_to(topic: str, query_id: str) -> Staged:
+        staged = Staged(query_id, 0)
+        for queue_id in range(client.known().ext["newTopicQueues"]):
+            assert client.stage(staged, topic, queue_id, [b"%d" % queue_id]).code == 0
+        assert "'fresh' has no queue 4" in why(client.stage(staged, "fresh", 4, [b"beyond"]))
+        assert client.end(staged).code == 0
+        return staged
+
+    with Admin(broker.address) as admin:
+        staged_to("fresh", "q")
+        assert client.abort("q", 0).code == 0
+        staged, later = staged_to("fresh", "q"), staged_to("later", "r")
+        assert not {"fresh", "later"} & set(admin.list_topics())
+        assert client.commit("q", 0, [staged]).code == 0
+        assert "fresh" in admin.list_topics()
+        assert published(broker.address, "fresh") == {queue: [b"%d" % queue] for queue in range(4)}
+        gone = staged_batch(client, 0, [b"a"], "s")
+        admin.delete_topic(TOPIC)
+        assert "was deleted after the batch had been staged" in why(client.commit("s", 0, [gone]))
+    directory = broker.config.data_dir
+    broker.stop()
+    again = new_reput_broker(data_dir=directory)
+    with SinkClient(again.address) as known_later:
+        assert known_later.commit("r", 0, [later]).code == 0
+    assert len(published(again.address, "later")) == 4
+    strict = new_reput_broker(topics={"auto_create": False})
+    with SinkClient(strict.address) as refused:
+        assert "NO_TOPIC: topic 'fresh' does not exist" in why(
+            refused.stage(Staged("q", 0), "fresh", 0, [b""])
+        )
 
 
 def test_a_commit_that_does_not_name_what_is_staged_is_refused(client: SinkClient) -> None:

@@ -111,7 +111,7 @@ def check_all(address: str, batches: int) -> None:
 
 STAGING = ["creating", "staged", "staged:3", "ending", "ended", "committing", "deciding"]
 PUBLISHING = ["decided", "piece:1", "piece:7", "piece:12", "marking"]
-CLOSING = ["marked", "flushed", "closing", "closed", "dropped"]
+CLOSING = ["marked", "flushed", "noted", "dropped"]
 
 
 def test_these_are_all_steps() -> None:

@@ -121,12 +121,12 @@ def test_committed_rolled_back_and_unknown_then_checked(tmp_path: Path, name: st
         assert [message.body for message in received(broker)] == [b"now", b"later"]
         assert sorted(Counter(asked).values()) == [2, 2]
         found = metrics(broker)
-        assert found['reput_transactions_total{result="commit",topic="orders"}'] == 2
-        assert found['reput_transactions_total{result="rollback",topic="orders"}'] == 2
-        assert found['reput_transaction_checks_total{result="unknown",topic="orders"}'] == 2
-        assert found['reput_transaction_checks_total{result="commit",topic="orders"}'] == 1
-        assert found['reput_transaction_checks_total{result="rollback",topic="orders"}'] == 1
-        assert found['reput_messages_in_total{kind="transactional",topic="orders"}'] == 2
+        assert found['reput_transactions_total{topic="orders",result="commit"}'] == 2
+        assert found['reput_transactions_total{topic="orders",result="rollback"}'] == 2
+        assert found['reput_transaction_checks_total{topic="orders",result="unknown"}'] == 2
+        assert found['reput_transaction_checks_total{topic="orders",result="commit"}'] == 1
+        assert found['reput_transaction_checks_total{topic="orders",result="rollback"}'] == 1
+        assert found['reput_messages_in_total{topic="orders",kind="transactional"}'] == 2
 
 
 def test_when_the_producer_has_gone_another_one_of_its_group_is_asked(broker: BrokerProcess) -> None:
@@ -140,7 +140,7 @@ def test_when_the_producer_has_gone_another_one_of_its_group_is_asked(broker: Br
     first = TransactionProducer(broker.address, group="shop", check=lambda _: UNKNOWN)
     with first:
         receipt = first.send_in_transaction(Message("orders", b"o-1"), lambda _: UNKNOWN)
-    no_producer = 'reput_transaction_checks_total{result="no_producer",topic="orders"}'
+    no_producer = 'reput_transaction_checks_total{topic="orders",result="no_producer"}'
     until(lambda: metrics(broker).get(no_producer, 0.0) > 0)
     assert received(broker) == []
     with TransactionProducer(broker.address, group="other", check=lambda _: ROLLBACK):  # noqa: SIM117
@@ -187,7 +187,7 @@ def test_without_answers_the_message_is_put_aside(tmp_path: Path) -> None:
 
         with TransactionProducer(broker.address, group="shop", check=check) as producer:
             receipt = producer.send_in_transaction(Message("orders", b"o-1", keys=["k"]), lambda _: UNKNOWN)
-            timeout = 'reput_transactions_total{result="timeout",topic="orders"}'
+            timeout = 'reput_transactions_total{topic="orders",result="timeout"}'
             until(lambda: metrics(broker).get(timeout, 0.0) == 1)
             assert asked == [receipt.transaction_id] * 3
             assert is_open(broker) == 0.0

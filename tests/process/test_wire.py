@@ -19,7 +19,8 @@ from reput_protocol.record.message import Message, MessageQueue
 from reput_protocol.record.message_id import decode_offset_message_id
 from reput_protocol.record.put_block import encode_put_block
 from reput_protocol.record.record import decode_record
-from reput_protocol.wire.header import HeaderType, Value
+from reput_protocol.wire.frames import encode_frame
+from reput_protocol.wire.header import Header, HeaderType, Value
 
 pytestmark = pytest.mark.process
 
@@ -382,6 +383,28 @@ def test_messages_are_queried_by_key(broker: BrokerProcess, topic: str, kind: He
                 assert (header.code, body) == (ResponseCode.QUERY_NOT_FOUND, b"")
 
 
+def test_the_node_client_ali_ons_hears_of_the_template(broker: BrokerProcess) -> None:
+    """It takes TOPIC_NOT_EXIST for a failure, and asks for the template's route after success without one."""
+    with RawClient(broker.address, HeaderType.JSON) as client:
+        asked = Header(RequestCode.GET_ROUTEINFO_BY_TOPIC, 7, 0, ext={"topic": "nowhere"}, version=121)
+        client.send_bytes(encode_frame(asked, HeaderType.JSON, b""))
+        header, body, _ = client.receive()
+        assert (header.opaque, header.code, body) == (7, 0, b"")
+
+
+def test_many_small_properties_are_legal_and_large_ones_are_named(broker: BrokerProcess, topic: str) -> None:
+    """JSON writes each separator in six bytes."""
+    with RawClient(broker.address, HeaderType.JSON) as client:
+        small = "".join(f"{number:x}\x01{number % 10}\x02" for number in range(3900))
+        header, _ = client.request(RequestCode.SEND_MESSAGE_V2, in_letters(topic, i=small), b"x")
+        assert header.code == 0, header.remark
+        for size in (32_768, 500_000):
+            large = in_letters(topic, i=f"k\x01{'v' * size}\x02")
+            header, _ = client.request(RequestCode.SEND_MESSAGE_V2, large, b"x")
+            assert header.code == ResponseCode.MESSAGE_ILLEGAL
+            assert "properties" in (header.remark or "")
+
+
 @FIT_FOR_BINARY
 def test_topics_and_routes(broker: BrokerProcess, kind: HeaderType) -> None:
     topic = f"life_of_a_topic_{int(kind)}"
@@ -405,6 +428,12 @@ def test_topics_and_routes(broker: BrokerProcess, kind: HeaderType) -> None:
         assert topic in TopicList.from_json(body).topics
         _, body = client.request(RequestCode.GET_TOPIC_STATS_INFO, {"topic": topic})
         assert MessageQueue(topic, "broker-a", 2) in TopicStats.from_json(body).offset_table
+        retry = {"topic": f"%RETRY%asks_first_{int(kind)}"}
+        header, body = client.request(RequestCode.GET_ROUTEINFO_BY_TOPIC, retry)
+        if kind == HeaderType.MSGPACK:  # the bundled client sends a heartbeat first
+            assert header.code == ResponseCode.TOPIC_NOT_EXIST
+        else:
+            assert TopicRoute.from_json(body).queue_datas[0].read_queue_nums == 1
         assert client.request(RequestCode.GET_ALL_TOPIC_CONFIG)[0].code == 0
         assert client.request(RequestCode.GET_BROKER_CLUSTER_INFO)[0].code == 0
         assert client.request(RequestCode.GET_BROKER_RUNTIME_INFO)[0].code == 0

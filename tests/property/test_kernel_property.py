@@ -24,7 +24,7 @@ from reput_protocol.kernel.records import (
     scan_records,
     unit_records,
 )
-from reput_protocol.kernel.tables import distinct, gather, property_places, property_units
+from reput_protocol.kernel.tables import distinct, gather, property_columns, property_places
 from reput_protocol.properties import decode_properties
 from reput_protocol.record.dispatch_rows import SEEN, DispatchRows, scan_dispatch
 from reput_protocol.record.host import Host
@@ -500,12 +500,39 @@ def test_columns_of_properties_are_what_decoding_each_gives(
         assert distinct(data, table, NUMBER[f"{column}_position"], WIDTH) == (kept, codes)
     assert gathered(gather(data, places, 0, 2, True)) == values
 
-    firsts, units = property_units(data, table)
-    names = gathered(gather(data, units, 0, 4, True))
-    parts = gathered(gather(data, units, 2, 4, True))
-    assert len(names) == firsts[-1]
+    firsts, name_ends, joined_names, value_ends, joined_values = property_columns(data, table)
+    names = [joined_names[start:end].decode() for start, end in pairwise(name_ends)]
+    parts = [joined_values[start:end].decode() for start, end in pairwise(value_ends)]
+    assert len(names) == len(parts) == firsts[-1]
+    assert (len(joined_names), len(joined_values)) == (name_ends[-1], value_ends[-1])
     found = [list(zip(names[start:end], parts[start:end], strict=True)) for start, end in pairwise(firsts)]
     assert found == [list(properties.items()) for properties in expected]
+
+
+def test_a_repeated_name_is_found_among_very_many() -> None:
+    """Names of a record are found by a table that the next record takes over as it is."""
+
+    def text(name: str, count: int, repeated: int) -> bytes:
+        units = [f"{name}{number:x}\x01{number % 8}\x02" for number in range(count)]
+        return "".join([*units, *(f"{name}{number:x}\x01again\x02" for number in range(repeated))]).encode()
+
+    texts = [
+        text("", 4000, 1),
+        text("a", 3500, 1),
+        text("b", 3500, 7),
+        text("", 4000, 0),
+        text("a", 3, 3),
+        b"",
+    ]
+    data = b"".join(encode_record(Record("orders", b"b", properties=one)) for one in texts)
+    firsts, name_ends, names, value_ends, values = property_columns(data, scan_records(data, 0, len(data))[0])
+    pairs = [
+        (names[name : name_ends[at + 1]].decode(), values[value : value_ends[at + 1]].decode())
+        for at, (name, value) in enumerate(zip(name_ends[:-1], value_ends[:-1], strict=True))
+    ]
+    assert [pairs[start:end] for start, end in pairwise(firsts)] == [
+        list(decode_properties(one).items()) for one in texts
+    ]
 
 
 def gathered(found: tuple[Any, bytearray, bytearray, int]) -> list[str]:
@@ -541,7 +568,7 @@ def test_places_outside_of_the_buffer_are_refused(place: tuple[int, int]) -> Non
         for first, step in ((0, 1), (-1, 2), (1, 2), (0, 3)):
             with pytest.raises(ValueError, match="4 numbers have no place"):
                 look(bytes(10), places, first, step)
-    for read in (checksum_faults, property_units):
+    for read in (checksum_faults, property_columns):
         data = encode_record(Record("orders", b"body", properties=b"a\x01b\x02"))
         with pytest.raises(ValueError, match="a buffer of"):
             read(data[:-1], scan_records(data, 0, len(data))[0])

@@ -12,10 +12,10 @@ import shutil
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from crash.power_cut import cut_power
-from crash.sync_shadow import SyncShadow, seed_shadow
+from crash.sync_shadow import DurableInMemory, SyncShadow, take_as_durable
 
 
 class Disk:
@@ -25,32 +25,68 @@ class Disk:
         on_sync: called before each sync below the directory.
     """
 
+    _all: ClassVar[dict[str, Disk]] = {}
+    """The disks by the beginning of their paths."""
+
     def __init__(self, directory: Path, chance: random.Random) -> None:
         self.data_dir = directory / "store"
-        self._shadow_dir = directory / "synced"
         self._image_dir = directory / "image"
         self._chance = chance
         self._cut_pages: int | None = None
         self.on_sync: Callable[[], None] | None = None
         self.lost_pages = 0
         directory.mkdir()
-        for name in ("fsync", "fdatasync"):
-            setattr(os, name, self._noticed(getattr(os, name)))
-        SyncShadow(self.data_dir, self._shadow_dir).install()
+        self._begin()
+        self._all[str(self.data_dir)] = self
 
-    def _noticed(self, real: Callable[[Any], None]) -> Callable[[Any], None]:
-        def sync(fd: Any) -> None:
-            number = fd if isinstance(fd, int) else fd.fileno()
-            if self.on_sync is not None and _path_of(number).startswith(f"{self.data_dir}/"):
-                self.on_sync()
-            real(fd)
+    def _begin(self) -> None:
+        self._durable = DurableInMemory()
+        self._shadow = SyncShadow(self.data_dir, self._durable)
 
-        return sync
+    @classmethod
+    def install(cls) -> None:
+        """Let the disks see the calls of `os` that make something durable or take a name away."""
+        real_replace, real_unlink = os.replace, os.unlink
+
+        def seen(real: Callable[[Any], None]) -> Callable[[Any], None]:
+            def sync(fd: Any) -> None:
+                number = fd if isinstance(fd, int) else fd.fileno()
+                path = _path_of(number)
+                disk = cls._of(path)
+                if disk is not None and disk.on_sync is not None:
+                    disk.on_sync()
+                if disk is None:
+                    real(number)
+                else:
+                    disk._shadow.record(number, path, real)
+
+            return sync
+
+        def forget(path: Any) -> None:
+            disk = cls._of(os.fspath(path))
+            if disk is not None:
+                disk._shadow.forget(path)
+
+        def replace(source: Any, target: Any, **options: Any) -> None:
+            forget(target)
+            real_replace(source, target, **options)
+
+        def unlink(path: Any, **options: Any) -> None:
+            forget(path)
+            real_unlink(path, **options)
+
+        os.fsync, os.fdatasync = seen(os.fsync), seen(os.fdatasync)
+        os.replace = os.rename = replace  # type: ignore[assignment]
+        os.unlink = os.remove = unlink  # type: ignore[assignment]
+
+    @classmethod
+    def _of(cls, path: str) -> Disk | None:
+        return next((disk for start, disk in cls._all.items() if path.startswith(start)), None)
 
     def lose_power(self) -> None:
         """Decide now what is left; the store directory is replaced by that in `restore`."""
         if self.data_dir.exists():
-            self._cut_pages = cut_power(self.data_dir, self._shadow_dir, self._image_dir, self._chance)
+            self._cut_pages = cut_power(self.data_dir, self._durable, self._image_dir, self._chance)
 
     def restore(self) -> None:
         """Make the directory ready for the next process: free of the last one's lock, and cut if power was lost."""
@@ -60,9 +96,9 @@ class Disk:
         self.lost_pages += self._cut_pages
         self._cut_pages = None
         shutil.rmtree(self.data_dir)
-        shutil.rmtree(self._shadow_dir)
         os.rename(self._image_dir, self.data_dir)
-        seed_shadow(self.data_dir, self._shadow_dir)
+        self._begin()
+        take_as_durable(self.data_dir, self._durable)
 
     def log_digest(self, end: int) -> str:
         """Return a digest of the whole log up to `end`."""

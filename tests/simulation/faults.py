@@ -12,7 +12,8 @@ import trio
 
 from histories import terms
 from simulation.engine import ADDRESS as ENGINE_ADDRESS
-from simulation.world import BrokerMachine, Client, World
+from simulation.machines import BrokerMachine
+from simulation.world import Client, World
 
 MEMBERS_MAX: Final = 4
 AFTERMATH_S: Final = 5.0
@@ -29,7 +30,10 @@ WEIGHTS: Final = {
     "loss": 2,
     "slow-network": 2,
     "resets": 2,
+    "duplicate-connection": 2,
     "engine-down": 2,
+    "cut-off-engine": 3,
+    "kill-name-server": 2,
     "hand-over": 4,
     "lose-master": 3,
     "join": 2,
@@ -69,8 +73,8 @@ class Faults:
             broker.disk.on_sync = None
         for number in list(self._lasting):
             self._end(number)
-        for broker in self._world.brokers:
-            broker.start()
+        for machine in (*self._world.brokers, *self._world.name_servers):
+            machine.start()
         for group in (terms.SHARED, terms.ORDERLY):
             if not self._world.members(group):
                 self._world.join(group)
@@ -81,12 +85,14 @@ class Faults:
 
     # -- what lasts --------------------------------------------------------------------------------------------
 
-    def _last(self, what: str, seconds: float, undo: Callable[[], None]) -> None:
+    def _last(self, what: str, seconds: float, undo: Callable[[], None]) -> int:
+        """Note that something has begun, and end it after so long; return its number."""
         self._numbers += 1
         number = self._numbers
         self._world.history.disturb(f"{what} {number}", what)
         self._lasting[number] = (f"{what} {number}", undo)
         self._world.platform.timers.after(seconds, lambda: self._end(number))
+        return number
 
     def _end(self, number: int) -> None:
         if number in self._lasting:
@@ -129,8 +135,7 @@ class Faults:
         return True
 
     def _power_is_lost(self, broker: BrokerMachine) -> None:
-        levels = self._world.group.lost_with_power(broker.number)
-        self._world.history.note("may-lose", levels=[*levels])
+        self._world.may_lose(*self._world.group.lost_with_power(broker.number), of=broker.endpoint)
         self._last("power-cut", self._down_s(), broker.start)
 
     def _power_cut_at_sync(self) -> bool:
@@ -146,7 +151,7 @@ class Faults:
             return False
         process = broker.process
         process.stop()
-        self._last("stall-broker", self._chance.choice((0.5, 2.0, 6.0, 12.0)), process.resume)
+        self._last("stall-broker", self._chance.choice((0.5, 2.0, 4.0, 8.0)), process.resume)
         return True
 
     def _slow_disk(self) -> bool:
@@ -169,6 +174,7 @@ class Faults:
         broker = self._chance.choice(world.brokers)
         others = [other.address for other in world.brokers if other is not broker]
         others += [ENGINE_ADDRESS] if len(world.brokers) > 1 else []
+        others += [machine.address for machine in world.name_servers]
         others += [client.process.address for client in world.clients if not client.is_gone]
         share = self._chance.choice((0.3, 1.0, 1.0))
         others = [address for address in others if self._chance.random() < share]
@@ -189,7 +195,7 @@ class Faults:
             for pair in pairs:
                 undo(*pair)
 
-        self._last(what, self._chance.choice((0.5, 2.0, 5.0, 12.0)), undo_all)
+        self._last(what, self._chance.choice((0.5, 2.0, 4.0, 8.0)), undo_all)
         return bool(pairs)
 
     def _partition(self) -> bool:
@@ -233,6 +239,44 @@ class Faults:
         self._last("resets", 0.0, lambda: None)
         return bool(connected)
 
+    def _duplicate_connection(self) -> bool:
+        """The ends that have dialled see resets and dial again; the other ends hear nothing of it."""
+        broker = self._broker()
+        if broker is None or broker.process is None:
+            return False
+        connected = [sock for sock in broker.process.sockets if sock.is_connected]
+        for sock in connected:
+            if self._chance.random() < 0.7:
+                sock.leave_half_open()
+        self._last("duplicate-connection", 0.0, lambda: None)
+        return bool(connected)
+
+    def _cut_off_engine(self) -> bool:
+        """The master and the engine hear nothing of each other, and everything of all others."""
+        world, network = self._world, self._world.platform.network
+        masters = [broker for broker in world.brokers if broker.leads]
+        if not masters:
+            return False
+        pairs = [(masters[0].address, ENGINE_ADDRESS), (ENGINE_ADDRESS, masters[0].address)]
+        for pair in pairs:
+            network.cut(*pair)
+
+        def undo() -> None:
+            for pair in pairs:
+                network.mend(*pair)
+
+        self._last("cut-off-engine", self._chance.choice((1.0, 4.0, 6.0)), undo)
+        return True
+
+    def _kill_name_server(self) -> bool:
+        up = [machine for machine in self._world.name_servers if machine.is_up]
+        if not up:
+            return False
+        machine = self._chance.choice(up)
+        machine.kill()
+        self._last("kill-name-server", self._down_s(), machine.start)
+        return True
+
     def _engine_down(self) -> bool:
         """The engine has no quorum. Its leases begin again when it has one."""
         engine = self._world.engine
@@ -272,8 +316,8 @@ class Faults:
         delay_s = self._chance.choice((0.3, 0.8, 2.5))
 
         def strike() -> None:
-            if master.is_up:
-                world.history.note("may-lose", levels=[*world.group.lost_with_power(master.number)])
+            if number in self._lasting and master.is_up:
+                world.may_lose(*world.group.lost_with_power(master.number), of=master.endpoint)
                 master.lose_power()
 
         def undo() -> None:
@@ -282,7 +326,7 @@ class Faults:
             master.start()
 
         world.platform.timers.after(delay_s, strike)
-        self._last("lose-master", delay_s + self._chance.uniform(4.0, 7.0), undo)
+        number = self._last("lose-master", delay_s + self._chance.uniform(4.0, 7.0), undo)
         return True
 
     # -- members -----------------------------------------------------------------------------------------------

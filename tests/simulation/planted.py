@@ -39,14 +39,22 @@ def acknowledged_before_the_copy() -> None:
 
 def shorter_log_promoted() -> None:
     """a member that is not in sync becomes the master"""
-    from reput_broker.ha.election.elector import Elector
+    from reput_broker.ha.election.candidacy import Candidacy
 
-    real = Elector._why_not
+    real = Candidacy.why_not
 
-    def hasty(self: Elector, record: Any) -> str | None:
+    def hasty(self: Candidacy, record: Any) -> str | None:
         return None if record.leader is None and record.epoch else real(self, record)
 
-    Elector._why_not = hasty  # type: ignore[method-assign]
+    Candidacy.why_not = hasty  # type: ignore[method-assign]
+
+
+def no_fence() -> None:
+    """a master accepts and acknowledges after its lease, until the engine tells it that there is another"""
+    from reput_broker.put.fence import Fence
+
+    Fence.expiry = lambda self: self._ended  # type: ignore[method-assign]
+    Fence.left_s = property(lambda _: 1.0)  # type: ignore[assignment]
 
 
 def truncation_forgotten() -> None:
@@ -57,7 +65,7 @@ def truncation_forgotten() -> None:
 
     def forgetful(own: Any, master: Any) -> Any:
         decision = real(own, master)
-        return history.Follow(own.end_offset) if isinstance(decision, history.CutAt) else decision
+        return history.Follow() if isinstance(decision, history.TruncateTo) else decision
 
     client.decide = forgetful  # type: ignore[attr-defined]
 
@@ -67,6 +75,7 @@ BUGS: Final = {
     for bug in (
         Bug(acknowledged_before_the_copy, ("replicated lost",)),
         Bug(shorter_log_promoted, ("replicated lost", "taken back")),
+        Bug(no_fence, ("stale master",), {"cut-off-engine": 6, "loss": 1}),
         Bug(truncation_forgotten, ("logs differ", "taken back", "replicated lost")),
     )
 }

@@ -49,7 +49,7 @@ def main() -> int:
     )
     parser.add_argument("--jobs", type=int, default=os.cpu_count(), help="processes at once")
     parser.add_argument("--bug", help="a planted bug, or `only`: all of them, each until it is caught")
-    parser.add_argument("--duration", type=float, default=12.0, help="virtual seconds of faults")
+    parser.add_argument("--duration", type=float, default=9.0, help="virtual seconds of faults")
     parser.add_argument("--group", default="elected", choices=["alone", "followed", "elected"])
     arguments = parser.parse_args()
     platform = Platform()
@@ -140,6 +140,7 @@ def _run_planted(platform: Platform, arguments: argparse.Namespace) -> int:
 
     first = arguments.first if arguments.first is not None else secrets.randbelow(1 << 30)
     caught = 0
+    print(f"{'planted bug':30} {'seed':>11}  {'of seeds':>8}  found as")
     for name, bug in BUGS.items():
         arguments.bug = name
         for seed in range(first, first + bug.seeds):
@@ -147,11 +148,11 @@ def _run_planted(platform: Platform, arguments: argparse.Namespace) -> int:
             found = next((text for text in violations if text.partition(":")[0] in bug.rules), None)
             if found is not None:
                 caught += 1
-                print(f"{name} ({bug.story}): caught by seed {seed}, the {seed - first + 1}. of {bug.seeds}")
-                print(f"    {found[:240]}", flush=True)
+                print(f"{name:30} {seed:>11}  {seed - first + 1:>2} of {bug.seeds:>2}  {found[:120]}")
                 break
         else:
-            print(f"{name} ({bug.story}): NOT CAUGHT by seeds {first} to {seed}", flush=True)
+            print(f"{name:30} {'NOT CAUGHT':>11}  {bug.seeds:>8}")
+        print(f"    {bug.story}", flush=True)
     print(f"{caught} of {len(BUGS)} planted bugs caught")
     return 0 if caught == len(BUGS) else 1
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import random
 from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,12 +15,14 @@ from histories import terms
 from histories.judge import judge
 from reput_protocol.codes import AckLevel
 from simulation.faults import WEIGHTS, Faults, member_options
-from simulation.settling import audit, compare_logs, leave, settle
+from simulation.settling import audit, compare_logs, leave, settle, tables_are_copied
 from simulation.stand_ins import Platform
 from simulation.workload import Load
 from simulation.world import GROUPS, World
 
-SETTLE_S: Final = 60.0
+SETTLE_S: Final = 90.0
+_NAME_SERVERS: Final = (0, 1, 2)
+_PAUSES_S: Final = (0.08, 0.2, 0.4)
 
 
 @dataclass(slots=True)
@@ -27,8 +30,8 @@ class Plan:
     """How much of what."""
 
     group: str = "elected"
-    duration_s: float = 12.0
-    pause_s: tuple[float, float] = (0.2, 2.5)
+    duration_s: float = 9.0
+    pause_s: tuple[float, float] = (0.15, 1.8)
     weights: dict[str, int] = field(default_factory=lambda: dict(WEIGHTS))
 
 
@@ -48,22 +51,23 @@ async def simulate(
     platform: Platform, nursery: trio.Nursery, plan: Plan, seed: int, directory: Path
 ) -> World:
     """Run the story of a seed."""
-    world = World(platform, seed, directory, GROUPS[plan.group]())
+    chance = random.Random(f"{seed} scenario")
+    world = World(platform, seed, directory, GROUPS[plan.group](), chance.choice(_NAME_SERVERS))
     world.nursery = nursery
-    for broker in world.brokers:
-        broker.start()
+    for machine in (*world.name_servers, *world.brokers):
+        machine.start()
     await world.make_topics()
-    chance = world.chance("scenario")
+    await tables_are_copied(world)
     world.join(terms.BYSTANDER)
     for group in (terms.SHARED, terms.ORDERLY):
         for _ in range(2):
             world.join(group, **member_options(chance))
     default = world.group.default_ack
     levels = {AckLevel.PAGE_CACHE: 1, AckLevel.FLUSHED: 1} | {default: 5}
-    load = Load(world.endpoints, levels, default)
+    load = Load(world.endpoints, levels, default, chance.choice(_PAUSES_S))
     producers = world.produce(load)
     world.read(terms.ORDERS)
-    await trio.sleep(1.0)
+    await trio.sleep(0.5)
     faults = Faults(world, plan.weights)
     world.history.note("begin")
     await faults.run(plan.duration_s, plan.pause_s)

@@ -21,7 +21,6 @@ from typing import Any, Final, NoReturn
 
 import trio
 from trio._core import _run
-from trio.testing import MockClock
 
 EPOCH_S: Final = 1_800_000_000
 """The wall clock of an unskewed machine at virtual time 0."""
@@ -110,10 +109,26 @@ class Process:
         self._held.append(task)
 
 
-class Timers(trio.abc.Instrument):
+class Clock(trio.abc.Clock):
+    """Virtual time in seconds, which passes only while every task waits."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def start_clock(self) -> None:
+        pass
+
+    def current_time(self) -> float:
+        return self.now
+
+    def deadline_to_sleep_time(self, deadline: float) -> float:
+        return 0.0
+
+
+class Timers:
     """Functions that are called at a virtual time, in the order of time, then of asking."""
 
-    def __init__(self, clock: MockClock) -> None:
+    def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._heap: list[tuple[float, int, Callable[[], None]]] = []
         self._numbers = count()
@@ -124,29 +139,58 @@ class Timers(trio.abc.Instrument):
 
     def after(self, seconds: float, function: Callable[[], None]) -> None:
         """Call `function` when so much virtual time has passed."""
-        self.at(self._clock.current_time() + seconds, function)
+        self.at(self._clock.now + seconds, function)
+
+    async def sleep(self, seconds: float) -> None:
+        """Wait so long, like a thread: not to be cancelled."""
+        task = trio.lowlevel.current_task()
+        self.after(seconds, lambda: trio.lowlevel.reschedule(task))
+        await trio.lowlevel.wait_task_rescheduled(lambda _: trio.lowlevel.Abort.FAILED)
 
     def next_at(self) -> float:
         """Return the time of the first one."""
         return self._heap[0][0] if self._heap else math.inf
 
-    def before_io_wait(self, timeout: float) -> None:
-        """Jump to the next deadline if no task can run, and run what is due.
-
-        trio calls this once a pass, between the tasks of two passes.
-        """
-        runner = trio.lowlevel.current_root_task()._runner  # type: ignore[union-attr]
-        if not runner.runq:
-            next_at = runner.deadlines.next_deadline()
-            if next_at == math.inf:
-                give_up("every task waits, and for nothing that will come")
-            self._clock._virtual_base = max(self._clock._virtual_base, next_at)
-        now = self._clock._virtual_base
+    def run_due(self) -> None:
+        """Call what is due."""
+        now = self._clock.now
         while self._heap and self._heap[0][0] <= now:
             try:
                 heappop(self._heap)[2]()
             except BaseException:
-                give_up(traceback.format_exc())  # trio would only log it, and go on without this instrument
+                give_up(traceback.format_exc())
+
+
+class InputOutput:
+    """What trio asks, once a pass and between the tasks of two passes, whether something has happened outside.
+
+    Nothing does. It jumps to the next deadline if no task can run, and calls the timers that are due.
+    """
+
+    def __init__(self, clock: Clock, timers: Timers) -> None:
+        self._clock = clock
+        self._timers = timers
+
+    def get_events(self, _: float) -> None:
+        runner = trio.lowlevel.current_root_task()._runner  # type: ignore[union-attr]
+        if not runner.runq:
+            next_at = min(runner.deadlines.next_deadline(), self._timers.next_at())
+            if next_at == math.inf:
+                give_up("every task waits, and for nothing that will come")
+            self._clock.now = max(self._clock.now, next_at)
+        self._timers.run_due()
+
+    def process_events(self, events: None) -> None:
+        pass
+
+    async def wait_readable(self, sock: Any) -> None:
+        await getattr(sock, "wait_readable", trio.sleep_forever)()  # trio's own, which wakes it for signals
+
+    async def wait_writable(self, sock: Any) -> None:
+        await sock.wait_writable()
+
+    def notify_closing(self, sock: Any) -> None:
+        sock.notify_closing()
 
 
 def give_up(reason: str) -> NoReturn:
@@ -155,24 +199,17 @@ def give_up(reason: str) -> NoReturn:
     os._exit(70)
 
 
-def virtual_clock() -> MockClock:
-    """Return a clock that jumps to the next deadline as soon as every task waits."""
-    clock = MockClock()
-    clock._real_clock = lambda: 0.0
-    clock.current_time = lambda: clock._virtual_base  # type: ignore[method-assign]
-    clock.autojump_threshold = 0.0
-    return clock
-
-
 def seed(value: int) -> None:
     """Let the order in which trio runs its tasks depend on this only."""
     _run._r.seed(value)
 
 
-def install(timers: Timers) -> None:
+def install(clock: Clock, timers: Timers) -> None:
     """Make trio's scheduler deterministic, and let it follow the timers, and stops of processes."""
     _run._ALLOW_DETERMINISTIC_SCHEDULING = True  # type: ignore[misc]
-    reschedule, next_deadline = _run.Runner.reschedule, _run.Deadlines.next_deadline
+    _run.TheIOManager = lambda: InputOutput(clock, timers)  # type: ignore[assignment,misc]
+    _run.Instruments = lambda _: {}  # type: ignore[assignment,misc] - asked for several times a pass
+    reschedule, numbers = _run.Runner.reschedule, count()
 
     def reschedule_unless_held(self: Any, task: trio.lowlevel.Task, *next_send: Any) -> None:
         reschedule(self, task, *next_send)
@@ -180,8 +217,10 @@ def install(timers: Timers) -> None:
         if process is not None and (process.is_stopped or process.is_killed):
             process.hold(self.runq.pop())
 
-    def next_of_both(self: Any) -> float:
-        return min(next_deadline(self), timers.next_at())
+    def add_deadline(self: Any, deadline: float, scope: trio.CancelScope) -> None:
+        """As trio's; of equal deadlines the older one is first, wherever the scopes are in memory."""
+        heappush(self._heap, (deadline, next(numbers), scope))
+        self._active += 1
 
     _run.Runner.reschedule = reschedule_unless_held  # type: ignore[method-assign]
-    _run.Deadlines.next_deadline = next_of_both  # type: ignore[method-assign]
+    _run.Deadlines.add = add_deadline  # type: ignore[method-assign]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any, Final
 
 import trio
@@ -11,31 +12,53 @@ from histories.terms import Body
 from reput_client import Admin, PullConsumer
 from reput_protocol.errors import ReputError
 from reput_protocol.names import dlq_topic, retry_topic
+from simulation.machines import BrokerMachine
 from simulation.record import History
 from simulation.scheduling import Process
-from simulation.world import BrokerMachine, World
+from simulation.world import World
 
-_QUIET_S: Final = 8.0
-"""Longer than the longest delay, retry or check is away."""
+_QUIET_S: Final = 3.5
+"""Longer than the longest delay or check is away."""
+_TIMED_OUT_S: Final = (11.0, 31.0, 61.0)
+"""Longer than until a message is redelivered whose handler was given up, by its number of redeliveries before."""
 _LOOK_S: Final = 0.5
 _COPY_S: Final = 20.0
-_ACTIVITY: Final = {"begun", "handled", "raised", "back", "backed", "back-failed", "decided", "acked"}
+_ANSWERS: Final = {"acked", "not-reached", "unknown", "refused"}
+_ACTIVITY: Final = {"begun", "handled", "raised", "back", "backed", "back-failed", "decided"} | _ANSWERS
 AUDITED: Final = (
     *terms.TOPICS,
     *(name for group in terms.GROUPS for name in (retry_topic(group), dlq_topic(group))),
 )
 
 
+async def tables_are_copied(world: World) -> None:
+    """Wait until every broker has the topics.
+
+    A slave takes them over a second after they were made. One that becomes the master before that has only those of
+    which there are messages, and only the queues that have some.
+    """
+    while not all(terms.TOPICS.keys() <= _topics_of(broker) for broker in world.brokers):
+        await trio.sleep(_LOOK_S)
+
+
 async def settle(world: World, deadline_s: float) -> None:
-    """Wait until nothing has happened for a while and all that was acknowledged is handled."""
+    """Wait until nothing has happened for a while and all that is known to be stored is handled."""
     history = world.history
     history.note("settling")
-    seen, last, missing = 0, trio.current_time(), ["everything"]
+    seen, last, redelivered_at, missing = 0, time.monotonic(), 0.0, ["everything"]
     with trio.move_on_after(deadline_s):
-        while missing or trio.current_time() < last + _QUIET_S:
+        while missing or time.monotonic() < max(last + _QUIET_S, redelivered_at):
             await trio.sleep(_LOOK_S)
-            if any(event.what in _ACTIVITY for event in history.events[seen:]):
-                last = trio.current_time()
+            found = [event for event in history.events[seen:] if event.what in _ACTIVITY]
+            for event in found:
+                if (
+                    event.what in ("back", "backed")
+                    and event["group"] == terms.SHARED
+                    and event["level"] == 0
+                ):
+                    redelivered_at = max(redelivered_at, event.at + _TIMED_OUT_S[event["attempt"]])
+            if found:
+                last = time.monotonic()
                 missing = ["not looked at"]
             elif missing:
                 missing = _missing(history)
@@ -45,17 +68,22 @@ async def settle(world: World, deadline_s: float) -> None:
 
 def _missing(history: History) -> list[str]:
     puts: dict[str, tuple[str, str]] = {}
-    acked: dict[str, None] = {}
+    there: dict[str, None] = {}  # acknowledged, or seen by a consumer although the put was not answered
+    waits: dict[str, None] = {}  # being sent
+
     handled: dict[str, set[str]] = {group: set() for group in terms.GROUPS}
     for event in history.events:
         if event.what == "put":
             puts[event["uid"]] = (event["topic"], event["kind"])
-        elif event.what == "acked":
-            acked[event["uid"]] = None
+            waits[event["uid"]] = None
+        elif event.what in ("acked", "begun", "read"):
+            there[event["uid"]] = None
         elif event.what == "handled":
             handled[event["group"]].add(event["uid"])
-    found = []
-    for uid in acked:
+        if event.what in _ANSWERS:
+            waits.pop(event["uid"], None)
+    found = [f"{uid} is being sent" for uid in waits]
+    for uid in there:
         topic, kind = puts[uid]
         for group, topics in terms.GROUPS.items():
             dies = kind == terms.POISON and group != terms.BYSTANDER
@@ -116,6 +144,11 @@ def _end_of(broker: BrokerMachine) -> int:
     """Return the end of a broker's log; -1 while it has none open."""
     served = None if broker.broker is None else broker.broker._served
     return -1 if served is None or served.storage is None else served.storage.store.max_physical_offset
+
+
+def _topics_of(broker: BrokerMachine) -> set[str]:
+    served = None if broker.broker is None else broker.broker._served
+    return set() if served is None or served.storage is None else set(served.storage.tables.topics.all())
 
 
 async def _read_all(endpoints: str, found: list[dict[str, Any]]) -> None:

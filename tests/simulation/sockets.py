@@ -58,6 +58,8 @@ class SimulatedSocket:
         self._in_window = 0
         self._at_end = False
         self.has_shut_down = False
+        self._has_dialled = False
+        self._is_forgotten = False
         self._failure = 0
         self._reader: trio.lowlevel.Task | None = None
         self._writer: trio.lowlevel.Task | None = None
@@ -131,7 +133,7 @@ class SimulatedSocket:
             self._peer_name, self._state = address, "connected"
             return 0
         self._peer_name = address[:2]
-        self._state = "connecting"
+        self._state, self._has_dialled = "connecting", True
         self._lane, back = self.network.lanes(host, address[0])
         self._lane.sender = self
         self._lane.put(0, lambda: self._asked_at(address[:2], back))
@@ -228,7 +230,8 @@ class SimulatedSocket:
 
     def _has_arrived(self, data: bytes) -> None:
         peer = self._peer
-        assert peer is not None
+        if peer is None or peer._is_forgotten:
+            return
         if peer._state == "closed":
             assert self._lane is not None
             self._lane.reset_sender()
@@ -270,6 +273,14 @@ class SimulatedSocket:
         assert self._peer is not None
         self._peer.was_reset()
         self.was_reset()
+
+    def leave_half_open(self) -> None:
+        """Reset the end that has dialled, as a box between both may; the other end hears nothing of it."""
+        assert self._peer is not None
+        dialled = self if self._has_dialled else self._peer
+        dialled._is_forgotten = True
+        dialled.was_reset()
+        dialled._peer = None
 
     def _abort(self) -> None:
         peer, lane = self._peer, self._lane

@@ -20,8 +20,9 @@ from typing import Any, Final
 import trio
 
 from simulation import scheduling
+from simulation.disks import Disk
 from simulation.network import Network
-from simulation.scheduling import EPOCH_S, Process, Timers, current_process
+from simulation.scheduling import EPOCH_S, Clock, Process, Timers, current_process
 from simulation.sockets import SimulatedSocket, SocketFactory, TrioSocket
 
 _MONOTONIC_S: Final = 10_000.0
@@ -39,7 +40,7 @@ class Platform:
     def __init__(self) -> None:
         if "reput_broker" in sys.modules or "reput_client" in sys.modules:
             raise RuntimeError("the product was imported before the simulation replaced its surroundings")
-        self.clock = scheduling.virtual_clock()
+        self.clock = Clock()
         self.timers = Timers(self.clock)
         self.network = Network(self.timers, self.clock.current_time)
         self.thread_s: Callable[[], float] = lambda: _THREAD_S
@@ -57,14 +58,15 @@ class Platform:
     def install(self) -> None:
         """Replace everything, for good."""
         gc.disable()  # it would run finalizers at moments that depend on addresses
-        scheduling.install(self.timers)
+        scheduling.install(self.clock, self.timers)
+        Disk.install()
         SimulatedSocket.network = self.network
         self._install_clocks()
         os.urandom = self._bytes.randbytes  # type: ignore[assignment]
         random._urandom = self._bytes.randbytes  # type: ignore[attr-defined]
         os.getpid = _getpid
         socket.socket = SimulatedSocket  # type: ignore[misc,assignment]
-        self._install_waits()
+        trio.socket.from_stdlib_socket = TrioSocket  # type: ignore[assignment]
         trio.to_thread.run_sync = self._run_sync  # type: ignore[assignment]
         trio.lowlevel.spawn_system_task = _spawn_in_process
 
@@ -87,27 +89,6 @@ class Platform:
         time.localtime = lambda seconds=None: local(wall() if seconds is None else seconds)
         time.sleep = lambda _: None
 
-    def _install_waits(self) -> None:
-        import anyio._backends._trio as anyio_trio
-        from trio import _core
-
-        for name in ("wait_readable", "wait_writable"):
-            real = getattr(_core, name)
-
-            async def wait(sock: Any, real: Any = real, name: str = name) -> None:
-                await (getattr(sock, name)() if isinstance(sock, SimulatedSocket) else real(sock))
-
-            for module in (_core, trio.lowlevel, anyio_trio):
-                setattr(module, name, wait)
-        real_closing = _core.notify_closing
-
-        def notify_closing(sock: Any) -> None:
-            sock.notify_closing() if isinstance(sock, SimulatedSocket) else real_closing(sock)
-
-        for module in (_core, trio.lowlevel, anyio_trio):
-            module.notify_closing = notify_closing  # type: ignore[attr-defined]
-        trio.socket.from_stdlib_socket = TrioSocket  # type: ignore[assignment]
-
     async def _run_sync(
         self,
         function: Callable[..., Any],
@@ -118,18 +99,19 @@ class Platform:
         limiter: trio.CapacityLimiter | None = None,
     ) -> Any:
         """Run a function as a worker thread would, some time after it was asked for."""
+        if abandon_on_cancel or cancellable:
+            raise NotImplementedError("a thread that is abandoned")
         await trio.lowlevel.checkpoint_if_cancelled()
         took_s = self._threads.expovariate(1.0) * self.thread_s()
         borrower = object()
         if limiter is not None:
             await limiter.acquire_on_behalf_of(borrower)
         try:
-            with trio.CancelScope(shield=not abandon_on_cancel):
-                await trio.sleep(took_s / 2)
-                try:
-                    return function(*arguments)
-                finally:
-                    await trio.sleep(took_s / 2)
+            await self.timers.sleep(took_s / 2)
+            try:
+                return function(*arguments)
+            finally:
+                await self.timers.sleep(took_s / 2)
         finally:
             if limiter is not None:
                 limiter.release_on_behalf_of(borrower)
@@ -148,7 +130,7 @@ class Platform:
                 os._exit(0)
 
         self.timers.at(_LONGEST_S, lambda: scheduling.give_up(f"it does not end within {_LONGEST_S} s"))
-        trio.run(begin, clock=self.clock, instruments=[self.timers])
+        trio.run(begin, clock=self.clock)
 
 
 def _getpid(real: Callable[[], int] = os.getpid) -> int:

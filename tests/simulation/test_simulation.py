@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 
 _RUN = Path(__file__).with_name("run.py")
-_SEED = "20261123"
+_SEED = "20261124"
 
 
 def _run(*options: str) -> None:

@@ -23,8 +23,9 @@ from reput_protocol.errors import ReputError, TransactionEnded
 
 _TIMEOUT_S: Final = 5.0
 _PAUSE_AFTER_FAILURE_S: Final = 0.1
-_LEVELS_S: Final = {1: 1.0, 2: 5.0}
-_KINDS: Final = {"ok": 88, "fails1": 4, "fails2": 3, "poison": 3, "hangs": 2}
+_LEVEL: Final = 1
+_LEVEL_S: Final = 1.0
+_KINDS: Final = {"ok": 88, "fails1": 4, "fails2": 3, "poison": 3, "hangs": 1}
 _DECISIONS: Final = {
     terms.COMMITS: TransactionState.COMMIT,
     terms.ROLLS_BACK: TransactionState.ROLLBACK,
@@ -40,12 +41,13 @@ class Load:
     Attributes:
         levels: acknowledgement levels, with how often each is asked for.
         default: the level of sends that name none.
+        pause_s: the mean time between two sends of a producer.
     """
 
     address: str
     levels: dict[AckLevel, int]
     default: AckLevel
-    pause_s: float = 0.08
+    pause_s: float
 
 
 class Producers:
@@ -185,11 +187,10 @@ class Producers:
                 uid = f"{self._name}-l{next(numbers)}"
                 body = Body(uid, terms.OK).encode()
                 if self._chance.random() < 0.5:
-                    level = self._chance.choice((1, 1, 2))
-                    delay_s = _LEVELS_S[level]
-                    message = Message(terms.LATER, body, delay_level=level, unique_id=uid)
+                    delay_s = _LEVEL_S
+                    message = Message(terms.LATER, body, delay_level=_LEVEL, unique_id=uid)
                 else:
-                    delay_s = round(self._chance.uniform(0.3, 6.0), 3)
+                    delay_s = round(self._chance.uniform(0.3, 3.0), 3)
                     message = Message(terms.LATER, body, delay_s=delay_s, unique_id=uid)
                 await self._put(
                     terms.LATER,

@@ -1,4 +1,4 @@
-"""The machines of a simulation and what runs on them: brokers, producers, members, readers."""
+"""All that is simulated: brokers, name servers, producers, members, readers."""
 
 from __future__ import annotations
 
@@ -19,29 +19,20 @@ import trio
 from election_engine import EngineState
 from histories import consuming, instruments, terms
 from histories.consuming import Member
-from reput_broker import Broker, BrokerConfig
 from reput_broker.compose import election, storage
 from reput_broker.groups import membership
-from reput_broker.surroundings import Surroundings
+from reput_broker.ha.election import mastership
 from reput_client import Admin
 from reput_protocol.codes import AckLevel
 from reput_protocol.errors import ReputError
 from short_locks import shorten_in_broker
-from simulation.disks import Disk
 from simulation.engine import SimulatedEngine
+from simulation.machines import PORT, BrokerMachine, NameServerMachine
 from simulation.record import ITS_GROUP, History
 from simulation.scheduling import Process, current_process
 from simulation.stand_ins import Platform
 from simulation.workload import Load, Producers, Reader
 
-PORT: Final = 10911
-_STORE: Final = {
-    "commit_log_file_size": 1 << 16,
-    "consume_queue_entries": 200,
-    "index_slots": 100,
-    "index_entries": 400,
-    "message_size_max": 8192,
-}
 _HA: Final = {
     "send_heartbeat_interval": "500ms",
     "housekeeping_interval": "3s",
@@ -52,6 +43,7 @@ _WHEEL_SLOTS: Final = 600
 _LOOK_S: Final = 0.2
 _AFTERMATH_S: Final = 4.0
 _SCAN_S: Final = 0.5
+_SET_CHECKS: Final = 20
 _DESCRIPTORS: Final = 16_384
 """Killed processes keep theirs."""
 
@@ -73,137 +65,6 @@ class Client:
     group: str
     leaving: trio.Event
     is_gone: bool = False
-
-
-class BrokerMachine:
-    """A machine with a disk and a broker, which may be killed, stopped, or lose its power."""
-
-    def __init__(self, world: World, number: int) -> None:
-        self.number = number
-        self.name = f"b{number}"
-        self.address = _address(number)
-        self.is_up = False
-        """Whether there is a broker that has not been killed."""
-        self.has_power = True
-        self.broker: Broker | None = None
-        self.process: Process | None = None
-        self._world = world
-        self._down_s = 0.0
-        self.disk = Disk(world.directory / self.name, world.chance(f"disk {self.name}"))
-
-    @property
-    def endpoint(self) -> str:
-        """Where clients connect to."""
-        return f"{self.address}:{PORT}"
-
-    def config(self) -> BrokerConfig:
-        """The configuration of its broker."""
-        return BrokerConfig(
-            **self._world.group.options(self.number),
-            data_dir=self.disk.data_dir,
-            host=self.address,
-            port=PORT,
-            name_port="off",
-            http_port="off",
-            shutdown_grace="2s",
-            delay={"timer_log_file_size": 1 << 16},
-            store=_STORE,
-            groups={"heartbeat_timeout": f"{terms.HEARTBEAT_TIMEOUT_S}s"},
-            transactions={
-                "timeout": "500ms",
-                "check_interval": "300ms",
-                "check_max": 10_000,
-                "op_interval": "100ms",
-            },
-        )
-
-    def start(self) -> None:
-        """Start its broker, on what the last one has left; nothing if there is one."""
-        if self.is_up:
-            return
-        self.has_power = True
-        self.disk.restore()
-        self._world.platform.network.machine_found(self.address)
-        self.is_up = True
-        self.process = Process(self.name, self.address, self._ended)
-        self.process.start(self._world.nursery, self._serve)
-
-    async def _serve(self) -> None:
-        surroundings = Surroundings(disk_usage=lambda _: 0.1, local_hour=lambda: 12)
-        async with Broker(self.config(), surroundings=surroundings) as broker:
-            self.broker = broker
-            self._world.history.note("up")
-            await broker.stopped()
-
-    def _ended(self, error: BaseException | None) -> None:
-        self.is_up, self.broker = False, None
-        if error is not None:
-            self._world.failed(self.name, error)
-        else:
-            self._world.platform.timers.after(self._down_s, self.start)
-
-    def restart(self, down_s: float) -> None:
-        """Ask the broker to stop in order; it is started again so long after it has."""
-        assert self.broker is not None
-        self._down_s = down_s
-        self.broker.stop()
-
-    @property
-    def leads(self) -> bool:
-        """Whether its broker believes to be the elected master."""
-        elector = None if self.broker is None else self.broker._base.elector
-        return elector is not None and elector.current.is_master
-
-    def hand_over(self, member: int) -> None:
-        """Ask its broker to make another member the master; whether it does is its own decision."""
-        broker, process = self.broker, self.process
-        assert broker is not None
-        assert process is not None
-
-        async def ask() -> None:
-            elector = broker._base.elector
-            assert elector is not None
-            try:
-                made = await elector.hand_over(member, lambda: broker.store.max_physical_offset)
-                self._world.history.note("handed-over", member=member, end=made.end, kept=made.kept)
-            except ReputError as error:
-                self._world.history.note("not-handed-over", member=member, error=str(error))
-
-        process.spawn(ask)
-
-    def kill(self) -> None:
-        """SIGKILL: the operating system closes its connections, and keeps what it wrote."""
-        assert self.process is not None
-        self.process.kill()
-        self.is_up, self.broker = False, None
-        for sock in list(self.process.sockets):
-            sock.end()
-
-    def lose_power(self) -> None:
-        """The machine stops in this moment: its peers hear nothing of it."""
-        assert self.process is not None
-        self.disk.on_sync = None
-        if self.has_power:
-            self.has_power = False
-            self.disk.lose_power()
-            self._world.platform.network.machine_lost(self.address)
-            self.process.kill()
-            self.is_up, self.broker = False, None
-            for sock in list(self.process.sockets):
-                sock.end(silently=True)
-
-    def lose_power_at_sync(self, number: int, then: Callable[[], None]) -> None:
-        """Stop the machine right before the given of the next syncs, in the middle of what the broker does."""
-        left = number
-
-        def count() -> None:
-            nonlocal left
-            left -= 1
-            if left == 0:
-                self.lose_power()
-                self._world.platform.timers.after(0.0, then)
-
-        self.disk.on_sync = count
 
 
 class Group:
@@ -282,11 +143,13 @@ def _address(number: int) -> str:
 class World:
     """Everything that is simulated.
 
-    Attributes:
-        failures: why a process has ended badly.
+    Args:
+        name_servers: how many there are; without one the brokers are their own.
     """
 
-    def __init__(self, platform: Platform, seed: int, directory: Path, group: Group) -> None:
+    def __init__(
+        self, platform: Platform, seed: int, directory: Path, group: Group, name_servers: int = 0
+    ) -> None:
         self.platform = platform
         self.group = group
         self.seed = seed
@@ -310,7 +173,12 @@ class World:
         storage.open_schedule.__kwdefaults__["wheel_slots"] = _WHEEL_SLOTS
         shorten_in_broker(terms.LOCK_TIMEOUT_S)
         membership._SCAN_S = _SCAN_S  # type: ignore[misc]
+        mastership._SET_CHECKS_PER_TIMEOUT = _SET_CHECKS
         consuming.LOOK_S = _LOOK_S  # type: ignore[misc]
+        self.name_servers = [
+            NameServerMachine(self, f"n{number}", f"127.0.7.{number}")
+            for number in range(1, name_servers + 1)
+        ]
         self.brokers = [BrokerMachine(self, number) for number in range(1, group.size + 1)]
 
     def _connect_to_engine(self) -> SimulatedEngine:
@@ -344,12 +212,16 @@ class World:
             self.failovers += 1
             self.history.disturb(name, "failover")
             self.platform.timers.after(_AFTERMATH_S, lambda: self.calm(name))
-            self.history.note("may-lose", levels=[*TAKEN_BY_FAILOVER])
+            self.may_lose(*TAKEN_BY_FAILOVER, kept_by=f"{process.address}:{PORT}")
+
+    def may_lose(self, *levels: str, **facts: str) -> None:
+        """Note that what was stored until now at these levels, and "offsets", may be gone; see the judges' `Loss`."""
+        self.history.note("may-lose", levels=levels, stored_by=time.time_ns() // 1_000_000, **facts)
 
     def calm(self, name: str) -> None:
-        """A disturbance has no effects any more; answers of an earlier master have arrived."""
+        """A disturbance has no effects any more; offsets that an earlier master answered have arrived."""
         if self.failovers:
-            self.history.note("may-lose", levels=[*TAKEN_BY_FAILOVER])
+            self.may_lose("offsets")
         self.history.calm(name)
 
     def failed(self, name: str, error: BaseException) -> None:
@@ -358,8 +230,9 @@ class World:
 
     @property
     def endpoints(self) -> str:
-        """Where clients connect to."""
-        return ",".join(broker.endpoint for broker in self.group.serving(self.brokers))
+        """Where clients learn addresses: the name servers, without one the brokers."""
+        machines = self.name_servers or self.group.serving(self.brokers)
+        return ",".join(machine.endpoint for machine in machines)
 
     # -- clients -----------------------------------------------------------------------------------------------
 

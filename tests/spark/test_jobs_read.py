@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -70,6 +71,28 @@ def test_a_report_of_a_store_and_of_its_archive_agree(
     part = run("report", "--archive", archive, "--tag", "tag1", "--since", 1_700_000_035_000).result
     whole = run("report", "--path", root, "--tag", "tag1", "--since", 1_700_000_035_000).result
     assert part["messages"] == whole["messages"] > 0
+
+
+def test_sizes_in_a_report_are_exact_and_empty_bodies_are_of_size_0(spark: Any) -> None:
+    from reput_pipeline.jobs.report import COLUMNS, figures_of, page_of
+
+    sizes = [0] * 5 + [1, 2, 3, 4, 7, 8] + [5245] * 89
+    frame = spark.createDataFrame(
+        [("T", None, None, b"x" * size, datetime(2026, 1, 1, tzinfo=UTC)) for size in sizes],
+        "topic string, tags string, keys string, body binary, storeTimestamp timestamp",
+    ).select(*COLUMNS)
+    figures = figures_of(frame, top=3)
+    (topic,) = figures.topics
+    assert (topic["size_p50"], topic["size_p90"], topic["size_p99"], topic["size_max"]) == (5245,) * 4
+    assert [(row["from_bytes"], row["messages"]) for row in figures.sizes] == [
+        (0, 5),
+        (1, 1),
+        (2, 2),
+        (4, 2),
+        (8, 1),
+        (4096, 89),
+    ]
+    assert "<svg" in page_of(figures, "here").html()
 
 
 FOUND = [

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 import sys
 from collections import Counter
@@ -100,6 +101,10 @@ def test_queues_and_index_come_out_byte_for_byte(run: Run, sound: Path, tmp_path
     made = {name: data for name, data in tree(root).items() if name.startswith(("consumequeue", "index"))}
     assert made == wanted
     assert examine(root).report.is_clean
+    shutil.rmtree(root / "index")
+    ran = run("rebuild", "--path", root)
+    assert (ran.code, ran.result["status"], list(ran.result["made"])) == (8, "partial", ["queues"])
+    assert "--index-slots and --index-entries" in ran.result["not_made"]["index"]
 
 
 def test_a_store_of_rocketmq(run: Run, tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -172,18 +173,39 @@ def test_a_topic_that_is_created_again_is_data_lost(
     assert query.rows() == [*range(50), *range(100, 180)]
 
 
-def test_a_listener_publishes_the_last_batch_too(
+def test_the_last_batch_is_committed_and_listeners_tell_how_far_a_query_is(
     spark: Any, broker: BackgroundBroker, tmp_path: Path
 ) -> None:
-    from reput_pipeline.source.progress import GroupProgress
+    from reput_pipeline.source.progress import GroupProgress, Lag, QueryLag
+
+    def committed(group: str) -> int:
+        with PullConsumer(broker.address, group=group) as consumer:
+            return sum(consumer.committed(TOPIC, queue) or 0 for queue in range(4))
 
     send(broker, 20)
-    query = Query(spark, tmp_path, options(broker, startingOffsets="earliest"))
-    listener = GroupProgress(broker.address, "watched")
-    query.run()
-    offsets = sorted((tmp_path / "checkpoint" / "offsets").glob("[0-9]*"), key=lambda path: int(path.name))
-    listener.publish(offsets[-1].read_text().splitlines()[-1])
-    listener.publish('{"another": "source"}')
-    listener.publish(None)
-    with PullConsumer(broker.address, group="watched") as consumer:
-        assert sum(consumer.committed(TOPIC, queue) or 0 for queue in range(4)) == 20
+    query = Query(
+        spark,
+        tmp_path,
+        options(broker, startingOffsets="earliest", groupId="own", maxOffsetsPerTrigger="8"),
+    )
+    lags: list[Lag] = []
+    listeners = [GroupProgress(broker.address, "watched"), QueryLag(broker.address, lags.append)]
+    for listener in listeners:
+        spark.streams.addListener(listener)
+    try:
+        query.run()
+        assert committed("own") == 20, "the source does so itself"
+        until = time.monotonic() + 60
+        while (not lags or lags[-1].messages_most or committed("watched") < 20) and time.monotonic() < until:
+            time.sleep(0.1)
+    finally:
+        for listener in listeners:
+            spark.streams.removeListener(listener)
+    assert committed("watched") == 20
+    assert [(lag.queues, lag.messages_average, lag.messages_most) for lag in lags[:3]] == [
+        (4, 3.0, 3),
+        (4, 1.0, 1),
+        (4, 0.0, 0),
+    ]
+    assert lags[0].seconds_most >= lags[0].seconds_average > 0
+    assert (lags[2].seconds_average, lags[2].seconds_most) == (0, 0)

@@ -65,7 +65,7 @@ class DelayParts:
 
     def sources(self) -> DelaySources:
         """Return what the metrics show."""
-        return DelaySources(self._schedule.stats, self.due_s)
+        return DelaySources(self._schedule.stats, self.due_s, self._schedule.timers_behind)
 
     def due_s(self) -> float:
         """Return how late the most overdue message is, in seconds; 0 if none is."""

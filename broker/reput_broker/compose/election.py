@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import NamedTuple
 
+from reput_broker.config.errors import ConfigError, ConfigProblem
 from reput_broker.config.model import BrokerConfig
 from reput_broker.ha.election.elector import Elector
 from reput_broker.ha.election.engine import Engine, Leader
@@ -35,6 +36,7 @@ def make_elector(config: BrokerConfig, address: str, ha_address: str) -> Elector
 
     Raises:
         MemberFileWrong: the data directory is that of another member.
+        ConfigError: httpx is not installed.
         EngineUnavailable: Kubernetes elects, and this process does not run in a pod.
         OSError, ssl.SSLError: a file of the configuration cannot be read.
     """
@@ -46,8 +48,16 @@ def make_elector(config: BrokerConfig, address: str, ha_address: str) -> Elector
         file.load()
         return file.last
 
+    try:
+        engine = _make_engine(config)
+    except ModuleNotFoundError as missing:
+        if missing.name != "httpx":
+            raise
+        key = "election.etcd" if config.election.etcd else "election.kubernetes_namespace"
+        text = "needs httpx, which is not installed (the extra `etcd` of reput brings it): pip install httpx"
+        raise ConfigError([ConfigProblem(key, config.origins.get(key, "code"), text)]) from missing
     return Elector(
-        _make_engine(config),
+        engine,
         Leader(config.broker_id, address, ha_address),
         Role(config.ha.role),
         MemberFile(

@@ -15,10 +15,12 @@ from reput_broker.compose.retry import RetryParts
 from reput_broker.compose.storage import Storage
 from reput_broker.groups.reply_push import ReplyPusher
 from reput_broker.ha.copies import Copies
+from reput_broker.ha.election.elector import slave_id
 from reput_broker.ha.election.group_copies import GroupCopies
 from reput_broker.ha.progress import ReplicationProgress
 from reput_broker.ha.roles import TenureSource
 from reput_broker.ha.service import HAService
+from reput_broker.namesrv.route_info import RouteInfoManager
 from reput_broker.observe.health import StoreHealth
 from reput_broker.observe.metrics import MetricsSources
 from reput_broker.observe.replication_metrics import MasterFigures, ReplicationFigures
@@ -28,9 +30,11 @@ from reput_broker.processors.put_once import PutOnce
 from reput_broker.processors.replica import ReplicaProcessor
 from reput_broker.processors.reply import ReplyProcessor
 from reput_broker.processors.send import SendProcessor
+from reput_broker.processors.slave_refusals import fenced
 from reput_broker.processors.table_sync import TableSyncProcessor
 from reput_broker.put.fence import Fence
 from reput_broker.retry.deduplication import Deduplication
+from reput_broker.server.acceptor import Acceptor
 from reput_broker.server.listener import address_of
 from reput_broker.staging.parts import StagingParts
 from reput_broker.surroundings import Surroundings
@@ -43,6 +47,7 @@ class MasterParts:
     Args:
         storage: opened for a master.
         tenures: the current one is what routes show of this broker.
+        routes: what other brokers have registered.
         connections_max: the open files that are left for connections.
         epoch: of the log in this tenure; 0 if no slave can copy it.
         ha_listener: a bound socket on which slaves are served; None if none are.
@@ -56,6 +61,7 @@ class MasterParts:
         store_health: StoreHealth,
         surroundings: Surroundings,
         tenures: TenureSource,
+        routes: RouteInfoManager,
         *,
         connections_max: int,
         epoch: int,
@@ -69,12 +75,17 @@ class MasterParts:
             store_health,
             surroundings,
             tenures,
+            routes,
             before_delete=lambda: self.staging.before_delete(),
+            needed_from=lambda: self.staging.needed_from(),
             waiting_from=storage.schedule.waiting_from,
             more_figures=storage.schedule.figures,
             fence=Fence() if leadership is None else leadership.fence,
+            ids_to_pull_from=self._slave_ids,
         )
+        self._is_elected = leadership is not None
         self.groups, self.puts = common.groups, common.puts
+        self.overview = common.overview
         self.own = common.own
         self._tenures = tenures
         self.slaves: HAService | None = None
@@ -120,6 +131,7 @@ class MasterParts:
                 storage.epochs,
                 epoch=epoch,
                 ha_port=None if ha_listener is None else address_of(ha_listener)[1],
+                on_fitness=_nothing if leadership is None else leadership.in_sync.fitness,
             ),
         )
         self._epoch = epoch
@@ -131,6 +143,8 @@ class MasterParts:
         )
         sources.replication = self._figures
         handlers = handlers_of((*processors, HAStatusProcessor(self._ha_status)))
+        if leadership is not None:
+            handlers = fenced(handlers, leadership.fence)
         sync = TableSyncProcessor(
             storage.store,
             storage.tables,
@@ -153,6 +167,7 @@ class MasterParts:
     def _serve_group(self, epoch: int, leadership: Leadership) -> HAService:
         """Return the service for the members of a group, whose reports move the confirm offset."""
         common, puts, elector = self._common, self._common.puts, leadership.elector
+        elector.before_taking_over(None)
         store, config = common.storage.store, common.config
 
         def confirmed() -> None:
@@ -178,13 +193,22 @@ class MasterParts:
         elector.on_set_change(copies.moved)
         return service
 
+    def _slave_ids(self) -> list[int]:
+        """Return the announced ids of the slaves that are connected; RocketMQ's do not say theirs."""
+        numbers = () if self.slaves is None else [slave.member for slave in self.slaves.slaves]
+        announced = slave_id if self._is_elected else int
+        return [announced(number) for number in numbers if number is not None]
+
     async def _run_slaves(self) -> None:
         """Serve slaves. The socket stays open for the next tenure."""
         if self.slaves is None or self._ha_listener is None:
             return
         self._ha_listener.listen()
-        listener = trio.SocketListener(trio.socket.from_stdlib_socket(self._ha_listener))
-        await self.slaves.run(listener)
+        with Acceptor(self._ha_listener) as acceptor:
+            async with trio.open_nursery() as nursery:
+                while True:
+                    stream, (host, port) = await acceptor.accept_stream()
+                    nursery.start_soon(self.slaves.serve, stream, f"{host}:{port}")
 
     def _writing_processors(self) -> tuple[Processor, ...]:
         common, storage, puts = self._common, self._common.storage, self._common.puts
@@ -219,6 +243,7 @@ class MasterParts:
                 config.replies,
                 counters,
                 default_ack=puts.default_ack,
+                local_ack=puts.local_ack,
                 clock_ms=clock_ms,
             ),
         )
@@ -236,8 +261,17 @@ class MasterParts:
         )
 
     async def before_serving(self) -> None:
-        """Complete the batch that was being published."""
+        """Read which batches of sinks are committed."""
         await self.staging.recover()
+
+    @property
+    def begun(self) -> str | None:
+        """What an earlier run began and `complete` completes, in words; None if there is nothing."""
+        return self.staging.begun
+
+    async def complete(self) -> None:
+        """Publish the rest of a batch that was being published. Slaves can copy meanwhile."""
+        await self.staging.complete_begun()
 
     async def finish(self) -> None:
         """Write what requests left to be written. Call it once no request can add more.
@@ -289,7 +323,7 @@ class MasterParts:
         return HARuntimeInfo(
             True,
             self._common.storage.store.max_physical_offset,
-            sum(slave.is_in_sync for slave in slaves),
+            self._progress.copies_in_sync - 1,
             [
                 HAConnectionRuntimeInfo(
                     slave.peer,
@@ -302,3 +336,7 @@ class MasterParts:
                 for slave in slaves
             ],
         )
+
+
+def _nothing(_member: int, _is_fit: bool) -> None:
+    """Without an election no other broker takes over."""

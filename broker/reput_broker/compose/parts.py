@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Protocol
 
 import trio
@@ -34,6 +34,7 @@ from reput_broker.processors.offset import OffsetProcessor
 from reput_broker.processors.promotion import PromotionProcessor
 from reput_broker.processors.pull import PullProcessor
 from reput_broker.processors.query import QueryProcessor
+from reput_broker.processors.spans import Spans
 from reput_broker.processors.topic import TopicProcessor
 from reput_broker.processors.topic_access import TopicAccess
 from reput_broker.put.fence import Fence
@@ -42,6 +43,7 @@ from reput_broker.server.dispatch import RequestDispatcher
 from reput_broker.server.listener import Server
 from reput_broker.surroundings import Surroundings
 from reput_broker.upkeep.clean_service import CleanFilesService
+from reput_protocol.commands.group import SubscriptionGroupConfig
 
 _LOOK_S = 1.0
 
@@ -72,11 +74,15 @@ class CommonParts:
         storage: open.
         sources: the figures of the parts are added to them.
         tenures: the current one is what routes show of this broker.
+        routes: what other brokers have registered; they stay when the role changes.
         before_delete: awaited before files of the log are deleted; an error keeps them.
+        needed_from: returns a log offset from which on files are kept in any case; None: none; called in a thread.
         waiting_from: returns a log offset from which on messages are still needed; called in a thread.
         more_figures: returns runtime figures of parts that only one role has.
         follows: of a slave: whether its master runs; None of a master.
         fence: of this tenure.
+        ids_to_pull_from: returns the announced ids of the slaves that can be suggested to consumers; none if they are
+            not known.
     """
 
     def __init__(
@@ -86,11 +92,14 @@ class CommonParts:
         store_health: StoreHealth,
         surroundings: Surroundings,
         tenures: TenureSource,
+        routes: RouteInfoManager,
         *,
         before_delete: Callable[[], Awaitable[None]],
+        needed_from: Callable[[], int | None],
         waiting_from: Callable[[], int],
         more_figures: Callable[[], dict[str, object]],
         fence: Fence,
+        ids_to_pull_from: Callable[[], Sequence[int]],
         follows: Callable[[], bool] | None = None,
     ) -> None:
         config, counters = sources.config, sources.counters
@@ -102,7 +111,9 @@ class CommonParts:
             "brokerId": tenures.current.broker_id,
             **more_figures(),
         }
+        self._spans = None if sources.spans is None else Spans(sources.spans, config.tracing)
         self._follows = follows
+        self._ids_to_pull_from = ids_to_pull_from
         self.puts = PutParts(config, store, storage.hold, counters, store_health.turn_read_only, fence)
         self.groups = GroupState(
             config.groups,
@@ -110,10 +121,12 @@ class CommonParts:
             store,
             tables,
             on_commit=tables.offsets_soon.committed,
+            on_filters=storage.hold.release_group,
             clock_ms=storage.clock_ms,
         )
         self.topic_access = TopicAccess(tables.topics, tables.topic_saver, counters)
         self.group_access = GroupAccess(tables.groups, self.groups.online, tables.groups_soon.changed)
+        self.overview = GroupOverviewProcessor(store, tables, self.groups, clock_ms=storage.clock_ms)
         self._clean = CleanFilesService(
             store,
             config.store,
@@ -122,10 +135,12 @@ class CommonParts:
             sources.disk,
             on_disk=store_health.note_disk,
             before_delete=before_delete,
+            needed_from=needed_from,
             waiting_from=waiting_from,
         )
         self.own = OwnBroker(config, tables, lambda: tenures.current)
-        self.routes = RouteInfoManager(self.own, trio.current_time)
+        self.routes = routes
+        routes.own = self.own
         self._names = NameServerProcessor(
             self.routes,
             tables.kv_config,
@@ -143,7 +158,11 @@ class CommonParts:
         sources.store = storage.store
         sources.topics, sources.offsets = storage.tables.topics, storage.tables.offsets
         sources.groups = GroupSources(
-            storage.tables.groups, groups.online, groups.progress, groups.lag.figures
+            storage.tables.groups,
+            groups.online,
+            groups.membership.producers,
+            groups.progress,
+            groups.lag.figures,
         )
         sources.registered_brokers = lambda: self.routes.registered
         sources.held_pulls_bytes = lambda: storage.hold.held_bytes
@@ -162,7 +181,7 @@ class CommonParts:
     def server(self, handlers: Mapping[int, Handler], connections_max: int) -> Server:
         """Return a server for the requests of `handlers`; at most `connections_max` open files are left for it."""
         dispatcher = RequestDispatcher(
-            handlers,
+            handlers if self._spans is None else self._spans.traced(handlers),
             self.puts.appender.append,
             self.puts.put_by,
             lambda can_wait: self.puts.reput.dispatch_acknowledged(can_wait=can_wait),
@@ -206,6 +225,9 @@ class CommonParts:
                 filter_check,
                 config.ha,
                 self._follows,
+                self._ids_to_pull_from,
+                self._spans,
+                clock_ms=storage.clock_ms,
             ),
             FetchProcessor(store, storage.tables.topics, access, broker_name=config.broker_name),
             QueryProcessor(store),
@@ -224,7 +246,11 @@ class CommonParts:
         )
         return (
             OffsetProcessor(store, self.topic_access, access, tables.offsets, groups.commits),
-            ClientProcessor(groups.membership, access, tables.topics, tables.topics_soon.changed),
+            ClientProcessor(
+                groups.membership,
+                access,
+                _keep_topics if store.options.is_replica else tables.make_retry_topic,
+            ),
             LockProcessor(groups.locks, access, tables.topics),
             GroupSettingsProcessor(
                 tables.groups, tables.group_saver, access, tables.offsets, storage.hold, groups.forget_group
@@ -248,7 +274,7 @@ class CommonParts:
                 broker_name=config.broker_name,
                 clock_ms=clock_ms,
             ),
-            GroupOverviewProcessor(store, tables, groups, clock_ms=clock_ms),
+            self.overview,
         )
 
     def _broker_processors(self) -> tuple[Processor, ...]:
@@ -273,3 +299,7 @@ class CommonParts:
                 more_figures=self._more_figures,
             ),
         )
+
+
+def _keep_topics(_group: SubscriptionGroupConfig) -> None:
+    """Make no topic: a slave's are its master's."""

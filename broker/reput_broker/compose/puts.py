@@ -41,7 +41,7 @@ class PutParts:
         is_sync = config.store.flush == "sync"
         self._serves_unflushed = not is_sync
         self.fence = fence
-        self.lock = PutLock()
+        self.lock = PutLock(fence)
         self.allocate = AllocateService(store)
         self.reput = ReputMessageService(store, hold.answer_ready)
         self.commit: CommitRealTimeService | None = None
@@ -70,7 +70,7 @@ class PutParts:
             fence=fence,
             readers_see_unflushed=not is_sync,
         )
-        self._local_ack = AckLevel.FLUSHED if is_sync else AckLevel.PAGE_CACHE
+        self.local_ack = AckLevel.FLUSHED if is_sync else AckLevel.PAGE_CACHE
         self._ha = config.ha
         self.on_flushed: Callable[[], None] = lambda: None
         """Called after each sync that moved the flushed offset."""
@@ -78,6 +78,8 @@ class PutParts:
         """Called after the broker has appended messages of its own."""
         # Under SYNC_FLUSH the flush dispatches, because readers see only what is flushed; with a pool, the commit does.
         self.put_by = _nothing if is_sync or self.commit else self.reput.put_by
+        # A slave reports first: its master waits for that, and its own consumers can wait a moment.
+        self._dispatch_flushed = self.reput.wake if store.options.is_replica else self.reput.catch_up
 
     def tasks(self) -> tuple[Callable[[], Awaitable[None]], ...]:
         """Return the background tasks."""
@@ -99,10 +101,10 @@ class PutParts:
         """Return the ack level of requests that name none."""
         if self._ha.role == "SYNC_MASTER" and self._ha.in_sync_replicas > 1:
             return AckLevel.REPLICATED
-        return self._local_ack
+        return self.local_ack
 
     def _after_flush(self) -> None:
-        self.reput.catch_up()
+        self._dispatch_flushed()
         self.transfer.advance()
         self.on_flushed()
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import socket
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -22,22 +22,48 @@ from reput_broker.compose.slave import SlaveParts
 from reput_broker.compose.start import FreeSpace, open_or_close, open_when_there_is_room
 from reput_broker.compose.storage import Storage, store_options
 from reput_broker.config.model import BrokerConfig
-from reput_broker.ha.client import Reopen
+from reput_broker.groups.client_table import ClientTable
 from reput_broker.ha.election.elector import Elector
 from reput_broker.ha.election.engine import LeaseLost
+from reput_broker.ha.reopen import Reopen
 from reput_broker.ha.roles import Tenure, TenureSource
-from reput_broker.ha.set_aside import set_store_aside
+from reput_broker.namesrv.route_info import RouteInfoManager
 from reput_broker.observe.figures import refresh_disk_figures
 from reput_broker.observe.health import BrokerState, Health, StoreHealth
 from reput_broker.observe.metrics import MetricsSources
+from reput_broker.processors.operations import OperationsProcessor
+from reput_broker.processors.slave_refusals import NOT_WHILE_COMPLETING, is_completing
+from reput_broker.server.connection import Connection
+from reput_broker.store.message_store import MessageStore
 from reput_broker.store.results import RecoveryReport
 from reput_broker.surroundings import Surroundings
+from reput_protocol.errors import ReputError
 
 log = structlog.get_logger(__name__)
 
 _CHANGE_GRACE_S = 0.5
-"""The time that running requests get at a change of role. What is answered no more has an unknown outcome for its
+"""The time that running requests get at a change of role. A request that gets no answer has an unknown outcome for its
 client, which asks the new master."""
+
+
+class _ServedRole:
+    """See `processors.operations.ServedRole`."""
+
+    def __init__(self, parts: MasterParts | SlaveParts, store: MessageStore) -> None:
+        self._parts = parts
+        self._store = store
+        self.serve = parts.server.dispatcher.serve
+        self.refuse = parts.server.dispatcher.refuse
+
+    def connections(self) -> Iterable[Connection]:
+        return self._parts.server.connections
+
+    def clients(self) -> ClientTable:
+        return self._parts.groups.membership.clients
+
+    async def flushed(self) -> int:
+        await self._parts.puts.flush.flushed_to(self._store.max_physical_offset)
+        return self._store.flushed_offset
 
 
 @dataclass(slots=True)
@@ -50,6 +76,9 @@ class BrokerBase:
     tenures: TenureSource
     waits_for_room: bool
     """Whether a start waits while the disk is full, instead of raising."""
+    operations: OperationsProcessor
+    routes: RouteInfoManager = field(default_factory=lambda: RouteInfoManager(None, trio.current_time))
+    """What other brokers have registered with this one."""
     stop_wanted: trio.Event = field(default_factory=trio.Event)
     open_files: OpenFiles = field(init=False)
     address: tuple[str, int] = ("", 0)
@@ -71,16 +100,9 @@ class BrokerBase:
 
 
 class ServedTenure:
-    """One tenure: `run` opens the store, builds the parts and serves; `end` ends it.
+    """One tenure: `run` opens the store, builds the parts and serves; `end` ends it."""
 
-    Args:
-        reopen: how the store must be opened; None as it is.
-    """
-
-    def __init__(self, base: BrokerBase, reopen: Reopen | None = None) -> None:
-        self.reopen: Reopen | None = None
-        """How the next tenure must open the store; None as it is."""
-        self._opens_with = reopen or Reopen()
+    def __init__(self, base: BrokerBase) -> None:
         self.tenure: Tenure = base.tenures.current
         self.storage: Storage | None = None
         self.parts: MasterParts | SlaveParts | None = None
@@ -112,15 +134,21 @@ class ServedTenure:
         base = self._base
         base.health.state = BrokerState.RECOVERING
         try:
-            report = await self._open_storage()
+            report = await self._open_or_give_up()
             async with trio.open_nursery() as nursery:
                 parts = self.parts = self._start_parts(nursery)
-                await self._prepare(parts)
+                await self._until_ended(parts.before_serving)
+                if parts.begun is not None:
+                    parts.server.dispatcher.refuse(NOT_WHILE_COMPLETING, is_completing(parts.begun))
                 await nursery.start(parts.server.run, base.listeners)
-                is_read_only = self._opened.store.read_only_reason is not None
-                base.health.state = BrokerState.READONLY if is_read_only else BrokerState.RUNNING
-                on_ready(self.tenure, report)
                 try:
+                    await self._until_ended(parts.complete)
+                    if parts.begun is None:
+                        base.operations.attach(_ServedRole(parts, self._opened.store))
+                    if not self._end.is_set():
+                        is_read_only = self._opened.store.read_only_reason is not None
+                        base.health.state = BrokerState.READONLY if is_read_only else BrokerState.RUNNING
+                        on_ready(self.tenure, report)
                     await self._end.wait()
                 finally:
                     with trio.CancelScope(shield=True):
@@ -135,6 +163,39 @@ class ServedTenure:
         return self._next_follows
 
     @property
+    def _is_elected(self) -> bool:
+        return self.tenure.is_master and self._base.elector is not None
+
+    async def _open_or_give_up(self) -> RecoveryReport:
+        """Open the storage. An elected master that cannot gives its lease back, and is a slave again.
+
+        Raises:
+            LeaseLost: it has, or the tenure has ended meanwhile.
+            StoreError, ConfigFileDamaged, OSError: without an election, or as a slave.
+        """
+        try:
+            return await self._open_storage()
+        except LeaseLost:
+            raise
+        except (ReputError, OSError) as error:
+            elector = self._base.elector
+            if not self.tenure.is_master or elector is None:
+                raise
+            raise LeaseLost(await self._give_up(elector, error)) from error
+
+    async def _give_up(self, elector: Elector, error: Exception) -> str:
+        """Give the lease back because of an error; return the reason."""
+        log.error(
+            "elected_and_cannot_lead",
+            epoch=self.tenure.epoch,
+            detail=str(error),
+            hint="another member in sync takes over; this one tries again after the length of a lease",
+        )
+        reason = f"this member was elected and could not lead: {error}"
+        await elector.give_up(self.tenure.epoch, reason)
+        return reason
+
+    @property
     def _opened(self) -> Storage:
         assert self.storage is not None, "`run` opens it first"
         return self.storage
@@ -142,12 +203,11 @@ class ServedTenure:
     async def _open_storage(self) -> RecoveryReport:
         """Lock and recover the directory and read the tables; the health page answers meanwhile.
 
-        While the disk is too full, the start waits and retries; an embedded broker raises instead.
+        While the disk is too full, the start waits and retries; an embedded broker raises instead, and one that was
+        elected too: another member may have room.
         """
         base = self._base
-        if self._opens_with.set_aside is not None:
-            await self._set_aside(self._opens_with.set_aside)
-        if base.waits_for_room:
+        if base.waits_for_room and not self._is_elected:
             directories = (base.config.data_dir, *base.config.store.commit_log_dirs)
             space = FreeSpace(directories, base.stop_wanted)
             storage, report = await open_when_there_is_room(
@@ -159,25 +219,12 @@ class ServedTenure:
         self.storage = storage
         if self.tenure.is_master and (base.ha_listener is not None or storage.epochs.exists):
             self._epoch = await storage.begin_epoch(self.tenure.epoch)
-        if self.tenure.is_master and base.elector is not None:
-            fence = base.elector.fence
-            in_sync = await base.elector.lead(storage.store.max_physical_offset)
+        if self._is_elected and base.elector is not None:
+            fence, in_sync = await base.elector.lead(self.tenure.epoch, storage.store.max_physical_offset)
             self._leadership = Leadership(base.elector, fence, in_sync)
         base.sources.recovery_duration_s = report.duration_s
         base.sources.recovery_truncated_bytes = report.truncated_bytes
         return report
-
-    async def _set_aside(self, reason: str) -> None:
-        config = self._base.config
-        log_dirs = config.store.commit_log_dirs or (config.data_dir / "commitlog",)
-        stamp = f"{self._base.surroundings.clock_ms()}"
-        path = await trio.to_thread.run_sync(set_store_aside, config.data_dir, log_dirs, stamp)
-        log.warning(
-            "store_set_aside",
-            path=str(path),
-            reason=reason,
-            hint="the log is copied from the master; delete that directory once nothing of it is needed",
-        )
 
     def _new_storage(self) -> Storage:
         base = self._base
@@ -189,13 +236,19 @@ class ServedTenure:
             ),
             base.surroundings.clock_ms,
             self._store_health.note_table,
-            self._opens_with.cut_at,
         )
 
     def _start_parts(self, nursery: trio.Nursery) -> MasterParts | SlaveParts:
         base, storage = self._base, self._opened
         connections_max = base.open_files.connections
-        common = (storage, base.sources, self._store_health, base.surroundings, base.tenures)
+        common = (
+            storage,
+            base.sources,
+            self._store_health,
+            base.surroundings,
+            base.tenures,
+            base.routes,
+        )
         parts: MasterParts | SlaveParts
         if self.tenure.is_master:
             parts = MasterParts(
@@ -207,6 +260,7 @@ class ServedTenure:
             )
         else:
             parts = SlaveParts(*common, connections_max=connections_max, on_reopen=self._reopen)
+        base.operations.attach(_ServedRole(parts, storage.store))
         for task in parts.tasks():
             nursery.start_soon(task)
         nursery.start_soon(
@@ -215,9 +269,12 @@ class ServedTenure:
         nursery.start_soon(self._watch_role)
         return parts
 
-    def _reopen(self, reopen: Reopen) -> None:
-        """End this tenure: the slave's log must be changed first, and then followed by the next one."""
-        self.reopen = reopen
+    async def _reopen(self, truncate_to: int | None, reason: str) -> None:
+        """Note what to do with the slave's log and end this tenure; the next one does it, then continues to copy."""
+        aside = f"{self._base.surroundings.clock_ms()}" if truncate_to is None else None
+        reopen = Reopen(truncate_to, aside, reason)
+        await trio.to_thread.run_sync(reopen.note, self._opened.store.options.data_dir)
+        log.warning("store_reopens", truncate_to=truncate_to, set_aside=aside, reason=reason)
         self._next_follows = True
         self._end.set()
 
@@ -231,8 +288,14 @@ class ServedTenure:
         self._next_follows = True
         self._end.set()
 
-    async def _prepare(self, parts: MasterParts | SlaveParts) -> None:
-        """Complete what an earlier run began, before serving. A stop or another role ends this early."""
+    async def _until_ended(self, work: Callable[[], Awaitable[None]]) -> None:
+        """Do work that is left from an earlier run. A stop or another role ends it early.
+
+        An elected master whose work fails gives its lease back, and is a slave again.
+
+        Raises:
+            StoreError, OSError: it has failed, without an election.
+        """
         async with trio.open_nursery() as nursery:
 
             async def give_up(event: trio.Event) -> None:
@@ -241,7 +304,14 @@ class ServedTenure:
 
             nursery.start_soon(give_up, self._base.stop_wanted)
             nursery.start_soon(give_up, self._end)
-            await parts.before_serving()
+            try:
+                await work()
+            except (ReputError, OSError) as error:
+                elector = self._base.elector
+                if not self.tenure.is_master or elector is None:
+                    raise
+                await self._give_up(elector, error)
+                await self._end.wait()
             nursery.cancel_scope.cancel()
 
     async def _drain(self, parts: MasterParts | SlaveParts) -> None:
@@ -250,6 +320,7 @@ class ServedTenure:
         server.stop_accepting(keep_listening=self._next_follows)
         self._opened.hold.release_all()
         await server.drain(_CHANGE_GRACE_S if self._next_follows else base.config.shutdown_grace)
+        base.routes.keep_without_connections()  # closed by now, and not reported as gone yet
         if not self._next_follows:
             await parts.finish()
 

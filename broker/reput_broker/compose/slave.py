@@ -4,15 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from functools import partial
+from typing import Final
 
 import trio
 
 from reput_broker.compose.parts import CommonParts, handlers_of
 from reput_broker.compose.storage import Storage
-from reput_broker.ha.client import HAClient, Reopen
+from reput_broker.ha.client import HAClient
 from reput_broker.ha.election.elector import Elector
+from reput_broker.ha.progress import MasterLog
 from reput_broker.ha.roles import Master, Role, TenureSource
 from reput_broker.ha.synchronize import SlaveSynchronize
+from reput_broker.namesrv.route_info import RouteInfoManager
 from reput_broker.observe.health import StoreHealth
 from reput_broker.observe.metrics import MetricsSources
 from reput_broker.observe.replication_metrics import ReplicationFigures, SlaveFigures
@@ -33,9 +36,13 @@ class SlaveParts:
     Args:
         storage: opened for a slave.
         tenures: its current tenure names the master.
-        on_reopen: called if the store must be opened again before the master's log can be copied.
+        routes: what other brokers have registered.
+        on_reopen: see `HAClient`.
         connections_max: the open files that are left for connections.
     """
+
+    begun: Final[str | None] = None
+    """A slave completes nothing that an earlier run began."""
 
     def __init__(
         self,
@@ -44,8 +51,9 @@ class SlaveParts:
         store_health: StoreHealth,
         surroundings: Surroundings,
         tenures: TenureSource,
+        routes: RouteInfoManager,
         *,
-        on_reopen: Callable[[Reopen], None],
+        on_reopen: Callable[[int | None, str], Awaitable[None]],
         connections_max: int,
     ) -> None:
         self._tenures = tenures
@@ -57,16 +65,23 @@ class SlaveParts:
             store_health,
             surroundings,
             tenures,
+            routes,
             before_delete=_nothing_to_save,
+            needed_from=lambda: None,
             # What the master keeps, messages that wait for their time among it, a new master needs.
             waiting_from=lambda: self.tables.master_min_offset,
             more_figures=dict,
             follows=lambda: self.copying.is_connected,
             fence=Fence(),
+            ids_to_pull_from=lambda: [tenures.current.broker_id],
         )
         self.groups, self.puts = common.groups, common.puts
+        self.overview = common.overview
         self.own = common.own
-        self.tables = SlaveSynchronize(storage.store, storage.tables, self._accepted, self._forget_topic)
+        self.master_log = MasterLog(lambda: storage.store.max_physical_offset)
+        self.tables = SlaveSynchronize(
+            storage.store, storage.tables, self.master_log, self._accepted, self._forget_topic
+        )
         refusals = SlaveRefusals(
             sources.config.ha,
             self._master_address,
@@ -80,6 +95,7 @@ class SlaveParts:
             storage.epochs,
             config,
             common.puts.lock,
+            self.master_log,
             on_appended=common.puts.wrote,
             on_confirmed=common.puts.reput.wake,
             tenures=tenures,
@@ -87,6 +103,8 @@ class SlaveParts:
             on_reopen=on_reopen,
         )
         common.puts.on_flushed = self.copying.flushed
+        if isinstance(tenures, Elector):
+            tenures.before_taking_over(self.tables.complete)
         status = HAStatusProcessor(self._ha_status)
         handlers = refusals.handlers(handlers_of((*common.processors(), replica, status)))
         self.server = common.server(handlers, connections_max)
@@ -116,6 +134,9 @@ class SlaveParts:
         )
 
     async def before_serving(self) -> None:
+        """Nothing has to be read."""
+
+    async def complete(self) -> None:
         """Nothing has to be completed."""
 
     async def finish(self) -> None:
@@ -126,18 +147,18 @@ class SlaveParts:
         return {
             "master": self._master_address(),
             "replication": self.copying.state,
-            "behind_b": self._lag_bytes,
-            "behind_s": round(self.tables.lag_s, 3),
+            "behind_b": self.master_log.lag_bytes,
+            "behind_s": round(self.master_log.lag_s, 3),
             "tables_age_s": round(self.tables.age_s, 3),
         }
 
-    @property
-    def _lag_bytes(self) -> int:
-        return max(self.copying.lag_bytes, self.tables.lag_bytes)
-
     def _figures(self) -> ReplicationFigures:
         figures = SlaveFigures(
-            self.copying.is_connected, self._lag_bytes, self.tables.lag_s, self.tables.age_s
+            self._tenures.current.master is not None,
+            self.copying.is_connected,
+            self.master_log.lag_bytes,
+            self.master_log.lag_s,
+            self.tables.age_s,
         )
         return ReplicationFigures(Role.SLAVE, self._common.storage.epochs.last, None, figures)
 
@@ -152,7 +173,7 @@ class SlaveParts:
             storage.store.max_physical_offset,
             received_ms,
             received_ms,
-            max(copying.master_end, self.tables.master_end),
+            self.master_log.end,
             copying.is_connected,
         )
         return HARuntimeInfo(client=client)

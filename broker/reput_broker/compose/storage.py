@@ -17,12 +17,16 @@ from reput_broker.delay.schedule import Schedule
 from reput_broker.delay.service import DelayedArrivals
 from reput_broker.delay.timer_wheel import SLOTS
 from reput_broker.ha.epochs import EpochFile
+from reput_broker.ha.reopen import Reopen
+from reput_broker.ha.set_aside import set_store_aside
 from reput_broker.processors.long_polling import PullRequestHoldService
 from reput_broker.staging.staging_state import StagingState
+from reput_broker.store.file_io import sync_directory
 from reput_broker.store.message_store import MessageStore
 from reput_broker.store.options import StoreOptions
 from reput_broker.store.results import RecoveryReport
 from reput_broker.tables.config_file import ConfigFile
+from reput_broker.tables.table_saver import save_now
 from reput_broker.tables.tables import Tables
 from reput_broker.transactions.op_queue import OpQueue
 from reput_broker.transactions.recovery import HalfQueue, recover_transactions
@@ -47,7 +51,6 @@ class Storage:
     Args:
         options: of the store.
         on_saved: called with a table's name after each save, and with the error if the save failed.
-        cut_at: where the log is cut off, as by `MessageStore.open`.
     """
 
     def __init__(
@@ -56,7 +59,6 @@ class Storage:
         options: StoreOptions,
         clock_ms: Callable[[], int],
         on_saved: Callable[[str, Exception | None], None],
-        cut_at: int | None = None,
     ) -> None:
         self.clock_ms = clock_ms
         self.hold = PullRequestHoldService(config.long_polling)
@@ -66,16 +68,16 @@ class Storage:
         """Log offset from which recovery has read the log, so that the page cache holds it."""
         self._config = config
         self._on_saved = on_saved
-        self._cut_at = cut_at
         self._to_close: list[Callable[[], None]] = []
 
     async def open(self) -> RecoveryReport:
-        """Lock and recover the directory and read the tables, in a worker thread.
+        """Lock and recover the directory and read the tables, in a worker thread; first do what a slave noted.
 
         Raises:
             StoreError, ConfigFileDamaged, OSError: something is unusable. Call `close` nevertheless.
         """
-        report = await trio.to_thread.run_sync(partial(self.store.open, cut_at=self._cut_at))
+        reopen = await trio.to_thread.run_sync(self._prepare)
+        report = await trio.to_thread.run_sync(partial(self.store.open, truncate_to=reopen.truncate_to))
         self.warm_from = report.checked_from
         # The path of an open store goes through its directory handle, so another directory that replaces this one
         # is not written to.
@@ -84,8 +86,25 @@ class Storage:
         self.staging = StagingState(data_dir, self.clock_ms, self._on_saved)
         self.epochs = EpochFile(data_dir / "epochFileCheckpoint")
         self._to_close.append(self.tables.close)
-        await trio.to_thread.run_sync(self._load, trio.current_time())
+        await trio.to_thread.run_sync(self._load, reopen)
         return report
+
+    def _prepare(self) -> Reopen:
+        """Move the log aside if a slave has noted that; return what is left of the note."""
+        config = self._config
+        reopen = Reopen.noted(config.data_dir)
+        if reopen.aside is None:
+            return reopen
+        log_dirs = config.store.commit_log_dirs or (config.data_dir / "commitlog",)
+        path = set_store_aside(config.data_dir, log_dirs, reopen.aside)
+        reopen.done(config.data_dir)
+        log.warning(
+            "store_set_aside",
+            path=str(path),
+            reason=reopen.reason,
+            hint="the log is copied from the master; delete that directory once nothing of it is needed",
+        )
+        return Reopen()
 
     async def begin_epoch(self, number: int) -> int:
         """Begin an epoch of the log, as master; return its number.
@@ -101,25 +120,32 @@ class Storage:
         )
         return (await trio.to_thread.run_sync(begin)).number
 
-    def _load(self, now_s: float) -> None:
-        if self._cut_at is not None:
+    def _load(self, reopen: Reopen) -> None:
+        if reopen.truncate_to is not None:
             self._forget_progress()
         self.tables.load()
-        if self._cut_at is not None:
+        if reopen.truncate_to is not None:
             self.tables.offsets.limit(self.store.max_offset_in_queue)
+            save_now(self.tables.offsets)
+            reopen.done(self._config.data_dir)
         self.epochs.load()
-        self.staging.load(now_s)
+        self.staging.load()
         self._to_close.append(self._save_batches)
         if self.store.options.is_replica:
             return  # the master knows the topics, delivers delayed messages and decides transactions
-        self.tables.adopt_queues(self.store.queues())
+        self.tables.adopt_queues(self.store.queues(), self._last_stored_ms)
         topics = self.tables.topics.all()
         self.schedule = open_schedule(self._config, self.store, topics, self.clock_ms)
         self._to_close.append(self._finish_schedule)
         self.half_queue = self._recover_transactions()
 
+    def _last_stored_ms(self, topic: str, queue_id: int) -> int:
+        return self.store.store_timestamp(
+            topic, queue_id, self.store.max_offset_in_queue(topic, queue_id) - 1
+        )
+
     def _forget_progress(self) -> None:
-        """Remove the files that say what was delivered or committed: it may be in the part that was cut off.
+        """Remove the files that say what was delivered or committed: it may be in the part that is gone.
 
         Then the log alone decides, unless the master's files replace them.
         """
@@ -127,6 +153,8 @@ class Storage:
         for name in ("delayOffset.json", "masterTimer.json", "sinkBatches.json"):
             ConfigFile(config / name).remove()
         (config / "timercheck").unlink(missing_ok=True)
+        if config.is_dir():
+            sync_directory(config)
 
     def _recover_transactions(self) -> HalfQueue:
         options = self.store.options

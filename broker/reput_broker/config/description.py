@@ -11,10 +11,14 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
 from reput_broker.config.units import is_duration, is_size
+from reput_protocol.commands.operation import ConfigOption
 from reput_protocol.units import format_duration, format_size
 
 if TYPE_CHECKING:
     from reput_broker.config.model import BrokerConfig
+
+
+_UNITS = {"duration": "s", "size": "B"}
 
 
 class OptionRow(NamedTuple):
@@ -34,7 +38,7 @@ def describe(config: BrokerConfig) -> list[OptionRow]:
     return [
         OptionRow(
             key,
-            written(field, option_value(config, key)),
+            shown(field, option_value(config, key)),
             config.origins.get(key, "default"),
             "duration" if is_duration(field) else "size" if is_size(field) else "",
             is_live(field),
@@ -45,10 +49,43 @@ def describe(config: BrokerConfig) -> list[OptionRow]:
     ]
 
 
+def config_options(config: BrokerConfig) -> list[ConfigOption]:
+    """Return every option with its value and its source, as administrators get it: without secrets."""
+    fields = option_fields(type(config))
+    return [
+        ConfigOption(
+            row.key,
+            "***"
+            if _is_secret(fields[row.key], option_value(config, row.key))
+            else _plain(option_value(config, row.key)),
+            row.value,
+            row.source,
+            _UNITS.get(row.unit, ""),
+            row.live,
+            row.default,
+            row.description,
+        )
+        for row in describe(config)
+    ]
+
+
+def shown(field: FieldInfo, value: Any) -> str:
+    """Return a value like `written`, and stars for a secret."""
+    return '"***"' if _is_secret(field, value) else written(field, value)
+
+
+def _is_secret(field: FieldInfo, value: Any) -> bool:
+    return bool(value) and _is_marked(field, "secret")
+
+
 def is_live(field: FieldInfo) -> bool:
     """Tell whether the option can change while the broker runs."""
+    return _is_marked(field, "live")
+
+
+def _is_marked(field: FieldInfo, mark: str) -> bool:
     extra = field.json_schema_extra
-    return isinstance(extra, dict) and bool(extra.get("live"))
+    return isinstance(extra, dict) and bool(extra.get(mark))
 
 
 def written(field: FieldInfo, value: Any) -> str:
@@ -118,3 +155,10 @@ def option_value(config: BaseModel, key: str) -> Any:
     for name in key.split("."):
         value = getattr(value, name)
     return value
+
+
+def _plain(value: Any) -> Any:
+    """Return a value of the configuration as JSON has it."""
+    if isinstance(value, Path):
+        return str(value)
+    return [_plain(item) for item in value] if isinstance(value, tuple) else value

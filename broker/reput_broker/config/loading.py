@@ -17,14 +17,22 @@ from typing import Any, NamedTuple
 
 from pydantic.fields import FieldInfo
 
-from reput_broker.config.description import flatten, is_live, nest, option_fields, option_value, written
+from reput_broker.config.description import (
+    flatten,
+    is_live,
+    nest,
+    option_fields,
+    option_value,
+    shown,
+    written,
+)
 from reput_broker.config.environment import (
     FILE_SUFFIX,
     PREFIX,
     own_variables,
     unknown_variables,
 )
-from reput_broker.config.errors import ConfigError, ConfigProblem
+from reput_broker.config.errors import ConfigError, ConfigProblem, nearest_key
 from reput_broker.config.model import BrokerConfig
 from reput_broker.config.units import is_duration, is_size
 
@@ -101,20 +109,52 @@ def apply_live(config: BrokerConfig, new: BrokerConfig) -> list[ConfigChange]:
         if before == after:
             continue
         live = is_live(option)
-        changes.append(ConfigChange(key, written(option, before), written(option, after), live))
+        changes.append(ConfigChange(key, shown(option, before), shown(option, after), live))
         if live:
             section, _, name = key.rpartition(".")
             # The models are frozen for all other code; both values passed the same checks.
             vars(option_value(config, section) if section else config)[name] = after
-    config.note_origins(
-        {
-            key: origin
-            for key, origin in (*config.origins.items(), *new.origins.items())
-            if option_value(config, key) == option_value(new, key)
-        },
-        config.path,
-    )
+    origins = {}
+    for key in option_fields(BrokerConfig):
+        source = new if option_value(config, key) == option_value(new, key) else config
+        if key in source.origins:
+            origins[key] = source.origins[key]
+    config.note_origins(origins, config.path)
     return changes
+
+
+def with_values(config: BrokerConfig, values: Mapping[str, str], origin: str = "config set") -> BrokerConfig:
+    """Return a configuration like `config` with other values of live options; `config` itself stays.
+
+    Args:
+        values: by key, as text without quotes, such as `async` or `500ms`.
+        origin: of these values.
+
+    Raises:
+        ConfigError: a key is unknown or not live, or a value is not valid.
+    """
+    fields = option_fields(BrokerConfig)
+    problems = []
+    for key in values:
+        if key not in fields:
+            problems.append(ConfigProblem(key, origin, "unknown key", nearest_key(key, fields)))
+        elif not is_live(fields[key]):
+            text = "needs a restart: write it into the configuration file, then restart the broker"
+            problems.append(ConfigProblem(key, origin, text))
+    if problems:
+        raise ConfigError(problems)
+    before = {
+        key: tomllib.loads(f"value = {written(option, option_value(config, key))}")["value"]
+        for key, option in fields.items()
+    }
+    given = {key: _from_text(fields[key], text) for key, text in values.items()}
+    origins = dict.fromkeys(given, origin)
+    try:
+        new = BrokerConfig(**nest({**before, **given}))
+    except ConfigError as error:
+        raise ConfigError([_with_origin(problem, origins) for problem in error.problems]) from None
+    new.note_origins({**config.origins, **origins}, config.path)
+    return new
 
 
 def option_variables() -> dict[str, str]:

@@ -29,6 +29,7 @@ from pydantic import (
 from reput_broker.config.description import flatten, option_fields
 from reput_broker.config.errors import ConfigError, ConfigProblem, problems_of
 from reput_broker.config.sections import (
+    ConsoleConfig,
     DedupConfig,
     DelayConfig,
     ElectionConfig,
@@ -45,6 +46,7 @@ from reput_broker.config.sections import (
     SinkConfig,
     StoreConfig,
     TopicsConfig,
+    TracingConfig,
     TransactionsConfig,
     option,
 )
@@ -134,6 +136,7 @@ class BrokerConfig(Section):
     limits: LimitsConfig = Field(default_factory=LimitsConfig)
     log: LogConfig = Field(default_factory=LogConfig)
     metrics: MetricsConfig = Field(default_factory=MetricsConfig)
+    tracing: TracingConfig = Field(default_factory=TracingConfig)
     offsets: OffsetsConfig = Field(default_factory=OffsetsConfig)
     dedup: DedupConfig = Field(default_factory=DedupConfig)
     groups: GroupsConfig = Field(default_factory=GroupsConfig)
@@ -143,6 +146,7 @@ class BrokerConfig(Section):
     delay: DelayConfig = Field(default_factory=DelayConfig)
     transactions: TransactionsConfig = Field(default_factory=TransactionsConfig)
     replies: RepliesConfig = Field(default_factory=RepliesConfig)
+    console: ConsoleConfig = Field(default_factory=ConsoleConfig)
 
     _origins: dict[str, str] = PrivateAttr(default_factory=dict)
     _path: Path | None = PrivateAttr(default=None)
@@ -260,6 +264,7 @@ def contradictions(config: BrokerConfig) -> list[ConfigProblem]:
         *_roles(config),
         *_unreachable_address(config),
         *_election(config),
+        *_console(config),
     ]
 
 
@@ -342,6 +347,13 @@ def _roles(config: BrokerConfig) -> list[ConfigProblem]:
         )
         found.append(("ha.housekeeping_interval", text))
     return [ConfigProblem(key, "code", text) for key, text in found]
+
+
+def _console(config: BrokerConfig) -> list[ConfigProblem]:
+    if config.console.read_without_login or config.console.token:
+        return []
+    text = "false, and console.token is empty, so that no login is possible; set console.token, or true here"
+    return [ConfigProblem("console.read_without_login", "code", text)]
 
 
 def _unreachable_address(config: BrokerConfig) -> list[ConfigProblem]:

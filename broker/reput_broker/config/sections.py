@@ -1,4 +1,4 @@
-"""The sections of the configuration, `[store]` to `[replies]`: name, default, range and unit of every option.
+"""The sections of the configuration, `[store]` to `[console]`: name, default, range and unit of every option.
 
 Options marked live can change while the broker runs; the others take effect at the next start.
 """
@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import Any, Final, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator
+from pydantic.config import JsonDict
 
-from reput_broker.config.units import Address, Directories, Duration, HoursOfDay, Size, Urls
+from reput_broker.config.units import Address, Directories, Duration, HoursOfDay, Size, Url, Urls
 from reput_broker.store.options import physical_memory_bytes
 
 LOCK_TIMEOUT_MIN_S: Final = 40.0
@@ -29,9 +30,10 @@ class Section(BaseModel):
     model_config = ConfigDict(strict=True, extra="forbid", frozen=True, validate_default=False)
 
 
-def option(default: Any, description: str, *, live: bool = False, **limits: Any) -> Any:
-    """Declare an option; `live` marks one that a reload changes while the broker runs."""
-    return Field(default, description=description, json_schema_extra={"live": live}, **limits)
+def option(default: Any, description: str, *, live: bool = False, secret: bool = False, **limits: Any) -> Any:
+    """Declare an option; `live` marks one that a reload changes while the broker runs, `secret` one never shown."""
+    extra: JsonDict = {"live": live, "secret": secret}
+    return Field(default, description=description, json_schema_extra=extra, repr=not secret, **limits)
 
 
 class StoreConfig(Section):
@@ -289,11 +291,16 @@ class HAConfig(Section):
         20.0, "silence after which master and slave close their connection", live=True, ge=0.02, le=3600.0
     )
     transfer_batch_size: Size = option(
-        32 << 10, "maximal bytes of the log in one frame to a slave", live=True, ge=1024, le=16 * _MIB
+        256 << 10, "maximal bytes of the log in one frame to a slave", live=True, ge=1024, le=16 * _MIB
     )
     slave_read_enabled: bool = option(
         False, "serve pulls as a slave; as a master, send consumers that are far behind to a slave", live=True
     )
+
+    @property
+    def copies_if_replicated(self) -> int:
+        """Copies that a put with ack = replicated waits for: one on another machine, even if others need none."""
+        return max(2, self.in_sync_replicas)
 
 
 class ElectionConfig(Section):
@@ -314,7 +321,7 @@ class ElectionConfig(Section):
     )
     lease: Duration = option(
         10.0,
-        "time after which a master that the engine does not hear of is replaced, in whole seconds; the master stops "
+        "time after which a master that has not renewed its lease is replaced, in whole seconds; the master stops "
         "acknowledging a tenth before",
         ge=3.0,
         le=600.0,
@@ -358,7 +365,7 @@ class LimitsConfig(Section):
     frame_size: Size = option(
         16 * _MIB, "the largest frame, its length field included", ge=65536, le=256 * _MIB
     )
-    header_size: Size = option(65536, "the largest header of a frame", ge=1024, le=16 * _MIB)
+    header_size: Size = option(_MIB, "the largest header of a frame", ge=1024, le=16 * _MIB)
     body_size: Size = option(
         256 << 10,
         "the largest body of a request that brings no messages, such as a heartbeat",
@@ -430,6 +437,23 @@ class MetricsConfig(Section):
     )
     refresh_interval: Duration = option(
         15.0, "interval at which sizes and free space of the disk are looked up", live=True, ge=1.0, le=3600.0
+    )
+
+
+class TracingConfig(Section):
+    """Spans of puts and deliveries."""
+
+    endpoint: Url = option(
+        "",
+        "URL of a receiver of OpenTelemetry's protocol over HTTP, such as http://collector:4318/v1/traces; "
+        '"": no spans. It needs the extra otel',
+    )
+    sample_ratio: float = option(
+        0.0,
+        "share of the puts and deliveries without a trace context that begin a trace; those with one follow it",
+        live=True,
+        ge=0.0,
+        le=1.0,
     )
 
 
@@ -642,3 +666,32 @@ class RepliesConfig(Section):
     """Replies, which the broker delivers to the client that sent the request."""
 
     store: bool = option(True, "keep a copy of every reply in the cluster's reply topic", live=True)
+
+
+_TOKEN_LENGTH_MIN: Final = 16
+
+
+class ConsoleConfig(Section):
+    """The web console, on the HTTP port."""
+
+    enabled: bool = option(True, "serve the console at /console/")
+    token: str = option(
+        "",
+        "what to log in with, which replaying dead letters and cancelling delayed messages need; "
+        '"": no login is possible, and the console only shows',
+        secret=True,
+    )
+    read_without_login: bool = option(
+        True, "show everything, bodies of messages too, without login; false needs a token"
+    )
+
+    @field_validator("token")
+    @classmethod
+    def _hard_to_guess(cls, value: str) -> str:
+        is_plain = value.isascii() and value.isprintable() and " " not in value
+        if value and (len(value) < _TOKEN_LENGTH_MIN or not is_plain):
+            raise ValueError(
+                f"it must have {_TOKEN_LENGTH_MIN} or more printable ASCII characters without spaces; "
+                "`openssl rand -hex 32` makes one"
+            )
+        return value

@@ -107,7 +107,20 @@ def checked_address(text: str) -> str:
         raise ValueError(f'"host:port" is needed, such as "broker.example:10911", not {text!r}')
     if host in ("0.0.0.0", "[::]", "::"):
         raise ValueError(f"no program can connect to {host}; name an address at which it is reached")
+    try:
+        host.encode("idna")
+    except UnicodeError:
+        raise ValueError(f"{host!r} cannot be the name of a machine") from None
     return text
+
+
+def is_address(text: str) -> bool:
+    """Tell whether `text` is `host:port` (see `checked_address`)."""
+    try:
+        checked_address(text)
+    except ValueError:
+        return False
+    return True
 
 
 def _to_address(value: object) -> object:
@@ -167,6 +180,25 @@ def _to_urls(value: object) -> tuple[str, ...]:
             raise ValueError("a URL contains a user; give user and password their own options")
     return tuple(dict.fromkeys(value))
 
+
+def _to_url(value: object) -> str:
+    if value == "":
+        return ""
+    parts = urlsplit(value) if isinstance(value, str) else None
+    if (
+        parts is None
+        or parts.scheme not in ("http", "https")
+        or not parts.hostname
+        or not parts.path.strip("/")
+    ):
+        raise ValueError(
+            f'a URL with a path such as "http://collector:4318/v1/traces" is needed, not {value!r}'
+        )
+    return str(value)
+
+
+Url = Annotated[str, BeforeValidator(_to_url)]
+"""The URL of one resource; an empty text is none."""
 
 Urls = Annotated[tuple[str, ...], BeforeValidator(_to_urls)]
 """URLs of servers, without a path, written as a list or with commas between them; duplicates are dropped."""

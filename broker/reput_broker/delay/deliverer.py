@@ -138,7 +138,9 @@ class Deliverer:
         if not due.level and delayed.cancels is not None:
             self._done(due, None)  # a delete message that is due has no further effect
             return None
-        config = self._topics.get(delayed.topic)
+        # What was put back into the wheel has a later time than the message had first.
+        stored_ms = 0 if delayed.rolled else delayed.record.store_timestamp_ms
+        config = self._topics.of_accepted(delayed.topic, delayed.queue_id, stored_ms)
         if config is None or delayed.topic == TRANS_HALF_TOPIC:
             self._drop(due, delayed, "no_topic")
             return None

@@ -183,19 +183,23 @@ class Schedule:
         return self.timers.checkpoint.head(progress, self._clock_ms())
 
     def finished_timers(self) -> bytes:
-        """Return what slaves of Reput need besides; nothing while a slot is being loaded."""
+        """Return what only slaves of Reput take over; nothing while a slot is being loaded."""
         finished = self.timers.finished(self._store.max_physical_offset)
         return b"" if finished is None else encode_finished(finished)
+
+    def timers_behind(self) -> int:
+        """Return how many messages with a deliver time are not in the wheel yet."""
+        return max(0, self._store.max_offset_in_queue(TIMER_TOPIC, 0) - self.timers.queue_offset)
 
     def figures(self) -> dict[str, object]:
         """Return the figures that RocketMQ's tools show, under its names (RocketMQ:
         ScheduleMessageService.buildRunningStats)."""
-        timers, stats = self.timers, self.stats
-        behind_ms = 0 if not timers.wheel.exists else max(0, self._clock_ms() - timers.read_ms)
+        timers = self.timers
+        late_ms = max(0, self._clock_ms() - timers.read_ms) if timers.wheel.exists else 0
         figures: dict[str, object] = {
-            "timerReadBehind": behind_ms // 1000,
-            "timerOffsetBehind": self._store.max_offset_in_queue(TIMER_TOPIC, 0) - timers.queue_offset,
-            "timerCongestNum": sum(stats.waiting.values()),
+            "timerReadBehind": late_ms // 1000,
+            "timerOffsetBehind": self.timers_behind(),
+            "timerCongestNum": sum(self.stats.waiting.values()),
             "timerEnqueueTps": 0.0,
             "timerDequeueTps": 0.0,
         }

@@ -77,7 +77,7 @@ class TimerCheckpoint:
         self._written: TimerProgress | None = None
 
     def load(self) -> TimerProgress | None:
-        """Read the file; None if it is missing or empty, as a kill at its creation leaves it.
+        """Read the file; None if it is missing, empty or zeros: a kill or power loss at its creation leaves that.
 
         Raises:
             ForeignFile: it has another length.
@@ -87,7 +87,7 @@ class TimerCheckpoint:
             data = self.path.read_bytes()
         except FileNotFoundError:
             return None
-        if not data:
+        if data in (b"", bytes(TIMERCHECK_BYTES)):
             return None
         if len(data) != TIMERCHECK_BYTES:
             raise ForeignFile(

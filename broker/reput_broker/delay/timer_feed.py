@@ -135,6 +135,7 @@ class TimerFeed:
             self._apply_delete(delayed, cancels, slot)
         elif not delayed.rolled:
             self._stats.waiting[delayed.topic] += 1
+            self._stats.note_sent_ahead(delayed.topic, max(0, entry.due_ms - entry.stored_ms) / 1000)
             self._names[entry.topic_hash] = delayed.topic
 
     def _apply_delete(self, delayed: DelayedRecord, cancels: DeleteId, slot: ActiveSlot | None) -> None:

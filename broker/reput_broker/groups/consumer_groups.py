@@ -118,6 +118,7 @@ class Joined(NamedTuple):
 
     is_new: bool
     topics_changed: bool
+    filters_changed: bool
     conflict: Conflict | None
 
 
@@ -198,22 +199,31 @@ class ConsumerGroup:
         self._forget_request(member.request, channel)
         return True
 
-    def subscribe(self, subscriptions: list[SubscriptionData]) -> bool:
-        """Apply one member's subscriptions to the table; return whether the set of topics changed."""
-        before, table = set(self.subscriptions), self.subscriptions
+    def subscribe(self, subscriptions: list[SubscriptionData]) -> tuple[bool, bool]:
+        """Apply one member's subscriptions to the table.
+
+        Returns:
+            Whether the set of topics changed, and whether the filter of one that stays did.
+        """
+        before, table, filters_changed = set(self.subscriptions), self.subscriptions, False
         for subscription in subscriptions:
             current = table.get(subscription.topic)
             if current is None or subscription.sub_version > current.sub_version:
                 table[subscription.topic] = subscription
+                filters_changed |= current is not None and _filter(current) != _filter(subscription)
         wanted = {subscription.topic for subscription in subscriptions}
         for topic in before - wanted:
             del table[topic]
-        return before != wanted
+        return before != wanted, filters_changed
 
     def _forget_request(self, request: _Request, channel: ClientChannel) -> None:
         del request.members[channel]
         if not request.members:
             del self._requests[request.wanted]
+
+
+def _filter(subscription: SubscriptionData) -> tuple[str, str]:
+    return subscription.expression_type, subscription.sub_string
 
 
 class ConsumerGroups:
@@ -270,7 +280,7 @@ class ConsumerGroups:
         conflict = None if group is None else group.conflict_of(wanted, channel)
         if conflict is not None and refuse_conflicts:
             self.unregister(data.group_name, channel)
-            return Joined(False, False, conflict)
+            return Joined(False, False, False, conflict)
         if group is None:
             group = self._groups[data.group_name] = ConsumerGroup(data.group_name)
         is_new = channel not in group.members
@@ -281,9 +291,9 @@ class ConsumerGroups:
         group.consume_type = data.consume_type
         group.message_model = data.message_model
         group.consume_from_where = data.consume_from_where
-        topics_changed = group.subscribe(data.subscriptions)
+        topics_changed, filters_changed = group.subscribe(data.subscriptions)
         self._note_table(group)
-        return Joined(is_new, topics_changed, conflict)
+        return Joined(is_new, topics_changed, filters_changed, conflict)
 
     def _note_table(self, group: ConsumerGroup) -> None:
         """Count a group's subscription table, whose entries may outlive the members that sent them."""

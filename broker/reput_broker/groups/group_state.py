@@ -26,6 +26,7 @@ class GroupState:
 
     Args:
         on_commit: called after each commit of an offset.
+        on_filters: called with a group whose members have another filter for one of its topics now.
         clock_ms: the time of day.
     """
 
@@ -37,17 +38,22 @@ class GroupState:
         tables: Tables,
         *,
         on_commit: Callable[[], None],
+        on_filters: Callable[[str], None],
         clock_ms: Callable[[], int],
     ) -> None:
         self._counters = counters
         self.online = ConsumerGroups()
         self.locks = QueueLocks(options, trio.current_time)
         self.notifier = GroupNotifier(self.online, tables.groups, options)
-        self.membership = Membership(options, counters, self.online, self.notifier, self.locks)
+        self.membership = Membership(
+            options, counters, self.online, self.notifier, self.locks, on_filters=on_filters
+        )
         self.requesters = Requesters(self.membership.clients)
         self.resets = PendingResets()
         self.progress = GroupProgress()
-        self.commits = OffsetCommits(tables.offsets, self.resets, self.progress, on_commit, clock_ms)
+        self.commits = OffsetCommits(
+            tables.offsets, self.resets, self.progress, counters, on_commit, clock_ms
+        )
         self.times = StoreTimes(store)
         self.lag = LagService(store, tables.offsets, self.times, options, clock_ms=clock_ms)
 

@@ -38,7 +38,11 @@ class MemberConflict(NamedTuple):
 
 
 class Membership:
-    """Keeps the tables of connected clients in step with each other."""
+    """Keeps the tables of connected clients in step with each other.
+
+    Args:
+        on_filters: called with a group whose members have another filter for one of its topics now.
+    """
 
     def __init__(
         self,
@@ -48,6 +52,7 @@ class Membership:
         notifier: GroupNotifier,
         locks: QueueLocks,
         *,
+        on_filters: Callable[[str], None],
         clock: Callable[[], float] = trio.current_time,
     ) -> None:
         self.clients = ClientTable()
@@ -57,6 +62,7 @@ class Membership:
         self._counters = counters
         self._notifier = notifier
         self._locks = locks
+        self._on_filters = on_filters
         self._clock = clock
 
     def check_entries(self, count: int) -> None:
@@ -153,6 +159,8 @@ class Membership:
             self._changed(group, "join")
         elif joined.topics_changed:
             self._changed(group, "topic_change")
+        if joined.filters_changed:
+            self._on_filters(group)
         return joined.conflict
 
     def left(self, client: Client, *, consumer_group: str | None, producer_group: str | None) -> None:

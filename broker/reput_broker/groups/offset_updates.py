@@ -14,6 +14,7 @@ from reput_broker.config.sections import GroupsConfig
 from reput_broker.groups.client_table import ClientChannel
 from reput_broker.groups.consumer_groups import ConsumerGroups
 from reput_broker.groups.progress import GroupProgress
+from reput_broker.observe.counters import Counters
 from reput_broker.request import write_in_turns
 from reput_broker.tables.offsets import Commit, ConsumerOffsetManager
 from reput_protocol.codes import LanguageCode, RequestCode
@@ -68,12 +69,14 @@ class OffsetCommits:
         offsets: ConsumerOffsetManager,
         resets: PendingResets,
         progress: GroupProgress,
+        counters: Counters,
         on_commit: Callable[[], None],
         clock_ms: Callable[[], int],
     ) -> None:
         self._offsets = offsets
         self._resets = resets
         self._progress = progress
+        self._counters = counters
         self._on_commit = on_commit
         self._clock_ms = clock_ms
 
@@ -88,11 +91,34 @@ class OffsetCommits:
         Raises:
             JournalWriteFailed: it is not committed.
         """
-        if offset < 0 or self._resets.is_pending(group, topic, queue_id):
+        if offset < 0:
             return
+        if self._resets.is_pending(group, topic, queue_id):
+            self._counters.note_acks(group, "late")
+            return
+        before = self._offsets.query(group, topic, queue_id)
         self._offsets.commit(group, topic, queue_id, offset, increase_only=increase_only)
         self._progress.committed(group, topic, queue_id, self._clock_ms())
+        self._count(group, topic, queue_id, before, offset)
         self._on_commit()
+
+    def note_pull(
+        self, group: str, topic: str, queue_id: int, offset: int, next_offset: int, peer: str
+    ) -> None:
+        """Record a pull of a member at `offset`, and where it pulls next."""
+        again = self._progress.pulled(group, topic, queue_id, offset, next_offset, peer)
+        # A group that does not commit here, such as one that broadcasts, has no messages that expire.
+        if again and self._offsets.query(group, topic, queue_id) is not None:
+            self._counters.note_acks(group, "expired", again)
+
+    def _count(self, group: str, topic: str, queue_id: int, before: int | None, offset: int) -> None:
+        if before is None:
+            progress = self._progress.get(group, topic, queue_id)
+            before = progress.first_offset if progress is not None and progress.first_offset >= 0 else offset
+        if offset > before:
+            self._counters.note_acks(group, "ack", offset - before)
+        elif offset < before:
+            self._counters.note_acks(group, "late")
 
 
 _RESET_VERSION_MIN = 28

@@ -7,21 +7,26 @@ the pull offsets: ConsumerOffsetManager.pullOffsetTable.)
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from typing import Final
 
 
 class QueueProgress:
     """One group in one queue.
 
-    `pull_offset` is the next offset that the group will pull, -1 before its first pull; `peer` is the connection that
-    pulled last; `committed_at_ms` is the time of the last commit, 0 before the first.
+    `first_offset` is where the group pulled first, `pull_offset` the next offset that it will pull, both -1 before its
+    first pull; `peer` is the connection that pulled last; `committed_at_ms` is the time of the last commit, 0 before
+    the first.
     """
 
-    __slots__ = ("committed_at_ms", "peer", "pull_offset")
+    __slots__ = ("committed_at_ms", "first_offset", "peer", "pull_offset")
 
     def __init__(self) -> None:
-        self.pull_offset = -1
+        self.first_offset = self.pull_offset = -1
         self.peer = ""
         self.committed_at_ms = 0
+
+
+_NONE: Final[Mapping[int, QueueProgress]] = {}
 
 
 class GroupProgress:
@@ -30,11 +35,15 @@ class GroupProgress:
     def __init__(self) -> None:
         self._table: dict[tuple[str, str], dict[int, QueueProgress]] = {}
 
-    def pulled(self, group: str, topic: str, queue_id: int, next_offset: int, peer: str) -> None:
-        """Record where a member pulls next."""
+    def pulled(self, group: str, topic: str, queue_id: int, offset: int, next_offset: int, peer: str) -> int:
+        """Record a pull at `offset`, and where the member pulls next; return how many messages it pulls again."""
         progress = self._of(group, topic, queue_id)
+        before = progress.pull_offset
+        if before < 0:
+            progress.first_offset = before = offset
         progress.pull_offset = next_offset
         progress.peer = peer
+        return max(0, min(before, next_offset) - offset)
 
     def committed(self, group: str, topic: str, queue_id: int, now_ms: int) -> None:
         """Record a commit."""
@@ -51,10 +60,9 @@ class GroupProgress:
         for (group, topic), queues in list(self._table.items()):
             yield group, topic, queues
 
-    def in_flight(self, group: str, topic: str, queue_id: int, committed: int) -> int:
-        """Return how many messages the group has pulled and not committed."""
-        progress = self.get(group, topic, queue_id)
-        return 0 if progress is None else max(0, progress.pull_offset - committed)
+    def of_topic(self, group: str, topic: str) -> Mapping[int, QueueProgress]:
+        """Return a group's progress in a topic by queue, as far as known."""
+        return self._table.get((group, topic), _NONE)
 
     def forget_queues(self, group: str, topic: str, queue_ids: Iterable[int]) -> None:
         """Forget the progress of queues whose offsets were reset."""

@@ -10,11 +10,11 @@ be taken back: with `flush = "sync"` what is synced, else what is appended.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
-from dataclasses import dataclass
 from functools import partial
-from typing import Final
+from math import inf
+from typing import Final, NoReturn
 from zlib import crc32
 
 import structlog
@@ -23,17 +23,18 @@ import trio
 from reput_broker.config.model import BrokerConfig
 from reput_broker.ha.epochs import Epoch, EpochFile
 from reput_broker.ha.frames import REPORT, HAProtocolError, Hello, TransferReader, encode_hello
-from reput_broker.ha.history import CutAt, OwnLog, Refuse, SetAside, decide
+from reput_broker.ha.history import OwnLog, Refuse, SetAside, TruncateTo, decide
+from reput_broker.ha.progress import MasterLog
 from reput_broker.ha.received_log import ReceivedLog
 from reput_broker.ha.roles import Master, TenureSource
 from reput_broker.put.put_lock import PutLock
-from reput_broker.remoting_client import RemoteUnreachable, RemotingClient
+from reput_broker.remoting_client import RemoteUnreachable, RemotingClient, dial
 from reput_broker.store.errors import StoreReadOnly
 from reput_broker.store.message_store import MessageStore
 from reput_protocol.codes import RequestCode, ResponseCode
 from reput_protocol.commands.query import ViewMessageHeader
 from reput_protocol.commands.replica import QueryReplicaStateHeader, ReplicaState
-from reput_protocol.errors import ReputError
+from reput_protocol.errors import ReputError, leaves
 from reput_protocol.record.layout import BLANK_BYTES
 from reput_protocol.wire.header import HeaderType
 
@@ -53,30 +54,24 @@ _OTHER_RECORD: Final = (
 _BROKEN: Final = (RemoteUnreachable, OSError, trio.BrokenResourceError, trio.ClosedResourceError)
 
 
-@dataclass(frozen=True, slots=True)
-class Reopen:
-    """The store must be opened again before the log can be copied: cut at an offset, or moved aside."""
-
-    cut_at: int | None = None
-    set_aside: str | None = None
-    """Why."""
-
-
 class MasterRefused(ReputError):
-    """The master is not one that this slave can follow. Nothing was changed."""
+    """This slave cannot follow that master. Nothing was changed."""
 
 
 class HAClient:
-    """Copies the log of the master of the current tenure, whichever that is, until cancelled.
+    """Copies the log of the current tenure's master until cancelled.
 
     Args:
         epochs: of this log; they become the master's.
         lock: held by each append.
+        master_log: receives the end of the master's log.
         on_appended: called after each append, to have it dispatched, and synced with `flush = "sync"`.
         on_confirmed: called when consumers may see more of the log.
         tenures: names the master.
         member: this broker's number in the group.
-        on_reopen: called if the store must be opened again; this client then does nothing more.
+        on_reopen: called with what must be done to the store before its log can be continued: the log
+            truncated to an offset, or moved aside if that is None; and why. It notes that and ends this client, or
+            raises.
     """
 
     def __init__(
@@ -85,17 +80,16 @@ class HAClient:
         epochs: EpochFile,
         config: BrokerConfig,
         lock: PutLock,
+        master_log: MasterLog,
         *,
         on_appended: Callable[[], None],
         on_confirmed: Callable[[], None],
         tenures: TenureSource,
         member: int,
-        on_reopen: Callable[[Reopen], None],
+        on_reopen: Callable[[int | None, str], Awaitable[None]],
     ) -> None:
         self.state = "no master is known"
         """What it does, or why it does not copy, for status."""
-        self.master_end = 0
-        """The end of the master's log, as far as it is known."""
         self.is_connected = False
         self.received_at: float | None = None
         """When it last received something from a master; None before."""
@@ -103,6 +97,7 @@ class HAClient:
         self._epochs = epochs
         self._config = config
         self._lock = lock
+        self._master_log = master_log
         self._on_appended = on_appended
         self._on_confirmed = on_confirmed
         self._tenures = tenures
@@ -111,12 +106,7 @@ class HAClient:
         self._is_sync = config.store.flush == "sync"
         self._progress = trio.Event()
         self._master_epochs: list[Epoch] = []
-        self._pending_epochs: list[Epoch] = []
-
-    @property
-    def lag_bytes(self) -> int:
-        """Bytes of the master's log that are known to be missing here."""
-        return max(0, self.master_end - self._store.max_physical_offset)
+        self._next_epoch_at: float = inf
 
     def flushed(self) -> None:
         """Note that a sync of the log has ended."""
@@ -138,9 +128,9 @@ class HAClient:
                 try:
                     await self._follow(tenure.master)
                 except* _BROKEN as group:
-                    reason = _text(group) or "the connection broke"
+                    reason = _reason(group) or "the connection broke"
                 except* ReputError as group:
-                    pause_s, reason = _REFUSED_RETRY_S, _text(group)
+                    pause_s, reason = _REFUSED_RETRY_S, _reason(group)
                 was_connected, self.is_connected = self.is_connected, False
                 self.state = f"master {tenure.master.address}: {reason}"
                 if reason != logged or was_connected:
@@ -170,25 +160,27 @@ class HAClient:
             last = await self._last_record()
             state = await self._ask(remote, last)
             if state is not None:
-                reopen = await self._decide(state, last, remote)
-                if reopen is not None:
-                    log.warning("store_reopens", cut_at=reopen.cut_at, set_aside=reopen.set_aside)
-                    self._on_reopen(reopen)
-                    await trio.sleep_forever()
+                await self._decide(state, last, remote)
             else:
                 await self._check_last_record(last, remote)
             await self._begin_empty(state)
             await self._adopt_epochs(state)
-            host, port = self._ha_address(master, state)
-            stream = await trio.open_tcp_stream(host, port)
-            async with stream:
-                await self._copy(stream, state, f"{host}:{port}", remote)
+            address = self._ha_address(master, state)
+            async with await self._dial(address) as stream:
+                await self._copy(stream, state, address, remote)
         finally:
             remote.close()
 
+    async def _dial(self, address: str) -> trio.SocketStream:
+        """Connect within a short time: a machine that has lost power refuses nothing."""
+        with trio.move_on_after(_ASK_TIMEOUT_S):
+            return await dial(address)
+        raise RemoteUnreachable(address, f"has not accepted a connection within {_ASK_TIMEOUT_S:g} s")
+
     async def _ask(self, remote: RemotingClient, record_offset: int = -1) -> ReplicaState | None:
         """Return the master's description of its log, and of one record; None from a RocketMQ broker."""
-        ext = QueryReplicaStateHeader(record_offset).to_ext(HeaderType.JSON)
+        is_fit = self._store.unfit_reason is None
+        ext = QueryReplicaStateHeader(record_offset, self._member, is_fit).to_ext(HeaderType.JSON)
         answer = await remote.call(RequestCode.QUERY_REPLICA_STATE, ext, timeout_s=_ASK_TIMEOUT_S)
         if answer.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
             return None
@@ -203,11 +195,13 @@ class HAClient:
             return store.last_record_offset
         return await trio.to_thread.run_sync(store.last_record_before, store.max_physical_offset)
 
-    async def _decide(self, state: ReplicaState, last: int, remote: RemotingClient) -> Reopen | None:
-        """Return how the store must be opened again before its log can be continued; None if it can be now."""
+    async def _decide(self, state: ReplicaState, last: int, remote: RemotingClient) -> None:
+        """Return if the log can be continued; have the store reopened if it must be changed before."""
         config, store = self._config, self._store
         if not state.is_master:
             raise RemoteUnreachable(remote.address, "it is not a master now")
+        if state.ha_port is None:
+            raise MasterRefused("it does not serve its log; set its ha_port")
         own = OwnLog(
             config.cluster,
             config.broker_name,
@@ -217,19 +211,23 @@ class HAClient:
             config.store.commit_log_file_size,
         )
         decision = decide(own, state)
-        self.master_end = state.max_offset
+        self._master_log.note_end(state.max_offset)
         if isinstance(decision, Refuse):
             raise MasterRefused(decision.reason)
         if isinstance(decision, SetAside):
-            return Reopen(set_aside=decision.reason)
-        if isinstance(decision, CutAt):
-            offset = await trio.to_thread.run_sync(store.last_record_before, decision.offset)
-            common = await self._ask(remote, offset) if offset >= 0 else None
-            self._compare(offset, None if common is None else common.record_crc)
-            return Reopen(cut_at=decision.offset)
+            await self._reopen(None, decision.reason)
+        if isinstance(decision, TruncateTo):
+            if decision.offset > own.min_offset:
+                offset = await trio.to_thread.run_sync(store.last_record_before, decision.offset)
+                common = await self._ask(remote, offset) if offset >= 0 else None
+                self._compare(offset, None if common is None else common.record_crc)
+            await self._reopen(decision.offset, f"the master does not have what follows {decision.offset}")
         if not own.is_empty:
             self._compare(last, state.record_crc)
-        return None
+
+    async def _reopen(self, truncate_to: int | None, reason: str) -> NoReturn:
+        await self._on_reopen(truncate_to, reason)
+        await trio.sleep_forever()
 
     def _compare(self, offset: int, crc: int | None) -> None:
         """Check that the record at an offset of this log is that of the master, by its checksum there."""
@@ -257,26 +255,21 @@ class HAClient:
         try:
             await trio.to_thread.run_sync(self._store.begin_replica_at, offset)
         except ValueError as error:
-            self._on_reopen(Reopen(set_aside=str(error)))
-            await trio.sleep_forever()
+            await self._reopen(None, str(error))
 
     async def _adopt_epochs(self, state: ReplicaState | None) -> None:
-        entries = [] if state is None else [Epoch(*entry) for entry in state.epochs]
-        end = self._store.max_physical_offset
-        await trio.to_thread.run_sync(self._epochs.adopt, entries, end)
-        self._master_epochs = entries
-        self._pending_epochs = [epoch for epoch in entries if epoch.start_offset > end]
+        self._master_epochs = [] if state is None else [Epoch(*entry) for entry in state.epochs]
+        await self._adopt_until(self._store.max_physical_offset)
 
-    def _ha_address(self, master: Master, state: ReplicaState | None) -> tuple[str, int]:
-        address = self._config.ha.master_ha_address
-        if not address and state is not None:
-            if state.ha_port is None:
-                raise MasterRefused("it does not serve its log; set its ha_port")
-            address = f"{master.address.rpartition(':')[0]}:{state.ha_port}"
-        host, _, port = (address or master.ha_address).rpartition(":")
-        if not port.isdecimal():
-            raise MasterRefused("the address of its log is not known; set ha.master_ha_address")
-        return host.strip("[]"), int(port)
+    async def _adopt_until(self, end: int) -> None:
+        await trio.to_thread.run_sync(self._epochs.adopt, self._master_epochs, end)
+        later = [epoch.start_offset for epoch in self._master_epochs if epoch.start_offset > end]
+        self._next_epoch_at = min(later, default=inf)
+
+    def _ha_address(self, master: Master, state: ReplicaState | None) -> str:
+        if self._config.ha.master_ha_address or state is None:
+            return self._config.ha.master_ha_address or master.ha_address
+        return f"{master.address.rpartition(':')[0]}:{state.ha_port}"
 
     # -- the connection --------------------------------------------------------------------------------------
 
@@ -316,14 +309,19 @@ class HAClient:
                         received = ReceivedLog(self._store.options, offset)
                     received.add(piece)
                 await self._append(received)
-                self.master_end = max(self.master_end, reader.offset or 0)
 
     async def _append(self, received: ReceivedLog) -> None:
-        """Append what is complete."""
+        """Append what is complete.
+
+        An epoch is adopted before its first byte. If the slave is killed in between, or loses an unsynced end, no byte
+        of an epoch that it has reported lacks its epoch.
+        """
         store = self._store
         while (item := received.take()) is not None:
             with item.data as data:
                 size = len(data)
+                if item.offset + size > self._next_epoch_at:
+                    await self._adopt_until(item.offset + size)
                 append = partial(store.append_replicated, item.offset, data, stored_ms=item.stored_ms)
                 await self._lock.in_turn(store, max(0, size - BLANK_BYTES), append)
             received.drop(size)
@@ -332,14 +330,9 @@ class HAClient:
             self._on_appended()
             if not self._is_sync:
                 self._progress.set()
-            if self._pending_epochs and received.offset >= self._pending_epochs[0].start_offset:
-                await trio.to_thread.run_sync(self._epochs.adopt, self._master_epochs, received.offset)
-                self._pending_epochs = [
-                    epoch for epoch in self._pending_epochs if epoch.start_offset > received.offset
-                ]
 
     async def _follow_confirmed(self, remote: RemotingClient, state: ReplicaState) -> None:
-        """Let consumers of this slave see what all of the in-sync set have.
+        """Let consumers of this slave read what every member of the in-sync set has.
 
         An earlier answer stays true under any later master, so that a failure to ask only delays consumers.
         """
@@ -353,7 +346,7 @@ class HAClient:
                 state = await self._ask(remote) or state
 
     async def _sync_to(self, end: int) -> None:
-        """Wait until the log is durable, since the first report says where it ends and that it has that.
+        """Wait until the log is durable, since the first report gives its end, and acknowledges all of it.
 
         Raises:
             StoreReadOnly: it cannot be synced.
@@ -382,8 +375,5 @@ class HAClient:
             await stream.send_all(REPORT.pack(reported))
 
 
-def _text(group: BaseExceptionGroup[BaseException]) -> str:
-    found = [
-        _text(error) if isinstance(error, BaseExceptionGroup) else str(error) for error in group.exceptions
-    ]
-    return "; ".join(text for text in found if text)
+def _reason(group: BaseExceptionGroup[BaseException]) -> str:
+    return "; ".join(str(error) for error in leaves(group) if str(error))

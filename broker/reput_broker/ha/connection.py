@@ -32,7 +32,7 @@ class HAConnection:
         peer: its address, for logs and status.
         log: wakes the transfer.
         epoch: of this tenure, which a Reput slave must name.
-        on_hello: called once the slave has said where it begins, before anything is sent.
+        on_hello: called after the slave's first report, before anything is sent.
         on_ack: called after each report.
     """
 
@@ -88,7 +88,7 @@ class HAConnection:
         if self._end_reason:
             raise HAProtocolError(self._end_reason)
 
-    # -- what the slave sends ----------------------------------------------------------------------------------
+    # -- from the slave ----------------------------------------------------------------------------------
 
     async def _reports(self, reader: ReportReader) -> list[int]:
         """Return the next reports, at least one."""
@@ -134,7 +134,7 @@ class HAConnection:
         return end - end % self._store.options.commit_log_file_size
 
     def _check_hello(self, hello: Hello, offset: int) -> None:
-        """Check what only a Reput slave says and promises."""
+        """Check the identity that only a Reput slave sends."""
         if hello.epoch != self._epoch:
             raise HAProtocolError(
                 f"it has compared its history with epoch {hello.epoch}, and this is epoch {self._epoch}; it asks again"
@@ -144,6 +144,8 @@ class HAConnection:
             raise HAProtocolError(f"its log ends at {offset}, where no record of this log starts")
 
     def _acknowledged(self, offset: int) -> None:
+        if self._end_reason:
+            return  # it arrived before `close`, and its slave speaks on another connection now
         if not self.acked_offset <= offset <= self.next_offset:
             raise HAProtocolError(
                 f"it reports log offset {offset} after {self.acked_offset}, "
@@ -152,7 +154,7 @@ class HAConnection:
         self.acked_offset = offset
         self._on_ack(self)
 
-    # -- what it is sent ---------------------------------------------------------------------------------------
+    # -- to the slave ---------------------------------------------------------------------------------------
 
     async def _transfer(self) -> None:
         """Send the log from `next_offset` on, and heartbeats while there is nothing more."""
@@ -178,7 +180,7 @@ class HAConnection:
         return self.next_offset - self.next_offset % size + size
 
     async def _send_log(self, buffer: memoryview, end: int, size: int) -> None:
-        """Send the log up to `end`, in the same file, as far as the buffer goes, in frames of up to `size` bytes."""
+        """Send the log up to `end`, in the same file, as much as the buffer holds, in frames of up to `size` bytes."""
         offset, at = self.next_offset, 0
         parts: list[memoryview] = []
         while offset < end and at < len(buffer):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from reput_broker.config.sections import HAConfig
+from reput_broker.ha.progress import copies_among
 from reput_broker.ha.service import HAService
 from reput_broker.store.message_store import MessageStore
 
@@ -21,15 +22,10 @@ class Copies:
         self._is_sync = is_sync
 
     @property
-    def _slaves_needed(self) -> int:
-        # Replicated means on another machine, also where puts that name no level need no slave.
-        return max(2, self._config.in_sync_replicas) - 1
-
-    @property
     def position(self) -> int:
         """Everything before this log offset is on as many machines as are needed."""
-        needed = self._slaves_needed
-        acked = sorted([slave.acked_offset for slave in self._service.slaves], reverse=True)
+        needed = self._config.copies_if_replicated - 1
+        acked = sorted([slave.acked_offset for slave in copies_among(self._service.slaves)], reverse=True)
         if len(acked) < needed:
             return 0
         position = acked[needed - 1]
@@ -37,7 +33,7 @@ class Copies:
 
     def refusal(self) -> str | None:
         """Return why a put would not be replicated now; None if it would."""
-        needed, slaves = self._slaves_needed, self._service.slaves
+        needed, slaves = self._config.copies_if_replicated - 1, copies_among(self._service.slaves)
         low = self._store.max_physical_offset - self._config.max_gap_not_in_sync
         in_sync = sum([slave.acked_offset >= low for slave in slaves])
         if in_sync >= needed:

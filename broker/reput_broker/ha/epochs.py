@@ -10,13 +10,12 @@ each epoch its number and start, `NUMBER-START`.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable
 from pathlib import Path
 from typing import NamedTuple
 
 from reput_broker.store.errors import StoreDamaged
-from reput_broker.store.file_io import sync_directory, write_all
+from reput_broker.store.file_io import replace_file
 from reput_protocol.errors import ReputError
 from reput_protocol.kernel.records import crc32
 
@@ -80,7 +79,7 @@ class EpochFile:
         if number and number <= self.last:
             raise EpochBehind(
                 f"the election gives epoch {number}, but {self.path} has epoch {self.last} already: the engine has "
-                "lost what it knew; restore its data, or set its epoch at least as high"
+                "lost its state; restore its data, or set its epoch at least as high"
             )
         epoch = Epoch(number or self.last + 1, start_offset if self.entries else min_offset)
         self._write(_pruned((*self.entries, epoch), min_offset))
@@ -93,15 +92,7 @@ class EpochFile:
             self._write(found)
 
     def _write(self, entries: tuple[Epoch, ...]) -> None:
-        new = self.path.with_name(f"{self.path.name}.new")
-        fd = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
-        try:
-            write_all(fd, encode_epochs(entries).encode(), 0, new)
-            os.fsync(fd)
-        finally:
-            os.close(fd)
-        new.replace(self.path)
-        sync_directory(self.path.parent)
+        replace_file(self.path, encode_epochs(entries).encode())
         self.entries = entries
 
 
@@ -136,9 +127,13 @@ def decode_epochs(text: str, path: Path) -> tuple[Epoch, ...]:
 
 
 def _pruned(entries: tuple[Epoch, ...], min_offset: int) -> tuple[Epoch, ...]:
-    """Drop the epochs before the one in which the log begins."""
+    """Drop the epochs before the one that wrote the last byte before the beginning of the log.
+
+    So nothing is dropped while the log begins at 0: an epoch that wrote nothing may have written more in another copy,
+    and tells that both are the same log.
+    """
     first = 0
     for index, epoch in enumerate(entries):
-        if epoch.start_offset <= min_offset:
+        if epoch.start_offset < min_offset:
             first = index
     return entries[first:]

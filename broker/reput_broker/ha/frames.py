@@ -1,11 +1,11 @@
 """The bytes between a master and a slave (RocketMQ: DefaultHAConnection, DefaultHAClient).
 
-Slave to master, 8 bytes: the log offset up to which the slave has the log, which is also where it wants to begin. A
+Slave to master, 8 bytes: the log offset up to which the slave has the log. The transfer begins at the first one. A
 slave of a Reput master first sends two more: -1 less its number, and the epoch of the master whose history it has
 compared with its own. So a master that has restarted meanwhile, perhaps with a shorter log, notices it.
 
-Master to slave: i64 log offset, i32 length, and so many bytes of the log. The length is 0 in a heartbeat. A frame never
-spans two files of the log.
+Master to slave: i64 log offset, i32 length, and that number of bytes of the log. The length is 0 in a heartbeat. A
+frame never spans two files of the log.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class HAProtocolError(ReputError):
 
 
 class Hello(NamedTuple):
-    """Who a slave is, as a Reput slave says."""
+    """The identity that a Reput slave sends before its first report."""
 
     member: int
     """Its number in the group."""

@@ -1,7 +1,8 @@
-"""Whether the log of a slave is a beginning of its master's, and what to do if it is not.
+"""Whether the log of a slave is a prefix of its master's, and what to do if it is not.
 
 Two logs agree up to the end of their last common epoch: that of the same number and start. There, the earlier of both
-ends counts. RocketMQ's slaves compare only offsets: one whose offset happens to fit copies on, whatever it holds.
+ends counts. RocketMQ's slaves compare only offsets: one whose offset happens to fit continues, even if its records
+differ.
 """
 
 from __future__ import annotations
@@ -35,16 +36,14 @@ class OwnLog:
 
 @dataclass(frozen=True, slots=True)
 class Follow:
-    """Copy from this log offset on."""
-
-    offset: int
+    """Copy from the end of this log on."""
 
 
 @dataclass(frozen=True, slots=True)
-class CutAt:
+class TruncateTo:
     """The log must end at this offset first: what follows there, the master does not have.
 
-    Only if the master has the record before it: two brokers that never met may have the same epochs.
+    Only if the master has the record before it, if there is one: two brokers that never met may have the same epochs.
     """
 
     offset: int
@@ -64,18 +63,18 @@ class Refuse:
     reason: str
 
 
-Decision: TypeAlias = Follow | CutAt | SetAside | Refuse
+Decision: TypeAlias = Follow | TruncateTo | SetAside | Refuse
 
 
 def decide(own: OwnLog, master: ReplicaState) -> Decision:
     """Decide how a slave with this log follows a master that describes its own."""
-    for what, mine, theirs in (
+    for what, mine, masters_own in (
         ("cluster", own.cluster, master.cluster),
         ("broker_name", own.broker_name, master.broker_name),
     ):
-        if mine != theirs:
+        if mine != masters_own:
             return Refuse(
-                f"its {what} is {theirs!r} and this broker's is {mine!r}; correct {what} or ha.master"
+                f"its {what} is {masters_own!r} and this broker's is {mine!r}; correct {what} or ha.master"
             )
     if own.file_size != master.file_size:
         return Refuse(
@@ -92,9 +91,9 @@ def decide(own: OwnLog, master: ReplicaState) -> Decision:
         )
     if own.is_empty:
         if own.end_offset == 0:
-            return Follow(master.min_offset)
+            return Follow()
         if master.min_offset <= own.end_offset <= master.max_offset:
-            return Follow(own.end_offset)
+            return Follow()
         return SetAside(
             f"it has no record yet and begins at offset {own.end_offset}, and the master's log has offsets "
             f"{master.min_offset} to {master.max_offset}"
@@ -102,41 +101,56 @@ def decide(own: OwnLog, master: ReplicaState) -> Decision:
     if not own.epochs:
         # Of an Apache master, or never a replica: only the last record tells whether the log is this master's.
         if master.min_offset <= own.end_offset <= master.max_offset:
-            return Follow(own.end_offset)
+            return Follow()
         return Refuse(
             f"this log has no epochs and ends at {own.end_offset}, and the master's has offsets {master.min_offset} to "
             f"{master.max_offset}: whether it is the same log cannot be told; {_REMEDY}"
         )
-    common_end = _common_end(own, master)
-    if common_end is None:
-        return Refuse(
-            f"the logs have no epoch in common (this broker's: {_text(own.epochs)}; the master's: "
-            f"{_text([Epoch(*entry) for entry in master.epochs])}): they are different histories; {_REMEDY}"
-        )
-    if common_end < own.min_offset:
-        return SetAside(
-            f"it has nothing in common with the master's: it begins at {own.min_offset}, "
-            f"and they agree up to {common_end}"
-        )
-    if common_end <= master.min_offset > 0:
-        return SetAside(
-            f"they agree up to offset {common_end}, but the master has deleted its log before {master.min_offset}"
-        )
-    return Follow(own.end_offset) if common_end >= own.end_offset else CutAt(common_end)
-
-
-def _common_end(own: OwnLog, master: ReplicaState) -> int | None:
-    """Return where the last common epoch ends in the log where it ends first; None if there is none."""
     theirs = [Epoch(*entry) for entry in master.epochs]
     common = max(
         (epoch for epoch in own.epochs if epoch in theirs), default=None, key=lambda epoch: epoch.number
     )
-    if common is None:
-        return None
-    ends = [own.end_offset, master.max_offset]
-    for epochs in (own.epochs, theirs):
-        ends += [epoch.start_offset for epoch in epochs if epoch.number > common.number]
-    return min(ends)
+    end = _end_of(common, own, master) if common else _end_of_forgotten(own, theirs, master.min_offset)
+    if end is None:
+        return Refuse(
+            f"the logs have no epoch in common (this broker's: {_text(own.epochs)}; the master's: {_text(theirs)}): "
+            f"they are different histories; {_REMEDY}"
+        )
+    agree = f"they agree up to {end}{'' if common else ' at most'}"
+    if end <= own.min_offset > 0:
+        return SetAside(
+            f"it has nothing in common with the master's: it begins at {own.min_offset}, and {agree}"
+        )
+    if end <= master.min_offset > 0:
+        return SetAside(f"{agree}, but the master has deleted its log before {master.min_offset}")
+    if end >= own.end_offset:
+        return Follow()
+    # There is no record to compare then. An election gives a later epoch only to a member of the group.
+    is_elected = master.confirm_offset is not None and common is not None and masters > common.number
+    if end == 0 and not is_elected:
+        return Refuse(
+            f"it has no record of this log, which ends at {own.end_offset}: it has lost them, or they are different "
+            f"histories; {_REMEDY}"
+        )
+    return TruncateTo(end)
+
+
+def _end_of(common: Epoch, own: OwnLog, master: ReplicaState) -> int:
+    """Return where the last common epoch ends in the log where it ends first."""
+    later = [
+        start for epochs in (own.epochs, master.epochs) for number, start in epochs if number > common.number
+    ]
+    return min(own.end_offset, master.max_offset, *later)
+
+
+def _end_of_forgotten(own: OwnLog, theirs: Sequence[Epoch], master_min_offset: int) -> int | None:
+    """Return up to where the logs agree at most, if one side has forgotten the epochs that may be common, with that
+    part of its log; None if there are none.
+    """
+    for older, newer, low in ((own.epochs, theirs, master_min_offset), (theirs, own.epochs, own.min_offset)):
+        if older and newer and older[0].number < newer[0].number and newer[0].start_offset < low:
+            return newer[0].start_offset
+    return None
 
 
 def _text(epochs: Sequence[Epoch]) -> str:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Callable, Collection, Sequence
-from typing import Final, NamedTuple, Protocol
+from collections.abc import Callable, Collection, Iterable, Sequence
+from typing import Final, NamedTuple, Protocol, TypeVar
 
 import trio
 
@@ -21,6 +21,21 @@ class Slave(Protocol):
     member: int | None
     acked_offset: int
     next_offset: int
+
+
+S = TypeVar("S", bound=Slave)
+
+
+def copies_among(slaves: Iterable[S]) -> list[S]:
+    """Return the connections that count as a copy each, of all in the order in which they were made.
+
+    RocketMQ's slaves do not say who they are, and may connect again before this side has noticed the end of the earlier
+    connection. So of those from one machine only the last one counts.
+    """
+    copies: dict[int | str, S] = {}
+    for slave in slaves:
+        copies[slave.peer.rpartition(":")[0] if slave.member is None else slave.member] = slave
+    return list(copies.values())
 
 
 class SlaveProgress(NamedTuple):
@@ -59,6 +74,35 @@ class LogTimes:
         """Return how long the log has been longer than `offset`; 0 if it is not."""
         place = bisect_right(self._ends, offset)
         return now_s - self._times[place] if place < len(self._ends) else 0.0
+
+
+class MasterLog:
+    """The master's log, as its slave knows it.
+
+    Args:
+        own_end: returns the end of its own log.
+    """
+
+    def __init__(self, own_end: Callable[[], int]) -> None:
+        self.end = 0
+        """Its end in the last answer of the master."""
+        self._own_end = own_end
+        self._times = LogTimes()
+
+    def note_end(self, end: int) -> None:
+        """Note the end that the master has reported."""
+        self.end = end
+        self._times.note(end, trio.current_time())
+
+    @property
+    def lag_bytes(self) -> int:
+        """Bytes of it that are known to be missing here."""
+        return max(0, self.end - self._own_end())
+
+    @property
+    def lag_s(self) -> float:
+        """How long ago the first of them was written at most; 0 if none is missing."""
+        return self._times.behind_s(self._own_end(), trio.current_time())
 
 
 class ReplicationProgress:
@@ -106,7 +150,8 @@ class ReplicationProgress:
         """Copies of the log that are in sync, the master's own included."""
         if self._members is not None:
             return len(self._members())
-        return 1 + sum(slave.is_in_sync for slave in self.slaves())
+        low = self._log_end() - self._config.max_gap_not_in_sync
+        return 1 + sum(slave.acked_offset >= low for slave in copies_among(self._slaves()))
 
     def slaves(self) -> list[SlaveProgress]:
         """Return the progress of every slave, the one that is furthest first."""

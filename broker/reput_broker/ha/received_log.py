@@ -18,8 +18,9 @@ from reput_protocol.record.layout import BLANK_BYTES
 from reput_protocol.record.row import STORE_TIMESTAMP_MS, WIDTH
 
 _OVERHEAD_BYTES: Final = 64 * 1024
-"""More than a record has besides its body."""
+"""More than a record has in addition to its body."""
 _TOPICS_MAX: Final = 10_000
+_BUFFER_BYTES: Final = 512 * 1024
 
 
 class LogItem(NamedTuple):
@@ -27,7 +28,7 @@ class LogItem(NamedTuple):
 
     offset: int
     data: memoryview
-    """To be released before the next call of `ReceivedLog`."""
+    """Valid until the next call of `ReceivedLog`."""
     stored_ms: int = 0
     """Store time of the last record; 0 for a blank one."""
     last_record_offset: int = -1
@@ -47,12 +48,29 @@ class ReceivedLog:
         """Everything before this offset was dropped."""
         self._file_size = options.commit_log_file_size
         self._record_bytes_max = options.message_bytes_max + _OVERHEAD_BYTES
-        self._bytes = bytearray()
+        # Kept from one call to the next: what has arrived and was not dropped is `[start, end)` of it.
+        self._buffer = memoryview(bytearray(_BUFFER_BYTES))
+        self._start = 0
+        self._end = 0
         self._topics: set[bytes] = set()
 
     def add(self, data: memoryview) -> None:
         """Add bytes that follow those added before."""
-        self._bytes += data
+        size = len(data)
+        if self._end + size > len(self._buffer):
+            self._make_room(size)
+        self._buffer[self._end : self._end + size] = data
+        self._end += size
+
+    def _make_room(self, size: int) -> None:
+        """Move what there is to the beginning, of a larger buffer if necessary."""
+        rest = self._buffer[self._start : self._end]
+        target = self._buffer
+        if len(rest) + size > len(target):
+            target = memoryview(bytearray(max(2 * len(target), len(rest) + size)))
+        target[: len(rest)] = rest
+        self._buffer = target
+        self._start, self._end = 0, len(rest)
 
     def take(self) -> LogItem | None:
         """Return what can be appended next; None if more bytes are needed for that.
@@ -61,16 +79,16 @@ class ReceivedLog:
             HAProtocolError: what has arrived is not a log, or could not be stored here.
         """
         room = self._file_size - self.offset % self._file_size
-        end = min(len(self._bytes), room)
-        if not end:
+        data = self._buffer[self._start : min(self._end, self._start + room)]
+        if not data:
             return None
-        table, stop, status, size, reason = scan_records(self._bytes, 0, end, self.offset)
+        table, stop, status, size, reason = scan_records(data, 0, len(data), self.offset)
         if stop:
-            self._check(table, stop, room)
+            self._check(data, table, stop, room)
             last = len(table) - WIDTH
             return LogItem(
                 self.offset,
-                memoryview(self._bytes)[:stop],
+                data[:stop],
                 table[last + STORE_TIMESTAMP_MS],
                 self.offset + table[last],
             )
@@ -79,7 +97,7 @@ class ReceivedLog:
         if status == BLANK:
             if size != room:
                 raise self._refused(0, f"a blank record names {size} bytes, but {room} are left in the file")
-            return LogItem(self.offset, memoryview(self._bytes)[:room]) if end == room else None
+            return LogItem(self.offset, data) if len(data) == room else None
         assert status != RECORD, "the bytes end within a record"
         if size > room - BLANK_BYTES:
             raise self._refused(
@@ -92,12 +110,14 @@ class ReceivedLog:
         return None
 
     def drop(self, size: int) -> None:
-        """Drop so many bytes from the beginning: they have been appended."""
-        del self._bytes[:size]
+        """Drop this number of bytes from the beginning, after they have been appended."""
         self.offset += size
+        self._start += size
+        if self._start == self._end:
+            self._start = self._end = 0
 
-    def _check(self, table: array[int], stop: int, room: int) -> None:
-        faults = checksum_faults(self._bytes, table)
+    def _check(self, data: memoryview, table: array[int], stop: int, room: int) -> None:
+        faults = checksum_faults(data, table)
         if faults:
             row, reason = faults[0]
             raise self._refused(table[WIDTH * row], reason)
@@ -105,7 +125,7 @@ class ReceivedLog:
             raise self._refused(
                 table[-WIDTH], "the record leaves no room for the blank one at the end of its file"
             )
-        for topic, _, first, _, _ in runs(self._bytes, table):
+        for topic, _, first, _, _ in runs(data, table):
             if topic not in self._topics:
                 if not can_be_topic(topic):
                     raise self._refused(table[WIDTH * first], f"the record there has topic {topic[:80]!r}")

@@ -1,7 +1,7 @@
-"""What a broker is, and for how long: its role, and the sources that decide it.
+"""The role of a broker, its tenure, and the sources that decide it.
 
-A tenure is a stretch of time in one role and epoch. The broker runs one after the other; a `TenureSource` says which is
-the current one, and when that changes.
+A tenure is a period in one role and epoch. The broker runs one tenure after the other; a `TenureSource` reports the
+current one and its changes.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ MASTER_ID = 0
 
 
 class Role(StrEnum):
-    """What a broker is (RocketMQ: BrokerRole)."""
+    """The role of a broker (RocketMQ: BrokerRole)."""
 
     ASYNC_MASTER = "ASYNC_MASTER"
     SYNC_MASTER = "SYNC_MASTER"
@@ -38,7 +38,7 @@ class Master:
 
 @dataclass(frozen=True, slots=True)
 class Tenure:
-    """A role, and what belongs to it."""
+    """A role, with its id, epoch and master."""
 
     role: Role
     broker_id: int
@@ -59,7 +59,7 @@ class Tenure:
 
 
 class TenureSource(Protocol):
-    """Decides what a broker is."""
+    """Decides the role of a broker."""
 
     @property
     def current(self) -> Tenure:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 from collections.abc import Callable
 
 import structlog
@@ -11,17 +10,16 @@ import trio
 from reput_broker.config.sections import HAConfig
 from reput_broker.ha.connection import HAConnection
 from reput_broker.store.message_store import MessageStore
-from reput_protocol.errors import ReputError
+from reput_protocol.errors import ReputError, leaves
 
 log = structlog.get_logger(__name__)
 
 _SLAVES_MAX = 64
 """No more connections than this are served: each has a buffer of 256 KiB."""
-_ACCEPT_PAUSE_S = 0.1
 
 
 class HAService:
-    """Sends the log to every slave that connects, and receives how far each has it.
+    """Sends the log to every slave that connects, and receives each one's acknowledged offset.
 
     Args:
         epoch: of this tenure.
@@ -44,13 +42,13 @@ class HAService:
         self._on_ack = on_ack
         self._on_gone = on_gone
         self._slaves: list[HAConnection] = []
-        self._connections = 0
+        self._waiting_for_hello: list[HAConnection] = []
         self._appended = trio.Event()
         self._waiting = 0
 
     @property
     def slaves(self) -> tuple[HAConnection, ...]:
-        """The slaves that have said where they begin, in the order in which they connected."""
+        """The slaves that have sent their first report, in the order in which they connected."""
         return tuple(self._slaves)
 
     def wake(self) -> None:
@@ -65,35 +63,27 @@ class HAService:
         self._waiting += 1
         await self._appended.wait()
 
-    async def run(self, listener: trio.abc.Listener[trio.abc.Stream]) -> None:
-        """Accept slaves until cancelled. The listener stays open."""
-        async with trio.open_nursery() as nursery:
-            while True:
-                try:
-                    stream = await listener.accept()
-                except OSError as error:
-                    if error.errno not in (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM):
-                        raise
-                    log.error(
-                        "slave_not_accepted",
-                        detail=str(error),
-                        hint="raise the limit of open files of the process",
-                    )
-                    await trio.sleep(_ACCEPT_PAUSE_S)
-                    continue
-                if self._connections >= _SLAVES_MAX:
-                    log.warning(
-                        "slave_refused",
-                        peer=_peer_of(stream),
-                        detail=f"{_SLAVES_MAX} connections are open",
-                        hint="close those that are not of slaves",
-                    )
-                    await trio.aclose_forcefully(stream)
-                    continue
-                nursery.start_soon(self._serve, stream)
+    async def serve(self, stream: trio.abc.Stream, peer: str) -> None:
+        """Serve a slave until its connection ends. Errors of the connection are logged.
 
-    async def _serve(self, stream: trio.abc.Stream) -> None:
-        peer = _peer_of(stream)
+        If too many connections are open, the oldest one that has said nothing is closed.
+
+        Args:
+            peer: its address, `host:port`.
+        """
+        silent = self._waiting_for_hello
+        is_full = len(self._slaves) + len(silent) >= _SLAVES_MAX
+        if is_full and silent:
+            silent.pop(0).close(f"{_SLAVES_MAX} connections are open, and it has not said where it begins")
+        elif is_full:
+            log.warning(
+                "slave_refused",
+                peer=peer,
+                detail=f"{_SLAVES_MAX} connections are open",
+                hint="close those that are not of slaves",
+            )
+            await trio.aclose_forcefully(stream)
+            return
         connection = HAConnection(
             stream,
             peer,
@@ -104,16 +94,17 @@ class HAService:
             on_hello=self._begun,
             on_ack=self._on_ack,
         )
-        self._connections += 1
+        silent.append(connection)
         reason = ""
         try:
             await connection.run()
         except* ReputError as group:
-            reason = "; ".join(str(error) for error in _leaves(group))
+            reason = "; ".join(str(error) for error in leaves(group))
         except* (OSError, trio.BrokenResourceError, trio.ClosedResourceError):
             reason = reason or "the connection broke"
         finally:
-            self._connections -= 1
+            if connection in silent:
+                silent.remove(connection)
             if connection in self._slaves:
                 self._slaves.remove(connection)
                 self._on_gone(connection)
@@ -128,11 +119,14 @@ class HAService:
                 )
 
     def _begun(self, connection: HAConnection) -> None:
-        """Take up a slave that has said where it begins; its earlier connection counts no more."""
+        """Count a slave from its first report on, and end its earlier connection."""
+        if connection not in self._waiting_for_hello:
+            return  # it was closed in this moment
         for other in self.slaves:
             if connection.member is not None and other.member == connection.member:
                 other.close(f"slave {connection.member} has connected again from {connection.peer}")
                 self._slaves.remove(other)
+        self._waiting_for_hello.remove(connection)
         self._slaves.append(connection)
         log.info(
             "slave_connected",
@@ -141,18 +135,3 @@ class HAService:
             offset=connection.next_offset,
             behind_b=self._store.max_physical_offset - connection.next_offset,
         )
-
-
-def _leaves(group: BaseExceptionGroup[BaseException]) -> list[BaseException]:
-    found: list[BaseException] = []
-    for error in group.exceptions:
-        found += _leaves(error) if isinstance(error, BaseExceptionGroup) else [error]
-    return found
-
-
-def _peer_of(stream: trio.abc.Stream) -> str:
-    """Return the address of the other end; a simulated stream may have one too."""
-    if isinstance(stream, trio.SocketStream):
-        host, port = stream.socket.getpeername()[:2]
-        return f"{host.removeprefix('::ffff:')}:{port}"
-    return str(getattr(stream, "peer", "unknown"))

@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from reput_broker.store.file_io import make_directories, sync_directory
+from reput_broker.store.opening.abort_marker import AbortMarker
+from reput_broker.store.opening.lock import DirectoryLock
 
 _NAMES = (
     "consumequeue", "consumequeue_ext", "index", "checkpoint", "deletedTopics", "epochFileCheckpoint", "timerwheel",
@@ -19,11 +21,21 @@ def set_store_aside(data_dir: Path, log_dirs: Sequence[Path], stamp: str) -> Pat
     """Move the log of a closed store, and what was derived from it, to `aside/STAMP` of the data directory. Blocks.
 
     Directories of the log elsewhere are renamed to `NAME.aside-STAMP`, because they may be on other disks. Topics,
-    groups and offsets stay. What a kill leaves here is moved by the next call, to another place.
+    groups and offsets stay. After a kill, another call with the same stamp moves what is left.
 
     Raises:
+        StoreLocked, LogDirectoryUnusable: another broker has the store.
         OSError: something cannot be moved; the text names it.
     """
+    lock = DirectoryLock(data_dir / "lock", AbortMarker(data_dir / "abort"), log_dirs)
+    lock.reserve()
+    try:
+        return _move(data_dir, log_dirs, stamp)
+    finally:
+        lock.release()
+
+
+def _move(data_dir: Path, log_dirs: Sequence[Path], stamp: str) -> Path:
     target = data_dir / "aside" / stamp
     make_directories(target / "config")
     for log_dir in log_dirs:

@@ -21,7 +21,7 @@ import structlog
 import trio
 
 from reput_broker.delay.finished_timers import read_answer
-from reput_broker.ha.progress import LogTimes
+from reput_broker.ha.progress import MasterLog
 from reput_broker.ha.roles import Master
 from reput_broker.remoting_client import RemoteUnreachable, RemotingClient
 from reput_broker.request import ClientAnswer
@@ -38,12 +38,15 @@ log = structlog.get_logger(__name__)
 
 _TICK_S: Final = 0.1
 """Interval at which held tables are looked at."""
+_HURRY_S: Final = 0.005
+"""The same before a hand-over is completed."""
 _CHANGES_S: Final = 1.0
 """Interval at which a Reput master is asked for changes."""
 _OFFSETS_S: Final = 0.25
 """Interval at which it is asked for offsets: groups receive again what they committed since, after a failover."""
 _TIMER_S: Final = 10.0
-"""Interval at which it is asked how far its timer is: as much of the log a new master reads again."""
+"""Interval at which it is asked how far its timer is: after a failover the new master reads the log of that time again.
+"""
 _RETRY_S: Final = 1.0
 _WHOLE_TABLE_S: Final = 60.0
 """Interval at which a table is requested from a RocketMQ broker, which always sends all of it."""
@@ -88,6 +91,7 @@ class SlaveSynchronize:
     """Keeps the tables of a slave like its master's, while it may follow that master.
 
     Args:
+        master_log: receives the end of the master's log.
         accepted: returns the master whose history is that of this log; None while there is none.
         forget_topic: called with each topic that the master has deleted, after its queues were deleted.
         connect: makes a client of an address.
@@ -97,24 +101,25 @@ class SlaveSynchronize:
         self,
         store: MessageStore,
         tables: Tables,
+        master_log: MasterLog,
         accepted: Callable[[], Master | None],
         forget_topic: Callable[[str], None],
         connect: Callable[[str], RemotingClient] = RemotingClient,
     ) -> None:
         self.master_min_offset = 0
         """The first log offset that the master still has; 0 while that is unknown."""
-        self.master_end = 0
-        """The end of the master's log, when it was last asked."""
-        self._times = LogTimes()
         self._synchronized_at: float | None = None
         self._store = store
         self._tables = tables
+        self._master_log = master_log
         self._accepted = accepted
         self._forget_topic = forget_topic
         self._connect = connect
         self._began_at = trio.current_time()
         self._figures_due_at = -inf
         self._logged = ""
+        self._wanted: trio.Event | None = None
+        self._wake = trio.Event()
         self._topics_version = self._groups_version = DataVersion()
         self._has_offsets = tables.offsets.file.path.exists()
         config = store.options.data_dir / "config"
@@ -158,16 +163,6 @@ class SlaveSynchronize:
         return self._has_offsets
 
     @property
-    def lag_bytes(self) -> int:
-        """Bytes of the master's log that this one lacks."""
-        return max(0, self.master_end - self._store.max_physical_offset)
-
-    @property
-    def lag_s(self) -> float:
-        """Age of the oldest of these bytes; 0 if there is none."""
-        return self._times.behind_s(self._store.max_physical_offset, trio.current_time())
-
-    @property
     def age_s(self) -> float:
         """Time since the tables were last compared with the master's, or since the start."""
         at = self._synchronized_at
@@ -179,15 +174,36 @@ class SlaveSynchronize:
             master = self._accepted()
             if master is not None:
                 await self._follow(master)
-            await trio.sleep(_RETRY_S)
+            await self._pause(_RETRY_S)
+
+    async def _pause(self, seconds: float) -> None:
+        """Wait, but not if `complete` has been called."""
+        with trio.move_on_after(seconds):
+            await self._wake.wait()
+            self._wake = trio.Event()
+
+    async def complete(self) -> None:
+        """Take over all tables as they are now at the master, which changes nothing any more; return at once without
+        one.
+        """
+        if self._accepted() is None:
+            return
+        completed = self._wanted = trio.Event()
+        self._wake.set()
+        await completed.wait()
 
     async def _follow(self, master: Master) -> None:
         client = self._connect(master.address)
         self._figures_due_at = -inf
         for table in self._all:
             table.version, table.held, table.due_at = None, None, -inf
+        is_wanted = False
         try:
             while self._accepted() == master:
+                if self._wanted is not None and not is_wanted:
+                    is_wanted = True
+                    for table in self._all:
+                        table.held, table.due_at = None, -inf
                 await self._ask(client)
                 for table in self._all:
                     if self._accepted() == master:
@@ -196,7 +212,11 @@ class SlaveSynchronize:
                 if self._logged:
                     log.info("tables_synchronized", master=master.address)
                     self._logged = ""
-                await trio.sleep(_TICK_S)
+                if is_wanted and not any(t.held is not None or t.due_at == -inf for t in self._all):
+                    assert self._wanted is not None, "only this resets it"
+                    self._wanted.set()
+                    self._wanted, is_wanted = None, False
+                await self._pause(_HURRY_S if is_wanted else _TICK_S)
         except (RemoteUnreachable, BrokerError) as error:
             if str(error) != self._logged:
                 self._logged = str(error)
@@ -230,7 +250,7 @@ class SlaveSynchronize:
         result = SyncTableResult.from_ext(answer.ext)
         is_reput = result.table_version is not None
         if result.log_end is not None:
-            self._note_end(result.log_end)
+            self._master_log.note_end(result.log_end)
         table.due_at = trio.current_time() + (table.interval_s if is_reput else _WHOLE_TABLE_S)
         table.refusal = ""
         if answer.body:
@@ -242,10 +262,10 @@ class SlaveSynchronize:
             )
 
     def _refused(self, table: _Table, answer: ClientAnswer) -> None:
-        """Continue without a table that this master has not, such as RocketMQ's without a delayed message.
+        """Continue without a table that this master lacks, such as RocketMQ's without a delayed message.
 
         Raises:
-            BrokerError: it is no master.
+            BrokerError: the broker is not a master.
         """
         error = error_from_response(answer.code, answer.remark, answer.ext)
         if error.error is ErrorCode.NOT_MASTER:
@@ -267,14 +287,10 @@ class SlaveSynchronize:
             raise RemoteUnreachable(
                 client.address, f"its runtime figures have no bounds of the log: {error}"
             ) from None
-        self._note_end(log_end)
+        self._master_log.note_end(log_end)
         for table in self._all:
             if table.held is not None and table.held.log_end is None:
                 table.held.log_end = log_end
-
-    def _note_end(self, log_end: int) -> None:
-        self.master_end = log_end
-        self._times.note(log_end, trio.current_time())
 
     async def _take_if_due(self, table: _Table) -> None:
         held = table.held

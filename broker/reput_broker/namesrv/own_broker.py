@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Callable, Collection
+from contextlib import suppress
 
 from reput_broker.config.model import BrokerConfig
 from reput_broker.ha.roles import Tenure
@@ -11,6 +12,8 @@ from reput_broker.tables.config_file import DataVersion
 from reput_broker.tables.tables import Tables
 from reput_protocol.codes import Perm
 from reput_protocol.commands.topic import QueueData, TopicConfig
+from reput_protocol.errors import InvalidName
+from reput_protocol.names import group_of_retry_topic
 
 
 class OwnBroker:
@@ -45,6 +48,18 @@ class OwnBroker:
         """Mark these topics as ordered, and no others."""
         self.topics.set_ordered(ordered)
         self._tables.topics_soon.changed()
+
+    def make_retry_topic(self, topic: str) -> bool:
+        """Create a group and its retry topic `topic` if that is allowed; return whether the topic exists now."""
+        group = group_of_retry_topic(topic)
+        if group is None or not self.tenure.is_master:
+            return False
+        with suppress(InvalidName):
+            config = self._tables.groups.find_or_create(group)
+            if config is not None:
+                self._tables.groups_soon.changed()
+                self._tables.make_retry_topic(config)
+        return self.topics.get(topic) is not None
 
     def queue_data(self, config: TopicConfig) -> QueueData:
         """Return the queues of one of its topics as a route has them."""

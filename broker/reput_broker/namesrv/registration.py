@@ -16,6 +16,7 @@ import structlog
 import trio
 
 from reput_broker.config.model import BrokerConfig
+from reput_broker.config.units import is_address
 from reput_broker.namesrv.own_broker import OwnBroker
 from reput_broker.observe.counters import Counters, NameServerTraffic
 from reput_broker.remoting_client import RemoteUnreachable, RemotingClient
@@ -119,7 +120,7 @@ class Registration:
                 nursery.start_soon(server.leave, announced)
 
     def heard(self) -> None:
-        """Use the answers of the name servers: the first one in the order of the configuration that says something."""
+        """Use the answers of the name servers: the first one, as configured, that has a master or ordered topics."""
         announced = self._announced
         if announced is None:
             return
@@ -159,6 +160,7 @@ class _NameServer:
         self._registered_at = 0.0
         self._registered_over = 0
         self._trouble: str | None = None
+        self._odd: list[str] = []
 
     @property
     def state(self) -> str:
@@ -253,14 +255,29 @@ class _NameServer:
             raise _Refused(self.address, "the registration", answer)
         found = RegisterBrokerAnswer.from_ext(answer.ext)
         ordered = KVTable.from_json(answer.body, is_trusted=True).table if answer.body else None
-        self.heard = Heard(found.master_addr or "", found.ha_server_addr or "", ordered)
+        master, ha_address = self._usable(found.master_addr, found.ha_server_addr)
+        self.heard = Heard(master, ha_address, ordered)
         self._registered = announced, tenure.broker_id, version
         self._registered_at = trio.current_time()
         self._registered_over = self._client.connections
         self.traffic.registrations["ok"] += 1
 
+    def _usable(self, *addresses: str | None) -> list[str]:
+        """Return the addresses that a name server named, each empty if none can be there."""
+        usable = [address if address and is_address(address) else "" for address in addresses]
+        odd = [address for address in addresses if address and address not in usable]
+        if odd and odd != self._odd:
+            log.warning(
+                "addresses_not_usable",
+                name_server=self.address,
+                addresses=odd,
+                hint="correct what the master announces (Reput: advertise; RocketMQ: brokerIP1, brokerIP2)",
+            )
+        self._odd = odd
+        return usable
+
     async def leave(self, announced: Announced) -> None:
-        """Unregister, if the name server answers soon."""
+        """Unregister; give up if the name server does not answer soon."""
         if not self.traffic.is_registered:
             return
         own = announced.own

@@ -53,7 +53,8 @@ class _Live(Struct, eq=False):
 
     header: RegisterBrokerHeader
     version: DataVersion
-    client: Client
+    client: Client | None
+    """Its connection; None if this broker has closed it."""
     seen_at: float
     timeout_s: float
 
@@ -81,7 +82,7 @@ class RouteInfoManager:
         self._brokers: dict[str, _Broker] = {}
         self._topics: dict[str, dict[str, QueueData]] = {}  # by topic and broker name
 
-    # Brokers that come and go
+    # Registration
 
     def register(
         self, header: RegisterBrokerHeader, table: TopicConfigTable, client: Client, own_address: str
@@ -97,8 +98,11 @@ class RouteInfoManager:
         version = DataVersion.from_json(table.data_version)
         if self._is_own(header):
             return RegisterBrokerAnswer()
-        self._check_id_is_free(header, version)
         before = self._live.get(header.broker_addr)
+        if before is not None and before.client is not None and client.opened_at < before.client.opened_at:
+            # A partition held it up, with perhaps another role, while the broker connected again.
+            return RegisterBrokerAnswer()
+        self._check_id_is_free(header, version)
         if before is not None and before.header.broker_name != header.broker_name:
             self._drop(before, f"it is {header.broker_name} now")
             before = None
@@ -218,12 +222,20 @@ class RouteInfoManager:
         for live in [live for live in self._live.values() if live.client is client]:
             self._drop(live, "its connection ended")
 
+    def keep_without_connections(self) -> None:
+        """Keep the registered brokers although this one closes all connections, because its role changes: they connect
+        again, or are dropped as silent.
+        """
+        for live in self._live.values():
+            live.client = None
+
     def drop_silent(self) -> None:
         """Drop the brokers that have been silent for too long."""
         now = self._clock()
         for live in [live for live in self._live.values() if now - live.seen_at > live.timeout_s]:
             self._drop(live, f"it was silent for {live.timeout_s:g} s")
-            live.client.close("idle")
+            if live.client is not None:
+                live.client.close("idle")
 
     def _drop(self, live: _Live, reason: str, *, is_orderly: bool = False) -> None:
         header = live.header
@@ -246,7 +258,7 @@ class RouteInfoManager:
         elif broker.acts_for_master and MASTER_ID not in broker.addresses:
             self._change_perm(header.broker_name, lambda perm: perm & ~Perm.WRITE)
 
-    # Questions
+    # Queries
 
     def route(self, topic: str, own_address: str) -> TopicRoute | None:
         """Return the brokers that have a topic and its queues there; None if no broker has it.

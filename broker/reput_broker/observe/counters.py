@@ -11,7 +11,8 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import Counter, OrderedDict
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from math import inf
 from typing import Final
 
 from reput_protocol.codes import RequestCode
@@ -35,6 +36,10 @@ CLOSE_REASONS = (
 )  # fmt: skip
 LISTENERS = ("main", "name", "fast")
 ROLES = ("producer", "consumer", "admin", "broker", "unknown")
+REPLICATION_ROLES = ("ASYNC_MASTER", "SYNC_MASTER", "SLAVE")
+AUTH_FAILURES = ("bad_credentials", "forbidden", "expired")
+ACK_RESULTS = ("ack", "nack", "expired", "late")
+REGISTRATION_RESULTS = ("ok", "failed")
 PROTOCOL_ERROR_REASONS = ("malformed", "too_large", "unknown_header_type")
 ACK_LEVELS = ("page_cache", "flushed", "replicated")
 FLUSH_PARTS = ("commitlog", "consumequeue")
@@ -51,6 +56,15 @@ LOOP_DELAY_SECONDS = (0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5)
 FLUSH_SECONDS = (0.0001, 0.0005, 0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1.0, 5.0)
 FLUSH_BATCH_MESSAGES = (1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0, 512.0, 1024.0)
 MESSAGE_BYTES = (256.0, 1024.0, 4096.0, 16384.0, 65536.0, 262144.0, 1048576.0, 4194304.0)
+ROCKETMQ_MESSAGE_BYTES = (1024.0, 4096.0, 524288.0, 1048576.0, 2097152.0, 4194304.0)
+SIZE_BYTES = tuple(sorted({*MESSAGE_BYTES, *ROCKETMQ_MESSAGE_BYTES}))
+"""The buckets that are counted; each page shows its own."""
+ROCKETMQ_RPC_SECONDS = (0.001, 0.003, 0.005, 0.007, 0.01, 0.1, 1.0, 2.0, 3.0)
+ROCKETMQ_CREATE_SECONDS = (0.01, 0.1, 1.0, 3.0, 5.0)
+ANSWER_SECONDS = tuple(sorted({*REQUEST_SECONDS, *ROCKETMQ_RPC_SECONDS, *ROCKETMQ_CREATE_SECONDS}))
+"""Likewise."""
+FINISH_SECONDS = (5.0, 60.0, 600.0, 3600.0, 43200.0, 86400.0)
+AHEAD_SECONDS = (60.0, 600.0, 3600.0, 43200.0, 86400.0, 259200.0)
 
 UNKNOWN_CODE = -1
 """The request code under which unknown codes are counted."""
@@ -75,46 +89,76 @@ class Histogram:
         self.buckets[bisect_left(self.bounds, value)] += count
         self.total += value * count
 
-    def observe_all(self, values: Iterable[float]) -> None:
-        """Count every value of `values`."""
-        bounds, buckets = self.bounds, self.buckets
-        total = 0.0
-        for value in values:
-            buckets[bisect_left(bounds, value)] += 1
-            total += value
-        self.total += total
-
     @property
     def count(self) -> int:
         """How many values were observed."""
         return sum(self.buckets)
 
+    def cumulated(self, bounds: tuple[float, ...]) -> Iterator[tuple[float, int]]:
+        """Yield how many values are at most each of `bounds`, which are some of the histogram's, then all of them."""
+        count = 0
+        for bound, values in zip(self.bounds, self.buckets, strict=False):
+            count += values
+            if bound in bounds:
+                yield bound, count
+        yield inf, count + self.buckets[-1]
+
+    def in_milliseconds(self) -> Histogram:
+        """Return a copy of a histogram of seconds, in milliseconds."""
+        copy = Histogram(tuple(bound * 1000 for bound in self.bounds))
+        copy.buckets, copy.total = self.buckets.copy(), self.total * 1000
+        return copy
+
+
+def merged(histograms: Iterable[Histogram]) -> Histogram:
+    """Return the sum of histograms with the same bounds, of which there is at least one."""
+    first, *others = histograms
+    if not others:
+        return first
+    together = Histogram(first.bounds)
+    together.buckets = [
+        sum(counts) for counts in zip(first.buckets, *(h.buckets for h in others), strict=True)
+    ]
+    together.total = first.total + sum(h.total for h in others)
+    return together
+
 
 class TopicTraffic:
-    """Messages accepted into one topic, by kind, and their age when they were delivered."""
+    """Messages accepted into one topic, by kind, and the age of messages when they were delivered."""
 
-    __slots__ = ("bytes_in", "deliver_seconds", "duplicates", "message_bytes", "messages_in")
+    __slots__ = ("deliver_seconds", "duplicates", "kind", "sizes")
 
     def __init__(self, kind: str) -> None:
-        self.messages_in: dict[str, int] = {kind: 0}
-        self.bytes_in = 0
+        self.kind = kind
+        """Of messages of no other kind."""
+        self.sizes: dict[str, Histogram] = {kind: Histogram(SIZE_BYTES)}
+        """By kind: how many messages of which size. Their total is the bytes accepted."""
         self.duplicates = 0
-        self.message_bytes = Histogram(MESSAGE_BYTES)
         self.deliver_seconds = Histogram(DELIVER_SECONDS)
 
     def count_in(self, messages: int, size_b: int, kind: str = "normal") -> None:
         """Count accepted messages; `size_b` is the size of their records together.
 
-        The size histogram counts them with their mean size: measuring each would cost more than appending it.
+        They count with their mean size: measuring each would cost more than appending it.
         """
-        if kind == "normal" and kind not in self.messages_in:
-            kind = next(iter(self.messages_in))
-        self.messages_in[kind] = self.messages_in.get(kind, 0) + messages
-        self.bytes_in += size_b
+        if kind == "normal":
+            kind = self.kind
+        sizes = self.sizes.get(kind)
+        if sizes is None:
+            sizes = self.sizes[kind] = Histogram(SIZE_BYTES)
         if messages:
-            sizes, mean = self.message_bytes, size_b / messages
-            sizes.buckets[bisect_left(MESSAGE_BYTES, mean)] += messages  # a call less for each put
+            sizes.buckets[bisect_left(SIZE_BYTES, size_b / messages)] += messages  # a call less for each put
             sizes.total += size_b
+
+    @property
+    def messages_in(self) -> dict[str, int]:
+        """Messages accepted, by kind."""
+        return {kind: sizes.count for kind, sizes in self.sizes.items()}
+
+    @property
+    def bytes_in(self) -> int:
+        """Bytes of the messages accepted."""
+        return int(sum(sizes.total for sizes in self.sizes.values()))
 
 
 class GroupTraffic:
@@ -133,13 +177,13 @@ class GroupTraffic:
 
 
 class RequestTraffic:
-    """Requests of one code under one header type: number by answer, duration, in flight."""
+    """Requests of one code under one header type: duration by answer, in flight."""
 
-    __slots__ = ("codes", "duration_seconds", "inflight")
+    __slots__ = ("answers", "inflight")
 
     def __init__(self) -> None:
-        self.codes: dict[int, int] = {0: 0}
-        self.duration_seconds = Histogram(REQUEST_SECONDS)
+        self.answers: dict[int, Histogram] = {0: Histogram(ANSWER_SECONDS)}
+        """By response code: how many answers after which time."""
         self.inflight = 0
 
     def begin(self) -> None:
@@ -149,10 +193,10 @@ class RequestTraffic:
     def done(self, response_code: int, duration_s: float, count: int = 1) -> None:
         """Count answers that were queued, or oneway requests that were handled, after `duration_s`."""
         self.inflight -= count
-        codes = self.codes
-        codes[response_code] = codes.get(response_code, 0) + count
-        seconds = self.duration_seconds
-        seconds.buckets[bisect_left(REQUEST_SECONDS, duration_s)] += count  # a call less for each request
+        seconds = self.answers.get(response_code)
+        if seconds is None:
+            seconds = self.answers[response_code] = Histogram(ANSWER_SECONDS)
+        seconds.buckets[bisect_left(ANSWER_SECONDS, duration_s)] += count  # a call less for each request
         seconds.total += duration_s * count
 
     def abandoned(self, count: int = 1) -> None:
@@ -200,7 +244,7 @@ class NameServerTraffic:
 
     def __init__(self) -> None:
         self.is_registered = False
-        self.registrations = {"ok": 0, "failed": 0}
+        self.registrations = dict.fromkeys(REGISTRATION_RESULTS, 0)
 
 
 class Counters:
@@ -234,7 +278,12 @@ class Counters:
         """Changes of groups, by group and one of REBALANCE_REASONS; their members rebalance the queues."""
         self.subscription_conflicts: dict[str, int] = {}
         """By group: heartbeats of members that subscribe to something else than another member."""
+        self.acks: dict[tuple[str, str], int] = {}
+        """By group and one of ACK_RESULTS, without `nack`: see `RetryCounts.nacks`."""
         self.retry = RetryCounts()
+        self.auth_failures: dict[str, int] = dict.fromkeys(AUTH_FAILURES, 0)
+        self.pulls_throttled = 0
+        """Pulls refused because their client has too many waiting."""
         self.replies: dict[str, int] = dict.fromkeys(REPLY_RESULTS, 0)
         self.buffered_bytes: dict[str, int] = dict.fromkeys(MEMORY_KINDS, 0)
         """Bytes held for connections now: read and not handled, answered and not sent, held."""
@@ -275,12 +324,18 @@ class Counters:
         """Count a member of an existing group that subscribes to something else than another one."""
         self.subscription_conflicts[group] = self.subscription_conflicts.get(group, 0) + 1
 
+    def note_acks(self, group: str, result: str, count: int = 1) -> None:
+        """Count acknowledgements of an existing group: `result` is one of ACK_RESULTS."""
+        self.acks[group, result] = self.acks.get((group, result), 0) + count
+
     def forget_group(self, group: str) -> None:
         """Drop the counters of a deleted group, so that its series end."""
         self.subscription_conflicts.pop(group, None)
         self.retry.forget_group(group)
         for reason in REBALANCE_REASONS:
             self.rebalances.pop((group, reason), None)
+        for result in ACK_RESULTS:
+            self.acks.pop((group, result), None)
         for key in [key for key in self.groups if key[1] == group]:
             del self.groups[key]
 
@@ -311,14 +366,27 @@ class RetryCounts:
     def __init__(self) -> None:
         self.retries: Counter[tuple[str, str]] = Counter()
         """Messages sent back, by group and original topic."""
+        self.nacks: Counter[str] = Counter()
+        """Messages that members sent back, by group."""
         self.dead_letters: Counter[tuple[str, str]] = Counter()
         self.transactions: Counter[tuple[str, str]] = Counter()
         """By topic and one of TRANSACTION_RESULTS."""
         self.checks: Counter[tuple[str, str]] = Counter()
         """By topic and one of CHECK_RESULTS."""
+        self.finish_seconds: dict[str, Histogram] = {}
+        """By topic: how long transactions took that were committed."""
+
+    def committed(self, topic: str, duration_s: float) -> None:
+        """Count a committed transaction of an existing topic."""
+        self.transactions[topic, "commit"] += 1
+        seconds = self.finish_seconds.get(topic)
+        if seconds is None:
+            seconds = self.finish_seconds[topic] = Histogram(FINISH_SECONDS)
+        seconds.observe(max(0.0, duration_s))
 
     def forget_topic(self, topic: str) -> None:
         """Drop the counts of a topic."""
+        self.finish_seconds.pop(topic, None)
         for table in (self.retries, self.dead_letters):
             for key in [key for key in table if key[1] == topic]:
                 del table[key]
@@ -328,6 +396,7 @@ class RetryCounts:
 
     def forget_group(self, group: str) -> None:
         """Drop the counts of a group."""
+        self.nacks.pop(group, None)
         for table in (self.retries, self.dead_letters):
             for key in [key for key in table if key[0] == group]:
                 del table[key]
@@ -357,6 +426,15 @@ class DelayStats:
         """Messages that were delayed again on their way."""
         self.error_seconds = Histogram(DELAY_ERROR_SECONDS)
         """Delivered minus due."""
+        self.ahead_seconds: dict[str, Histogram] = {}
+        """By topic: how far ahead messages with a deliver time were sent."""
+
+    def note_sent_ahead(self, topic: str, seconds: float) -> None:
+        """Count a message with a deliver time that waits from now on."""
+        ahead = self.ahead_seconds.get(topic)
+        if ahead is None:
+            ahead = self.ahead_seconds[topic] = Histogram(AHEAD_SECONDS)
+        ahead.observe(seconds)
 
     def note_dropped(self, reason: str, physical_offset: int) -> None:
         """Count a message that will not be delivered."""

@@ -10,9 +10,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from prometheus_client import Metric
-
 from reput_broker.observe.counters import (
+    ACK_RESULTS,
     CHECK_RESULTS,
     REBALANCE_REASONS,
     TRANSACTION_RESULTS,
@@ -20,19 +19,20 @@ from reput_broker.observe.counters import (
     DelayStats,
     RetryCounts,
 )
-from reput_broker.observe.families import Budget, Labels, by_one, one, pieces
+from reput_broker.observe.exposition import Budget, Family, Labels, by_label, one
 from reput_protocol.names import DLQ_PREFIX, RETRY_PREFIX, is_system_group, is_system_topic
 
 if TYPE_CHECKING:
     from reput_broker.groups.consumer_groups import ConsumerGroups
     from reput_broker.groups.lag import LagFigures
+    from reput_broker.groups.producer_groups import ProducerGroups
     from reput_broker.groups.progress import GroupProgress
     from reput_broker.store.message_store import MessageStore
     from reput_broker.tables.offsets import ConsumerOffsetManager
     from reput_broker.tables.subscription_groups import SubscriptionGroupManager
     from reput_broker.tables.topics import TopicConfigManager
 
-_SERIES_OF_GROUP = 2 + len(REBALANCE_REASONS)
+_SERIES_OF_GROUP = 2 + len(REBALANCE_REASONS) + len(ACK_RESULTS)
 _SERIES_OF_TOPIC = 3
 
 
@@ -42,12 +42,14 @@ class GroupSources:
 
     settings: SubscriptionGroupManager
     online: ConsumerGroups
+    producers: ProducerGroups
     progress: GroupProgress
     lag: LagFigures
 
 
 _FAMILIES = (
     "reput_consumer_members",
+    "reput_acks_total",
     "reput_rebalances_total",
     "reput_subscription_conflicts_total",
     "reput_consumer_lag_seconds",
@@ -60,22 +62,21 @@ _FAMILIES = (
 def group_families(
     sources: GroupSources | None,
     offsets: ConsumerOffsetManager | None,
-    store: MessageStore | None,
+    bounds: QueueBounds,
     counters: Counters,
     budget: Budget,
-) -> Iterator[Metric]:
+) -> Iterator[Family]:
     """Walk over the families, as far as the budget goes. Every group has its series from its beginning."""
-    if sources is None or offsets is None or store is None:  # the broker is still recovering
+    if sources is None or offsets is None:  # the broker is still recovering
         for name in _FAMILIES:
-            yield from pieces(name, ())
+            yield name, ()
         return
-    names = {name for name in sources.settings.all() if not is_system_group(name)}
-    names |= {*offsets.groups(), *(group.name for group in sources.online)}
-    groups = [name for name in sorted(names) if budget.take(_SERIES_OF_GROUP)]
-    yield from pieces(
-        "reput_consumer_members", (((name,), _members(sources.online, name)) for name in groups)
-    )
-    yield from pieces(
+    names = dict.fromkeys(name for name in sources.settings.all() if not is_system_group(name))
+    names |= dict.fromkeys((*offsets.groups(), *(group.name for group in sources.online)))
+    groups = budget.fit(list(names), _SERIES_OF_GROUP)
+    yield "reput_consumer_members", (((name,), _members(sources.online, name)) for name in groups)
+    yield "reput_acks_total", _acks(counters, groups)
+    yield (
         "reput_rebalances_total",
         (
             ((name, reason), counters.rebalances.get((name, reason), 0))
@@ -83,23 +84,19 @@ def group_families(
             for reason in REBALANCE_REASONS
         ),
     )
-    yield from pieces(
+    yield (
         "reput_subscription_conflicts_total",
         (((name,), counters.subscription_conflicts.get(name, 0)) for name in groups),
     )
-    places = [
-        (group, topic, dict(queues))
-        for group, topic, queues in offsets.items()
-        if budget.take(_SERIES_OF_TOPIC)
-    ]
+    places = budget.fit(list(offsets.items()), _SERIES_OF_TOPIC)
     seconds = sources.lag.seconds
-    yield from pieces(
+    yield (
         "reput_consumer_lag_seconds",
         (((group, topic), seconds.get((group, topic), 0.0)) for group, topic, _ in places),
     )
     yield one("reput_consumer_lag_refresh_time_seconds", sources.lag.looked_up_at_s)
-    yield from pieces("reput_consumer_inflight_messages", _in_flight(places, sources.progress))
-    yield from pieces("reput_consumer_ready_messages", _ready(places, sources.progress, store))
+    yield "reput_consumer_inflight_messages", in_flight_messages(places, sources.progress)
+    yield "reput_consumer_ready_messages", ready_messages(places, sources.progress, bounds)
 
 
 def _members(online: ConsumerGroups, group: str) -> int:
@@ -107,22 +104,58 @@ def _members(online: ConsumerGroups, group: str) -> int:
     return 0 if found is None else len(found.client_ids())
 
 
-_Places = Sequence[tuple[str, str, Mapping[int, int]]]
+def _acks(counters: Counters, groups: Sequence[str]) -> Iterator[tuple[Labels, int]]:
+    for group in groups:
+        for result in ACK_RESULTS:
+            count = counters.retry.nacks[group] if result == "nack" else counters.acks.get((group, result), 0)
+            yield (group, result), count
 
 
-def _in_flight(places: _Places, progress: GroupProgress) -> Iterator[tuple[Labels, int]]:
+Places = Sequence[tuple[str, str, Mapping[int, int]]]
+"""Group, topic, and committed offset by queue."""
+
+
+class QueueBounds(dict[tuple[str, int], tuple[int, int]]):
+    """First and next offset by topic and queue, each looked up once in a scrape; a closed store has (0, 0)."""
+
+    def __init__(self, store: Callable[[], MessageStore | None]) -> None:
+        super().__init__()
+        self._store = store
+
+    def __missing__(self, queue: tuple[str, int]) -> tuple[int, int]:
+        store = self._store()
+        bounds = (0, 0)
+        if store is not None:
+            bounds = store.min_offset_in_queue(*queue), store.max_offset_in_queue(*queue)
+        self[queue] = bounds
+        return bounds
+
+
+def lag_messages(places: Places, bounds: QueueBounds) -> Iterator[tuple[Labels, int]]:
+    """Yield by group and topic how many messages are not committed."""
     for group, topic, queues in places:
-        of_queues = (progress.in_flight(group, topic, queue_id, at) for queue_id, at in queues.items())
-        yield (group, topic), sum(of_queues)
+        yield (group, topic), sum(max(0, bounds[topic, at][1] - offset) for at, offset in queues.items())
 
 
-def _ready(places: _Places, progress: GroupProgress, store: MessageStore) -> Iterator[tuple[Labels, int]]:
+def in_flight_messages(places: Places, progress: GroupProgress) -> Iterator[tuple[Labels, int]]:
+    """Yield by group and topic how many messages were pulled and not committed."""
     for group, topic, queues in places:
+        pulled = progress.of_topic(group, topic)
+        yield (group, topic), sum(max(0, pulled[at].pull_offset - queues.get(at, 0)) for at in pulled)
+
+
+def ready_messages(
+    places: Places, progress: GroupProgress, bounds: QueueBounds
+) -> Iterator[tuple[Labels, int]]:
+    """Yield by group and topic how many messages could be pulled now."""
+    for group, topic, queues in places:
+        pulled = progress.of_topic(group, topic)
         ready = 0
-        for queue_id, committed in queues.items():
-            taken = committed + progress.in_flight(group, topic, queue_id, committed)
-            start = max(taken, store.min_offset_in_queue(topic, queue_id))
-            ready += max(0, store.max_offset_in_queue(topic, queue_id) - start)
+        for at, committed in queues.items():
+            start, end = bounds[topic, at]
+            of_queue = pulled.get(at)
+            taken = committed if of_queue is None else max(committed, of_queue.pull_offset)
+            ready += max(0, end - max(taken, start))
         yield (group, topic), ready
 
 
@@ -138,16 +171,16 @@ def retry_families(
     open_transactions: OpenTransactions | None,
     offsets: ConsumerOffsetManager | None,
     budget: Budget,
-) -> Iterator[Metric]:
+) -> Iterator[Family]:
     """Walk over the families, as far as the budget goes."""
-    places = [place for place in _places(counts, offsets) if budget.take(_SERIES_OF_PLACE)]
-    yield from pieces("reput_retries_total", ((place, counts.retries[place]) for place in places))
-    yield from pieces("reput_dead_letters_total", ((place, counts.dead_letters[place]) for place in places))
+    places = budget.fit(_places(counts, offsets), _SERIES_OF_PLACE)
+    yield "reput_retries_total", ((place, counts.retries[place]) for place in places)
+    yield "reput_dead_letters_total", ((place, counts.dead_letters[place]) for place in places)
     open_now = {} if open_transactions is None else dict(open_transactions())
-    topics = {*open_now, *(topic for topic, _ in (*counts.transactions, *counts.checks))}
-    shown = [topic for topic in sorted(topics) if budget.take(_SERIES_OF_TRANSACTIONS)]
-    yield from pieces("reput_transactions_open", (((topic,), open_now.get(topic, 0)) for topic in shown))
-    yield from pieces(
+    topics = dict.fromkeys((*open_now, *(topic for topic, _ in (*counts.transactions, *counts.checks))))
+    shown = budget.fit(list(topics), _SERIES_OF_TRANSACTIONS)
+    yield "reput_transactions_open", (((topic,), open_now.get(topic, 0)) for topic in shown)
+    yield (
         "reput_transactions_total",
         (
             ((topic, result), counts.transactions[topic, result])
@@ -155,21 +188,21 @@ def retry_families(
             for result in TRANSACTION_RESULTS
         ),
     )
-    yield from pieces(
+    yield (
         "reput_transaction_checks_total",
         (((topic, result), counts.checks[topic, result]) for topic in shown for result in CHECK_RESULTS),
     )
 
 
 def _places(counts: RetryCounts, offsets: ConsumerOffsetManager | None) -> list[tuple[str, str]]:
-    consumed = {
+    consumed = (
         (group, topic)
         for group, topic, _ in (() if offsets is None else offsets.items())
         if not is_system_group(group)
         and not is_system_topic(topic)
         and not topic.startswith((RETRY_PREFIX, DLQ_PREFIX))
-    }
-    return sorted({*consumed, *counts.retries, *counts.dead_letters})
+    )
+    return list(dict.fromkeys((*consumed, *counts.retries, *counts.dead_letters)))
 
 
 _SERIES_OF_DELAYS = 3
@@ -182,11 +215,13 @@ class DelaySources:
     stats: DelayStats
     due_s: Callable[[], float]
     """Returns how late the most overdue message is, in seconds."""
+    timers_behind: Callable[[], int]
+    """Returns how many messages with a deliver time are not in the timer wheel yet."""
 
 
 def delay_families(
     sources: DelaySources | None, topics: TopicConfigManager | None, budget: Budget
-) -> Iterator[Metric]:
+) -> Iterator[Family]:
     """Yield the families of delayed messages within the budget; of a deleted topic only while messages wait for it."""
     stats = DelayStats() if sources is None else sources.stats
     known = [
@@ -194,13 +229,17 @@ def delay_families(
         for topic in stats.topics()
         if stats.waiting[topic] > 0 or topics is None or topics.get(topic) is not None
     ]
-    shown = [topic for topic in known if budget.take(_SERIES_OF_DELAYS)]
+    shown = budget.fit(known, _SERIES_OF_DELAYS)
     for name, counts in (
         ("reput_delayed_messages", stats.waiting),
         ("reput_delayed_delivered_total", stats.delivered),
         ("reput_delayed_cancelled_total", stats.cancelled),
     ):
-        yield from pieces(name, (((topic,), max(0, counts[topic])) for topic in shown))
+        yield name, _of_topics(counts, shown)
     yield one("reput_delayed_due_seconds", 0.0 if sources is None else sources.due_s())
-    yield from pieces("reput_delayed_dropped_total", by_one(stats.dropped))
+    yield by_label("reput_delayed_dropped_total", stats.dropped)
     yield one("reput_delay_error_seconds", stats.error_seconds)
+
+
+def _of_topics(counts: Mapping[str, int], topics: Sequence[str]) -> Iterator[tuple[Labels, int]]:
+    return (((topic,), max(0, counts[topic])) for topic in topics)

@@ -29,7 +29,7 @@ from reput_protocol.printable import printable, printable_json, printable_lines
 _LEVELS = {"debug": 10, "info": 20, "warning": 30, "error": 40}
 _WARNING_INTERVAL_S = 10.0
 _WARNING_KINDS_MAX = 1000
-_FLUSH_S = 2.0
+_FLUSH_S = 5.0
 
 _writer: LogWriter | None = None
 
@@ -106,13 +106,13 @@ def write_line(line: str) -> None:
 
 
 def flush_log() -> None:
-    """Wait until every line is written, at most two seconds. Registered to run when the program ends."""
+    """Wait until every line is written, at most five seconds. Registered to run when the program ends."""
     if _writer is not None:
         _writer.flush(_FLUSH_S)
 
 
 def close_log() -> None:
-    """Write what is queued, for at most two seconds, and end the thread that writes."""
+    """Write what is queued, for at most five seconds, and end the thread that writes."""
     if _writer is not None:
         _writer.close(_FLUSH_S)
 

@@ -1,10 +1,7 @@
-"""Turning what the broker counted into series when it is scraped.
+"""Turning what the broker counted into series when it is scraped. Nothing here runs between scrapes.
 
-`MetricsCollector` is an ordinary prometheus_client collector; nothing here runs between scrapes. It walks in small
-pieces (`families`), so that other tasks run in between: twenty thousand series take a tenth of a second.
-
-Series of topics, groups and queues are counted against `metrics.max_series`. Topics and groups come first; what does
-not fit, mostly queues, is left out and counted in `reput_metrics_dropped_series`.
+Series of topics, groups and queues are counted against `metrics.max_series`. Those of queues are left out first, then
+the histograms of topics; `reput_metrics_dropped_series` says how many.
 """
 
 from __future__ import annotations
@@ -12,38 +9,39 @@ from __future__ import annotations
 import os
 import platform
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib import metadata
-from typing import TYPE_CHECKING
-
-from prometheus_client import GC_COLLECTOR, Metric
-from prometheus_client.process_collector import ProcessCollector
-from prometheus_client.registry import Collector
+from typing import TYPE_CHECKING, TypeAlias
 
 from reput_broker.config.model import BrokerConfig
 from reput_broker.observe.counters import (
+    DELIVER_SECONDS,
+    MESSAGE_BYTES,
     PROTOCOLS,
     PULL_WAIT_CODE,
     UNKNOWN_CODE,
     Counters,
     Histogram,
     TopicTraffic,
+    merged,
     topic_kind,
 )
 from reput_broker.observe.delivery_metrics import (
     DelaySources,
     GroupSources,
     OpenTransactions,
+    QueueBounds,
     delay_families,
     group_families,
     retry_families,
 )
-from reput_broker.observe.families import Budget, Labels, by_one, one, pieces
+from reput_broker.observe.exposition import Budget, Family, Labels, by_label, one
 from reput_broker.observe.figures import DiskFigures
 from reput_broker.observe.health import BrokerState, Health
 from reput_broker.observe.log import dropped_events
 from reput_broker.observe.replication_metrics import ReplicationSource, replication_families
+from reput_broker.observe.span_exporter import SPAN_RESULTS, SpanExporter
 from reput_broker.store.retention import DiskLevel
 from reput_protocol import kernel
 from reput_protocol.codes import RequestCode, ResponseCode
@@ -53,7 +51,14 @@ if TYPE_CHECKING:
     from reput_broker.tables.offsets import ConsumerOffsetManager
     from reput_broker.tables.topics import TopicConfigManager
 
+_SERIES_OF_TOPIC = 2  # and one for each kind
+_HISTOGRAM_SERIES_OF_TOPIC = len(MESSAGE_BYTES) + len(DELIVER_SECONDS) + 2 * 3
+_SERIES_OF_CONSUMED = 2
+_SERIES_OF_QUEUE = 2
 _FIXED_OPS = (RequestCode.PUT_MESSAGE, RequestCode.SEND_MESSAGE_V2, RequestCode.PULL_MESSAGE)
+
+_Committed: TypeAlias = tuple[str, str, int, Mapping[int, int]]
+"""Group, topic, queue, and the offsets of the group in the topic by queue."""
 
 
 def _clock_ms() -> int:
@@ -77,6 +82,8 @@ class MetricsSources:
     open_transactions: OpenTransactions | None = None
     delays: DelaySources | None = None
     replication: ReplicationSource | None = None
+    spans: SpanExporter | None = None
+    """Takes spans, if the configuration names a receiver for them."""
     held_pulls_bytes: Callable[[], int] = lambda: 0
     registered_brokers: Callable[[], int] = lambda: 0
     recovery_duration_s: float = 0.0
@@ -91,12 +98,11 @@ class MetricsSources:
         self.held_pulls_bytes = lambda: 0
 
 
-class MetricsCollector(Collector):
-    """All series of one broker."""
+class BrokerMetrics:
+    """All series of one broker, as /metrics shows them. Nothing is looked up in files."""
 
     def __init__(self, sources: MetricsSources) -> None:
         self.sources = sources
-        self._process = ProcessCollector(registry=None)
         self.version = broker_version()
         self._build = (
             self.version,
@@ -105,94 +111,80 @@ class MetricsCollector(Collector):
             kernel.FORM,
         )
 
-    def collect(self) -> Iterable[Metric]:
-        """Return every family once, whole (prometheus_client's interface)."""
-        merged: dict[str, Metric] = {}
-        for family in self.families():
-            known = merged.setdefault(family.name, family)
-            if known is not family:
-                known.samples += family.samples
-        return merged.values()
+    def families(self) -> Iterator[Family]:
+        """Walk over the families, each once; the values of one are read before the next is asked for.
 
-    def families(self) -> Iterator[Metric]:
-        """Walk over the families; a long one comes in several consecutive pieces of the same name.
-
-        Other tasks may run between two pieces; their changes may or may not be included.
+        Other tasks may run meanwhile; their changes may or may not be included. What comes first has priority where
+        `metrics.max_series` leaves something out.
         """
-        budget = Budget(self.sources.config.metrics.max_series)
-        yield from self._process.collect()
-        yield from GC_COLLECTOR.collect()
+        sources = self.sources
+        counters, budget = sources.counters, Budget(sources.config.metrics.max_series)
         yield from self._build_and_state()
-        yield from self._traffic(budget)
         yield from self._requests()
         yield from self._connections()
-        yield from self._groups(budget)
-        yield from retry_families(
-            self.sources.counters.retry, self.sources.open_transactions, self.sources.offsets, budget
-        )
-        yield from delay_families(self.sources.delays, self.sources.topics, budget)
-        yield from replication_families(self.sources.replication)
-        yield from self._queues(budget)
+        topics = self._topics(budget)
+        yield from self._traffic(topics, budget)
+        bounds = QueueBounds(lambda: sources.store)
+        yield from group_families(sources.groups, sources.offsets, bounds, counters, budget)
+        yield from retry_families(counters.retry, sources.open_transactions, sources.offsets, budget)
+        yield from delay_families(sources.delays, sources.topics, budget)
+        yield from replication_families(sources.replication)
         yield from self._store()
+        yield from self._topic_histograms(topics, budget)
+        yield from self._queues(bounds, budget)
         yield from self._limits(budget)
 
-    def _build_and_state(self) -> Iterator[Metric]:
+    def _build_and_state(self) -> Iterator[Family]:
         health, counters = self.sources.health, self.sources.counters
         yield one("reput_build_info", 1, self._build)
         yield one("reput_start_time_seconds", health.started_at_s)
         yield one("reput_ready", int(health.ready))
-        yield from pieces("reput_state", (((state,), int(state is health.state)) for state in BrokerState))
+        yield "reput_state", (((state,), int(state is health.state)) for state in BrokerState)
         yield one("reput_event_loop_delay_seconds", counters.loop_delay_seconds)
 
-    def _traffic(self, budget: Budget) -> Iterator[Metric]:
-        counters = self.sources.counters
-        topics = self._topics_shown(budget)
-        groups = {
-            (topic, group): traffic
-            for (topic, group), traffic in list(counters.groups.items())
-            if budget.take(2)
-        }
-        yield from pieces(
-            "reput_messages_in_total",
-            (
-                ((topic, kind), count)
-                for topic, traffic in topics.items()
-                for kind, count in traffic.messages_in.items()
-            ),
-        )
-        yield from pieces(
-            "reput_messages_out_total",
-            (
-                ((topic, group, topic_kind(topic)), traffic.messages_out)
-                for (topic, group), traffic in groups.items()
-            ),
-        )
-        yield from pieces("reput_bytes_in_total", (((topic,), t.bytes_in) for topic, t in topics.items()))
-        yield from pieces(
-            "reput_duplicates_rejected_total", (((topic,), t.duplicates) for topic, t in topics.items())
-        )
-        yield from pieces("reput_bytes_out_total", ((names, t.bytes_out) for names, t in groups.items()))
-        yield from pieces(
-            "reput_message_size_bytes", (((topic,), t.message_bytes) for topic, t in topics.items())
-        )
-        yield from pieces("reput_produce_duration_seconds", by_one(counters.produce_seconds))
-        yield from pieces(
-            "reput_deliver_latency_seconds", (((topic,), t.deliver_seconds) for topic, t in topics.items())
-        )
-        yield from pieces("reput_messages_rejected_total", by_one(counters.rejected))
-        yield from pieces("reput_replies_total", by_one(counters.replies))
-
-    def _topics_shown(self, budget: Budget) -> dict[str, TopicTraffic]:
-        """Return the traffic of every topic within the budget, including topics without any."""
+    def _topics(self, budget: Budget) -> Sequence[tuple[str, TopicTraffic]]:
+        """Return the traffic of every topic within the budget: those with traffic come first."""
         counters, table = self.sources.counters, self.sources.topics
-        shown = dict(counters.topics)
+        found = dict(counters.topics)
         if table is not None:
             for topic in table.all():
-                if topic not in shown and not table.is_system(topic):
-                    shown[topic] = TopicTraffic(topic_kind(topic))
-        return {topic: traffic for topic, traffic in shown.items() if budget.take(_topic_series(traffic))}
+                if topic not in found and not table.is_system(topic):
+                    found[topic] = TopicTraffic(topic_kind(topic))
+        return budget.fit(list(found.items()), _SERIES_OF_TOPIC)
 
-    def _requests(self) -> Iterator[Metric]:
+    def _traffic(self, topics: Sequence[tuple[str, TopicTraffic]], budget: Budget) -> Iterator[Family]:
+        counters = self.sources.counters
+        kinds = [(topic, kind, sizes) for topic, traffic in topics for kind, sizes in traffic.sizes.items()]
+        yield (
+            "reput_messages_in_total",
+            (((topic, kind), sizes.count) for topic, kind, sizes in budget.fit(kinds, 1)),
+        )
+        yield "reput_bytes_in_total", (((topic,), traffic.bytes_in) for topic, traffic in topics)
+        yield "reput_duplicates_rejected_total", (((topic,), traffic.duplicates) for topic, traffic in topics)
+        groups = budget.fit(list(counters.groups.items()), _SERIES_OF_CONSUMED)
+        yield (
+            "reput_messages_out_total",
+            (((topic, group, topic_kind(topic)), out.messages_out) for (topic, group), out in groups),
+        )
+        yield "reput_bytes_out_total", ((names, out.bytes_out) for names, out in groups)
+        yield by_label("reput_produce_duration_seconds", counters.produce_seconds)
+        yield by_label("reput_messages_rejected_total", counters.rejected)
+        yield by_label("reput_replies_total", counters.replies)
+
+    def _topic_histograms(
+        self, topics: Sequence[tuple[str, TopicTraffic]], budget: Budget
+    ) -> Iterator[Family]:
+        shown = budget.fit(topics, _HISTOGRAM_SERIES_OF_TOPIC)
+        yield (
+            "reput_message_size_bytes",
+            (((topic,), merged(traffic.sizes.values())) for topic, traffic in shown),
+        )
+        yield (
+            "reput_deliver_latency_seconds",
+            (((topic,), traffic.deliver_seconds) for topic, traffic in shown),
+        )
+
+    def _requests(self) -> Iterator[Family]:
         requests = dict(self.sources.counters.requests)
         fixed = [(protocol, op.name.lower()) for protocol in PROTOCOLS.values() for op in _FIXED_OPS]
         totals: dict[Labels, int] = {(*names, "ok"): 0 for names in fixed}
@@ -200,29 +192,30 @@ class MetricsCollector(Collector):
         inflight: dict[Labels, int] = dict.fromkeys(fixed, 0)
         for (header_type, code), traffic in requests.items():
             names = (PROTOCOLS.get(header_type, "unknown"), op_name(code))
-            for response_code, count in list(traffic.codes.items()):
+            for response_code, seconds in traffic.answers.items():
                 labels = (*names, response_name(response_code))
-                totals[labels] = totals.get(labels, 0) + count
-            durations[names] = traffic.duration_seconds
+                totals[labels] = totals.get(labels, 0) + seconds.count
+            durations[names] = merged(traffic.answers.values())
             inflight[names] = traffic.inflight
-        yield from pieces("reput_requests_total", totals.items())
-        yield from pieces("reput_request_duration_seconds", durations.items())
-        yield from pieces("reput_requests_inflight", inflight.items())
+        yield "reput_requests_total", totals.items()
+        yield "reput_request_duration_seconds", durations.items()
+        yield "reput_requests_inflight", inflight.items()
 
-    def _connections(self) -> Iterator[Metric]:
+    def _connections(self) -> Iterator[Family]:
         counters = self.sources.counters
         listeners = counters.listeners.items()
-        yield from pieces(
+        yield (
             "reput_connections",
             (((name, role), count) for name, t in listeners for role, count in t.open_by_role.items()),
         )
-        yield from pieces("reput_connections_opened_total", (((name,), t.opened) for name, t in listeners))
-        yield from pieces(
+        yield "reput_connections_opened_total", (((name,), t.opened) for name, t in listeners)
+        yield (
             "reput_connections_closed_total",
             (((name, reason), count) for name, t in listeners for reason, count in t.closed.items()),
         )
-        yield from pieces("reput_protocol_errors_total", counters.protocol_errors.items())
-        yield from pieces(
+        yield "reput_protocol_errors_total", counters.protocol_errors.items()
+        yield by_label("reput_auth_failures_total", counters.auth_failures)
+        yield (
             "reput_network_bytes_total",
             (
                 ((name, direction), count)
@@ -232,63 +225,51 @@ class MetricsCollector(Collector):
         )
 
         yield one("reput_registered_brokers", self.sources.registered_brokers())
-        servers = counters.name_servers.items()
-        yield from pieces(
-            "reput_name_server_registered", (((name,), int(t.is_registered)) for name, t in servers)
-        )
-        yield from pieces(
+        servers = list(counters.name_servers.items())
+        yield "reput_name_server_registered", (((name,), int(t.is_registered)) for name, t in servers)
+        yield (
             "reput_name_server_registrations_total",
             (((name, result), count) for name, t in servers for result, count in t.registrations.items()),
         )
 
-    def _groups(self, budget: Budget) -> Iterator[Metric]:
-        sources = self.sources
-        return group_families(sources.groups, sources.offsets, sources.store, sources.counters, budget)
-
-    def _queues(self, budget: Budget) -> Iterator[Metric]:
+    def _queues(self, bounds: QueueBounds, budget: Budget) -> Iterator[Family]:
         store, offsets = self.sources.store, self.sources.offsets
-        committed = [
-            (group, topic, queue_id)
-            for group, topic, queues in (() if offsets is None else offsets.items())
-            for queue_id in queues
-        ]
+        committed: list[_Committed] = []
+        queues: list[tuple[str, int]] = []
+        if store is not None and offsets is not None:
+            committed = [
+                (group, topic, queue_id, table)
+                for group, topic, table in offsets.items()
+                for queue_id in table
+            ]
+            queues = store.queues()
         # The offsets of groups have priority over the bounds of queues.
-        shown_commits = [place for place in committed if budget.take(2)]
-        queues = [] if store is None else [queue for queue in sorted(store.queues()) if budget.take(2)]
-        if store is None:
-            shown_commits = []
-        else:
-            yield from pieces(
-                "reput_queue_start_offset",
-                (((topic, str(q)), store.min_offset_in_queue(topic, q)) for topic, q in queues),
-            )
-            yield from pieces(
-                "reput_queue_end_offset",
-                (((topic, str(q)), store.max_offset_in_queue(topic, q)) for topic, q in queues),
-            )
-        yield from pieces("reput_consumer_committed_offset", self._committed(shown_commits, lag=False))
-        yield from pieces("reput_consumer_lag_messages", self._committed(shown_commits, lag=True))
+        shown = budget.fit(committed, _SERIES_OF_QUEUE)
+        yield (
+            "reput_consumer_committed_offset",
+            (((group, topic, str(at)), table.get(at, 0)) for group, topic, at, table in shown),
+        )
+        yield (
+            "reput_consumer_lag_messages",
+            (
+                ((group, topic, str(at)), max(0, bounds[topic, at][1] - table.get(at, 0)))
+                for group, topic, at, table in shown
+            ),
+        )
+        shown_queues = budget.fit(queues, _SERIES_OF_QUEUE)
+        for name, side in (("reput_queue_start_offset", 0), ("reput_queue_end_offset", 1)):
+            yield name, (((topic, str(at)), bounds[topic, at][side]) for topic, at in shown_queues)
 
-    def _committed(self, places: list[tuple[str, str, int]], *, lag: bool) -> Iterator[tuple[Labels, int]]:
-        store, offsets = self.sources.store, self.sources.offsets
-        for group, topic, queue_id in places:
-            offset = None if offsets is None else offsets.query(group, topic, queue_id)
-            if offset is not None and store is not None:
-                value = max(0, store.max_offset_in_queue(topic, queue_id) - offset) if lag else offset
-                yield (group, topic, str(queue_id)), value
-
-    def _store(self) -> Iterator[Metric]:
+    def _store(self) -> Iterator[Family]:
         sources, counters, disk = self.sources, self.sources.counters, self.sources.disk
         store = sources.store
-        yield from pieces("reput_storage_size_bytes", by_one(disk.size_bytes))
+        yield by_label("reput_storage_size_bytes", disk.size_bytes)
         free, used = {"data": disk.free_bytes}, {"data": disk.used_ratio}
         if disk.log_free_bytes is not None:
             free["commitlog"], used["commitlog"] = disk.log_free_bytes, disk.log_used_ratio
-        yield from pieces("reput_disk_free_bytes", by_one(free))
-        yield from pieces("reput_disk_used_ratio", by_one(used))
-        yield from pieces(
-            "reput_disk_watermark_state", (((level,), int(level is disk.level)) for level in DiskLevel)
-        )
+        yield by_label("reput_disk_free_bytes", free)
+        yield by_label("reput_disk_used_ratio", used)
+        yield "reput_disk_watermark_state", (((level,), int(level is disk.level)) for level in DiskLevel)
         yield one("reput_storage_refresh_time_seconds", disk.looked_up_at_s)
         if store is not None:
             yield one("reput_storage_start_offset_bytes", store.min_physical_offset)
@@ -300,21 +281,25 @@ class MetricsCollector(Collector):
         oldest_ms = disk.oldest_store_timestamp_ms
         age_ms = max(0, sources.clock_ms() - oldest_ms) if oldest_ms >= 0 else 0
         yield one("reput_oldest_message_seconds", age_ms / 1000)
-        yield from pieces("reput_flush_duration_seconds", by_one(counters.flush_seconds))
+        yield by_label("reput_flush_duration_seconds", counters.flush_seconds)
         yield one("reput_flush_batch_messages", counters.flush_batch_messages)
-        yield from pieces("reput_flush_errors_total", by_one(counters.flush_errors))
-        yield from pieces("reput_segments_deleted_total", counters.segments_deleted.items())
-        yield from pieces("reput_segments_deleted_bytes_total", by_one(counters.deleted_bytes))
+        yield by_label("reput_flush_errors_total", counters.flush_errors)
+        yield "reput_segments_deleted_total", counters.segments_deleted.items()
+        yield by_label("reput_segments_deleted_bytes_total", counters.deleted_bytes)
         yield one("reput_recovery_duration_seconds", sources.recovery_duration_s)
         yield one("reput_recovery_truncated_bytes", sources.recovery_truncated_bytes)
+        yield one("reput_recovery_damaged_records", 0 if sources.offsets is None else sources.offsets.damaged)
 
-    def _limits(self, budget: Budget) -> Iterator[Metric]:
+    def _limits(self, budget: Budget) -> Iterator[Family]:
         sources, counters = self.sources, self.sources.counters
-        yield from pieces("reput_backpressure_seconds_total", by_one(counters.backpressure_seconds))
-        yield from pieces("reput_memory_buffered_bytes", by_one(counters.buffered_bytes))
+        yield by_label("reput_backpressure_seconds_total", counters.backpressure_seconds)
+        yield by_label("reput_memory_buffered_bytes", counters.buffered_bytes)
         yield one("reput_held_pulls_bytes", sources.held_pulls_bytes())
         yield one("reput_held_pulls_limit_bytes", sources.config.long_polling.memory_max)
+        yield one("reput_quota_throttled_total", counters.pulls_throttled, ("client",))
         yield one("reput_log_events_dropped_total", dropped_events())
+        none = dict.fromkeys(SPAN_RESULTS, 0)
+        yield by_label("reput_spans_total", none if sources.spans is None else sources.spans.counts)
         yield one("reput_config_reload_success", int(sources.config_reload_ok))
         yield one("reput_config_reload_time_seconds", sources.config_reload_time_s)
         yield one("reput_metrics_dropped_series", budget.dropped)
@@ -343,8 +328,3 @@ def broker_version() -> str:
         return metadata.version("reput")
     except metadata.PackageNotFoundError:
         return "unknown"
-
-
-def _topic_series(traffic: TopicTraffic) -> int:
-    histograms = (traffic.message_bytes, traffic.deliver_seconds)
-    return len(traffic.messages_in) + 2 + sum(len(h.buckets) + 2 for h in histograms)

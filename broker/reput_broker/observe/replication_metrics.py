@@ -5,11 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from typing import NamedTuple, TypeAlias
 
-from prometheus_client import Metric
-
-from reput_broker.observe.families import one, pieces
-
-ROLES = ("ASYNC_MASTER", "SYNC_MASTER", "SLAVE")
+from reput_broker.observe.counters import REPLICATION_ROLES
+from reput_broker.observe.exposition import Family, one
 
 
 class MasterFigures(NamedTuple):
@@ -28,6 +25,8 @@ class MasterFigures(NamedTuple):
 class SlaveFigures(NamedTuple):
     """What a slave knows of itself."""
 
+    has_master: bool
+    """Whether it knows which broker is the master."""
     is_connected: bool
     lag_bytes: int
     lag_s: float
@@ -47,12 +46,12 @@ class ReplicationFigures(NamedTuple):
 ReplicationSource: TypeAlias = Callable[[], ReplicationFigures]
 
 
-def replication_families(source: ReplicationSource | None) -> Iterator[Metric]:
+def replication_families(source: ReplicationSource | None) -> Iterator[Family]:
     """Walk over the families of replication; none while no role is served."""
     if source is None:
         return
     figures = source()
-    yield from pieces("reput_role", (((role,), int(role == figures.role)) for role in ROLES))
+    yield "reput_role", (((role,), int(role == figures.role)) for role in REPLICATION_ROLES)
     yield one("reput_epoch", figures.epoch)
     master, slave = figures.master, figures.slave
     if master is not None:
@@ -61,9 +60,10 @@ def replication_families(source: ReplicationSource | None) -> Iterator[Metric]:
         yield one("reput_replication_copies_wanted", master.wanted)
         yield one("reput_replicated_offset_bytes", master.replicated_offset)
         lag = master.lag.items()
-        yield from pieces("reput_replication_lag_bytes", (((name,), size) for name, (size, _) in lag))
-        yield from pieces("reput_replication_lag_seconds", (((name,), age_s) for name, (_, age_s) in lag))
+        yield "reput_replication_lag_bytes", (((name,), size) for name, (size, _) in lag)
+        yield "reput_replication_lag_seconds", (((name,), age_s) for name, (_, age_s) in lag)
     if slave is not None:
+        yield one("reput_replica_has_master", int(slave.has_master))
         yield one("reput_replica_connected", int(slave.is_connected))
         yield one("reput_replica_lag_bytes", slave.lag_bytes)
         yield one("reput_replica_lag_seconds", slave.lag_s)

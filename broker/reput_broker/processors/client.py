@@ -9,7 +9,6 @@ import trio
 from reput_broker.groups.membership import MemberConflict, Membership
 from reput_broker.processors.group_access import GroupAccess
 from reput_broker.request import Handler, Refusal, Request, Response
-from reput_broker.tables.topics import TopicConfigManager
 from reput_protocol.codes import RequestCode
 from reput_protocol.commands.group import (
     ConsumerData,
@@ -20,7 +19,6 @@ from reput_protocol.commands.group import (
     UnregisterClientHeader,
 )
 from reput_protocol.errors import ErrorCode, InvalidName
-from reput_protocol.names import retry_topic
 
 _NAME_BYTES_MAX = 255
 _GROUPS_A_TURN = 64
@@ -31,20 +29,19 @@ class ClientProcessor:
     """Maintains the register of clients.
 
     Args:
-        on_topic: called when a retry topic was created, which is not saved yet.
+        make_retry_topic: makes the retry topic of a group, whose route its members request. A slave's topics are its
+            master's.
     """
 
     def __init__(
         self,
         membership: Membership,
         access: GroupAccess,
-        topics: TopicConfigManager,
-        on_topic: Callable[[], None],
+        make_retry_topic: Callable[[SubscriptionGroupConfig], None],
     ) -> None:
         self._membership = membership
         self._access = access
-        self._topics = topics
-        self._on_topic = on_topic
+        self._make_retry_topic = make_retry_topic
 
     def handlers(self) -> dict[int, Handler]:
         """Return the handlers by request code."""
@@ -122,13 +119,6 @@ class ClientProcessor:
             )
         self._membership.check_room(request.client, data.client_id, data.consumers, data.producer_groups)
         return data
-
-    def _make_retry_topic(self, config: SubscriptionGroupConfig) -> None:
-        """Create the retry topic of the group, whose route its members request."""
-        topic = retry_topic(config.group_name)
-        if config.retry_queue_nums > 0 and self._topics.get(topic) is None:
-            self._topics.create_internal(topic, config.retry_queue_nums)
-            self._on_topic()
 
     def unregister(self, request: Request) -> Response:
         """Remove a client from groups; nothing happens if it is in none of them."""

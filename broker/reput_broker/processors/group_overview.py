@@ -55,10 +55,15 @@ class GroupOverviewProcessor:
         return {RequestCode.LIST_GROUPS: self.list_groups, RequestCode.DESCRIBE_GROUP: self.describe}
 
     async def list_groups(self, request: Request) -> Response:
-        """Answer with every group that has settings, a member or an offset; the system's only with a member or an
-        offset.
-        """
+        """Answer with every group."""
         del request
+        return Response(0, body=await write_in_turns(GroupSummaries(await self.summaries())))
+
+    async def summaries(self) -> list[GroupSummary]:
+        """Return every group that has settings, a member or an offset; the system's only with a member or an offset.
+
+        Other tasks run in between.
+        """
         of_group: dict[str, dict[str, dict[int, int]]] = {}
         for position, (group, topic, queues) in enumerate(self._offsets.items()):
             if position % _QUEUES_A_TURN == 0:
@@ -71,7 +76,7 @@ class GroupOverviewProcessor:
             if position % _GROUPS_A_TURN == 0:
                 await trio.lowlevel.checkpoint()
             summaries.append(self._summary(name, of_group.get(name, {})))
-        return Response(0, body=await write_in_turns(GroupSummaries(summaries)))
+        return summaries
 
     def _summary(self, group: str, offsets: dict[str, dict[int, int]]) -> GroupSummary:
         settings, online = self._settings.get(group), self._membership.consumers.get(group)
@@ -99,7 +104,16 @@ class GroupOverviewProcessor:
     async def describe(self, request: Request) -> Response:
         """Answer with a group's members, and its progress in all of its queues or in those of one topic."""
         header = DescribeGroupHeader.from_ext(request.ext)
-        group = header.group
+        return Response(0, body=await write_in_turns(await self.description(header.group, header.topic)))
+
+    async def description(self, group: str, topic: str | None = None) -> GroupDescription:
+        """Return a group's members, and its progress in all of its queues or in those of one topic.
+
+        Other tasks run in between.
+
+        Raises:
+            Refusal: NO_GROUP.
+        """
         offsets, online = self._offsets.for_group(group), self._membership.consumers.get(group)
         if self._settings.get(group) is None and online is None and not offsets:
             raise no_group(group)
@@ -108,18 +122,18 @@ class GroupOverviewProcessor:
             channel.client.peer: channel.client_id for channel in self._membership.consumers.members(group)
         }
         queues: list[GroupQueue] = []
-        for topic in [header.topic] if header.topic else summary.topics:
-            for queue_id in self._queue_ids(topic, offsets.get(topic, {})):
+        for each in [topic] if topic else summary.topics:
+            for queue_id in self._queue_ids(each, offsets.get(each, {})):
                 if len(queues) % _QUEUES_A_TURN == 0:
                     await trio.lowlevel.checkpoint()
-                queues.append(await self._queue(group, topic, queue_id, peers))
+                queues.append(await self._queue(group, each, queue_id, peers))
         body = GroupDescription(summary, self._members(group, online, queues), queues)
         if online is not None:
             body.subscriptions = sorted(online.subscriptions.values(), key=lambda data: data.topic)
             body.consume_type = online.consume_type
             body.message_model = online.message_model
             body.consume_from_where = online.consume_from_where
-        return Response(0, body=await write_in_turns(body))
+        return body
 
     def _queue_ids(self, topic: str, offsets: Iterable[int]) -> list[int]:
         config = self._topics.get(topic)

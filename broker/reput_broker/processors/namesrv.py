@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
+from typing import Final
 
 import trio
 
@@ -44,6 +45,7 @@ from reput_protocol.names import DEFAULT_TOPIC
 from reput_protocol.wire.header import Value
 
 _LOOK_FOR_SILENT_S = 5.0
+_ALI_ONS_VERSION: Final = 121
 
 
 class NameServerProcessor:
@@ -116,16 +118,34 @@ class NameServerProcessor:
         if route is None:
             if request.is_native:
                 raise no_topic(topic)
+            if self._lacks_fallback(request):
+                return Response(0)
             # RocketMQ's wording: its clients and tools show it as it is.
             text = f"No topic route info in name server for the topic: {topic}"
             return Response(int(ResponseCode.TOPIC_NOT_EXIST), remark=text)
         route.order_topic_conf = self._kv_config.get(ORDER_TOPIC_NAMESPACE, topic)
         return Response(0, self._facts_for(request), route.to_json())
 
+    def _lacks_fallback(self, request: Request) -> bool:
+        """Whether the client is ali-ons, which asks for the template's route only after success without a route.
+
+        RocketMQ's other clients do so after TOPIC_NOT_EXIST.
+        """
+        own = self._routes.own
+        return (
+            request.header.version == _ALI_ONS_VERSION
+            and own is not None
+            and own.topics.template() is not None
+        )
+
     def _route(self, topic: str, request: Request) -> TopicRoute | None:
         own, address = self._routes.own, self._address(request)
         if own is None or topic != DEFAULT_TOPIC or not request.is_native:
-            return self._routes.route(topic, address)
+            route = self._routes.route(topic, address)
+            if route is None and own is not None and not request.is_native and own.make_retry_topic(topic):
+                # RocketMQ's consumers ask before their first heartbeat, and not again for 30 s.
+                route = self._routes.route(topic, address)
+            return route
         template = own.topics.template()
         return (
             None

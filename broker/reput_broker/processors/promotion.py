@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from reput_broker.ha.election.elector import Elector, HandOverRefused
-from reput_broker.ha.election.engine import EngineUnavailable
+from reput_broker.ha.election.elector import Elector
+from reput_broker.ha.election.engine import EngineUnavailable, LeaseLost
+from reput_broker.ha.election.mastership import HandOverRefused
 from reput_broker.request import Handler, Refusal, Request, Response
 from reput_protocol.codes import RequestCode
 from reput_protocol.commands.election import PromoteBrokerHeader, Promotion
@@ -38,13 +39,19 @@ class PromotionProcessor:
                 "no engine elects the master of this broker; set [election], or change ha.role of the brokers",
             )
         try:
-            made = await self._elector.hand_over(header.broker_id, self._log_end, force=header.force)
+            made = await self._elector.hand_over(header.broker_id, self._log_end(), force=header.force)
         except HandOverRefused as refused:
             if refused.master:
                 raise Refusal(
                     ErrorCode.NOT_MASTER, f"{refused}; ask {refused.master}", ext={"master": refused.master}
                 ) from None
             raise Refusal(ErrorCode.INVALID_ARGUMENT, f"{refused}; nothing has changed") from None
+        except LeaseLost as error:
+            text = (
+                f"{error.reason}; this broker is no longer the master, and member {header.broker_id} was not named as "
+                "its successor"
+            )
+            raise Refusal(ErrorCode.NOT_MASTER, f"{text}; ask again at the next master") from None
         except EngineUnavailable as error:
             text = f"{error.reason}; whether the member takes over is not known, so look at the status of the brokers"
             raise Refusal(ErrorCode.TIMEOUT, text) from None

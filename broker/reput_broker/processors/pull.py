@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 
 import structlog
 
@@ -15,11 +15,13 @@ from reput_broker.processors.cold_reads import ColdReads
 from reput_broker.processors.filter_check import FilterCheck
 from reput_broker.processors.group_access import GroupAccess
 from reput_broker.processors.long_polling import PullRequestHoldService
+from reput_broker.processors.spans import Spans
 from reput_broker.processors.topic_access import TopicAccess
 from reput_broker.request import Handler, Refusal, Request, Response
 from reput_broker.store.errors import FileMissing
 from reput_broker.store.get_message import FilteredGet
 from reput_broker.store.held_extents import HeldExtents
+from reput_broker.store.log.walk import store_timestamp_in
 from reput_broker.store.message_store import MessageStore
 from reput_broker.store.results import ROCKETMQ_LIMITS, GetMessageResult, GetStatus, TransferLimits
 from reput_broker.tables.offset_journal import JournalWriteFailed
@@ -60,6 +62,8 @@ class PullProcessor:
     Args:
         ha: whether consumers that are far behind are sent to a slave.
         follows: of a slave: whether its master runs, as far as it knows; None of a master.
+        ids_to_pull_from: returns the ids of the slaves that can be suggested; none if they are not known.
+        spans: makes spans of deliveries; None: there are none.
     """
 
     def __init__(
@@ -74,15 +78,21 @@ class PullProcessor:
         filter_check: FilterCheck,
         ha: HAConfig,
         follows: Callable[[], bool] | None,
+        ids_to_pull_from: Callable[[], Sequence[int]],
+        spans: Spans | None,
+        *,
+        clock_ms: Callable[[], int],
     ) -> None:
+        self._clock_ms = clock_ms
         self._ha = ha
         self._follows = follows
+        self._ids_to_pull_from = ids_to_pull_from
+        self._spans = spans
         self._store = store
         self._access = access
         self._groups = groups
         self._commits = state.commits
         self._resets = state.resets
-        self._progress = state.progress
         self._hold = hold
         self._limits = limits
         self._counters = counters
@@ -139,6 +149,15 @@ class PullProcessor:
             subscription.expression_type, subscription.sub_string
         )
 
+    def _filter_now(self, header: PullMessageHeader, before: MessageFilter | None) -> MessageFilter | None:
+        """Return the filter of a pull that was held: its group's subscription may have changed."""
+        if header.sys_flag & _SUBSCRIPTION:
+            return before
+        found = self._groups.subscribed(header.consumer_group, header.topic)
+        if found is None:
+            return before
+        return self._filter_check.filter_of_subscription(found.expression_type, found.sub_string)
+
     def _commit(self, request: Request, header: PullMessageHeader) -> None:
         """Commit the offset in a pull. The answer does not report the result.
 
@@ -171,13 +190,14 @@ class PullProcessor:
         *,
         may_suspend: bool,
     ) -> Response | None:
+        began_at = 0.0 if self._spans is None else time.monotonic()
         reset_to = self._reset_to(header)
         if reset_to is not None:
             return self._moved_by_reset(request, header, reset_to)
         while True:
             found = self._get(request, header, message_filter)
             if isinstance(found, FilteredGet):
-                request.client.spawn(self._look_cold, request, header, found)
+                request.client.spawn(self._look_cold, request, header, found, began_at)
                 return None
             result = found
             self._note_progress(request, header, result)
@@ -203,15 +223,20 @@ class PullProcessor:
                 continue  # deleted since the queue was read: read it again
             self._count(header, result)
             if held is None:
+                if result.next_begin_offset >= result.max_offset:
+                    self._note_latency(header.topic, body)
+                if self._spans is not None:
+                    self._spans.delivered(request, header, began_at, result.count, body)
                 return Response(0, ext, body, "FOUND")
-            request.client.spawn(self._read_cold, request, held, ext)
+            request.client.spawn(self._read_cold, request, header, held, ext, result.count, began_at)
             return None
 
     def _note_progress(self, request: Request, header: PullMessageHeader, result: GetMessageResult) -> None:
-        self._progress.pulled(
+        self._commits.note_pull(
             header.consumer_group,
             header.topic,
             header.queue_id,
+            header.queue_offset,
             result.next_begin_offset,
             request.client.peer,
         )
@@ -260,7 +285,8 @@ class PullProcessor:
                 self._groups.check_still_consuming(header.consumer_group)
                 self._access.readable(header.topic, header.queue_id)
                 self._groups.check_readable(header.consumer_group, header.topic)
-                response = self._answer(request, header, message_filter, may_suspend=False)
+                filter_now = self._filter_now(header, message_filter)
+                response = self._answer(request, header, filter_now, may_suspend=False)
             except Refusal as refusal:
                 response = refusal.response()
             except Exception as error:  # this runs among other clients' pulls
@@ -275,16 +301,20 @@ class PullProcessor:
         wait_s = header.suspend_timeout_millis / 1000
         if self._follows is not None and self._follows():
             wait_s = min(wait_s, _REDIRECTED_AFTER_S)
-        self._hold.hold(
-            request,
-            header.consumer_group,
-            queue,
-            header.queue_offset,
-            message_filter,
-            wait_s,
-            resume,
-            waiting.abandoned,
-        )
+        try:
+            self._hold.hold(
+                request,
+                header.consumer_group,
+                queue,
+                header.queue_offset,
+                message_filter,
+                wait_s,
+                resume,
+                waiting.abandoned,
+            )
+        except Refusal:
+            self._counters.pulls_throttled += 1
+            raise
         waiting.begin()
         request.note_held()
         header.subscription = header.expression_type = None  # frees them; the filter exists
@@ -292,16 +322,35 @@ class PullProcessor:
     def _count(self, header: PullMessageHeader, result: GetMessageResult) -> None:
         self._counters.group(header.topic, header.consumer_group).count_out(result.count, result.size)
 
-    async def _read_cold(self, request: Request, held: HeldExtents, ext: dict[str, Value]) -> None:
+    def _note_latency(self, topic: str, body: bytes) -> None:
+        """Count how old the first message of an answer is."""
+        stored_ms = store_timestamp_in(memoryview(body), 0)
+        seconds = self._counters.topic(topic).deliver_seconds
+        seconds.observe(max(0, self._clock_ms() - stored_ms) / 1000)
+
+    async def _read_cold(
+        self,
+        request: Request,
+        header: PullMessageHeader,
+        held: HeldExtents,
+        ext: dict[str, Value],
+        count: int,
+        began_at: float,
+    ) -> None:
         """Answer with records outside the page cache."""
 
         def read() -> Response:
             with held:
                 return Response(0, ext, held.read(), "FOUND")
 
-        request.reply(await self._cold_reads.read(request.client, read, held))
+        response = await self._cold_reads.read(request.client, read, held)
+        if self._spans is not None and response.body:
+            self._spans.delivered(request, header, began_at, count, response.body)
+        request.reply(response)
 
-    async def _look_cold(self, request: Request, header: PullMessageHeader, get: FilteredGet) -> None:
+    async def _look_cold(
+        self, request: Request, header: PullMessageHeader, get: FilteredGet, began_at: float
+    ) -> None:
         """Likewise, if a filter must examine the records."""
 
         def look() -> Response:
@@ -319,6 +368,8 @@ class PullProcessor:
             self._note_progress(request, header, result)
             if result.count:
                 self._count(header, result)
+                if self._spans is not None:
+                    self._spans.delivered(request, header, began_at, result.count, response.body)
         request.reply(response)
 
     def _code_of(self, result: GetMessageResult, header: PullMessageHeader) -> int:
@@ -351,4 +402,7 @@ class PullProcessor:
         is_far = result.status in _EXAMINED and not self._store.is_in_memory(
             header.topic, header.queue_id, result.next_begin_offset - 1
         )
-        return group.which_broker_when_consume_slowly if is_far else group.broker_id
+        if not is_far:
+            return group.broker_id
+        wanted, there = group.which_broker_when_consume_slowly, self._ids_to_pull_from()
+        return min(there) if there and wanted not in there else wanted

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from zlib import crc32
 
 from reput_broker.config.model import BrokerConfig
@@ -16,8 +17,9 @@ class ReplicaProcessor:
     """Describes the log.
 
     Args:
-        epoch: of this tenure as master; 0 for a slave.
+        epoch: of this tenure as master; 0 for a slave, and for a master that counts none.
         ha_port: where the log is served; None if it is not.
+        on_fitness: called with the number of a slave, and whether it could store messages, when it asks.
     """
 
     def __init__(
@@ -28,12 +30,14 @@ class ReplicaProcessor:
         *,
         epoch: int,
         ha_port: int | None,
+        on_fitness: Callable[[int, bool], None] = lambda _member, _is_fit: None,
     ) -> None:
         self._config = config
         self._store = store
         self._epochs = epochs
         self._epoch = epoch
         self._ha_port = ha_port
+        self._on_fitness = on_fitness
 
     def handlers(self) -> dict[int, Handler]:
         """Return the handlers by request code."""
@@ -42,20 +46,22 @@ class ReplicaProcessor:
     def query(self, request: Request) -> Response:
         """Answer with the history of the log, and the checksum of the record at the named offset."""
         header = QueryReplicaStateHeader.from_ext(request.ext)
+        if header.member is not None and header.is_fit is not None:
+            self._on_fitness(header.member, header.is_fit)
         store = self._store
         record = None if header.record_offset < 0 else store.record_at(header.record_offset)
         state = ReplicaState(
             cluster=self._config.cluster,
             broker_name=self._config.broker_name,
-            is_master=self._epoch > 0,
+            is_master=not store.options.is_replica,
             epoch=self._epoch,
             min_offset=store.min_physical_offset,
             max_offset=store.max_physical_offset,
-            flushed_offset=store.flushed_offset,
             file_size=store.options.commit_log_file_size,
             epochs=[(epoch.number, epoch.start_offset) for epoch in self._epochs.entries],
             confirm_offset=store.confirm_offset,
             ha_port=self._ha_port,
+            member=self._config.broker_id if self._config.election.is_on else None,
             record_crc=None if record is None else crc32(record),
         )
         return Response(0, {}, state.to_json())

@@ -60,6 +60,7 @@ class ReplyProcessor:
         counters: Counters,
         *,
         default_ack: Callable[[], AckLevel],
+        local_ack: AckLevel,
         clock_ms: Callable[[], int],
     ) -> None:
         self._store = store
@@ -69,6 +70,7 @@ class ReplyProcessor:
         self._options = options
         self._counters = counters
         self._default_ack = default_ack
+        self._local_ack = local_ack
         self._clock_ms = clock_ms
         self._host: Host = store.options.host
 
@@ -187,7 +189,7 @@ class ReplyProcessor:
         waits = refusal is None and reply.properties.get(names.WAIT) != "false"
         ack = reply.header.ack or self._default_ack() if waits else AckLevel.PAGE_CACHE
         if ack is AckLevel.REPLICATED:
-            ack = self._default_ack()  # the acknowledgement does not cover the copy
+            ack = self._local_ack  # the answer is about the reply, which was pushed, not about the copy
         return Put(
             request,
             len(encode_record(reply.record)) + 20,

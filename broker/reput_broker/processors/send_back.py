@@ -133,6 +133,7 @@ class SendBackProcessor:
         return self._once.append(key, key.group, record, put, append, look=look)
 
     def _count(self, group: str, returned: Returned) -> None:
+        self._counts.nacks[group] += 1
         if returned.is_dead_letter:
             note_dead_letter(self._counts, self._access, group, returned.origin_topic, returned.record)
         else:

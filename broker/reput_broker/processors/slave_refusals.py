@@ -1,4 +1,5 @@
-"""What a slave refuses (RocketMQ: SendMessageProcessor.rejectRequest, EndTransactionProcessor, AdminBrokerProcessor).
+"""What a slave refuses, and a master that completes something first or whose fence is closed (RocketMQ:
+SendMessageProcessor.rejectRequest, EndTransactionProcessor, AdminBrokerProcessor).
 
 RocketMQ's clients get the codes that Apache's slaves answer. Reput's client gets NOT_MASTER and the address of the
 master, as far as the slave knows it; nothing was stored or changed.
@@ -9,12 +10,15 @@ would take them back, after they were acknowledged.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
+from itertools import chain
 from typing import Final
 
 from reput_broker.config.sections import HAConfig
-from reput_broker.request import Handler, Refusal, Request, Response, Result
+from reput_broker.put.appender import not_master
+from reput_broker.put.fence import Fence
+from reput_broker.request import Handler, Outcome, Put, Refusal, Request, Response, Result
 from reput_protocol.codes import RequestCode, ResponseCode
 from reput_protocol.errors import ErrorCode
 
@@ -22,7 +26,7 @@ _BUSY: Final = int(ResponseCode.SYSTEM_BUSY)
 _NOT_AVAILABLE: Final = int(ResponseCode.SLAVE_NOT_AVAILABLE)
 _ERROR: Final = int(ResponseCode.SYSTEM_ERROR)
 
-_REFUSED: Final = {
+_CHANGES: Final = {
     _BUSY: (
         RequestCode.SEND_MESSAGE,
         RequestCode.SEND_MESSAGE_V2,
@@ -34,15 +38,11 @@ _REFUSED: Final = {
         RequestCode.UPDATE_CONSUMER_OFFSET,
         RequestCode.LOCK_BATCH_MQ,
         RequestCode.UNLOCK_BATCH_MQ,
-        RequestCode.LIST_DELAYED_MESSAGES,
         RequestCode.CANCEL_DELAYED_MESSAGE,
         RequestCode.STAGE_RECORDS,
         RequestCode.END_STAGING,
         RequestCode.COMMIT_STAGED,
         RequestCode.ABORT_STAGED,
-        RequestCode.QUERY_STAGED,
-        RequestCode.GET_ALL_CONSUMER_OFFSET,
-        RequestCode.GET_SINK_BATCHES,
     ),
     _NOT_AVAILABLE: (RequestCode.END_TRANSACTION, RequestCode.RECALL_MESSAGE),
     _ERROR: (
@@ -56,9 +56,33 @@ _REFUSED: Final = {
         RequestCode.INVOKE_BROKER_TO_RESET_OFFSET,
         RequestCode.CLONE_GROUP_OFFSET,
         RequestCode.RESUME_CHECK_HALF_MESSAGE,
-        RequestCode.GET_ALL_DELAY_OFFSET,
     ),
 }
+_OF_A_MASTER: Final = {
+    _BUSY: (
+        RequestCode.LIST_DELAYED_MESSAGES,
+        RequestCode.QUERY_STAGED,
+        RequestCode.GET_ALL_CONSUMER_OFFSET,
+        RequestCode.GET_SINK_BATCHES,
+    ),
+    _ERROR: (RequestCode.GET_ALL_DELAY_OFFSET,),
+}
+"""Questions that only a master can answer."""
+NOT_WHILE_COMPLETING: Final = frozenset(
+    {*chain.from_iterable(_CHANGES.values()), RequestCode.QUERY_STAGED, RequestCode.SET_INTAKE}
+)
+"""What a master refuses while it completes what an earlier run began."""
+_NEWEST_ONLY: Final = (RequestCode.QUERY_CONSUMER_OFFSET, RequestCode.QUERY_STAGED)
+"""Questions that a master does not answer any more once it may have been replaced."""
+_APPENDED: Final = frozenset(
+    {
+        RequestCode.SEND_MESSAGE,
+        RequestCode.SEND_MESSAGE_V2,
+        RequestCode.SEND_BATCH_MESSAGE,
+        RequestCode.PUT_MESSAGE,
+    }
+)
+"""These only put messages, and the put lock asks the fence."""
 _READS: Final = (
     RequestCode.PULL_MESSAGE,
     RequestCode.LITE_PULL_MESSAGE,
@@ -93,9 +117,10 @@ class SlaveRefusals:
     def handlers(self, served: Mapping[int, Handler]) -> dict[int, Handler]:
         """Return the handlers of a slave by request code: those of `served`, as far as they are not refused."""
         handlers = dict(served)
-        for response_code, codes in _REFUSED.items():
-            for code in codes:
-                handlers[code] = partial(self._refuse, response_code)
+        for refused in (_CHANGES, _OF_A_MASTER):
+            for response_code, codes in refused.items():
+                for code in codes:
+                    handlers[code] = partial(self._refuse, response_code)
         for code in _READS:
             handlers[code] = partial(self._read, served[code])
         query = RequestCode.QUERY_CONSUMER_OFFSET
@@ -126,3 +151,44 @@ class SlaveRefusals:
             response_code=response_code,
             ext={} if master is None else {"master": master},
         )
+
+
+def is_completing(begun: str) -> Refusal:
+    """Return the refusal of a master that completes `begun`."""
+    return Refusal(
+        ErrorCode.NOT_MASTER,
+        f"this broker completes {begun} before it takes messages and changes; try again shortly",
+        response_code=_BUSY,
+    )
+
+
+def fenced(served: Mapping[int, Handler], fence: Fence) -> dict[int, Handler]:
+    """Return the handlers of a master by request code: they refuse changes once `fence` is closed, and do not tell
+    committed offsets and batches any more: another master may have later ones.
+
+    A change that was accepted before is counted as under way, so that a hand-over can wait for it. One that is complete
+    only after the end of the tenure is answered with TIMEOUT.
+    """
+    handlers = dict(served)
+    for response_code, codes in (*_CHANGES.items(), (_BUSY, _NEWEST_ONLY)):
+        for code in set(codes) & served.keys() - _APPENDED:
+            handlers[code] = partial(_unless_fenced, served[code], fence, response_code)
+    return handlers
+
+
+def _unless_fenced(handler: Handler, fence: Fence, response_code: int, request: Request) -> Result:
+    reason = fence.refusal()
+    if reason is not None:
+        raise not_master(reason, response_code)
+    result = handler(request)
+    return _counted(result, fence) if isinstance(result, Awaitable) else result
+
+
+async def _counted(work: Awaitable[Outcome], fence: Fence) -> Outcome:
+    with fence.change():
+        outcome = await work
+    reason = fence.expiry()
+    if reason is None or isinstance(outcome, Put):  # the put lock asks the fence
+        return outcome
+    text = f"changed here, and not known whether the next master has it: {reason}; ask that one"
+    raise Refusal(ErrorCode.TIMEOUT, text)

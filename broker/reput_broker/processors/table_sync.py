@@ -103,7 +103,7 @@ class TableSyncProcessor:
         return Response(0, body=b'{"messageRequestModeMap":{}}')
 
     def timer_checkpoint(self, request: Request) -> Response:
-        """Answer with the first 56 bytes of `config/timercheck`, as of now, and what Reput's slaves need besides.
+        """Answer with the first 56 bytes of `config/timercheck`, as of now, and what Reput's slaves need in addition.
 
         They get no body while that is not known.
         """

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from reput_broker.observe.counters import Counters
 from reput_broker.request import Refusal
@@ -61,20 +61,44 @@ class TopicAccess:
             Refusal: NO_TOPIC if that is not allowed, INVALID_ARGUMENT for a kind of topic that is not supported.
             InvalidName: the name is not legal.
         """
+        self._allowed(topic, self._topics.create_on_send, queues)
+        await self._saver.save()
+
+    def check_new(self, topic: str, queue_id: int) -> None:
+        """Check that a topic that does not exist could be created now, and would have this queue.
+
+        Raises as `create_on_send`.
+        """
+        settings = self._allowed(topic, self._topics.new_on_send)
+        if not 0 <= queue_id < settings.write_queue_nums:
+            raise _no_queue(topic, queue_id, settings.write_queue_nums)
+
+    @property
+    def new_topic_queues(self) -> int:
+        """How many queues `create_on_send` gives a topic."""
+        return self._topics.new_topic_queues
+
+    def _allowed(
+        self, topic: str, make: Callable[..., TopicConfig | None], *arguments: int | None
+    ) -> TopicConfig:
         self._refuse_unkept(topic, {})
         try:
-            is_there = topic not in FORBIDDEN_SEND_TOPICS and self._topics.create_on_send(topic, queues)
+            made = None if topic in FORBIDDEN_SEND_TOPICS else make(topic, *arguments)
         except TooManyTopics as error:
             self._counters.rejected["no_topic"] += 1
             raise Refusal(ErrorCode.NO_TOPIC, str(error)) from error
-        if not is_there:
+        if made is None:
             self._counters.rejected["no_topic"] += 1
             raise no_topic(topic)
-        await self._saver.save()
+        return made
 
     def known(self, topic: str) -> TopicConfig | None:
         """Return a topic's settings, None if it does not exist."""
         return self._topics.get(topic)
+
+    def of_accepted(self, topic: str, queue_id: int, stored_ms: int) -> TopicConfig | None:
+        """See `TopicConfigManager`."""
+        return self._topics.of_accepted(topic, queue_id, stored_ms)
 
     async def create_internal(self, topic: str, queues: int = 1) -> TopicConfig:
         """Return a group's retry or dead-letter topic, created and saved first if it does not exist.

@@ -125,7 +125,7 @@ class TransactionProcessor:
         return self._clock_ms() - half.first_stored_ms > immunity_ms
 
     def _commit(self, request: Request, half: HalfMessage) -> Result:
-        config = self._access.known(half.topic)
+        config = self._access.of_accepted(half.topic, half.queue_id, half.first_stored_ms)
         if config is None:
             raise no_topic(half.topic)
         record, properties = committed_record(half)
@@ -141,7 +141,7 @@ class TransactionProcessor:
             result = self._store.put_record(record)
             if result.status is PutStatus.PUT_OK:
                 self._transactions.decided(half, copy, HalfState.COMMITTED)
-                self._counts.transactions[half.topic, "commit"] += 1
+                self._counts.committed(half.topic, (self._clock_ms() - half.first_stored_ms) / 1000)
             return result
 
         size = len(encode_record(record)) + 20

@@ -11,7 +11,7 @@ from functools import partial
 
 from reput_broker.observe.counters import Counters
 from reput_broker.put.commit_service import CommitRealTimeService
-from reput_broker.put.fence import Fence
+from reput_broker.put.fence import Fence, Fenced
 from reput_broker.put.flush_service import FlushCommitLogService
 from reput_broker.put.group_transfer import GroupTransfer
 from reput_broker.put.pending_puts import PendingRequest, not_reached
@@ -70,7 +70,7 @@ class Appender:
         """
         reason = self._fence.refusal()
         if reason is not None:
-            refusal = _not_master(reason)
+            refusal = not_master(reason)
             for put in puts:
                 put.outcome = refusal
             return None
@@ -86,6 +86,8 @@ class Appender:
                 await self._lock.in_turn(self._store, put.size, partial(self._write, (put,)))
             except (DiskFull, FileNotMade) as error:
                 put.outcome = self._no_file(error)
+            except Fenced as error:
+                put.outcome = not_master(error.reason)
             except StoreClosed:
                 put.outcome = PutResult(PutStatus.SERVICE_NOT_AVAILABLE)
             self._set_outcomes((put,))  # now, since the wait for the next one may be cancelled
@@ -162,13 +164,12 @@ class Appender:
         Raises:
             Refusal: nothing was stored.
         """
-        reason = self._fence.refusal()
-        if reason is not None:
-            raise _not_master(reason)
         try:
             result = await self._lock.in_turn(self._store, size, put)
         except (DiskFull, FileNotMade) as error:
             raise self._no_file(error) from error
+        except Fenced as error:
+            raise not_master(error.reason) from None
         except StoreClosed as error:
             raise self._refusal(PutStatus.SERVICE_NOT_AVAILABLE) from error
         if result.status is not _OK:
@@ -258,8 +259,10 @@ def _nothing() -> None:
     """Do nothing: readers see only what is flushed, and the flush starts dispatch."""
 
 
-def _not_master(reason: str) -> Refusal:
-    return Refusal(ErrorCode.NOT_MASTER, f"{reason}; send to the master, which the route names shortly")
+def not_master(reason: str, response_code: int | None = None) -> Refusal:
+    """Return the refusal of a message or change while the fence is closed: nothing was stored or changed."""
+    text = f"{reason}; send to the master, which the route names shortly"
+    return Refusal(ErrorCode.NOT_MASTER, text, response_code=response_code)
 
 
 def malformed(error: RecordMalformed, counters: Counters) -> Refusal:

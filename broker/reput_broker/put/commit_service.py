@@ -33,7 +33,7 @@ class CommitRealTimeService:
     """Decides when buffers are committed and answers waiting puts.
 
     Args:
-        on_committed: called after each commit that moved the committed offset, before any answer.
+        on_committed: called whenever the committed offset has moved, before any answer.
         on_failure: called once with the reason when a commit has failed for good.
     """
 
@@ -56,6 +56,7 @@ class CommitRealTimeService:
         self._limiter = trio.CapacityLimiter(1)
         self._failure: str | None = None
         self._thorough_at = -inf
+        self._noted = store.committed_offset
 
     def wrote(self) -> None:
         """Record an append that no put waits for."""
@@ -75,8 +76,8 @@ class CommitRealTimeService:
         self.want()
 
     def committed(self) -> None:
-        """Answer the puts that a sync has committed, and retry if it could not commit everything."""
-        self._waiters.release(self._store.committed_offset)
+        """Release the puts that a sync has committed, and retry if it could not commit everything."""
+        self._note(self._store.committed_offset)
         if self._store.commit_behind_bytes:
             self._appended.set()
 
@@ -90,7 +91,6 @@ class CommitRealTimeService:
 
     async def commit_now(self) -> None:
         """Commit once and answer waiting puts. On a full disk, wait and leave it to the next commit."""
-        before = self._store.committed_offset
         try:
             committed = await trio.to_thread.run_sync(self._store.commit_log, limiter=self._limiter)
         except DiskFull as error:
@@ -101,7 +101,12 @@ class CommitRealTimeService:
         except (ReputError, OSError) as error:
             self._fail(str(error))
             return
-        if committed > before:
+        self._note(committed)
+
+    def _note(self, committed: int) -> None:
+        """Pass on what is committed, whether by a commit or by a sync, and answer the puts that waited for it."""
+        if committed > self._noted:
+            self._noted = committed
             self._on_committed()
         self._waiters.release(committed)
 

@@ -1,4 +1,4 @@
-"""The fence: nothing is acknowledged after the master's lease.
+"""The fence: nothing is accepted or acknowledged after the master's lease.
 
 The lease is valid until the time when its last extension was *sent*, plus its length, minus a margin. The engine starts
 counting later, so a member that takes over does so after this time. The clock counts time in which the machine was
@@ -8,13 +8,17 @@ suspended and never jumps.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from math import inf
 from typing import Final
 
 import trio
 
+from reput_protocol.errors import ReputError
+
 _LOOK_S: Final = 0.05
+_LOOK_AT_CHANGES_S: Final = 0.005
 
 
 def boot_time() -> float:
@@ -22,8 +26,20 @@ def boot_time() -> float:
     return time.clock_gettime(getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC))
 
 
+class Fenced(ReputError):
+    """The fence is closed: nothing was stored or changed.
+
+    Attributes:
+        reason: why.
+    """
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(reason)
+        self.reason = reason
+
+
 class Fence:
-    """Decides whether a master may accept and acknowledge messages in one tenure.
+    """Decides whether a master may accept and acknowledge messages and changes in one tenure.
 
     Every acknowledgement asks, because a process that was stopped for longer than the lease continues in the middle of
     anything: a timer would be late.
@@ -38,6 +54,7 @@ class Fence:
         self._valid_until = valid_until
         self._closed: str | None = None
         self._ended: str | None = None
+        self._changes = 0
 
     @property
     def left_s(self) -> float:
@@ -49,11 +66,11 @@ class Fence:
         self._valid_until = max(self._valid_until, valid_until)
 
     def close(self, reason: str) -> None:
-        """Accept no more messages, such as during a hand-over. Those accepted before are still acknowledged."""
+        """Accept nothing more, such as during a hand-over. What was accepted before is still acknowledged."""
         self._closed = reason
 
     def reopen(self) -> None:
-        """Accept messages again."""
+        """Accept messages and changes again."""
         self._closed = None
 
     def end(self, reason: str) -> None:
@@ -71,11 +88,31 @@ class Fence:
             await trio.sleep(_LOOK_S)
 
     def refusal(self) -> str | None:
-        """Return why no message can be accepted now, or None."""
+        """Return why nothing can be accepted now, or None."""
         return self.expiry() or self._closed
+
+    def check(self) -> None:
+        """Raise Fenced if nothing can be accepted now."""
+        reason = self.refusal()
+        if reason is not None:
+            raise Fenced(reason)
 
     def expiry(self) -> str | None:
         """Return why nothing can be acknowledged any more, or None."""
         if self._ended is None and self._valid_until != inf and self._clock() >= self._valid_until:
             self._ended = "the lease on being master has ended, and another broker may be the master now"
         return self._ended
+
+    @contextmanager
+    def change(self) -> Iterator[None]:
+        """Count a change of a table as under way within the context."""
+        self._changes += 1
+        try:
+            yield
+        finally:
+            self._changes -= 1
+
+    async def settled(self) -> None:
+        """Wait until no change is under way."""
+        while self._changes:  # noqa: ASYNC110 - once in a hand-over
+            await trio.sleep(_LOOK_AT_CHANGES_S)

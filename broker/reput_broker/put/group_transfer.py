@@ -107,13 +107,29 @@ class GroupTransfer:
             self._advanced = None
 
     async def confirmed_to(self, end_offset: int) -> None:
-        """Wait until all of the in-sync set have the log up to `end_offset`. Without an election, only this broker
-        decides what consumers see.
+        """Wait until all of the in-sync set have the log up to `end_offset`, `ha.slave_timeout` at most.
+
+        Without an election, only this broker decides what consumers see.
+
+        Raises:
+            Refusal: it takes longer.
         """
-        while (confirmed := self._store.confirm_offset) is not None and confirmed < end_offset:
-            if self._advanced is None:
-                self._advanced = trio.Event()
-            await self._advanced.wait()
+        with trio.move_on_after(self._config.slave_timeout):
+            while not self._is_confirmed(end_offset):
+                if self._advanced is None:
+                    self._advanced = trio.Event()
+                await self._advanced.wait()
+            return
+        why = self._replicas.refusal()
+        raise Refusal(
+            ErrorCode.TIMEOUT,
+            f"the in-sync set took longer than ha.slave_timeout ({self._config.slave_timeout} s) to copy it"
+            f"{f'; {why}' if why else ''}; ask again",
+        )
+
+    def _is_confirmed(self, end_offset: int) -> bool:
+        confirmed = self._store.confirm_offset
+        return confirmed is None or confirmed >= end_offset
 
     async def expire(self) -> None:
         """Answer puts whose timeout is over: stored, but not known to be replicated."""

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from typing import TypeVar
 
-from reput_broker.put.fence import Fence
+from reput_broker.put.fence import Fence, Fenced
 from reput_broker.put.put_lock import PutLock
 from reput_broker.store.errors import DiskFull, FileNotMade, StoreClosed
 from reput_broker.store.message_store import MessageStore
@@ -30,8 +31,10 @@ class OwnPuts:
         Waits while the fence is closed. Raises what `PutLock.in_turn` does. `work` calls `wrote` if it has put
         something.
         """
-        await self._fence.opened()
-        return await self._lock.in_turn(self._store, size_max, work)
+        while True:
+            await self._fence.opened()
+            with suppress(Fenced):  # it was closed while this waited for the lock
+                return await self._lock.in_turn(self._store, size_max, work)
 
     async def put(self, size_max: int, compose: Callable[[], Record | None]) -> PutResult | None:
         """Put the record that `compose` returns, or nothing if it returns None.

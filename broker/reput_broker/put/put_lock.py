@@ -1,8 +1,8 @@
 """The lock that every append to the log holds.
 
 One trio task runs at a time, so it matters for an append that waits for a new log file: later puts must neither
-overtake it nor append meanwhile. It replaces both of RocketMQ's locks (spin and reentrant): see
-docs/decisions/0001-one-put-lock.md.
+overtake it nor append meanwhile, and the broker may have ceased to be the master meanwhile. It replaces both of
+RocketMQ's locks (spin and reentrant): see docs/decisions/0001-one-put-lock.md.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from typing import Final, TypeVar
 
 import trio
 
+from reput_broker.put.fence import Fence
 from reput_broker.store.errors import DiskFull, FileNotMade
 from reput_broker.store.message_store import MessageStore
 
@@ -26,11 +27,15 @@ class PutLock:
 
     Not a `trio.Lock`: an append that need not wait uses `acquire_nowait` and `release`, which take a tenth of a
     microsecond, and that matters at a hundred thousand puts a second.
+
+    Args:
+        fence: once it is closed, the end of the log no longer moves.
     """
 
-    __slots__ = ("_waiting", "is_held")
+    __slots__ = ("_fence", "_waiting", "is_held")
 
-    def __init__(self) -> None:
+    def __init__(self, fence: Fence) -> None:
+        self._fence = fence
         self.is_held = False
         """Whether an append is under way; other tasks see it set only while that append waits."""
         self._waiting = trio.lowlevel.ParkingLot()
@@ -64,7 +69,7 @@ class PutLock:
         return not self.is_held and not files.needs_new_file(size)
 
     def now(self, work: Callable[[], Result]) -> Result:
-        """Call `work` under the lock, which must be free."""
+        """Call `work` under the lock, which must be free; the caller has checked the fence."""
         self.acquire_nowait()
         try:
             return work()
@@ -79,7 +84,9 @@ class PutLock:
         Raises:
             DiskFull, FileNotMade, StoreClosed: a log file was needed and could not be made; `work`
                 was not called.
+            Fenced: this broker may not append now; `work` was not called.
         """
+        self._fence.check()
         if self.is_free(files, size):
             return self.now(work)
         files.note_file_wait()
@@ -92,4 +99,5 @@ class PutLock:
                 except (DiskFull, FileNotMade):
                     files.want_file()
                     raise
+            self._fence.check()
             return work()

@@ -47,6 +47,18 @@ class Acceptor:
                 if not self._send_away(error):
                     await trio.sleep(_PAUSE_S)
 
+    async def accept_stream(self) -> tuple[trio.SocketStream, tuple[str, int]]:
+        """Return the next connection whose peer has not gone already, and the peer's address and port."""
+        while True:
+            accepted = await self.accept()
+            try:
+                host, port = accepted.getpeername()[:2]
+            except OSError:
+                accepted.close()
+                continue
+            stream = trio.SocketStream(trio.socket.from_stdlib_socket(accepted))
+            return stream, (host.removeprefix("::ffff:"), port)
+
     def _send_away(self, error: OSError) -> bool:
         """Log that a connection could not be accepted; return False if the listener has to pause.
 

@@ -127,6 +127,7 @@ class Connection:
         traffic: counters of the listener that accepted the connection.
         nursery: where the tasks of the connection run.
         on_close: called once with the connection when it has ended.
+        listener: the name of that listener.
     """
 
     def __init__(
@@ -137,16 +138,19 @@ class Connection:
         traffic: ListenerTraffic,
         nursery: trio.Nursery,
         on_close: Callable[[Connection], None],
+        listener: str = "main",
     ) -> None:
         self.peer, self.born_host, self.dialled_address = addresses
         self.header_type = HeaderType.JSON.value
-        self.silent_since = trio.current_time()
+        self.listener = listener
+        self.role = "unknown"
+        """See `note_role`."""
+        self.opened_at = self.silent_since = trio.current_time()
         self._transport = transport
         self._dispatcher, self._limits, self._counters, self._memory, self._next_turn = shared
         self._traffic = traffic
         self._nursery = nursery
         self._on_close = on_close
-        self._role = "unknown"
         self._close_reason: str | None = None
         self._deferred: dict[Request, int] = {}  # with the bytes that each is counted with
         self._deferred_bytes = 0
@@ -259,9 +263,9 @@ class Connection:
 
     def note_role(self, role: str) -> None:
         """See `Client`. The first role counts."""
-        if self._role == "unknown" and not self.is_closed:
+        if self.role == "unknown" and not self.is_closed:
             self._traffic.role_known(role)
-            self._role = role
+            self.role = role
 
     def send_request(self, code: int, ext: Mapping[str, Value], body: bytes = b"") -> bool:
         """See `Client`."""
@@ -316,7 +320,7 @@ class Connection:
         if self._close_reason is not None:
             return
         self._close_reason = reason
-        self._traffic.connection_closed(reason, self._role)
+        self._traffic.connection_closed(reason, self.role)
         self._memory.change(self, "read", -self._read_noted - self._deferred_bytes)
         self._read_noted = self._deferred_bytes = 0
         self._reader.close()  # frees its memory; the connection may be collected much later
@@ -501,6 +505,7 @@ class Connection:
     async def _append(self, puts: list[Put]) -> None:
         if not puts:
             return
+        self._note_producer(puts[0].request)
         waiting = self._dispatcher.append(puts)
         self._has_put = True
         if waiting is not None:
@@ -527,7 +532,12 @@ class Connection:
             self._has_put = False
             self._dispatcher.after_puts(self)
 
+    def _note_producer(self, request: Request) -> None:
+        if self.role == "unknown" and request.header.code in PUTS:
+            self.note_role("producer")
+
     async def _end(self, request: Request, result: Response | Awaitable[Outcome] | None) -> None:
+        self._note_producer(request)
         if isinstance(result, Awaitable):
             self._note_waiting([request])
             result = await self._dispatcher.finish(request, result)

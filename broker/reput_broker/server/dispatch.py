@@ -6,7 +6,7 @@ One table serves all three header types; processors do not depend on the header 
 from __future__ import annotations
 
 import secrets
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from typing import Final
 
 import structlog
@@ -74,12 +74,27 @@ class RequestDispatcher:
         before_look: Callable[[bool], None] = lambda _: None,
         limits: LimitsConfig | None = None,
     ) -> None:
-        self._handlers = dict(handlers)
+        self._served = dict(handlers)
+        self._handlers = self._served
         self._append = append
         self.after_puts = after_puts
         self._before_look = before_look
         self._limits = limits or LimitsConfig()
         self._large_body_turn = trio.Lock()
+
+    def serve(self, handlers: Mapping[int, Handler]) -> None:
+        """Serve more requests."""
+        self._served.update(handlers)
+
+    def refuse(self, codes: Collection[int], refusal: Refusal | None) -> None:
+        """Refuse the requests `codes` from now on; with None, serve all requests again."""
+
+        def refuse(_request: Request) -> Result:
+            assert refusal is not None
+            raise refusal
+
+        refused = {} if refusal is None else dict.fromkeys(codes, refuse)
+        self._handlers = {**self._served, **refused}
 
     def begin(self, request: Request) -> Result:
         """Start a request. Errors of a processor become answers.

@@ -85,14 +85,7 @@ async def serve_http(
         async with trio.open_nursery() as nursery:
             task_status.started((address[0], address[1]))
             while True:
-                accepted = await acceptor.accept()
-                try:
-                    peer = accepted.getpeername()[:2]
-                except OSError:  # the client has gone
-                    accepted.close()
-                    continue
-                stream = trio.SocketStream(trio.socket.from_stdlib_socket(accepted))
-                nursery.start_soon(server.serve, stream, peer)
+                nursery.start_soon(server.serve, *await acceptor.accept_stream())
 
 
 async def _listen(host: str, port: int) -> socket.socket:

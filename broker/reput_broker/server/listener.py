@@ -19,6 +19,7 @@ from reput_broker.request import Client
 from reput_broker.server.acceptor import Acceptor
 from reput_broker.server.connection import Addresses, Connection, Shared
 from reput_broker.server.dispatch import RequestDispatcher
+from reput_broker.server.local_requests import LocalRequests
 from reput_broker.server.memory import HeldBytes
 from reput_broker.server.transport import SocketTransport
 from reput_protocol.errors import ReputError
@@ -29,6 +30,7 @@ log = structlog.get_logger(__name__)
 _BACKLOG = 1024
 _TIMEOUT_CHECK_S = 1.0
 _BUSY_LOOK_S = 0.02
+_EVERY_ADDRESS = ("0.0.0.0", "::")
 
 
 class ListenFailed(ReputError):
@@ -80,6 +82,9 @@ class Server:
     Args:
         connections_max: the open files that are left for connections.
         on_gone: called once for every connection after it has ended.
+
+    Attributes:
+        local: requests of the broker's own pages.
     """
 
     def __init__(
@@ -98,14 +103,25 @@ class Server:
         self._shared = Shared(
             dispatcher, config.limits, counters, HeldBytes(counters, config.limits), trio.Lock()
         )
+        self.local = LocalRequests(dispatcher)
         self._connections: set[Connection] = set()
         self._accepting = trio.CancelScope()
         self._keeps_listening = False
 
     @property
+    def connections(self) -> tuple[Connection, ...]:
+        """The open connections."""
+        return tuple(self._connections)
+
+    @property
+    def dispatcher(self) -> RequestDispatcher:
+        """What handles the requests."""
+        return self._shared.dispatcher
+
+    @property
     def is_busy(self) -> bool:
         """Whether any connection has requests without an answer, or answers that are not sent."""
-        return any(connection.is_busy for connection in self._connections)
+        return self.local.is_busy or any(connection.is_busy for connection in self._connections)
 
     async def run(
         self,
@@ -120,6 +136,8 @@ class Server:
         Raises:
             ListenFailed: a port was taken since it was bound.
         """
+        host, port = address_of(next(iter(listeners.values())))
+        self.local.address = f"{'127.0.0.1' if host in _EVERY_ADDRESS else host}:{port}"
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._check_timeouts)
             try:
@@ -142,6 +160,7 @@ class Server:
         """
         self._keeps_listening = keep_listening
         self._accepting.cancel()
+        self.local.end()
 
     async def drain(self, grace_s: float) -> None:
         """Wait until all requests are answered and all answers sent, `grace_s` at most; then close the connections."""
@@ -188,6 +207,7 @@ class Server:
             traffic,
             nursery,
             self._ended,
+            name,
         )
         self._connections.add(connection)
         nursery.start_soon(connection.run)

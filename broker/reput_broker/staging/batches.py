@@ -1,6 +1,6 @@
 """The last committed batch of every query, by which repeated commits are recognised.
 
-Each commit appends a marker to the topic `rmq_sys_reput_sink`, which is durable before the commit is answered. The
+The marker that closes a batch, in the topic `rmq_sys_reput_sink`, is durable before the commit is answered. The
 table is read from a snapshot, `config/sinkBatches.json`, and the markers that follow it. The snapshot is written after
 commits, and before files of the log are deleted, so it outlives retention.
 """
@@ -8,7 +8,7 @@ commits, and before files of the log are deleted, so it outlives retention.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -67,9 +67,14 @@ class CommittedBatches:
         last = self._last.get(query_id)
         return last is not None and batch_id <= last.batch_id
 
-    def note(self, marker: bytes, queue_offset: int, physical_offset: int) -> None:
-        """Add a marker, in the order of its queue."""
-        query_id, batch = read_marker(marker)
+    def forget_all(self) -> None:
+        """Empty the table: it is not of this log."""
+        self._last = {}
+        self.next_marker = 0
+        self._changed()
+
+    def note(self, query_id: str, batch: Batch, queue_offset: int, physical_offset: int) -> None:
+        """Add a batch from its marker, in the order of their queue."""
         self._last[query_id] = batch
         self.next_marker = queue_offset + 1
         if self.unsaved_from is None:
@@ -133,7 +138,6 @@ def marker_of(query_id: str, batch: Batch) -> bytes:
     return json.dumps(members, separators=(",", ":")).encode()
 
 
-def read_marker(body: bytes) -> tuple[str, Batch]:
-    """Return a marker's query and batch. Raises ValueError, KeyError: it is not a valid marker."""
-    members = json.loads(body)
+def read_marker(members: Mapping[str, Any]) -> tuple[str, Batch]:
+    """Return a marker's query and batch. Raises KeyError: it is not a valid marker."""
     return members["queryId"], Batch(members["batchId"], members["messages"], members["committedMs"])

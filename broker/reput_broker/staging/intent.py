@@ -1,110 +1,98 @@
-"""The intent file, which decides that a batch will be published.
+"""The marker that decides a batch: only the log records that it will be published.
 
-`staging/intent` is written and synced before the first record of a batch is appended, and removed once the batch's
-marker is durable. A start that finds it completes the batch. It names the stagings in their order, and where each queue
-ended before: published messages of the batch follow there, in that order.
-
-The file is JSON with a last line that holds the CRC-32 of what precedes it, and is replaced by a rename.
+The marker is appended to the topic of the markers before the first message of the batch. It names the stagings in their
+order, and where each queue ended before: published messages of the batch follow there, in that order. A broker that
+has one message of the batch, as a copy or after a crash, therefore has the marker, too, and completes the batch.
 """
 
 from __future__ import annotations
 
 import json
-import os
-from dataclasses import asdict, dataclass, field
-from pathlib import Path
-from typing import Any, Final, NamedTuple
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any, NamedTuple
 
-from reput_broker.store.errors import StoreDamaged
-from reput_broker.store.file_io import sync_directory, write_all
-from reput_protocol.kernel.records import crc32
+from reput_broker.staging.staging_file import StagingKey
 
-_NAME: Final = "intent"
-_CRC_DIGITS: Final = 8
+_STAGINGS = "stagings"
 
 
 class QueuePlace(NamedTuple):
-    """A queue of the batch, with `published` messages before the queue offset `look_from`."""
+    """A queue of a batch: all messages of the batch are at queue offset `look_from` or later."""
 
     topic: str
     queue_id: int
-    published: int
     look_from: int
-    """Messages of the batch that are not counted in `published` are here or later."""
 
 
-@dataclass(slots=True)
+class StagingFacts(NamedTuple):
+    """A complete staging as the marker names it; `born_host` is in hexadecimal."""
+
+    staging_id: str
+    partition_id: int
+    born_host: str
+    size: int
+    messages: int
+    checksum: int
+
+
+class CopyPlace(NamedTuple):
+    """Where the copies of the staged blocks begin in the log."""
+
+    queue_offset: int
+    physical_offset: int
+
+
+@dataclass(slots=True, frozen=True)
 class Intent:
     """A decided batch."""
 
     query_id: str
     batch_id: int
-    staging_ids: list[str]
+    stagings: list[StagingFacts]
     messages: int
-    queues: list[QueuePlace] = field(default_factory=list)
+    queues: list[QueuePlace]
+    topics: list[dict[str, Any]]
+    """The settings of the topics, since another master may not know a new one."""
+    copies: CopyPlace | None = None
+    """None: the staged blocks are only in the stagings."""
+
+    def key_of(self, staging: StagingFacts) -> StagingKey:
+        """Return the key of one of the stagings."""
+        return StagingKey(self.query_id, self.batch_id, staging.partition_id, staging.staging_id)
 
 
-class IntentFile:
-    """`staging/intent`. All methods block."""
+def begin_marker(intent: Intent) -> bytes:
+    """Return the body of the marker that decides a batch."""
+    return json.dumps(asdict(intent), separators=(",", ":")).encode()
 
-    def __init__(self, directory: Path) -> None:
-        self.path = directory / _NAME
 
-    def write(self, intent: Intent) -> None:
-        """Decide the batch, durably.
+def give_up_marker(intent: Intent) -> bytes:
+    """Return the body of the marker after which a decided batch is not completed any more."""
+    members = {"query_id": intent.query_id, "batch_id": intent.batch_id, _STAGINGS: None}
+    return json.dumps(members, separators=(",", ":")).encode()
 
-        Raises:
-            DiskFull, OSError, FlushFailed: it may or may not be decided; `read` tells.
-        """
-        text = json.dumps(asdict(intent), indent=1).encode() + b"\n"
-        data = text + b"%08x\n" % crc32(text)
-        fresh = self.path.with_name(f"{_NAME}.new")
-        fd = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
-        try:
-            write_all(fd, data, 0, fresh)
-            os.fsync(fd)
-        finally:
-            os.close(fd)
-        fresh.replace(self.path)
-        sync_directory(self.path.parent)
 
-    def read(self) -> Intent | None:
-        """Return the decided batch, or None.
+def is_intent(members: Mapping[str, Any]) -> bool:
+    """Whether a marker decides a batch, or gives one up; other markers say that a batch is committed."""
+    return _STAGINGS in members
 
-        Raises:
-            StoreDamaged: the file is damaged, so the batch is unknown.
-            OSError: it cannot be read.
-        """
-        try:
-            data = self.path.read_bytes()
-        except FileNotFoundError:
-            return None
-        text, seal = data[: -_CRC_DIGITS - 1], data[-_CRC_DIGITS - 1 : -1]
-        if seal != b"%08x" % crc32(text):
-            raise StoreDamaged(
-                self.path,
-                0,
-                "its checksum is wrong",
-                "a batch of a sink may be published in part; move the file away to start without completing it",
-            )
-        members: dict[str, Any] = json.loads(text)
-        members["queues"] = [QueuePlace(*place) for place in members["queues"]]
-        return Intent(**members)
 
-    def remove(self) -> None:
-        """Remove the intent of a published batch. The removal need not be durable, because the marker is.
+def read_intent(members: Mapping[str, Any]) -> Intent | None:
+    """Return the batch that a marker decides; None if it gives one up.
 
-        Raises:
-            OSError: it cannot be removed.
-        """
-        self.path.unlink(missing_ok=True)
-
-    def withdraw(self) -> None:
-        """Undo a failed write, durably.
-
-        Raises:
-            OSError, FlushFailed: the batch may be decided.
-        """
-        self.path.unlink(missing_ok=True)
-        self.path.with_name(f"{_NAME}.new").unlink(missing_ok=True)
-        sync_directory(self.path.parent)
+    Raises:
+        KeyError, TypeError: it is not a valid marker.
+    """
+    if members[_STAGINGS] is None:
+        return None
+    copies = members["copies"]
+    return Intent(
+        members["query_id"],
+        members["batch_id"],
+        [StagingFacts(*facts) for facts in members[_STAGINGS]],
+        members["messages"],
+        [QueuePlace(*place) for place in members["queues"]],
+        members["topics"],
+        None if copies is None else CopyPlace(*copies),
+    )

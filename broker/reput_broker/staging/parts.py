@@ -14,7 +14,6 @@ from reput_broker.put.flush_service import FlushCommitLogService
 from reput_broker.put.group_transfer import GroupTransfer
 from reput_broker.request import Handler, Request, Response
 from reput_broker.staging.committer import Committer
-from reput_broker.staging.decision import last_file_start
 from reput_broker.staging.publisher import Publisher
 from reput_broker.staging.requests import StagingProcessor
 from reput_broker.staging.staging_state import StagingState
@@ -54,7 +53,7 @@ class StagingParts:
             Publisher(store, appender, flush, tables.topics, state.clock_ms),
             state,
             tables,
-            access.may_write,
+            access,
         )
         self._processor = StagingProcessor(
             store,
@@ -92,20 +91,31 @@ class StagingParts:
         )
 
     async def recover(self) -> None:
-        """Complete a decided batch; see `Committer.recover`."""
+        """Read which batches are committed; see `Committer.recover`."""
         await self._committer.recover()
         self._save_soon.changed()
 
-    async def before_delete(self) -> None:
-        """Save the table of batches and the progress of a decided batch before log files are deleted.
+    @property
+    def begun(self) -> str | None:
+        """The decided batch that has to be completed first, in words; None without one."""
+        return self._committer.begun
 
-        So no deleted marker is missing in the table, and no start misses a published message.
+    async def complete_begun(self) -> None:
+        """Complete that batch; see `Committer.complete_begun`."""
+        await self._committer.complete_begun()
+        self._save_soon.changed()
+
+    def needed_from(self) -> int | None:
+        """Return the log offset from which on the log is needed to complete a decided batch; None without one."""
+        return self._committer.decision.begins_at
+
+    async def before_delete(self) -> None:
+        """Save the table of batches before log files are deleted, so that no deleted marker is missing in it.
 
         Raises:
             OSError, ReputError: something cannot be saved, and a file before the last one may hold
                 what is missing.
         """
-        await self._committer.decision.save_progress()
         try:
             await self._saver.save()
         except OSError as error:
@@ -113,3 +123,9 @@ class StagingParts:
             if unsaved_from is not None and unsaved_from < last_file_start(self._store):
                 raise
             log.warning("table_not_saved", table="sinkBatches", detail=str(error), hint="free disk space")
+
+
+def last_file_start(store: MessageStore) -> int:
+    """Return where the last file of the log begins, which is never deleted."""
+    end = store.max_physical_offset
+    return end - end % store.options.commit_log_file_size

@@ -11,6 +11,7 @@ from __future__ import annotations
 import time
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import aclosing
 from typing import Final, NamedTuple
 
 import structlog
@@ -73,7 +74,7 @@ class Pace:
         return ALONE_SYNC_BYTES if self.is_alone else SHARED_SYNC_BYTES
 
     def others_put(self, own: int) -> bool:
-        """Whether there were other puts since the last call, besides `own` puts of the batch."""
+        """Whether there were other puts since the last call, other than `own` puts of the batch."""
         puts, self._puts = self._puts + own, self._stats.put_blocks
         if self._puts <= puts:
             return False
@@ -116,6 +117,26 @@ class Pieces:
         return Piece(self._block[start:end], stop - first)
 
 
+class TrailingSyncs:
+    """Requests a sync after every few bytes, and waits for the one before it."""
+
+    def __init__(self, flush: FlushCommitLogService) -> None:
+        self._flush = flush
+        self._unsynced = self._asked = 0
+
+    async def appended(self, end: int, size: int, sync_bytes: int) -> None:
+        """Note an append of `size` bytes up to log offset `end`; sync once there are `sync_bytes`.
+
+        Raises:
+            Refusal: a sync has failed.
+        """
+        self._unsynced += size
+        if self._unsynced >= sync_bytes:
+            await self._flush.flushed_to(self._asked)
+            self._flush.want()
+            self._asked, self._unsynced = end, 0
+
+
 log = structlog.get_logger(__name__)
 
 _FILE_PARTS: Final = 4
@@ -140,15 +161,16 @@ class Publisher:
         self._flush = flush
         self._topics = topics
         self._clock_ms = clock_ms
-        self._piece_max = max(1, store.options.commit_log_file_size // _FILE_PARTS)
+        self.piece_max = max(1, store.options.commit_log_file_size // _FILE_PARTS)
+        """How many bytes are put together at most."""
 
     def places(self, blocks: Sequence[PlacedBlock]) -> list[QueuePlace]:
         """Return the queues of an unpublished batch, each with its end."""
         queues = dict.fromkeys((block.topic, block.queue_id) for block in blocks)
-        return [QueuePlace(*queue, 0, self._store.max_offset_in_queue(*queue)) for queue in queues]
+        return [QueuePlace(*queue, self._store.max_offset_in_queue(*queue)) for queue in queues]
 
-    async def publish(self, files: Sequence[StagingFile], counts: dict[Queue, int]) -> int:
-        """Append what is not in the log yet; return where the log then ends, not synced.
+    async def publish(self, files: Sequence[StagingFile], counts: dict[Queue, int]) -> None:
+        """Append what is not in the log yet; the end is not synced.
 
         Args:
             files: the stagings of the batch, in its order.
@@ -160,9 +182,9 @@ class Publisher:
         """
         left = dict(counts)
         quiet_s = (self._clock_ms() - self._store.last_put_ms) / 1000
-        pace = Pace(self._store.stats, time.monotonic, self._piece_max, quiet_s)
+        pace = Pace(self._store.stats, time.monotonic, self.piece_max, quiet_s)
         buffer = bytearray(RUN_BYTES)
-        end = unsynced = asked = 0
+        syncs = TrailingSyncs(self._flush)
         for file in files:
             blocks = _not_published(await trio.to_thread.run_sync(file.blocks), left)
             skipped = {block.position: count for block, count in blocks}
@@ -174,13 +196,7 @@ class Publisher:
                     while (piece := pieces.take(pace.piece_bytes)) is not None:
                         result = await self._put(block, piece, file, counts, pace)
                         if result is not None:
-                            end = max(end, result.end_offset)
-                            unsynced += len(piece.data)
-                        if unsynced >= pace.sync_bytes:
-                            await self._flush.flushed_to(asked)
-                            self._flush.want()
-                            asked, unsynced = end, 0
-        return end
+                            await syncs.appended(result.end_offset, len(piece.data), pace.sync_bytes)
 
     async def _put(
         self, block: PlacedBlock, piece: Piece, file: StagingFile, counts: dict[Queue, int], pace: Pace
@@ -234,15 +250,16 @@ class Publisher:
         counts: dict[Queue, int] = {}
         for place in intent.queues:
             queue = (place.topic, place.queue_id)
-            wanted = _unique_ids(blocks.get(queue, ()), place.published)
-            counts[queue] = place.published
+            wanted = _unique_ids(blocks.get(queue, ()))
+            counts[queue] = 0
             expected = next(wanted, None)
-            async for record in records_from(self._store, *queue, place.look_from):
-                if expected is None:
-                    break
-                if record.unique_key == expected:
-                    counts[queue] += 1
-                    expected = next(wanted, None)
+            async with aclosing(records_from(self._store, *queue, place.look_from)) as records:
+                async for record in records:
+                    if expected is None:
+                        break
+                    if record.unique_key == expected:
+                        counts[queue] += 1
+                        expected = next(wanted, None)
         return counts
 
 
@@ -261,13 +278,8 @@ def _not_published(blocks: Sequence[PlacedBlock], left: dict[Queue, int]) -> lis
     return found
 
 
-def _unique_ids(blocks: Sequence[tuple[StagingFile, PlacedBlock]], skipped: int) -> Iterator[str | None]:
-    """Yield the unique ids of staged records of one queue, without the first `skipped`. Reads files."""
+def _unique_ids(blocks: Sequence[tuple[StagingFile, PlacedBlock]]) -> Iterator[str | None]:
+    """Yield the unique ids of staged records of one queue. Reads files."""
     for file, block in blocks:
-        if skipped >= block.messages:
-            skipped -= block.messages
-            continue
-        views = record_views(file.read(block), check_crc=False)
-        for view in views[skipped:]:
+        for view in record_views(file.read(block), check_crc=False):
             yield view.unique_key
-        skipped = 0

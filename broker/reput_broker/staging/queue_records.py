@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from typing import Final
 
 import trio
@@ -19,7 +19,7 @@ _LIMITS: Final = TransferLimits(_BYTES, _MESSAGES, _BYTES, _MESSAGES, _MESSAGES 
 
 async def records_from(
     store: MessageStore, topic: str, queue_id: int, offset: int
-) -> AsyncIterator[RecordView]:
+) -> AsyncGenerator[RecordView]:
     """Yield all dispatched records of a queue from `offset` on.
 
     Raises:

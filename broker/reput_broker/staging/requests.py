@@ -166,7 +166,7 @@ class StagingProcessor:
         key = _key(header.query_id, header.batch_id, header.partition_id, header.staging_id)
         request.client.note_role("producer")
         size = len(request.body)
-        if self._batches.is_committed(key.query_id, key.batch_id):
+        if await self._is_committed(key.query_id, key.batch_id):
             return _staged(request, header.position + size, kept=False)
         self._staging.touch(key.query_id)
         body = memoryview(request.body)
@@ -242,15 +242,21 @@ class StagingProcessor:
         if not checked.blocks:
             raise Refusal(ErrorCode.MALFORMED, "there is no block to stage; send at least one")
         if file is None or not known.issuperset(queues_of(checked)):
+            new = {
+                topic
+                for topic, queue_id in queues_of(checked)
+                if self._access.writable(topic, queue_id) is None
+            }
             for topic, queue_id in queues_of(checked):
-                if self._access.writable(topic, queue_id) is None:
-                    await self._access.create_on_send(topic)
-                    self._access.writable(topic, queue_id)
+                if topic in new:  # the commit creates it
+                    self._access.check_new(topic, queue_id)
             if file is None:
                 file = await trio.to_thread.run_sync(
                     self._staging.create, key, born_host, limiter=self._files
                 )
                 self._staging.add(file)
+            if file.new_topics is not None:
+                file.new_topics |= new
             append = partial(file.append, body, checked.blocks, sealed=checked.sealed)
             await trio.to_thread.run_sync(append, limiter=self._files)
         self._staging.grown(file, len(body))
@@ -259,7 +265,7 @@ class StagingProcessor:
     async def end(self, request: Request) -> Response:
         """End a complete staging; answered once it is flushed."""
         header = EndStagingHeader.from_ext(request.ext)
-        if self._batches.is_committed(header.query_id, header.batch_id):
+        if await self._is_committed(header.query_id, header.batch_id):
             return _staged(request, header.position, kept=False)
         async with self._lock(header.staging_id):
             file = self._staging.get(header.staging_id)
@@ -282,6 +288,17 @@ class StagingProcessor:
                     raise Refusal(ErrorCode.DISK_FULL, f"{error}; end it again, or stage again") from error
             self._staging.touch(header.query_id)
             return _staged(request, header.position)
+
+    async def _is_committed(self, query_id: str, batch_id: int) -> bool:
+        """Whether a batch is committed, on every broker that may become the master.
+
+        Raises:
+            Refusal: that is not known yet.
+        """
+        if not self._batches.is_committed(query_id, batch_id):
+            return False
+        await self._committer.confirmed()
+        return True
 
     # -- batches -----------------------------------------------------------------------------------------------
 
@@ -327,18 +344,24 @@ class StagingProcessor:
             )
         return self._known(request, header.query_id)
 
-    def query(self, request: Request) -> Response:
+    async def query(self, request: Request) -> Response:
         """Answer a query's stagings and last batch, or the totals."""
+        await self._committer.confirmed()
         return self._known(request, QueryStagedHeader.from_ext(request.ext).query_id)
 
     def _known(self, request: Request, query_id: str | None) -> Response:
         if query_id is None:
-            result = QueryStagedResult(len(self._staging), self._staging.bytes)
+            result = QueryStagedResult(
+                len(self._staging), self._staging.bytes, new_topic_queues=self._access.new_topic_queues
+            )
         else:
             files = self._staging.of(query_id)
             last = self._batches.last(query_id)
             result = QueryStagedResult(
-                len(files), sum(file.size for file in files), -1 if last is None else last.batch_id
+                len(files),
+                sum(file.size for file in files),
+                -1 if last is None else last.batch_id,
+                self._access.new_topic_queues,
             )
         return Response(0, result.to_ext(request.header_type))
 

@@ -81,12 +81,19 @@ class StagingFile:
         """Whether a record may hold a checksum over itself; False only if this process has received all of them."""
         self.queues: set[tuple[str, int]] = set()
         """Topics and queues of the blocks that this process has received."""
+        self.new_topics: set[str] | None = None
+        """Their topics that did not exist yet; None: an earlier process has received some."""
         self.unsynced = 0
         """Bytes appended since the last sync began."""
         self._syncing = threading.Lock()
         self._sync_failure: FlushFailed | None = None
         self.last_used = 0.0
         """When its query was last active, on the table's clock."""
+
+    @staticmethod
+    def name_of(key: StagingKey) -> str:
+        """Return the name of a staging's file."""
+        return f"{key.staging_id}{SUFFIX}"
 
     @classmethod
     def create(cls, directory: Path, key: StagingKey, born_host: bytes) -> StagingFile:
@@ -99,7 +106,7 @@ class StagingFile:
         text = json.dumps(facts).encode()
         head = _SIZE.pack(_MAGIC, len(text)) + text
         head += _CRC.pack(crc32(head))
-        path = directory / f"{key.staging_id}{SUFFIX}"
+        path = directory / cls.name_of(key)
         fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
         try:
             write_all(fd, head, 0, path)
@@ -110,13 +117,14 @@ class StagingFile:
             os.close(fd)
         made = cls(path, key, born_host, len(head))
         made.may_be_sealed = False
+        made.new_topics = set()
         return made
 
     @classmethod
-    def load(cls, path: Path, *, cut: bool = True) -> StagingFile | None:
+    def load(cls, path: Path, *, truncate: bool = True) -> StagingFile | None:
         """Read a file; None if its head is incomplete, as a kill may leave it.
 
-        With `cut` an incomplete last block is truncated.
+        With `truncate` an incomplete last block is truncated.
 
         Raises:
             OSError: it cannot be read or truncated.
@@ -136,7 +144,7 @@ class StagingFile:
             born_host = bytes.fromhex(facts.pop("born_host"))
             found = cls(path, StagingKey(**facts), born_host, _SIZE.size + size + _CRC.size)
         found._read_end()
-        if cut and not found.ended:
+        if truncate and not found.ended:
             os.truncate(path, found.data_start + found.size)
         return found
 
@@ -242,6 +250,16 @@ class StagingFile:
                     data[: found.start],
                 )
                 position += found.end
+
+    def raw(self, start: int, size: int) -> bytes:
+        """Return bytes of the staged blocks, heads included, from `start` on; fewer than `size` at the end.
+
+        Raises:
+            OSError: they cannot be read.
+        """
+        with self.path.open("rb") as file:
+            file.seek(self.data_start + start)
+            return file.read(min(size, self.size - start))
 
     def blocks(self) -> list[PlacedBlock]:
         """Return all blocks with their places, without their contents.

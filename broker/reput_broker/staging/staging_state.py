@@ -1,4 +1,4 @@
-"""What a start reads: stagings, the intent, and the last batch of each query."""
+"""What a start reads: stagings, and the last batch of each query."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from pathlib import Path
 import trio
 
 from reput_broker.staging.batches import CommittedBatches
-from reput_broker.staging.intent import IntentFile
 from reput_broker.staging.staging_table import StagingTable
 from reput_broker.tables.table_saver import TableSaver, save_now
 
@@ -25,22 +24,18 @@ class StagingState:
     ) -> None:
         directory = data_dir / "staging"
         self.staging = StagingTable(directory, trio.current_time)
-        self.intents = IntentFile(directory)
         self.batches = CommittedBatches(data_dir / "config" / "sinkBatches.json", clock_ms)
         self.saver = TableSaver(self.batches, partial(on_saved, "sinkBatches"))
         self.clock_ms = clock_ms
 
-    def load(self, now_s: float) -> None:
-        """Read everything; stagings time out from `now_s` on, by trio's clock. Blocks.
+    def load(self) -> None:
+        """Read the table of batches. Blocks. The stagings are read by a master, once it has the markers.
 
         Raises:
-            ConfigFileDamaged: the table of batches is unusable.
-            StoreDamaged: the intent is unusable.
-            OSError: a file cannot be read.
+            ConfigFileDamaged: the table is unusable.
+            OSError: it cannot be read.
         """
         self.batches.load()
-        intent = self.intents.read()
-        self.staging.load(now_s, () if intent is None else intent.staging_ids)
 
     def persist(self) -> None:
         """Write the table of batches if it has changed. Blocks. Raises OSError; the markers still hold its content."""

@@ -77,7 +77,7 @@ class StagingTable:
             return
         for path in sorted(self.directory.glob(f"*{SUFFIX}")):
             is_decided = path.stem in decided
-            file = StagingFile.load(path, cut=not is_decided)
+            file = StagingFile.load(path, truncate=not is_decided)
             if file is None or file.key.staging_id != path.stem:
                 if not is_decided:
                     path.unlink()

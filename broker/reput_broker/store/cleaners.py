@@ -46,6 +46,7 @@ class StoreCleaners:
         monotonic_ms: Callable[[], int],
         local_hour: Callable[[], int],
         disk_usage: DiskUsage,
+        needed_from: Callable[[], int | None] = lambda: None,
         waiting_from: Callable[[], int] | None = None,
     ) -> tuple[CleanCommitLog, CleanConsumeQueue]:
         """Return the cleaner of the log and the cleaner of what follows it; their steps may run in a worker.
@@ -55,14 +56,20 @@ class StoreCleaners:
             monotonic_ms: clock for intervals; files age by the store's wall clock.
             local_hour: 0 to 23.
             disk_usage: returns the used part of the disk that holds a directory.
+            needed_from: records from this log offset on are kept even if the disk is full; None: none need be.
             waiting_from: records from this log offset on may be scheduled messages.
         """
         options = self._options
+
+        def deletable_end() -> int:
+            end, needed = self.deletable_end(), needed_from()
+            return end if needed is None else min(end, needed)
+
         log_cleaner = CleanCommitLog(
             self._log.files,
             rules,
             DiskWatch(disk_usage, options.writable_log_dirs, options.consume_queue_dir),
-            deletable_end=self.deletable_end,
+            deletable_end=deletable_end,
             clock_ms=self._clock_ms,
             monotonic_ms=monotonic_ms,
             local_hour=local_hour,

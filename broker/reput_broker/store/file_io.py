@@ -71,6 +71,23 @@ def sync_directory(path: Path | str) -> None:
         os.close(fd)
 
 
+def replace_file(path: Path, data: bytes) -> None:
+    """Replace a small file durably: after a kill it has its old content or the new one. Blocks.
+
+    Raises:
+        DiskFull, FlushFailed, OSError: the old content stays.
+    """
+    new = path.with_name(f"{path.name}.new")
+    fd = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
+    try:
+        write_all(fd, data, 0, new)
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+    new.replace(path)
+    sync_directory(path.parent)
+
+
 def make_directories(path: Path) -> None:
     """Create a directory and its missing parents, and make each new name durable."""
     if path.is_dir():
@@ -215,7 +232,7 @@ def zero_range(fd: int, start: int, end: int, path: Path | str) -> int:
     Holes and preallocated extents are skipped, so the cost depends on what was written there.
     """
     rewritten = 0
-    for position, stop in _stretches_of_data(fd, start, end):
+    for position, stop in stretches_of_data(fd, start, end):
         while position < stop:
             chunk = os.pread(fd, min(_CHUNK_BYTES, stop - position), position)
             if not chunk:  # the file is shorter than `end`
@@ -229,7 +246,7 @@ def zero_range(fd: int, start: int, end: int, path: Path | str) -> int:
 
 def is_all_zero(fd: int, start: int, end: int) -> bool:
     """Whether `[start, end)` of a file holds only zeros (a part past its end counts as zeros)."""
-    for position, stop in _stretches_of_data(fd, start, end):
+    for position, stop in stretches_of_data(fd, start, end):
         while position < stop:
             chunk = os.pread(fd, min(_CHUNK_BYTES, stop - position), position)
             if not chunk:
@@ -243,7 +260,7 @@ def is_all_zero(fd: int, start: int, end: int) -> bool:
 def end_of_data(fd: int, start: int, end: int) -> int:
     """Return the position after the last non-zero byte in `[start, end)`; `start` if all are zero."""
     found = start
-    for position, stop in _stretches_of_data(fd, start, end):
+    for position, stop in stretches_of_data(fd, start, end):
         while position < stop:
             chunk = os.pread(fd, min(_CHUNK_BYTES, stop - position), position)
             if not chunk:
@@ -254,7 +271,7 @@ def end_of_data(fd: int, start: int, end: int) -> int:
     return found
 
 
-def _stretches_of_data(fd: int, start: int, end: int) -> list[tuple[int, int]]:
+def stretches_of_data(fd: int, start: int, end: int) -> list[tuple[int, int]]:
     """Return every stretch of `[start, end)` that may hold anything but zeros, in order.
 
     All are looked up before any is read: reading brings zeros of a preallocated extent into the page cache, where they

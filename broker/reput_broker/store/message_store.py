@@ -47,7 +47,7 @@ from reput_broker.store.opening.abort_marker import AbortMarker
 from reput_broker.store.opening.judgement import StoreParts
 from reput_broker.store.opening.lock import DirectoryLock
 from reput_broker.store.opening.start import open_parts
-from reput_broker.store.opening.tail_cut import cut_tail
+from reput_broker.store.opening.tail_truncation import truncate_tail
 from reput_broker.store.options import StoreOptions
 from reput_broker.store.queue.builder import ConsumeQueueBuilder, ReplicaQueueBuilder
 from reput_broker.store.queue.offsets import QueueOffsets
@@ -257,11 +257,11 @@ class MessageStore:
 
     # -- opening and closing -------------------------------------------------------------------------------
 
-    def open(self, *, cut_at: int | None = None) -> RecoveryReport:
+    def open(self, *, truncate_to: int | None = None) -> RecoveryReport:
         """Lock the directory, recover it and accept messages. Blocks until recovery is done.
 
-        With `cut_at`, the log then ends at that offset at most: the records beyond it are first saved in
-        `cut/<start>-<end>.log` (event `log_tail_cut`), and their queue entries and keys are dropped.
+        With `truncate_to`, the log then ends at that offset at most: the records beyond it are first saved in
+        `cut/<start>-<end>.log` (event `log_tail_truncated`), and their queue entries and keys are dropped.
 
         After the first four errors the directory is unchanged; after any of them the lock is free.
 
@@ -277,8 +277,8 @@ class MessageStore:
         started = time.perf_counter()
         self._make_parts()
         try:
-            if cut_at is not None:
-                self._with_parts(partial(cut_tail, offset=cut_at))
+            if truncate_to is not None:
+                self._with_parts(partial(truncate_tail, offset=truncate_to))
                 self._release()
                 self._make_parts()
             report = self._with_parts(open_parts)
@@ -456,6 +456,11 @@ class MessageStore:
         Clears by itself.
         """
         return self._flags.disk_full_reason
+
+    @property
+    def unfit_reason(self) -> str | None:
+        """Why puts are refused, until the broker is restarted or the disk has room; None while they are not."""
+        return self.read_only_reason or self.disk_full_reason
 
     @property
     def file_refusal(self) -> DiskFull | FileNotMade | None:

@@ -89,6 +89,8 @@ class JournalContents(NamedTuple):
     """Bytes after `end`: a record that was being written when the broker was killed."""
     damaged_at: int | None
     """The position of the first bad record that has good ones after it; `entries` has those too."""
+    damaged: int
+    """How many places with bad records have good ones after them."""
 
 
 class JournalUnreadable(ReputError):
@@ -140,6 +142,7 @@ def read_journal(path: Path) -> JournalContents:
     entries: list[JournalEntry] = []
     position = end = HEADER_BYTES
     damaged_at: int | None = None
+    damaged = 0
     while position < len(data):
         record = _decode_entry(data, position, sequence)
         if record is None:
@@ -147,14 +150,15 @@ def read_journal(path: Path) -> JournalContents:
             if position < 0:
                 break
             continue
-        if position != end and damaged_at is None:
-            damaged_at = end
+        if position != end:
+            damaged += 1
+            damaged_at = end if damaged_at is None else damaged_at
         entry, record_sequence, record_size = record
         entries.append(entry)
         sequence = record_sequence + 1
         position = end = position + record_size
     return JournalContents(
-        JournalIdentity(size, crc, counter), entries, sequence, end, len(data) - end, damaged_at
+        JournalIdentity(size, crc, counter), entries, sequence, end, len(data) - end, damaged_at, damaged
     )
 
 

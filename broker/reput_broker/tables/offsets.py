@@ -34,6 +34,7 @@ from reput_broker.tables.offset_journal import (
     read_journal,
 )
 from reput_broker.tables.table_saver import save_now
+from reput_protocol.names import TRANS_OP_HALF_TOPIC, TRANSACTION_CHECK_GROUP
 
 log = structlog.get_logger(__name__)
 
@@ -66,12 +67,16 @@ class ConsumerOffsetManager:
 
     Args:
         path: `.../config/consumerOffset.json`; not read yet.
+
+    Attributes:
+        damaged: how many places of the journal were damaged when it was loaded.
     """
 
     def __init__(self, path: Path, *, clock_ms: Callable[[], int], journal_size_max: int = 8 << 20) -> None:
         self.file = ConfigFile(path)
         self.journal_path = path.with_name("consumerOffset.journal")
         self.journal_size_max = journal_size_max
+        self.damaged = 0
         self.next_journal_path = path.with_name("consumerOffset.journal.next")
         self._clock_ms = clock_ms
         self._table: dict[tuple[str, str], dict[int, int]] = {}
@@ -106,9 +111,13 @@ class ConsumerOffsetManager:
             return
         for entry in contents.entries:
             self._apply(entry)
+        self.damaged = contents.damaged
         self._unsaved = bool(contents.entries) or contents.damaged_at is not None
         if contents.damaged_at is not None:
             self._keep_damaged_journal(contents.damaged_at)
+            # The place in the op queue relies on the place in the half queue, which may be lost: without the op
+            # messages before it, transactions that have ended would be open again. The op queue is read from its start.
+            self._table.pop((TRANSACTION_CHECK_GROUP, TRANS_OP_HALF_TOPIC), None)
         elif contents.torn_bytes:
             log.info(
                 "offset_journal_torn_record_dropped", path=str(self.journal_path), size_b=contents.torn_bytes
@@ -193,7 +202,7 @@ class ConsumerOffsetManager:
         self._version = version
 
     def limit(self, end_of: Callable[[str, int], int]) -> None:
-        """Limit every offset to the end of its queue, after the end of the log was cut off.
+        """Limit every offset to the end of its queue, after the log was truncated.
 
         Args:
             end_of: returns the end of a queue, of topic and queue id.

@@ -11,6 +11,7 @@ from typing import Protocol
 
 import structlog
 import trio
+from msgspec.structs import replace
 
 from reput_broker.config.model import BrokerConfig
 from reput_broker.tables.kv_config import KVConfigManager
@@ -18,7 +19,9 @@ from reput_broker.tables.offsets import ConsumerOffsetManager
 from reput_broker.tables.subscription_groups import SubscriptionGroupManager
 from reput_broker.tables.table_saver import SavedTable, SaveSoon, TableSaver, save_now
 from reput_broker.tables.topics import TopicConfigManager
+from reput_protocol.commands.group import SubscriptionGroupConfig
 from reput_protocol.errors import InvalidName, ReputError
+from reput_protocol.names import retry_topic
 
 log = structlog.get_logger(__name__)
 
@@ -101,22 +104,48 @@ class Tables:
                 except InvalidName as error:
                     log.warning("offsets_without_group", group=group, detail=str(error))
 
-    def adopt_queues(self, queues: Iterable[tuple[str, int]]) -> None:
-        """Create topics for queues (topic and queue id) without one, so that their messages can be read.
+    def adopt_queues(
+        self, queues: Iterable[tuple[str, int]], last_stored_ms: Callable[[str, int], int]
+    ) -> None:
+        """Create or widen topics for queues without one, so that their messages can be read.
 
-        A directory that is handed over without its tables has such queues.
+        A directory that is handed over without its tables has such queues, and so has a slave that becomes the master
+        before it has heard of a change. A queue beyond those of its topic counts only if it has a message that is newer
+        than the table: else the topic was made smaller on purpose.
+
+        Args:
+            queues: topic and queue id.
+            last_stored_ms: returns the store time of the last message of a queue; -1 if it has none.
         """
         counts: dict[str, int] = {}
+        changed_ms = self.topics.version.timestamp_ms
         for topic, queue_id in queues:
-            counts[topic] = max(counts.get(topic, 0), queue_id + 1)
+            config = self.topics.get(topic)
+            if self.topics.is_system(topic):
+                continue
+            if config is None or (
+                queue_id >= max(config.read_queue_nums, config.write_queue_nums)
+                and last_stored_ms(topic, queue_id) > changed_ms
+            ):
+                counts[topic] = max(counts.get(topic, 0), queue_id + 1)
         for topic, count in counts.items():
-            if self.topics.get(topic) is None and not self.topics.is_system(topic):
-                try:
+            config = self.topics.get(topic)
+            try:
+                if config is None:
                     self.topics.adopt_queues(topic, count)
-                except ReputError as error:
-                    log.warning("queue_without_topic", topic=topic, detail=str(error))
                 else:
-                    log.warning("topic_recreated", topic=topic, queues=count)
+                    self.topics.put(replace(config, read_queue_nums=count, write_queue_nums=count))
+            except ReputError as error:
+                log.warning("queue_without_topic", topic=topic, detail=str(error))
+            else:
+                log.warning("topic_widened" if config else "topic_recreated", topic=topic, queues=count)
+
+    def make_retry_topic(self, group: SubscriptionGroupConfig) -> None:
+        """Create the retry topic of a group, if it has one; it is saved soon."""
+        topic = retry_topic(group.group_name)
+        if group.retry_queue_nums > 0 and self.topics.get(topic) is None:
+            self.topics.create_internal(topic, group.retry_queue_nums)
+            self.topics_soon.changed()
 
     def close(self) -> None:
         """Save what has changed and close the journal of offsets. Failures are logged, and the rest is still done."""

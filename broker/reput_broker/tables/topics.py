@@ -13,6 +13,7 @@ from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import Any
 
+import structlog
 from msgspec.structs import replace
 
 from reput_broker.config.sections import TopicsConfig
@@ -29,12 +30,16 @@ from reput_protocol.names import (
     RETRY_PREFIX,
     SCHEDULE_TOPIC,
     SELF_TEST_TOPIC,
+    SINK_TOPIC,
+    STAGED_TOPIC,
     TIMER_TOPIC,
     TRANS_HALF_TOPIC,
     TRANS_OP_HALF_TOPIC,
     check_topic,
     is_system_topic,
 )
+
+log = structlog.get_logger(__name__)
 
 PERM_INHERIT = 1
 PERM_WRITE = 2
@@ -85,6 +90,8 @@ class TopicConfigManager:
         self._unknown_members: dict[str, Any] = {}
         self._version = DataVersion()
         self._unsaved = False
+        self._read_ms = 0
+        self._deleted: set[str] = set()
         self.on_change: Callable[[], None] = lambda: None
         """Called after every change."""
 
@@ -102,6 +109,7 @@ class TopicConfigManager:
 
     def _read(self, members: Mapping[str, Any]) -> None:
         self._version = DataVersion.from_json(members.get("dataVersion"))
+        self._read_ms = self._version.timestamp_ms
         table = members.get("topicConfigTable") or {}
         for name, entry in table.items():
             if isinstance(entry, dict):
@@ -178,20 +186,29 @@ class TopicConfigManager:
         existing = self._topics.get(topic)
         if existing is not None:
             return existing
+        config = self.new_on_send(topic, queues)
+        if config is None:
+            return None
+        self.put(config)
+        return self._topics[topic]
+
+    def new_on_send(self, topic: str, queues: int | None = None) -> TopicConfig | None:
+        """Return what `create_on_send` would create; raises like it."""
         check_topic(topic)
         template = self.get(DEFAULT_TOPIC)
         if self._user_topics >= self._options.auto_create_max:
             raise TooManyTopics(topic, self._options.auto_create_max)
         if template is not None and template.perm & PERM_INHERIT:
-            count = self._options.default_queues if queues is None else min(queues, template.write_queue_nums)
-            count = max(1, count)
-            config = _topic(topic, count, template.perm & ~PERM_INHERIT)
-        elif topic.startswith(RETRY_PREFIX):
-            config = _topic(topic, 1)
-        else:
-            return None
-        self.put(config)
-        return self._topics[topic]
+            count = (
+                self.new_topic_queues if queues is None else max(1, min(queues, template.write_queue_nums))
+            )
+            return _topic(topic, count, template.perm & ~PERM_INHERIT)
+        return _topic(topic, 1) if topic.startswith(RETRY_PREFIX) else None
+
+    @property
+    def new_topic_queues(self) -> int:
+        """How many queues a topic gets that a send creates, unless the sender asks for a number."""
+        return max(1, self._options.default_queues)
 
     def create_internal(self, topic: str, queues: int = 1) -> TopicConfig:
         """Return a retry or dead-letter topic, created if necessary; see `create_on_send`."""
@@ -220,6 +237,23 @@ class TopicConfigManager:
         """
         self._set(_topic(check_topic(topic), queues))
 
+    def of_accepted(self, topic: str, queue_id: int, stored_ms: int) -> TopicConfig | None:
+        """Return the topic of a message that waits to be put there; None if the topic was deleted.
+
+        A slave that becomes the master may not have heard of a topic of the last second. A message that was stored
+        after the last change in the table that was read is of such a topic, and creates it.
+        """
+        config = self._topics.get(topic)
+        if config is not None or stored_ms <= self._read_ms or topic in self._deleted:
+            return config
+        try:
+            self.adopt_queues(topic, queue_id + 1)
+        except ReputError as error:
+            log.warning("queue_without_topic", topic=topic, detail=str(error))
+            return None
+        log.warning("topic_recreated", topic=topic, queues=queue_id + 1)
+        return self._topics[topic]
+
     def put(self, config: TopicConfig) -> None:
         """Create a topic, or change it to `config`. Not in the file before the next save.
 
@@ -234,6 +268,12 @@ class TopicConfigManager:
         elif before is not None and before.generation:
             attributes[GENERATION_ATTRIBUTE] = before.generation
         self._set(replace(config, attributes=attributes))
+
+    def restore(self, config: TopicConfig) -> None:
+        """Create a topic as it was on another broker, generation included. One that was only adopted is replaced."""
+        before = self.get(config.topic_name)
+        if before is None or not before.generation:
+            self._set(config)
 
     def _set(self, config: TopicConfig) -> None:
         topic = config.topic_name
@@ -255,6 +295,7 @@ class TopicConfigManager:
         if self._topics.pop(topic, None) is None:
             return False
         self._user_topics -= not self.is_system(topic)
+        self._deleted.add(topic)
         self._changed()
         return True
 
@@ -308,6 +349,9 @@ class TopicConfigManager:
             _topic(TRANS_OP_HALF_TOPIC, 1),
             _topic(TIMER_TOPIC, 1),
             _topic(DELAY_CANCEL_TOPIC, 1),
+            # Always there: a slave deletes the queues of a topic that its master does not have.
+            _topic(SINK_TOPIC, 1, PERM_READ),
+            _topic(STAGED_TOPIC, 1, PERM_READ),
             _topic(DEFAULT_TOPIC, _TEMPLATE_QUEUES, PERM_DEFAULT | PERM_INHERIT),
         ]
 

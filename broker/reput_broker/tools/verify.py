@@ -93,7 +93,9 @@ class Verification:
         deleted = read_deleted_topics(self.root, report)
         other_form = self._topics_of_another_form(topics or {})
         self._topics = topics
-        self.queues = QueuesCheck(layout, deleted, None if topics is None else set(topics), other_form)
+        certain = None if self.stopped else (self.mark.queues_offset if self.mark is not None else 0)
+        known = None if topics is None else set(topics)
+        self.queues = QueuesCheck(layout, deleted, known, other_form, certain)
         whole_until_ms = None if self.stopped else index_time(self.root)
         self.index = IndexCheck(layout, deleted, log.damages, report, whole_until_ms)
         if not layout.index_files():
@@ -109,8 +111,7 @@ class Verification:
         queues, index, topics = self.queues, self.index, self._topics
         log.conclude()
         self._progress(layout.log.total_bytes, layout.log.total_bytes)
-        certain = None if self.stopped else (self.mark.queues_offset if self.mark is not None else 0)
-        queues.finish(report, log.damages, log.kept_end, certain)
+        queues.finish(report, log.damages, log.kept_end)
         index.finish(stopped=self.stopped, log_has_damage=bool(log.damages))
         facts = LogFacts(
             log.end_offset, report.figures["records"], log.max_store_timestamp_ms, bool(log.damages)
@@ -120,7 +121,7 @@ class Verification:
         self.queue_ends = queues.ends()
         self.renumbered = queues.renumbered()
         if topics is not None:
-            verify_topics(layout.config_dir, topics, self.queue_ends, report)
+            verify_topics(layout.config_dir, topics, self.queue_ends, self.stopped, report)
         verify_offsets(layout.config_dir, self.queue_ends, self.stopped, report)
         verify_other_tables(layout.config_dir, report)
         return report

@@ -348,22 +348,19 @@ class IndexCheck:
             for at, (offset, key_hash) in enumerate(wanted)
             if (offset, key_hash) not in found
         ]
-        if len(self._deleted):
-            missing = [
-                (at, row)
-                for at, row in missing
-                if not self._deleted.hides(_topic_of(rows, row), wanted[at][0])
-            ]
+        # If no entry follows, the index has not advanced to the keys after the last one that is there.
         end_reached = self._cursor + len(window) >= self._total
-        for number, (at, row) in enumerate(missing):
+        behind_at = 1 + max((at for at, key in enumerate(wanted) if key in found), default=-1)
+        for at, row in missing:
             offset, key_hash = wanted[at]
-            if end_reached and len(missing) - number == len(wanted) - at:
-                # No entry follows the last one: the index has not advanced further.
+            if len(self._deleted) and self._deleted.hides(_topic_of(rows, row), offset):
+                continue
+            if end_reached and at >= behind_at:
+                self._behind += 1
                 if self._behind_from < 0:
                     self._behind_from = offset
-                self._behind += len(wanted) - at
-                break
-            self._missing_key(rows, row, key_hash, offset)
+            else:
+                self._missing_key(rows, row, key_hash, offset)
         for number, key in right:
             self._verify_seconds(number, array("q", (key[1], key[0], time_of[key])), 0, 1)
         self._cursor += len(window)

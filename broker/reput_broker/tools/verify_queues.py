@@ -97,7 +97,13 @@ class QueueCheck:
     """One queue while the log is walked."""
 
     def __init__(
-        self, topic: str, queue_id: int, units: UnitFiles, log: Stream, ext: ExtUnits | None
+        self,
+        topic: str,
+        queue_id: int,
+        units: UnitFiles,
+        log: Stream,
+        ext: ExtUnits | None,
+        certain_until: int | None,
     ) -> None:
         self.topic = topic
         self.queue_id = queue_id
@@ -114,6 +120,9 @@ class QueueCheck:
         """Number and log offset of messages after the last unit, up to a limit."""
         self.behind_count = 0
         self.was_restarted = False
+        self._is_outdated = False
+        """Whether the units are those of a topic that was created again since, which the next start drops."""
+        self._certain_until = certain_until
         self._is_delayed = topic == SCHEDULE_TOPIC
         self._compared = self._other_times = 0
         self._log = log
@@ -171,24 +180,34 @@ class QueueCheck:
         number = run.first_queue_offset
         count = len(run.physical_offsets)
         expected = units_of(run)
-        raw = self.units.read_bytes(number * UNIT_BYTES, count * UNIT_BYTES)
+        raw = self._units_at(number, count)
         if self.first is None:
             self.first = self.next = number
         elif number != self.next:
             number = self._jump(number, run, raw, damages)
-            raw = self.units.read_bytes(number * UNIT_BYTES, count * UNIT_BYTES)
+            raw = self._units_at(number, count)
         if raw != expected:
             self._differences(number, raw, expected)
         self._compared += count
         self.next = max(self.next, number + count)
         self._last_offset = run.physical_offsets[-1]
 
+    def _units_at(self, number: int, count: int) -> bytes:
+        return (
+            bytes(count * UNIT_BYTES)
+            if self._is_outdated
+            else self.units.read_bytes(number * UNIT_BYTES, count * UNIT_BYTES)
+        )
+
     def _jump(self, number: int, run: QueueRows, raw: bytes, damages: Sequence[Damage]) -> int:
         """Handle a run that does not continue the last one; return the number of its first message."""
         offset = run.physical_offsets[0]
-        if number == 0 and int.from_bytes(raw[:8], "big") == offset:
-            # The topic was deleted, by a broker that leaves no mark, and created again.
+        is_uncertain = self._certain_until is not None and offset >= self._certain_until
+        if number == 0 and (int.from_bytes(raw[:8], "big") == offset or is_uncertain):
+            # The topic was deleted, by a broker that leaves no mark, and created again. (A slave takes over the mark
+            # later than the log.)
             self.was_restarted = True
+            self._is_outdated = int.from_bytes(raw[:8], "big") != offset
             self.faults.clear()
             self.behind.clear()
             self.kinds.clear()
@@ -232,7 +251,7 @@ class QueueCheck:
                 continue
             path, position = self.units.place(at)
             if not any(unit):
-                if at >= self.units.end:
+                if at >= self.units.end or self._is_outdated:
                     self.behind_count += 1
                     if len(self.behind) < _FAULTS_KEPT:
                         self.behind.append((at, wanted.physical_offset))
@@ -268,6 +287,8 @@ class QueueCheck:
         Returns how many units point beyond the end of a log that was not closed in order.
         """
         dangling = 0
+        if self._is_outdated:
+            return dangling
         before = self.units.end if self.first is None else min(self.first, self.units.end)
         ranges = ((self.units.first, before, True), (max(self.next, before), self.units.end, False))
         damaged = array("q", [edge for damage in damages for edge in (damage.offset, damage.end_offset)])
@@ -314,6 +335,8 @@ class QueuesCheck:
         deleted: topics whose records do not count.
         known_topics: contents of `topics.json`; None if it is missing or unreadable.
         skip_topics: topics whose queues have another form.
+        certain_until: log offset before which every record must have its unit; None after an
+            orderly stop, when all must.
     """
 
     def __init__(
@@ -322,7 +345,9 @@ class QueuesCheck:
         deleted: DeletedTopics,
         known_topics: set[str] | None,
         skip_topics: set[str],
+        certain_until: int | None,
     ) -> None:
+        self._certain_until = certain_until
         self.files = OpenFiles()
         self._layout = layout
         self._deleted = deleted
@@ -339,7 +364,9 @@ class QueuesCheck:
 
     def _make(self, topic: str, queue_id: int, stream: Stream) -> QueueCheck:
         ext = ExtUnits.of_queue(self._layout.root, topic, queue_id, self.files)
-        return QueueCheck(topic, queue_id, UnitFiles(stream, self.files), self._layout.log, ext)
+        return QueueCheck(
+            topic, queue_id, UnitFiles(stream, self.files), self._layout.log, ext, self._certain_until
+        )
 
     def _make_missing(self, topic: str, queue_id: int) -> QueueCheck:
         path = self._layout.consume_queue_dir / topic / str(queue_id)
@@ -421,17 +448,14 @@ class QueuesCheck:
             offset: number for check in self._checks.values() for offset, number in check.renumbered.items()
         }
 
-    def finish(
-        self, report: Report, damages: Sequence[Damage], log_end: int, certain_until: int | None
-    ) -> None:
+    def finish(self, report: Report, damages: Sequence[Damage], log_end: int) -> None:
         """Report the findings.
 
         Args:
             damages: the damaged bytes of the log; units that point there are not reported again.
             log_end: end of the log's valid records.
-            certain_until: log offset before which every record must have its unit; None after an
-                orderly stop, when all must.
         """
+        certain_until = self._certain_until
         unfinished = certain_until is not None
         dangling = behind = 0
         for check in self._checks.values():

@@ -144,10 +144,14 @@ class TransactionCheckService:
         await self._advance(low)
 
     async def _advance(self, low: int) -> None:
-        """Move past what is no longer open in both queues, and save that."""
+        """Move past what is no longer open in both queues and named in op messages, and save that.
+
+        A slave that takes over may have an older position: to it, a copy that no op message names is open.
+        """
         transactions, store = self._transactions, self._store
         end = store.max_offset_in_queue(TRANS_HALF_TOPIC, HALF_QUEUE_ID)
-        position = min(transactions.next_open(max(transactions.position, low)), end)
+        unwritten = self._ops.first_unwritten(end)
+        position = min(transactions.next_open(max(transactions.position, low)), end, unwritten)
         if position > transactions.position:
             transactions.advance(position)
         op_end = store.max_offset_in_queue(TRANS_OP_HALF_TOPIC, OP_QUEUE_ID)
@@ -188,7 +192,8 @@ class TransactionCheckService:
             return _CheckResult.CLOSED
         if self._is_expired(half):
             return await self._discard(half)
-        if half.record.store_timestamp_ms >= started_ms:
+        # One from the future was stored before the clock was set back, and must not hold up those behind it.
+        if started_ms <= half.record.store_timestamp_ms <= self._clock_ms():
             return _CheckResult.TOO_YOUNG
         timeout_ms = int(self._options.timeout * 1000)
         age_ms = self._clock_ms() - half.first_stored_ms

@@ -97,6 +97,10 @@ class OpQueue:
         """Number of unwritten decisions."""
         return len(self._waiting)
 
+    def first_unwritten(self, end: int) -> int:
+        """Return the lowest half offset among the unwritten decisions; `end` if there are none."""
+        return min(self._waiting, default=end)
+
     # Messages
 
     @property

@@ -51,6 +51,8 @@ class CleanFilesService:
     Args:
         on_disk: called with the reason for which puts are refused now, None while they are not.
         before_delete: awaited before files of the log are deleted; an error keeps them.
+        needed_from: returns a log offset from which on files are kept even if the disk is full, None without one;
+            called in a thread.
         waiting_from: returns a log offset before which no message waits for delivery; called in a thread.
     """
 
@@ -64,6 +66,7 @@ class CleanFilesService:
         *,
         on_disk: Callable[[str | None], None],
         before_delete: Callable[[], Awaitable[None]],
+        needed_from: Callable[[], int | None] = lambda: None,
         waiting_from: Callable[[], int] | None = None,
     ) -> None:
         self._store = store
@@ -75,16 +78,20 @@ class CleanFilesService:
         self._limiter = trio.CapacityLimiter(1)
         self._wanted = trio.Event()
         self._warned: tuple[DiskLevel, str] | None = None
-        self._log, self._queues = self._make_cleaners(surroundings, waiting_from)
+        self._log, self._queues = self._make_cleaners(surroundings, needed_from, waiting_from)
 
     def _make_cleaners(
-        self, surroundings: Surroundings, waiting_from: Callable[[], int] | None
+        self,
+        surroundings: Surroundings,
+        needed_from: Callable[[], int | None],
+        waiting_from: Callable[[], int] | None,
     ) -> tuple[CleanCommitLog, CleanConsumeQueue]:
         return self._store.cleaners(
             lambda: rules_of(self._config),
             monotonic_ms=surroundings.monotonic_ms,
             local_hour=surroundings.local_hour,
             disk_usage=surroundings.disk_usage,
+            needed_from=needed_from,
             waiting_from=waiting_from,
         )
 
@@ -196,6 +203,7 @@ class CleanFilesService:
             return "the oldest file of the log is in a directory that cannot be written; delete it by hand"
         if self._log.is_held_back:
             return (
-                "the oldest file of the log is the last one or has not been dispatched yet; free disk space"
+                "the oldest file of the log is the last one, has not been dispatched yet, or is needed "
+                "for a batch of a sink that is not published completely; free disk space"
             )
         return "no file of the log is past its time; free disk space, or shorten store.file_reserved_time"

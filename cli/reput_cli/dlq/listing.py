@@ -11,14 +11,14 @@ from dataclasses import dataclass, field
 import click
 
 from reput_cli import rendering
+from reput_cli.completion import GROUP
 from reput_cli.dlq.letters import (
     READER_GROUP,
     Chosen,
     DeadLetter,
-    bounds_of,
+    LetterSpans,
     chosen_by,
     filter_option,
-    read_letters,
 )
 from reput_cli.options import Settings, shared_options
 from reput_cli.output import Printer, write_message
@@ -50,8 +50,8 @@ class Summary:
         self.messages += 1
         self.oldest_ms = stored_ms if self.oldest_ms is None else min(self.oldest_ms, stored_ms)
         self.newest_ms = stored_ms if self.newest_ms is None else max(self.newest_ms, stored_ms)
-        self.origins[letter.origin_topic or "unknown"] += 1
-        self.reasons[letter.reason] += 1
+        self.origins[letter.origin.topic or "unknown"] += 1
+        self.reasons[letter.origin.reason] += 1
         self.attempts[letter.attempts] += 1
 
     def row(self, *, as_json: bool) -> tuple[object, ...]:
@@ -64,7 +64,7 @@ class Summary:
 
 
 @click.command(name="list")
-@click.argument("group", required=False)
+@click.argument("group", required=False, type=GROUP)
 @filter_option
 @shared_options
 def list_dead_letters(settings: Settings, group: str | None, expression: str | None) -> int:
@@ -90,9 +90,8 @@ def _groups(admin: Admin) -> list[str]:
 
 
 def _summary(admin: Admin, consumer: PullConsumer, group: str, chosen: Chosen) -> Summary:
-    topic, start, end = bounds_of(admin, group)
     summary = Summary(group)
-    for letter in read_letters(consumer, topic, start, end):
+    for letter in LetterSpans.of_group(admin, group).read(consumer):
         if chosen(letter):
             summary.add(letter)
     return summary
@@ -114,10 +113,10 @@ def _span(attempts: Counter[int]) -> str:
 
 
 @click.command()
-@click.argument("group")
+@click.argument("group", type=GROUP)
 @click.option(
     "-o", "--from", "span", type=RangeType(), default="earliest", show_default=True, metavar="START[:END]",
-    help="earliest, an offset, -N for the last N, @TIME, @-15m, or a range of these.",
+    help="earliest, an offset, -N for the last N (of each broker), @TIME, @-15m, or a range of these.",
 )  # fmt: skip
 @click.option(
     "-n", "--count", type=click.IntRange(min=1), default=10, show_default=True, help="At most this many."
@@ -139,13 +138,8 @@ def peek(
         settings.admin() as admin,
         PullConsumer(settings.server, group=READER_GROUP, timeout_s=settings.timeout_s) as consumer,
     ):
-        topic, start, end = bounds_of(admin, group)
-        first, last = span
-        start = first.resolve(admin, topic, 0)
-        if last is not None:
-            end = min(end, last.resolve(admin, topic, 0))
         left = count
-        for letter in read_letters(consumer, topic, start, end):
+        for letter in LetterSpans.of_group(admin, group).within(admin, *span).read(consumer):
             if not chosen(letter):
                 continue
             write_message(render(letter))
@@ -170,15 +164,15 @@ def _json_line(letter: DeadLetter) -> str:
 
 
 def _plain(letter: DeadLetter) -> str:
-    head = (letter.message.queue_offset, letter.origin_topic or "-", letter.attempts, letter.reason)
+    head = (letter.message.queue_offset, letter.origin.topic or "-", letter.attempts, letter.origin.reason)
     # Without queue id and offset: the queue of dead letters is always 0.
     _, _, rest = rendering.plain(letter.message).split("\t", 2)
     return "\t".join([*(printable(str(value)) for value in head), rest])
 
 
 def _block(letter: DeadLetter) -> str:
-    line = f"  from {letter.origin_topic or 'unknown'}  attempts {letter.attempts}  reason {letter.reason}"
-    if letter.cause:
-        line += f"  cause {letter.cause}"
+    line = f"  from {letter.origin.topic or 'unknown'}  attempts {letter.attempts}  reason {letter.origin.reason}"
+    if letter.origin.cause:
+        line += f"  cause {letter.origin.cause}"
     head, _, body = rendering.block(letter.message).partition("\n")
     return f"{head}\n{printable(line)}\n{body}"

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import click
 
-from reput_cli.dlq.letters import bounds_of, replayed_until
+from reput_cli.completion import GROUP
+from reput_cli.dlq.letters import LetterSpans, committed, replayed_until
 from reput_cli.failures import CommandFailed
 from reput_cli.options import Settings, shared_options
 from reput_cli.output import Printer
@@ -14,7 +15,7 @@ from reput_protocol.printable import counted
 
 
 @click.command()
-@click.argument("group")
+@click.argument("group", type=GROUP)
 @click.option("--dry-run", is_flag=True, help="Only print what would be deleted.")
 @shared_options
 def purge(settings: Settings, group: str, dry_run: bool) -> int:
@@ -26,29 +27,32 @@ def purge(settings: Settings, group: str, dry_run: bool) -> int:
     """
     printer = Printer(settings)
     with settings.admin() as admin:
-        topic, start, end = bounds_of(admin, group)
-        left = end - max(start, min(end, _replayed(settings, topic)))
-        printer.note(f"topic {topic}: {counted(end - start, 'dead letter')}, {left} not replayed yet")
+        letters = LetterSpans.of_group(admin, group)
+        left = len(letters.after(_replayed(settings, letters)))
+        printer.note(
+            f"topic {letters.topic}: {counted(len(letters), 'dead letter')}, {left} not replayed yet"
+        )
         if dry_run:
             return ExitCode.DONE
         if not settings.yes and click.prompt("type the group's name to delete them", err=True) != group:
             raise CommandFailed(
                 f"the dead letters of {group} were not deleted", reason="the name was not typed"
             )
-        _, _, end_now = bounds_of(admin, group)
-        if end_now > end:
+        now = LetterSpans.of_group(admin, group)
+        more = len(now.after({name: end for name, (_, end) in letters.spans.items()}))
+        if more:
             raise CommandFailed(
                 f"the dead letters of {group} were not deleted",
-                reason=f"{counted(end_now - end, 'more has', 'more have')} been added since they were counted",
-                remedy=f"reput dlq peek {group} -o {end}, then purge again",
+                reason=f"{counted(more, 'more has', 'more have')} been added since they were counted",
+                remedy=f"reput dlq peek {group} -o -{more}, then purge again",
             )
-        admin.delete_topic(topic)
-    printer.note(f"topic {topic} deleted")
+        admin.delete_topic(letters.topic)
+    printer.note(f"topic {letters.topic} deleted")
     return ExitCode.DONE
 
 
-def _replayed(settings: Settings, topic: str) -> int:
+def _replayed(settings: Settings, letters: LetterSpans) -> dict[str, int]:
     with PullConsumer(
         settings.server, group=replayed_until(None, None), timeout_s=settings.timeout_s
     ) as consumer:
-        return consumer.committed(topic, 0) or 0
+        return committed(consumer, letters)

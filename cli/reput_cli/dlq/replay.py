@@ -20,12 +20,13 @@ from typing import Any
 
 import click
 
+from reput_cli.completion import GROUP, TOPIC
 from reput_cli.dlq.letters import (
     DeadLetter,
-    bounds_of,
+    LetterSpans,
     chosen_by,
+    committed,
     filter_option,
-    read_letters,
     replayed_until,
     without_origin,
 )
@@ -96,15 +97,17 @@ class Pace:
 
 
 @click.command()
-@click.argument("group")
+@click.argument("group", type=GROUP)
 @click.option("--rate", type=RateType(), help="Highest rate, such as 100/s or 30/m.  [default: unlimited]")
 @filter_option
 @click.option("-n", "--count", type=click.IntRange(min=1), help="Stop after this many.")
 @click.option(
     "-o", "--from", "span", type=RangeType(), metavar="START[:END]",
-    help="earliest, an offset, -N, @TIME or a range of these.  [default: where the same replay stopped]",
+    help="earliest, an offset, -N (of each broker), @TIME, or a range.  [default: where the same replay stopped]",
 )  # fmt: skip
-@click.option("--to", "target", help="Send them to this topic instead of the ones that they came from.")
+@click.option(
+    "--to", "target", type=TOPIC, help="Send them to this topic, not to the ones that they came from."
+)
 @click.option("--dry-run", is_flag=True, help="Only print what would be sent.")
 @shared_options
 def replay(
@@ -168,34 +171,42 @@ class _Replay:
         span: tuple[Position, Position | None] | None,
     ) -> Outcome:
         """Replay and return the outcome."""
-        topic, low, end = bounds_of(admin, self._group)
-        if span is None:
-            start = max(low, min(end, consumer.committed(topic, 0) or 0))
+        letters = LetterSpans.of_group(admin, self._group)
+        if span is not None:
+            letters = letters.within(admin, *span)
         else:
-            start = span[0].resolve(admin, topic, 0)
-            end = min(end, span[1].resolve(admin, topic, 0)) if span[1] is not None else end
-        if span is None and start > low:
-            self._printer.note(
-                f"{counted(start - low, 'dead letter was', 'dead letters were')} replayed or skipped before; "
-                "-o earliest starts at the beginning"
-            )
-        done_until = committed = start
-        with _until_interrupted(self.outcome):
+            before = len(letters)
+            letters = letters.after(committed(consumer, letters))
+            if len(letters) < before:
+                number = counted(before - len(letters), "dead letter was", "dead letters were")
+                self._printer.note(
+                    f"{number} replayed or skipped before; -o earliest starts at the beginning"
+                )
+        done: dict[str, int] = {}  # by broker: what is not committed yet
+        read = 0
+        with _until_interrupted(self.outcome), self._printer.counting("dead letters") as add:
             try:
-                for letter in read_letters(consumer, topic, start, end):
+                for letter in letters.read(consumer):
                     if not self._replay(admin, producer, letter):
                         break
-                    done_until = letter.message.queue_offset + 1
-                    if done_until - committed >= self._batch and not self._dry_run:
-                        consumer.commit(topic, 0, done_until)
-                        committed = done_until
+                    add(1)
+                    done[letter.message.broker_name] = letter.message.queue_offset + 1
+                    letters = letters.after(done)
+                    read += 1
+                    if read % self._batch == 0:
+                        self._commit(consumer, letters.topic, done)
                     if self._left == 0 or self.outcome.interrupted:
                         break
             finally:
-                if done_until != committed and not self._dry_run:
-                    consumer.commit(topic, 0, done_until)
-        self._report(end - done_until)
+                self._commit(consumer, letters.topic, done)
+        self._report(len(letters))
         return self.outcome
+
+    def _commit(self, consumer: PullConsumer, topic: str, done: dict[str, int]) -> None:
+        while done:
+            name, offset = done.popitem()
+            if not self._dry_run:
+                consumer.commit(topic, 0, offset, broker_name=name)
 
     def _replay(self, admin: Admin, producer: Producer, letter: DeadLetter) -> bool:
         """Send or skip one; return False if Ctrl-C came first."""
@@ -203,7 +214,7 @@ class _Replay:
         if not self._chosen(letter):
             outcome.passed_over += 1
             return True
-        topic = self._target or letter.origin_topic
+        topic = self._target or letter.origin.topic
         if topic is None:
             outcome.without_origin += 1
             return True
@@ -213,7 +224,7 @@ class _Replay:
             if outcome.interrupted:
                 return False
             key = letter.properties.get(names.SHARDING_KEY)
-            added = {names.DLQ_ORIGIN_MESSAGE_ID: letter.origin_message_id}
+            added = {names.DLQ_ORIGIN_MESSAGE_ID: letter.origin.message_id}
             producer.forward(letter.message, topic, properties=added, key=key)
         outcome.sent[topic] += 1
         if self._left is not None:

@@ -1,4 +1,4 @@
-"""`reput store ...`: work on a store directory, Reput's or RocketMQ's, without a broker.
+"""`reput store ...`: work on a store directory, Reput's or RocketMQ's, without asking a broker.
 
 A file for each command; `directory` is shared.
 """
@@ -11,16 +11,17 @@ from reput_cli.store.dump import dump
 from reput_cli.store.export import export
 from reput_cli.store.rebuild import rebuild
 from reput_cli.store.repair import repair
+from reput_cli.store.snapshot import snapshot
 from reput_cli.store.verify import verify
 
 
 @click.group()
 def command() -> None:
-    """Verify, dump, repair, rebuild and export a store directory, offline.
+    """Verify, dump, repair, rebuild, export and copy a store directory.
 
-    A directory that a running broker has open is refused. Only repair and rebuild change anything in it.
+    All but snapshot refuse a directory that a running broker has open. Only repair and rebuild change anything in it.
     """
 
 
-for _subcommand in (verify, dump, repair, rebuild, export):
+for _subcommand in (verify, dump, repair, rebuild, export, snapshot):
     command.add_command(_subcommand)

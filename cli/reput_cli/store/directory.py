@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import os
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -13,7 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from reput_cli.failures import CommandFailed
-from reput_cli.options import SIZE, Settings
+from reput_cli.options import SIZE, Settings, output_options
 from reput_protocol.exit_codes import ExitCode
 
 if TYPE_CHECKING:
@@ -30,9 +31,9 @@ class StoreDirectory:
 
     root: Path
     commit_log_dirs: tuple[Path, ...]
-    commit_log_file_size: int
-    consume_queue_entries: int
-    index_slots: int
+    commit_log_file_size: int = 0
+    consume_queue_entries: int = 0
+    index_slots: int = 0
     index_entries: int = 0
 
 
@@ -64,17 +65,21 @@ delay_levels_option = click.option(
 )
 
 
+directory_argument = click.argument("root", metavar="DIR", type=click.Path(path_type=Path, readable=False))
+commit_log_dir_option = click.option(
+    "--commit-log-dir",
+    "commit_log_dirs",
+    multiple=True,
+    type=click.Path(path_type=Path),
+    help="Directory of the log.  [default: DIR/commitlog] Repeatable.",
+)
+
+
 def directory_options(command: _Command) -> _Command:
     """Add DIR and the output options, which the command receives as `directory` and `settings`."""
 
-    @click.argument("root", metavar="DIR", type=click.Path(path_type=Path))
-    @click.option(
-        "--commit-log-dir",
-        "commit_log_dirs",
-        multiple=True,
-        type=click.Path(path_type=Path),
-        help="Directory of the log.  [default: DIR/commitlog] Repeatable.",
-    )
+    @directory_argument
+    @commit_log_dir_option
     @click.option(
         "--commit-log-file-size",
         type=SIZE,
@@ -93,12 +98,7 @@ def directory_options(command: _Command) -> _Command:
         default=0,
         help="Hash slots in an index file.  [default: what fits the files]",
     )
-    @click.option(
-        "-O", "--output", type=click.Choice(["table", "json", "jsonl", "plain"]), help="Output format."
-    )
-    @click.option("--no-color", is_flag=True, help="No colours.")
-    @click.option("-q", "--quiet", is_flag=True, help="No progress and no notes.")
-    @click.option("-v", "--verbose", count=True, help="-vv prints the traceback of an error.")
+    @output_options
     @functools.wraps(command)
     def with_directory(
         root: Path,
@@ -106,34 +106,29 @@ def directory_options(command: _Command) -> _Command:
         commit_log_file_size: int,
         consume_queue_entries: int,
         index_slots: int,
-        output: str | None,
-        no_color: bool,
-        quiet: bool,
-        verbose: int,
         **arguments: Any,
     ) -> Any:
         directory = StoreDirectory(
             root, commit_log_dirs, commit_log_file_size, consume_queue_entries, index_slots
         )
-        _require_store(directory)
-        settings = Settings(
-            server="",
-            timeout_s=0.0,
-            output=output,
-            color=not no_color,
-            quiet=quiet,
-            verbosity=verbose,
-            yes=False,
-        )
-        return command(directory=directory, settings=settings, **arguments)
+        require_store(directory)
+        return command(directory=directory, **arguments)
 
     return with_directory  # type: ignore[return-value]
 
 
-def _require_store(directory: StoreDirectory) -> None:
+def require_store(directory: StoreDirectory) -> None:
+    """Refuse a directory that is not a store."""
     root = directory.root
     if not root.is_dir():
         raise CommandFailed(f"there is no directory {root}", code=ExitCode.NOT_FOUND)
+    if not os.access(root, os.R_OK | os.X_OK):
+        owner = root.stat()
+        raise CommandFailed(
+            f"user id {os.geteuid()} may not read {root}",
+            reason=f"it belongs to {owner.st_uid}:{owner.st_gid}, with mode {owner.st_mode & 0o7777:o}",
+            remedy=f"run the command as user id {owner.st_uid}",
+        )
     if not any(
         (root / name).exists() for name in ("commitlog", "consumequeue", "checkpoint", "config")
     ) and not (directory.commit_log_dirs):

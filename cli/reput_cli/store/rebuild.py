@@ -50,7 +50,8 @@ def rebuild(
     """Rebuild the ConsumeQueues and the key index in DIR from the log, and replace the existing ones.
 
     The log is verified first and must have no holes. File sizes are those of the existing files. Without existing
-    files, give --consume-queue-entries unless it is RocketMQ's 300000, and --index-slots and --index-entries.
+    files, give --consume-queue-entries unless it is RocketMQ's 300000, and --index-slots and --index-entries: without
+    these only the queues are rebuilt, and the exit code is 8.
     """
     from reput_broker.store.errors import ForeignFile
     from reput_broker.tools.index_raw import index_sizes
@@ -60,6 +61,7 @@ def rebuild(
     directory = replace(directory, index_entries=index_entries)
     wanted = [name for name, chosen in (("queues", queues), ("index", index)) if chosen] or list(REBUILDERS)
     printer = Printer(settings)
+    code = ExitCode.DONE
     with locked(directory, to_write=True) as lock:
         if "index" in wanted and index_sizes(layout_of(directory)) is None:
             if index:
@@ -69,6 +71,7 @@ def rebuild(
                     code=ExitCode.USAGE,
                 )
             wanted.remove("index")
+            code = ExitCode.PARTIAL
             printer.note(f"index: not rebuilt; no file has its numbers of slots and entries; give {_SIZES}")
         try:
             if "queues" in wanted:
@@ -95,7 +98,7 @@ def rebuild(
             raise CommandFailed(f"{directory.root} cannot be rebuilt", reason=str(error)) from error
     for name, text in zip(wanted, words, strict=True):
         printer.note(f"{name}: {text}")
-    return ExitCode.DONE
+    return code
 
 
 def _refuse_damage(verification: Verification) -> None:

@@ -168,6 +168,8 @@ class Consumer(BlockingClient[asynchronous.Consumer]):
         """
         if concurrency < 1:
             raise ValueError(f"concurrency must be at least 1, not {concurrency}")
+        if self._client.tracing is not None:
+            handler = self._client.tracing.plain_handler(handler, self.group)
         handlers = self._client.handlers
         handlers.begin(concurrency)
         try:

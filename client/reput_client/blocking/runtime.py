@@ -52,6 +52,29 @@ def _blocking(function: Callable[[], T]) -> Generator[Callable[[], T], T, T]:
     return (yield function)
 
 
+class _Select:
+    """`select.poll` for Windows, which has only `select.select`."""
+
+    def __init__(self) -> None:
+        self._reading: list[socket.socket] = []
+        self._writing: list[socket.socket] = []
+
+    def register(self, sock: socket.socket, events: int) -> None:
+        (self._writing if events == _WRITABLE else self._reading).append(sock)
+
+    def poll(self, timeout_ms: int) -> list[socket.socket]:
+        # A failed connection attempt is in the third list.
+        readable, writable, failed = select.select(
+            self._reading, self._writing, self._writing, timeout_ms / 1000
+        )
+        return [*readable, *writable, *failed]
+
+
+_new_poll: Any = getattr(select, "poll", _Select)
+_READABLE: Final = getattr(select, "POLLIN", 1)
+_WRITABLE: Final = getattr(select, "POLLOUT", 4)
+
+
 class BlockingEvent:
     """An event that threads wait for without the client's lock."""
 
@@ -97,7 +120,7 @@ class BlockingRuntime:
         self._woken = False
         self._closing = False
         self._waker: tuple[socket.socket, socket.socket] | None = None
-        self._poller: select.poll | None = None
+        self._poller: Any = None
         self._polled: tuple[socket.socket, ...] = ()
 
     def on_fork(self, callback: Callable[[], None]) -> None:
@@ -251,12 +274,12 @@ class BlockingRuntime:
             if self._closing:
                 self._close_waker()
 
-    def _new_poller(self, sockets: tuple[socket.socket, ...]) -> select.poll:
+    def _new_poller(self, sockets: tuple[socket.socket, ...]) -> Any:
         self.prepare()
         assert self._waker is not None, "`prepare` created it"
-        poller = select.poll()
+        poller = _new_poll()
         for sock in (*sockets, self._waker[0]):
-            poller.register(sock, select.POLLIN)
+            poller.register(sock, _READABLE)
         self._poller, self._polled = poller, sockets
         return poller
 
@@ -268,11 +291,11 @@ class BlockingRuntime:
 
     async def wait_writable(self, sock: socket.socket, timeout_s: float) -> None:
         """See `Runtime`."""
-        poller = select.poll()
-        poller.register(sock, select.POLLOUT)
+        poller = _new_poll()
+        poller.register(sock, _WRITABLE)
         await _blocking(partial(self._poll, poller, timeout_s))
 
-    def _poll(self, poller: select.poll, timeout_s: float) -> None:
+    def _poll(self, poller: Any, timeout_s: float) -> None:
         until = time.monotonic() + timeout_s
         # Rounded up: `poll` must not return before the timeout.
         while not poller.poll(max(0, math.ceil(min(timeout_s, _SLICE_S) * 1000))):

@@ -5,9 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final, TypeAlias
 
-import numpy as np
 import pyarrow as pa
-from numpy.typing import NDArray
 
 from reput_protocol.properties import KEYS, TAGS
 from reput_protocol.record.columns import Places, RecordColumns
@@ -18,15 +16,13 @@ class ArrowRecords:
 
     def __init__(self, records: RecordColumns) -> None:
         self._records = records
-        self._units: tuple[pa.Array, Places, Places] | None = None
 
     def __len__(self) -> int:
         return len(self._records)
 
     def number(self, name: str, kind: pa.DataType, times: int = 1) -> pa.Array:
         """Return a column of numbers, each multiplied by `times`."""
-        values: NDArray[np.generic] = self._records.numbers(name) * times
-        native = values.astype(f"i{kind.bit_width // 8}")
+        native = self._records.scaled(name, times, f"i{kind.bit_width // 8}")
         return pa.Array.from_buffers(kind, len(native), [None, pa.py_buffer(native)])
 
     def topic(self, kind: pa.DataType) -> pa.Array:
@@ -43,28 +39,24 @@ class ArrowRecords:
 
     def map(self, kind: pa.MapType) -> pa.Array:
         """Return all properties, including the broker's, as maps."""
-        bounds, names, values = self._property_units()
-        texts = (self._values(places, pa.string(), is_text=True) for places in (names, values))
-        return pa.MapArray.from_arrays(bounds, *texts, kind)
+        bounds, names, values = self._properties(pa.string())
+        return pa.MapArray.from_arrays(bounds, names, values, kind)
 
     def headers(self, kind: pa.ListType) -> pa.Array:
         """Return all properties as lists of structures of `key` and `value`."""
-        bounds, names, values = self._property_units()
-        pairs = pa.StructArray.from_arrays(
-            [
-                self._values(names, pa.string(), is_text=True),
-                self._values(values, pa.binary(), is_text=True),
-            ],
-            fields=list(kind.value_type),
-        )
+        bounds, names, values = self._properties(pa.binary())
+        pairs = pa.StructArray.from_arrays([names, values], fields=list(kind.value_type))
         return pa.ListArray.from_arrays(bounds, pairs, type=kind)
 
-    def _property_units(self) -> tuple[pa.Array, Places, Places]:
-        if self._units is None:
-            firsts, units = self._records.property_units()
-            bounds = pa.Array.from_buffers(pa.int32(), len(firsts), [None, pa.py_buffer(firsts)])
-            self._units = bounds, Places(units, 0, 4), Places(units, 2, 4)
-        return self._units
+    def _properties(self, kind: pa.DataType) -> tuple[pa.Array, pa.Array, pa.Array]:
+        """Return where each message's properties begin, and all names and values."""
+        firsts, name_ends, names, value_ends, values = self._records.property_columns()
+        bounds = pa.Array.from_buffers(pa.int32(), len(firsts), [None, pa.py_buffer(firsts)])
+        texts = (
+            pa.Array.from_buffers(of, len(ends) - 1, [None, pa.py_buffer(ends), pa.py_buffer(data)])
+            for of, ends, data in ((pa.string(), name_ends, names), (kind, value_ends, values))
+        )
+        return bounds, *texts
 
     def _values(
         self,

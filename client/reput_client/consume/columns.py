@@ -8,17 +8,20 @@ import numpy as np
 from numpy.typing import NDArray
 
 from reput_client.errors import DamagedMessage, InflatedTooLarge, UnsupportedCompression
-from reput_client.received import INFLATED_TOTAL_MAX, compression_method, inflate
 from reput_protocol.codes import MessageSysFlag
 from reput_protocol.printable import counted
 from reput_protocol.properties import KEYS, TAGS
 from reput_protocol.record.columns import RecordColumns
+from reput_protocol.record.compression import compression_method, inflate
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
 IntArray: TypeAlias = NDArray[np.int64]
 ByteArray: TypeAlias = NDArray[np.uint8]
+
+INFLATED_TOTAL_MAX = 256 * 1024 * 1024
+"""Default for all decompressed bodies of one pull of columns together."""
 
 
 class CodedValues(NamedTuple):

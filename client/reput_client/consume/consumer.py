@@ -371,6 +371,8 @@ class Consumer(Client):
         """
         if concurrency < 1:
             raise ValueError(f"concurrency must be at least 1, not {concurrency}")
+        if self.tracing is not None:
+            handler = self.tracing.handler(handler, self.group)
         try:
             if concurrency > 1:
                 await self._handling.run_concurrently(handler, concurrency)

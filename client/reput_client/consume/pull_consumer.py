@@ -173,7 +173,7 @@ class PullConsumer(Client):
         """Return messages of one queue from `offset` on as columns; waits up to `wait_s` seconds if there are none.
 
         For programs that read much: the broker sends blocks of its log, and no object is created per message. Checksums
-        and tags are checked for all messages at once.
+        and tags are checked for all messages at once. RocketMQ's brokers have no blocks; from them it is a pull.
 
         Args:
             tags: `*`, or tags joined by `||`.
@@ -185,7 +185,7 @@ class PullConsumer(Client):
             DamagedMessage: the message at `offset` cannot be read; continue with `offset` + 1. (Messages before a
                 damaged one are returned first. With `tags` and an unreadable record, the offset may be that of an
                 earlier message with another tag.)
-            TopicNotFound, PermissionDenied, BrokerError: refused. Apache RocketMQ's broker does not have this request.
+            TopicNotFound, PermissionDenied, BrokerError: refused.
             FilterSyntaxError: `tags` cannot be parsed.
             RequestTimeout, ConnectFailed, ConnectionLost: no answer in time.
             ModuleNotFoundError: NumPy is not installed.
@@ -197,6 +197,9 @@ class PullConsumer(Client):
         deadline = self._session.deadline(None)
         queue = await self._session.queue(check_topic(topic), queue_id, broker_name, deadline)
         ext = fetch_ext(topic, queue_id, offset, NO_END, max_bytes, tags)
+        connection = await self._session.open_for(queue, deadline)
+        if connection.is_rocketmq:
+            return await self._pull_as_columns(queue, offset, wait_s, tag_filter, max_bytes)
         call = await self._columns_ahead.take(queue, ext, deadline)
         if call is None or is_not_master(call):
             call = await self._session.ask(

@@ -133,7 +133,7 @@ class BatchWriter(Client):
         self._session.close()
 
     async def write_queues(self, topic: str) -> list[int] | None:
-        """Return the writable queues of a topic on the broker; None if its first message will create it there.
+        """Return the writable queues of a topic on the broker; None if it does not exist there and can be created.
 
         Raises:
             TopicNotFound: there is no such topic and the broker does not create topics.

@@ -80,7 +80,7 @@ class Link:
         self.take_over(block)
 
     def take_over(self, block: Block) -> None:
-        """Add another broker's block, whose time goes on."""
+        """Add another broker's block; its deadline does not change."""
         self.waiting.append(block)
         self.expires_at = min(self.expires_at, block.since + block.terms.timeout_s)
 

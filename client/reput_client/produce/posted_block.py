@@ -41,6 +41,7 @@ class PostedBlock(Block):
         "callbacks",
         "changed",
         "due_at",
+        "ends_of_spans",
         "fixed",
         "serial",
         "size",
@@ -76,6 +77,8 @@ class PostedBlock(Block):
         """With their arguments."""
         self.asked: set[int] = set()
         """Messages whose outcome was reported or is waited for."""
+        self.ends_of_spans: list[Callable[[], None]] = []
+        """Called when the block is done."""
         self.changed: Event | None = None
         """Set when the block is done, if a caller waits."""
 
@@ -122,6 +125,8 @@ class PostedBlock(Block):
     def finish(self, receipts: Sequence[SendReceipt] | None, error: ReputError | None) -> None:
         """As in `Block`; also wakes the waiting callers."""
         super().finish(receipts, error)
+        for end in self.ends_of_spans:
+            end()
         self.signal()
 
     @property

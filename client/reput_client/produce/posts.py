@@ -422,7 +422,8 @@ class Posts:
 _unfinished: Final[set[Posts]] = set()
 """Posts with unfinished blocks, kept until `_end_with_program` even if the program drops them."""
 
-os.register_at_fork(after_in_child=_unfinished.clear)
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_unfinished.clear)
 
 
 @atexit.register

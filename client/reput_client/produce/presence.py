@@ -117,6 +117,10 @@ class Presence:
         if not patient:
             await session.try_to_open(address, deadline, name)
         connection = await session.open(address, deadline)
+        if not (
+            connection.is_of(name) and connection.is_master
+        ):  # slaves take heartbeats, and ask for nothing
+            raise BrokerNotFound(name, "")
         if not self.client_id:
             self.client_id = new_client_id(connection.sock.getsockname()[0])
         self._known_by.setdefault(name, None)
@@ -141,8 +145,11 @@ class Presence:
         """See `Chore`: send the heartbeats that are due; failed ones are repeated soon."""
         session = self._session
         for name in [name for name, due_at in self._due_at.items() if due_at <= session.runtime.now()]:
+            deadline = session.deadline(None)
             try:
-                await self._beat(name, session.deadline(None), patient=False)
+                if self._known_by[name] is None:
+                    await session.look_for_master("", deadline)
+                await self._beat(name, deadline, patient=False)
             except ReputError as error:
                 session.check_open()
                 self._failed(name, error)

@@ -11,7 +11,6 @@ from reput_client.errors import AckNotReached, PartlySent, PostsFailed, SendOutc
 from reput_client.produce.accumulator import Accumulator, OnDone
 from reput_client.produce.block import Terms
 from reput_client.produce.fault_isolation import FaultIsolation
-from reput_client.produce.forwarding import forwarded_properties
 from reput_client.produce.many import Limits, SendOfMany, block_of, groups_of, groups_of_bodies, texts_of
 from reput_client.produce.placement import Placement
 from reput_client.produce.posted_block import Posted
@@ -22,6 +21,7 @@ from reput_client.produce.queue_selector import RoundRobin
 from reput_client.produce.receipts import SendReceipt
 from reput_client.produce.requests import REPLY_TIMEOUT_S, Requests, reply_to, send_reply
 from reput_client.produce.sender import Sender
+from reput_client.produce.traced import of_bodies, of_copy, of_list, of_message, of_messages, traced
 from reput_client.produce.unique_ids import id_text_bytes, new_generator
 from reput_client.received import ReceivedMessage
 from reput_client.transport.backoff import Backoff
@@ -32,13 +32,13 @@ from reput_protocol.buffers import Buffer
 from reput_protocol.codes import AckLevel, MessageSysFlag
 from reput_protocol.errors import InvalidMessage, ReputError
 from reput_protocol.names import check_group, check_send_topic
+from reput_protocol.record.forwarding import forwarded_properties
 from reput_protocol.record.message import Message, MessageQueue, encode_properties_text
 from reput_protocol.record.put_block import BLOCK_BYTES_MAX, encode_block
 
 log = logging.getLogger("reput_client")
 
 SEND_TIMEOUT_S: Final = 10.0
-"""Longer than the 5 s a broker waits for its disk by default, so that it can report a slow disk."""
 """Longer than the 5 s for which a broker waits for its disk by default, so that it can report a slow disk."""
 MANY_BATCH: Final = 1024
 """Messages in a block of `send_many`, unless `batch_bytes` is reached first."""
@@ -193,6 +193,7 @@ class Producer(Client):
         await self._presence.leave()
         await self._presence.stop(_STOP_S)
 
+    @traced(of_message)
     async def send(
         self,
         message: Message,
@@ -250,6 +251,7 @@ class Producer(Client):
             await session.runtime.sleep(RETRY_PAUSE_S * attempt)
             place.repeat(session.deadline(timeout_s), same=unknown is not None and deduplicates)
 
+    @traced(of_copy)
     async def forward(
         self,
         message: ReceivedMessage,
@@ -294,6 +296,7 @@ class Producer(Client):
                 if not await place.goes_on(error):
                     raise
 
+    @traced(of_message)
     async def send_oneway(
         self,
         message: Message,
@@ -334,6 +337,7 @@ class Producer(Client):
                 if not await place.goes_on(error):
                     raise
 
+    @traced(of_message)
     async def request(
         self,
         message: Message,
@@ -375,6 +379,7 @@ class Producer(Client):
                 if not await place.goes_on(error):
                     raise
 
+    @traced(of_copy)
     async def reply(
         self,
         request: ReceivedMessage,
@@ -402,6 +407,7 @@ class Producer(Client):
         deadline = self._session.deadline(timeout_s)
         await send_reply(self._session, self.group, message, unique_id, request.broker_name, deadline)
 
+    @traced(of_list)
     async def send_batch(
         self,
         messages: Sequence[Message],
@@ -453,6 +459,7 @@ class Producer(Client):
             raise PartlySent([*receipts, *padding], {len(receipts): error}) from error
         return receipts
 
+    @traced(of_messages)
     async def send_pipelined(
         self,
         messages: Iterable[Message],
@@ -491,6 +498,7 @@ class Producer(Client):
             await self._send_of_many(terms, in_flight, queue_id, key).run(groups_of(messages, limits))
         )
 
+    @traced(of_bodies)
     async def send_many(
         self,
         topic: str,
@@ -572,10 +580,18 @@ class Producer(Client):
             TopicNotFound, NoQueue, BrokerNotFound, ConnectFailed, ClientClosed: it was not taken either.
         """
         terms = self._post_terms[self._ack if ack is None else _LEVELS.get(ack) or AckLevel(ack)]
-        posted = self._posts.take(message, terms, queue_id, key, on_done)
-        if posted is None:
-            posted = await self._posts.post(message, terms, queue_id, key, on_done)
-        return posted
+        posts = self._posts
+        if self.tracing is not None:
+            with self.tracing.sending(message) as sending:
+                message = sending.injected(message)
+                posted = posts.take(message, terms, queue_id, key, on_done) or await posts.post(
+                    message, terms, queue_id, key, on_done
+                )
+                sending.of_posted(posted)
+                return posted
+        return posts.take(message, terms, queue_id, key, on_done) or await posts.post(
+            message, terms, queue_id, key, on_done
+        )
 
     async def flush(self) -> None:
         """Send at once what was posted; return when all of it is done and its callbacks were called.

@@ -12,6 +12,7 @@ from reput_client.produce.presence import HEARTBEAT_INTERVAL_S
 from reput_client.produce.producer import SEND_TIMEOUT_S, Producer
 from reput_client.produce.puts import check_ack, result_of, single_receipt
 from reput_client.produce.receipts import SendReceipt
+from reput_client.produce.traced import of_transaction, traced
 from reput_client.produce.transaction_checks import Check, HalfPlace, TransactionChecks, TransactionEnds
 from reput_client.transport.backoff import Backoff
 from reput_client.transport.session import CONNECT_TIMEOUT_S
@@ -142,6 +143,7 @@ class TransactionProducer(Producer):
         await self._checks.finish(_STOP_S)
         await self._presence.stop(_STOP_S)
 
+    @traced(of_transaction)
     async def send_in_transaction(
         self,
         message: Message,

@@ -146,6 +146,12 @@ class SocketWatch:
             self._set_timer()
 
 
+def _watch() -> SocketWatch | None:
+    """Return a watch of the running loop; None if it cannot wait for sockets, as Windows' default loop: anyio can."""
+    has_readers = type(asyncio.get_running_loop()).add_reader is not asyncio.AbstractEventLoop.add_reader
+    return SocketWatch() if has_readers else None
+
+
 def _wake(future: asyncio.Future[None]) -> None:
     if not future.done() and not future.get_loop().is_closed():
         future.set_result(None)
@@ -193,7 +199,7 @@ class AnyioRuntime:
         if _running_in_trio():
             clock: Callable[[], float] = sys.modules["trio"].current_time
             return clock
-        self._watch = SocketWatch()
+        self._watch = _watch()
         return asyncio.get_running_loop().time
 
     def event(self) -> Event:
@@ -217,9 +223,9 @@ class AnyioRuntime:
         """See `Runtime`."""
         if self._clock is None:
             self._clock = self._find_loop()
+        if self._watch is not None and not self._watch.is_of_running_loop:
+            self._watch = _watch()
         if self._watch is not None:
-            if not self._watch.is_of_running_loop:
-                self._watch = SocketWatch()
             await self._watch.wait(sockets, timeout_s)
             return
         with anyio.CancelScope(deadline=anyio.current_time() + timeout_s) as scope:

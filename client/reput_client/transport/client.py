@@ -6,15 +6,21 @@ import os
 import time
 from collections.abc import Callable, Iterable
 from types import TracebackType
-from typing import Final, Self
+from typing import TYPE_CHECKING, ClassVar, Final, Self
 
 from reput_client.transport.backoff import Backoff
 from reput_client.transport.runtime import Runtime
 from reput_client.transport.session import Session
 
+if TYPE_CHECKING:
+    from reput_client.otel import Tracing
+
 
 class Client:
     """A client of a broker or cluster; an async context manager."""
+
+    tracing: ClassVar[Tracing | None] = None
+    """Set for all clients by `reput_client.otel.instrument`."""
 
     @staticmethod
     def new_runtime() -> Runtime:

@@ -27,6 +27,7 @@ from reput_client.transport.channel import (
 )
 from reput_client.transport.pump import Pump
 from reput_client.transport.rocketmq import RocketBroker, SentToRocket, rocket_form
+from reput_client.transport.routing import MASTER_ID
 from reput_client.transport.runtime import Event, Runtime
 from reput_client.transport.sharing import Batch, SharedCall, apart, next_batch
 from reput_protocol.buffers import Buffer
@@ -82,6 +83,7 @@ class Connection:
     Attributes:
         epoch: counts the sockets. What the broker knows of this client by its connection is valid for one epoch.
         broker: the broker's identity, if it was asked and answered.
+        is_master: whether it was a master then, or was not asked; a broker closes its connections when that changes.
     """
 
     def __init__(
@@ -112,6 +114,7 @@ class Connection:
         self._places = deque(address.each)  # next to try first
         self._expected: BrokerIdentity | None = None
         self.broker: BrokerIdentity | None = None
+        self.is_master = True
         self._unsure = False  # whether the broker must identify itself before use
         self._peer = Peer.UNKNOWN  # of the last connection
         self._rocket = RocketBroker(str(address))
@@ -264,6 +267,13 @@ class Connection:
             self._expected = broker
             self._unsure = self._unsure or self.broker is None or bool(self.broker.difference_from(broker))
 
+    def expect_master(self) -> None:
+        """Make the broker identify itself before the next use if it was a slave, because it is announced as the master.
+
+        It closes its connections when it becomes one, but not if it has lost power before.
+        """
+        self._unsure = self._unsure or (self._socket is not None and not self.is_master)
+
     def doubt(self, since: float) -> bool:
         """Note that a request sent at `since` has no answer: the broker must identify itself before the next use.
 
@@ -292,6 +302,7 @@ class Connection:
         name = ext.get("brokerName")
         # A broker without a name counts as the expected one.
         self.broker = BrokerIdentity(str(name), str(ext.get("startId"))) if name is not None else None
+        self.is_master = int(str(ext.get("brokerId", MASTER_ID))) == MASTER_ID
         if self.broker is not None and self._expected is not None:
             difference = self.broker.difference_from(self._expected)
             if difference is not None:
@@ -330,7 +341,7 @@ class Connection:
                 sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
                 sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
                 code = sock.connect_ex(where)
-                if code == errno.EINPROGRESS:
+                if code in (errno.EINPROGRESS, errno.EWOULDBLOCK):  # EWOULDBLOCK: Windows
                     await self._runtime.wait_writable(sock, until - self._runtime.now())
                     code = sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
                     if code == 0 and not _is_connected(sock):
@@ -500,8 +511,10 @@ class Connection:
             if size - self._out_skip <= _JOIN_BYTES_MAX * 2:
                 joined = pieces[0] if len(pieces) == 1 else b"".join(pieces)
                 written = sock.send(memoryview(joined)[self._out_skip :] if self._out_skip else joined)
-            else:
+            elif hasattr(sock, "sendmsg"):
                 written = sock.sendmsg(_skip(pieces, self._out_skip)[:_IOV_MAX])
+            else:  # Windows
+                written = sock.send(_skip(pieces, self._out_skip)[0])
         except OSError as error:
             return self._write_failed(error)
         if written:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import Final
 
@@ -12,7 +11,8 @@ from reput_protocol.commands.topic import BrokerData, TopicRoute
 from reput_protocol.record.message import MessageQueue
 
 ROUTE_REFRESH_S: Final = 30.0
-INCOMPLETE_REFRESH_S: Final = 1.0
+RETRY_S: Final = 1.0
+"""When a route is refreshed again if that failed, or if a broker had no master."""
 MASTER_ID: Final = 0
 TEMPLATE_QUEUES_MAX: Final = 4
 
@@ -100,11 +100,16 @@ class BrokerTable:
 
 
 class RouteTable:
-    """Routes by topic, each with the time when it was fetched."""
+    """Routes by topic, each with the time when it is due for a refresh."""
 
     def __init__(self, refresh_s: float = ROUTE_REFRESH_S) -> None:
         self._refresh_s = refresh_s
         self._routes: dict[str, tuple[Route, float]] = {}
+        self._brokers: dict[str, tuple[str, ...]] = {}
+
+    def brokers_of(self, topic: str) -> tuple[str, ...] | None:
+        """Return the brokers of the topic's last route, also of one that was forgotten; None without one."""
+        return self._brokers.get(topic)
 
     def get(self, topic: str) -> Route | None:
         """Return the route of `topic`, however old, or None."""
@@ -114,35 +119,29 @@ class RouteTable:
     def fresh(self, topic: str, now: float) -> Route | None:
         """Return the route of `topic` unless it is a template or due for a refresh."""
         entry = self._routes.get(topic)
-        if entry is None or entry[0].template or now - entry[1] >= self._refresh_s:
+        if entry is None or entry[0].template or now >= entry[1]:
             return None
         return entry[0]
 
     def is_stale(self, topic: str, now: float) -> bool:
         """Return whether the route is missing or due for a refresh."""
         entry = self._routes.get(topic)
-        return entry is None or now - entry[1] >= self._refresh_s
+        return entry is None or now >= entry[1]
 
     def put(self, route: Route, now: float, *, is_complete: bool = True) -> None:
         """Store a route fetched at `now`. Unless `is_complete`, a broker has no master, and it is refreshed soon."""
-        self._routes[route.topic] = (
-            route,
-            now if is_complete else now - self._refresh_s + INCOMPLETE_REFRESH_S,
-        )
+        self._brokers[route.topic] = route.brokers
+        self._routes[route.topic] = (route, now + (self._refresh_s if is_complete else RETRY_S))
 
-    def touch(self, topic: str, now: float) -> None:
-        """Count a route as fresh while a request for it is in progress."""
+    def refresh_at(self, topic: str, when: float) -> None:
+        """Make the route due for a refresh at `when`; it stays in use until then."""
         entry = self._routes.get(topic)
         if entry is not None:
-            self._routes[topic] = (entry[0], now)
+            self._routes[topic] = (entry[0], when)
 
     def topics_of(self, broker_name: str) -> list[str]:
         """Return the topics that the named broker has."""
         return [topic for topic, (route, _) in self._routes.items() if broker_name in route.brokers]
-
-    def expire(self, topic: str) -> None:
-        """Make the route due for a refresh; it stays in use until then."""
-        self.touch(topic, -math.inf)
 
     def forget(self, topic: str) -> None:
         """Remove the route; the next use fetches it."""

@@ -23,12 +23,20 @@ from reput_client.transport.broker_requests import RequestHandlers
 from reput_client.transport.channel import Call, RequestTemplate, Waiter
 from reput_client.transport.connection import BrokerIdentity, Connection
 from reput_client.transport.pump import Pump
-from reput_client.transport.routing import MASTER_ID, BrokerTable, Route, RouteTable
+from reput_client.transport.routing import MASTER_ID, RETRY_S, BrokerTable, Route, RouteTable
 from reput_client.transport.runtime import CallerRuns, Event, Runtime
 from reput_protocol.buffers import Buffer
 from reput_protocol.codes import RequestCode, ResponseCode
 from reput_protocol.commands.topic import BrokerData, ClusterInfo, RouteHeader, TopicRoute
-from reput_protocol.errors import BrokerError, ErrorCode, ReputError, TopicNotFound, error_from_response
+from reput_protocol.errors import (
+    BrokerError,
+    ErrorCode,
+    NotMaster,
+    ReputError,
+    RequestNotSupported,
+    TopicNotFound,
+    error_from_response,
+)
 from reput_protocol.names import DEFAULT_TOPIC
 from reput_protocol.record.message import MessageQueue
 from reput_protocol.wire.header import ONEWAY_FLAG, HeaderType, Value
@@ -51,6 +59,7 @@ class Session:
     Attributes:
         requests: the handlers of requests from the broker.
         on_lost: called when a connection has ended; must not wait. State bound to the connection must be renewed.
+        on_stale_routes: called when routes seem to be old, for a client that does not use them often; must not wait.
     """
 
     def __init__(
@@ -78,6 +87,7 @@ class Session:
         self._looks: dict[str, float] = {}  # by topic: when its route was last looked up
         self._looking: dict[str, Event] = {}
         self.on_lost: Callable[[Connection], None] = lambda _connection: None
+        self.on_stale_routes: Callable[[], None] = lambda: None
         self.closed = False
         if isinstance(self.runtime, CallerRuns):
             self.runtime.on_interrupt(self._close_sockets)
@@ -164,10 +174,10 @@ class Session:
                 self.look_soon(name)
 
     def look_soon(self, broker_name: str) -> None:
-        """Refresh the routes of a broker's topics, because its master may have changed."""
+        """Make the routes of a broker's topics due for a refresh, because its master may have changed."""
         for topic in self.routes.topics_of(broker_name):
-            self.routes.expire(topic)
-            self.refresh_soon(topic)
+            self.routes.refresh_at(topic, -math.inf)
+        self.on_stale_routes()
 
     async def open_for(self, queue: MessageQueue, deadline: float, *, patient: bool = True) -> Connection:
         """Return an open connection to the master of the queue's broker.
@@ -177,6 +187,7 @@ class Session:
 
         Raises:
             BrokerNotFound: the route has no address for it, or another broker is there now.
+            NotMaster: it is a slave now.
             ConnectFailed, ClientClosed: as `open`.
         """
         while True:
@@ -187,10 +198,13 @@ class Session:
                     connection = await self.open(address, deadline)  # which tries each of its addresses
                 else:
                     connection = await self.try_to_open(address, deadline, queue.broker_name)
-                if connection.is_of(queue.broker_name):
+                if not connection.is_of(queue.broker_name):
+                    raise BrokerNotFound(queue.broker_name, queue.topic)
+                if connection.is_master:
                     return connection
-                raise BrokerNotFound(queue.broker_name, queue.topic)
-            except ConnectFailed:
+                what = f"NOT_MASTER: {connection.place} is a slave of {queue.broker_name} now"
+                raise NotMaster(ErrorCode.NOT_MASTER, what)
+            except (ConnectFailed, NotMaster):
                 if not patient or not await self.look_for_master(queue.topic, deadline):
                     raise
             except BrokerNotFound:
@@ -237,13 +251,18 @@ class Session:
         await self.cluster(deadline)
 
     def _met(self, connection: Connection) -> None:
-        """Forget what is known of the home address if another broker is there now."""
+        """Forget what is known of the home address if another broker, or a slave, is there now."""
         if connection.address == self.home:
             for name in self.brokers.names_at(self.home):
-                if not connection.is_of(name):
-                    self.brokers.forget(name)
-                    for topic in self.routes.topics_of(name):
-                        self.routes.forget(topic)
+                if connection.is_of(name) and connection.is_master:
+                    continue
+                self.brokers.forget(name)
+                if connection.is_of(name):
+                    self.look_soon(name)
+                    continue
+                for topic in self.routes.topics_of(name):
+                    self.routes.forget(topic)
+                self.on_stale_routes()
 
     @property
     def connected(self) -> bool:
@@ -360,8 +379,22 @@ class Session:
             body=body,
             ext_repeated=ext_repeated,
         )
+        if address is None and queue is None:
+            self._check_home(call)
         raise_refusal(call)
         return call
+
+    def _check_home(self, call: Call) -> None:
+        """Raise `RequestNotSupported` if the client's own address is not where requests for routes are answered."""
+        if (
+            call.answer.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED
+            and self.connection_to(self.home).is_rocketmq
+        ):
+            raise RequestNotSupported(
+                ErrorCode.UNSUPPORTED_REQUEST,
+                f"{self.home} is one of RocketMQ's brokers, which answer no requests for routes: give the client the "
+                "address of a name server",
+            )
 
     async def send_oneway(
         self,
@@ -443,30 +476,25 @@ class Session:
             return route
 
     async def _refresh(self, topic: str, deadline: float) -> None:
-        """Like `refresh_soon`, but connect first, briefly, if necessary."""
+        """Request the route if it is due for a refresh, without waiting for the answer; connect first, briefly."""
         now = self.runtime.now()
-        if self.routes.is_stale(topic, now):
-            home = self.connection_to(self.home)
-            if not home.is_open:
-                self.routes.touch(topic, now)  # if this fails, try again one interval later
-                try:
-                    await home.open(min(deadline, now + SILENCE_S), patient=False)
-                except ConnectFailed as error:
-                    log.warning("route of %s not refreshed: %s", topic, error)
-                    return
-                self.routes.expire(topic)
-            self.refresh_soon(topic)
-
-    def refresh_soon(self, topic: str) -> None:
-        """Request the route if it is due for a refresh, without waiting for the answer."""
-        now = self.runtime.now()
+        if not self.routes.is_stale(topic, now):
+            return
+        # Due again soon: an answer may never come, because the connection ends or the broker is stuck.
+        self.routes.refresh_at(topic, now + RETRY_S)
         connection = self.connection_to(self.home)
-        if connection.is_open and self.routes.is_stale(topic, now):
-            self.routes.touch(topic, now)
+        try:
+            if not connection.is_open:
+                await connection.open(min(deadline, now + SILENCE_S), patient=False)
+        except ConnectFailed as error:
+            log.warning("route of %s not refreshed: %s", topic, error)
+            self.routes.refresh_at(topic, self.runtime.now() + RETRY_S)
+        else:
             arrival = _RouteArrival(self, topic)
             arrival.call = connection.start(RequestCode.GET_ROUTEINFO_BY_TOPIC, route_ext(topic), arrival)
 
     def _learn(self, topic: str, call: Call) -> Route:
+        self._check_home(call)
         raise_refusal(call)
         if not call.body:
             raise error_from_response(ResponseCode.TOPIC_NOT_EXIST, f"no route for topic {topic}", {})
@@ -489,6 +517,8 @@ class Session:
         for data in brokers:
             name = data.broker_name
             for broker_id, address in self.brokers.learn(data, self.home if is_alone else None).items():
+                if broker_id == MASTER_ID:
+                    self.connection_to(address).expect_master()
                 if address != self.home:
                     is_own = name == answered_by and broker_id == own_id and "startId" in ext
                     expected = BrokerIdentity(name, str(ext["startId"]) if is_own else None)
@@ -516,13 +546,31 @@ class Session:
             raise BrokerNotFound("", "")
         return masters
 
+    async def is_gone(self, topic: str, deadline: float) -> bool:
+        """Whether a topic does not exist any more, after an answer that it does not.
+
+        If a master of each of its brokers is known where routes are asked for, the answer is right: a name server that
+        has started again knows no topics of a broker without a master, and a slave may not have the newest topics.
+        """
+        brokers = self.routes.brokers_of(topic)
+        if brokers is None:
+            return True
+        there = (await self.cluster(deadline)).broker_addr_table
+        has_masters = all(name in there and MASTER_ID in there[name].broker_addrs for name in brokers)
+        if not (has_masters and self.connection_to(self.home).is_master):
+            return False
+        try:
+            await self.fetch_route(topic, deadline)
+        except TopicNotFound:
+            return True
+        return False
+
     def learn_quietly(self, topic: str, call: Call) -> None:
-        """Take the answer of a background refresh; a failure only removes the route of a topic that is gone."""
+        """Take the answer of a background refresh; after a failure the route stays, and brokers refuse what is gone."""
         try:
             self._learn(topic, call)
-        except TopicNotFound:
-            self.routes.forget(topic)
         except ReputError as error:
+            self.routes.refresh_at(topic, self.runtime.now() + RETRY_S)
             log.warning("route of %s not refreshed: %s", topic, error)
 
     async def master_address(self, queue: MessageQueue, deadline: float) -> Address:

@@ -172,7 +172,7 @@ def _check_kind(archive: ArchiveDirectory, partition_by: tuple[str, ...] | None)
 
 def _check_source(archive: ArchiveDirectory, source: str, *, same_source: bool) -> None:
     found = archive.kind()
-    if found is None or found.source == source:
+    if found is None or is_same_source(found.source, source):
         return
     if found.source.startswith("/") != source.startswith("/"):
         # A directory has no broker name: every queue would count as new.
@@ -185,6 +185,23 @@ def _check_source(archive: ArchiveDirectory, source: str, *, same_source: bool) 
             f"{archive.root} is of {found.source}, not of {source}; name another directory, or, if that is the same "
             "place under another address, give --same-source",
         )
+
+
+def is_same_source(before: str, now: str) -> bool:
+    """Whether two sources are the same: a directory, or brokers of the same names.
+
+    Each broker must have an address in common. The others may differ, since after a failover a member of the group may
+    be away.
+    """
+    if before == now or before.startswith("/") or now.startswith("/"):
+        return before == now
+    there, here = _brokers_in(before), _brokers_in(now)
+    return there.keys() == here.keys() and all(there[name] & here[name] for name in there)
+
+
+def _brokers_in(source: str) -> dict[str, set[str]]:
+    parts = (part.partition(" at ") for part in source.split(", "))
+    return {name: set(addresses.split()) for name, _, addresses in parts}
 
 
 class _Archiving:

@@ -126,11 +126,11 @@ def locked(directory: Directory, *, to_write: bool = False) -> Iterator[Director
     except LogDirectoryLocked as error:
         raise JobFailed(
             f"the log directory {error.path} is in use by another store; try again after that has ended, or on a copy"
-        ) from error
+        ) from None
     except StoreLocked as error:
         owner = f"process {error.pid}" if error.pid is not None else "another process"
         raise JobFailed(
             f"{root} is in use by {owner}, a broker or a store tool; try again after it has ended, or on a copy"
-        ) from error
+        ) from None
     finally:
         lock.release()

@@ -216,7 +216,7 @@ def _send(run: JobRun, letters: DataFrame, server: str, to_topic: str | None, ra
         raise JobFailed(
             f"{failure.text}; the oldest {sent} were sent before, and a new run sends them again",
             code=failure.code,
-        ) from error
+        ) from None
     return sent
 
 

@@ -6,7 +6,6 @@ In a store directory, keys and ids are looked up in a complete key index; everyt
 from __future__ import annotations
 
 import base64
-import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import PurePosixPath
@@ -48,7 +47,7 @@ class Wanted:
     unique_id: str | None = None
     physical_offset: int | None = None
     """The parts of an offset message id."""
-    text: bytes | None = None
+    text: str | None = None
     ignore_case: bool = False
     is_pattern: bool = False
     limit: int = 100
@@ -69,7 +68,9 @@ class Wanted:
             mask = pc.and_(mask, pc.fill_null(by_id, False))
         if self.text is not None:
             match = pc.match_substring_regex if self.is_pattern else pc.match_substring
-            hits = match(table["body"], self.text, ignore_case=self.ignore_case)
+            # As text, so that a dot and a case are those of letters; bytes that are not UTF-8 are no letters.
+            bodies = table["body"].cast(options=pc.CastOptions(pa.string(), allow_invalid_utf8=True))
+            hits = match(bodies, self.text, ignore_case=self.ignore_case)
             mask = pc.and_(mask, pc.fill_null(hits, False))
         return table.filter(mask)
 
@@ -195,9 +196,9 @@ def _wanted(
         raise ArgumentError("--ignore-case", "needs --text or --regex")
     if regex is not None:
         try:
-            re.compile(regex)
-        except re.error as error:
-            raise ArgumentError("--regex", f"{regex!r} is not a regular expression: {error}") from None
+            pc.match_substring_regex(pa.scalar(""), regex)
+        except pa.ArrowInvalid as error:
+            raise ArgumentError("--regex", f"{regex!r} is not a regular expression of RE2: {error}") from None
     place = None
     if message_id is not None:
         try:
@@ -205,15 +206,7 @@ def _wanted(
         except ValueError:
             place = None
     pattern = text if text is not None else regex
-    return Wanted(
-        key,
-        message_id,
-        place,
-        None if pattern is None else pattern.encode(),
-        ignore_case,
-        regex is not None,
-        limit,
-    )
+    return Wanted(key, message_id, place, pattern, ignore_case, regex is not None, limit)
 
 
 def _tasks(messages: Messages, wanted: Wanted) -> list[FindTask]:

@@ -13,7 +13,7 @@ from reput_client.errors import ConnectFailed, ConnectionLost, RequestTimeout
 from reput_pipeline.errors import DamagedStore, NoSuchTopic, NotAnArchive, NotAStore
 from reput_pipeline.option_reader import OptionError
 from reput_pipeline.spark.java import JavaMissing
-from reput_protocol.errors import NotFound, PermissionDenied, TopicNotFound
+from reput_protocol.errors import GroupNotFound, NotFound, PermissionDenied, TopicNotFound
 from reput_protocol.exit_codes import ExitCode
 
 ARGUMENT_OF: Final = {
@@ -97,7 +97,7 @@ def failure_of(error: BaseException) -> Failure:
     if isinstance(error, JobFailed):
         return Failure(error.code, str(error))
     for kinds, code in (
-        ((NotAStore, NotAnArchive, NoSuchTopic, NotFound, TopicNotFound), ExitCode.NOT_FOUND),
+        ((NotAStore, NotAnArchive, NoSuchTopic, NotFound, TopicNotFound, GroupNotFound), ExitCode.NOT_FOUND),
         (DamagedStore, ExitCode.DAMAGE),
         ((ConnectFailed, ConnectionLost), ExitCode.CANNOT_CONNECT),
         (RequestTimeout, ExitCode.TIMEOUT),

@@ -48,8 +48,10 @@ def command(run: JobRun, directory: Directory, queues: bool, index: bool) -> Out
     """Rebuild the ConsumeQueues and the key index in DIR from the log, and replace the existing ones.
 
     The log is verified first and must have no holes. File sizes are those of the existing files. Without existing
-    files, give --consume-queue-entries unless it is RocketMQ's 300000, and --index-slots and --index-entries.
+    files, give --consume-queue-entries unless it is RocketMQ's 300000, and --index-slots and --index-entries: without
+    these only the queues are rebuilt, and the exit code is 8.
     """
+    not_made: dict[str, str] = {}
     wanted = [name for name, chosen in (("queues", queues), ("index", index)) if chosen] or list(_KINDS)
     with locked(directory, to_write=True) as lock:
         layout = StoreLayout(directory.root, directory.commit_log_dirs, directory.geometry)
@@ -60,7 +62,8 @@ def command(run: JobRun, directory: Directory, queues: bool, index: bool) -> Out
                     f"no file in {layout.index_dir} has its numbers of slots and entries; give {_SIZES}",
                 )
             wanted.remove("index")
-            run.note(f"index: not rebuilt; no file has its numbers of slots and entries; give {_SIZES}")
+            not_made["index"] = f"no file has its numbers of slots and entries; give {_SIZES}"
+            run.note(f"index: not rebuilt; {not_made['index']}")
         try:
             if "queues" in wanted:
                 refuse_other_queues(directory.root)
@@ -77,7 +80,7 @@ def command(run: JobRun, directory: Directory, queues: bool, index: bool) -> Out
                 fill=partial(_fill, run, verification),
             )
         except ForeignFile as error:
-            raise JobFailed(f"{directory.root} cannot be rebuilt: {error}") from error
+            raise JobFailed(f"{directory.root} cannot be rebuilt: {error}") from None
     made = dict(zip(wanted, words, strict=True))
     for name, text in made.items():
         run.note(f"{name}: {text}")
@@ -85,9 +88,11 @@ def command(run: JobRun, directory: Directory, queues: bool, index: bool) -> Out
         {
             "directory": str(directory.root),
             "made": made,
+            "not_made": not_made,
             "records": verification.report.figures["records"],
             "damaged_records_kept": len(verification.log.damages),
-        }
+        },
+        ExitCode.PARTIAL if not_made else ExitCode.DONE,
     )
 
 

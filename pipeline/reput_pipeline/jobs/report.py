@@ -21,7 +21,6 @@ if TYPE_CHECKING:
 
 COLUMNS = ("topic", "tags", "keys", "body", "storeTimestamp")
 """What `figures_of` needs."""
-_QUANTILE_ACCURACY = 1000
 _TOPIC_COLUMNS = (
     "topic",
     "messages",
@@ -88,6 +87,7 @@ class Figures:
     hours: list[dict[str, Any]]
     keys: list[dict[str, Any]]
     sizes: list[dict[str, Any]]
+    """Messages by size: `from_bytes` is 0 for empty bodies, or the power of two below."""
 
     @property
     def messages(self) -> int:
@@ -121,13 +121,15 @@ def figures_of(frame: DataFrame, *, top: int) -> Figures:
     count, total = f.count("*").alias("messages"), f.coalesce(f.sum("size"), f.lit(0)).alias("bytes")
     largest = Window.partitionBy("topic").orderBy(f.desc("messages"), f.asc("name"))
     try:
-        quantiles = f.percentile_approx("size", [0.5, 0.9, 0.99], _QUANTILE_ACCURACY)
         topics = small.groupBy("topic").agg(
             count,
             total,
             f.min("at").alias("first_ms"),
             f.max("at").alias("last_ms"),
-            quantiles.alias("quantiles"),
+            *(
+                f.expr(f"percentile_disc({part / 100}) WITHIN GROUP (ORDER BY size)").alias(f"size_p{part}")
+                for part in (50, 90, 99)
+            ),
             f.max("size").alias("size_max"),
             f.countDistinct("tags").alias("tags"),
         )
@@ -142,9 +144,8 @@ def figures_of(frame: DataFrame, *, top: int) -> Figures:
             .where("name != ''")
         )
         keys = keys.groupBy("topic", "name").agg(count, total)
-        sizes = small.groupBy("topic", f.floor(f.log2(f.greatest("size", f.lit(1)))).alias("power")).agg(
-            count
-        )
+        from_bytes = f.expr("CASE WHEN size > 0 THEN shiftleft(1, length(bin(size)) - 1) ELSE 0 END")
+        sizes = small.groupBy("topic", from_bytes.alias("from_bytes")).agg(count)
         return Figures(
             [_topic(row.asDict()) for row in topics.orderBy(f.desc("messages"), "topic").collect()],
             _rows(
@@ -156,7 +157,7 @@ def figures_of(frame: DataFrame, *, top: int) -> Figures:
                 keys.withColumn("rank", f.row_number().over(largest)).where(f"rank <= {top}").drop("rank"),
                 "topic",
             ),
-            [row.asDict() for row in sizes.orderBy("topic", "power").collect()],
+            [row.asDict() for row in sizes.orderBy("topic", "from_bytes").collect()],
         )
     finally:
         small.unpersist()
@@ -168,9 +169,7 @@ def _rows(frame: DataFrame, first: str) -> list[dict[str, Any]]:
 
 
 def _topic(row: dict[str, Any]) -> dict[str, Any]:
-    quantiles = row.pop("quantiles") or [None, None, None]
     span_s = max(row["last_ms"] - row["first_ms"], 1) / 1000
-    row |= dict(zip(("size_p50", "size_p90", "size_p99"), quantiles, strict=True))
     row["messages_per_s"] = round(row["messages"] / span_s, 3)
     row["bytes_per_s"] = round(row["bytes"] / span_s, 1)
     return row
@@ -208,7 +207,7 @@ def page_of(figures: Figures, where: str, title: str = "Messages") -> Page:
         page.bars("messages by hour", _by_hour(hours))
         page.heading("size of bodies, in bytes from", 3)
         sizes = [row for row in figures.sizes if row["topic"] == name]
-        page.bars("size of bodies", [(str(2 ** row["power"]), row["messages"]) for row in sizes])
+        page.bars("size of bodies", [(str(row["from_bytes"]), row["messages"]) for row in sizes])
         for heading, rows in (("tags", figures.tags), ("keys", figures.keys)):
             mine = [row for row in rows if row["topic"] == name]
             if mine:

@@ -51,25 +51,35 @@ class Columns(NamedTuple):
     """map of string to string; a column takes precedence over its tag or keys."""
     flag: pa.Array | None = None
     born_ms: IntArray | None = None
+    numbers: IntArray | None = None
+    """The rows' numbers in their partition, for errors."""
 
     def take(self, rows: IntArray) -> Columns:
         """Return some of the messages."""
         some = pa.array(rows)
-        return self._each(
-            lambda column: column.take(some), None if self.born_ms is None else self.born_ms[rows]
-        )
+        return self._each(lambda column: column.take(some), lambda column: column[rows])
 
     def slice(self, start: int, stop: int) -> Columns:
         """Return a range of the messages."""
-        born_ms = None if self.born_ms is None else self.born_ms[start:stop]
-        return self._each(lambda column: column.slice(start, stop - start), born_ms)
+        return self._each(lambda column: column.slice(start, stop - start), lambda column: column[start:stop])
 
-    def _each(self, pick: Callable[[pa.Array], pa.Array], born_ms: IntArray | None) -> Columns:
+    def _each(
+        self, pick: Callable[[pa.Array], pa.Array], pick_numbers: Callable[[IntArray], IntArray]
+    ) -> Columns:
         body, tags, keys, properties, flag = (
             None if column is None else pick(column)
             for column in (self.body, self.tags, self.keys, self.properties, self.flag)
         )
-        return Columns(body, tags, keys, properties, flag, born_ms)
+        born_ms, numbers = (
+            None if column is None else pick_numbers(column) for column in (self.born_ms, self.numbers)
+        )
+        return Columns(body, tags, keys, properties, flag, born_ms, numbers)
+
+    def name_of(self, row: int) -> str:
+        """Return the words for a message in an error: its row and keys."""
+        keys = None if self.keys is None else self.keys[row].as_py()
+        number = row if self.numbers is None else int(self.numbers[row])
+        return f"row {number} of the partition ({f'keys {keys!r}' if keys else 'without keys'})"
 
 
 class Block(NamedTuple):
@@ -125,7 +135,7 @@ def encode_records(
             )
             yield Block(queue_id, row - first, data)
     except Refusal as refusal:
-        raise SinkError(f"a message of topic {topic!r} {refusal.reason}") from None
+        raise SinkError(f"{columns.name_of(refusal.index)}, for topic {topic!r}, {refusal.reason}") from None
 
 
 def _strings(column: pa.Array | None) -> tuple[memoryview | bytes, IntArray]:

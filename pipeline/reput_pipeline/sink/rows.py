@@ -40,6 +40,7 @@ class RowReader:
     def __init__(self, columns: SinkColumns, topic: str | None) -> None:
         self._columns = columns
         self._topic = topic
+        self._rows = 0
 
     def messages(self, batch: pa.RecordBatch) -> Iterator[Messages]:
         """Yield the messages of a batch by topic and queue, in the order of rows.
@@ -52,8 +53,8 @@ class RowReader:
 
     def _groups(self, batch: pa.RecordBatch) -> Iterator[Messages]:
         names = self._columns
-        self._check_nulls(batch)
         columns = self._make(batch)
+        self._rows += batch.num_rows
         deliver_at = None
         if names.deliver_at is not None:
             deliver_at = _milliseconds(batch.column(names.deliver_at))
@@ -90,17 +91,19 @@ class RowReader:
                 None if deliver_at is None else deliver_at.take(pa.array(group)),
             )
 
-    def _check_nulls(self, batch: pa.RecordBatch) -> None:
+    def _check_nulls(self, batch: pa.RecordBatch, columns: Columns) -> None:
         names = self._columns
-        if names.topic is not None and batch.column(names.topic).null_count:
-            raise SinkError("a row has no topic; give it one, or set the option topic")
-        body = batch.column(names.body)
-        if body.null_count:
-            row = int(np.flatnonzero(np.asarray(body.is_null()))[0])
-            topic = self._topic if names.topic is None else batch.column(names.topic)[row].as_py()
+        topics = None if names.topic is None else batch.column(names.topic)
+        if topics is not None and topics.null_count:
             raise SinkError(
-                f"a row for topic {topic!r} has a null {names.body!r}; a message has a body, which may be empty: "
-                "drop the row, or make it ''"
+                f"{columns.name_of(_first_null(topics))} has no topic; give it one, or set the option topic"
+            )
+        if columns.body.null_count:
+            row = _first_null(columns.body)
+            topic = self._topic if topics is None else topics[row].as_py()
+            raise SinkError(
+                f"{columns.name_of(row)}, for topic {topic!r}, has a null {names.body!r}; a message has a body, "
+                "which may be empty: drop the row, or make it ''"
             )
 
     def _make(self, batch: pa.RecordBatch) -> Columns:
@@ -115,26 +118,51 @@ class RowReader:
             except pa.ArrowInvalid as error:
                 raise SinkError(f"column {name!r} is not UTF-8: {error}") from None
 
-        body = column(names.body, pa.binary())
-        properties = None
-        if names.properties is not None:
-            properties = batch.column(names.properties)
-            if not pa.types.is_map(properties.type):
-                properties = _map_of(properties)
-        return Columns(
-            body=body,
+        columns = Columns(
+            body=column(names.body, pa.binary()),
             tags=column(names.tags, pa.string()),
             keys=column(names.keys, pa.string()),
-            properties=properties,
             flag=column(names.flag, pa.int32()),
             born_ms=None if names.born is None else self._born(batch, names.born),
+            numbers=np.arange(self._rows, self._rows + batch.num_rows),
         )
+        self._check_nulls(batch, columns)
+        if names.properties is None:
+            return columns
+        properties = batch.column(names.properties)
+        if not pa.types.is_map(properties.type):
+            _check_distinct(properties, columns)
+            properties = _map_of(properties)
+        return columns._replace(properties=properties)
 
     def _born(self, batch: pa.RecordBatch, name: str) -> IntArray:
         times = _milliseconds(batch.column(name))
         if times.null_count:
             raise SinkError(f"a row has a null {name!r}; leave the column out for the time of writing")
         return np.asarray(times, np.int64)
+
+
+def _first_null(column: pa.Array) -> int:
+    return int(np.flatnonzero(np.asarray(column.is_null()))[0])
+
+
+def _check_distinct(headers: pa.ListArray, columns: Columns) -> None:
+    """Check that no message has two headers of one key: readers would return only the last of them."""
+    every = headers.flatten()
+    rows = pc.list_parent_indices(headers)
+    is_set = every.field("value").is_valid()
+    keys = every.field("key").filter(is_set).dictionary_encode()
+    found = np.asarray(rows.filter(is_set)) * max(1, len(keys.dictionary)) + np.asarray(
+        keys.indices.fill_null(0)
+    )
+    values, counts = np.unique(found, return_counts=True)
+    if len(values) == len(found):
+        return
+    row, key = divmod(int(values[np.flatnonzero(counts > 1)[0]]), len(keys.dictionary))
+    raise SinkError(
+        f"{columns.name_of(row)} has more than one header {keys.dictionary[key].as_py()!r}; a message has one property "
+        "of a name: keep one of them, or join their values"
+    )
 
 
 def _milliseconds(times: pa.Array) -> pa.Array:

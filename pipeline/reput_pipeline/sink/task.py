@@ -6,11 +6,13 @@ import os
 import time
 import uuid
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from itertools import count
 from typing import Final
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from reput_client.blocking import Message, Producer
 from reput_client.blocking.bulk import BatchWriter, BulkReader
@@ -22,6 +24,7 @@ from reput_pipeline.sink.record_blocks import Columns, encode_records
 from reput_pipeline.sink.rows import ANY_QUEUE, Messages, RowReader
 from reput_pipeline.sink.schema import SinkColumns
 from reput_protocol.commands.stage import StagedPart
+from reput_protocol.errors import ErrorCode, MessageRefused
 from reput_protocol.kernel.records import crc32
 
 _NO_QUEUES: Final = (0,)
@@ -63,7 +66,12 @@ class SinkTask:
     def __init__(self, options: SinkOptions, columns: SinkColumns) -> None:
         self._options = options
         self._rows = RowReader(columns, options.topic)
+        self._queue_column = columns.queue_id
         self._queues: dict[str, Iterator[int]] = {}
+        self._known_queues: dict[str, frozenset[int]] = {}
+        self._new_topic_queues = 1
+        self._largest = (-1, "")
+        """The size of the largest body so far, and the words for its message."""
         self._ids = new_generator()
         self._exactly_once = options.exactly_once
         self.messages = 0
@@ -84,9 +92,11 @@ class SinkTask:
         for other in brokers:
             if other != self.broker and is_committed(self._options, other, query_id, batch_id):
                 return None
-        with connect(self._options, self.broker) as writer:
-            if writer.staged(query_id).last_batch_id >= batch_id:
+        with connect(self._options, self.broker) as writer, self._refusals_named():
+            state = writer.staged(query_id)
+            if state.last_batch_id >= batch_id:
                 return None
+            self._new_topic_queues = state.new_topic_queues
             writer.begin(StagingScope(query_id, batch_id, partition_id, uuid.uuid4().hex))
             for batch in batches:
                 for messages in self._rows.messages(batch):
@@ -99,7 +109,7 @@ class SinkTask:
         `number` differs between the tasks and batches of a query, which so use all brokers.
         """
         self.broker = broker_of(brokers_of(self._options), query_id, number)
-        with connect(self._options, self.broker) as writer:
+        with connect(self._options, self.broker) as writer, self._refusals_named():
             for batch in batches:
                 for messages in self._rows.messages(batch):
                     if messages.deliver_at is not None and messages.deliver_at.null_count < len(
@@ -112,22 +122,54 @@ class SinkTask:
 
     def _write(self, writer: BatchWriter, messages: Messages) -> None:
         topic, queue_id, columns, _ = messages
-        if queue_id != ANY_QUEUE:
+        if topic not in self._queues:
+            columns = self._find_queues(writer, topic, queue_id, columns)
+        if queue_id == ANY_QUEUE:
+            self._write_blocks(writer, topic, self._queues[topic], columns)
+        elif queue_id in self._known_queues[topic] or not len(columns.body):
             self._write_blocks(writer, topic, repeat_queue(queue_id), columns)
-            return
-        queues = self._queues.get(topic)
-        if queues is None:
-            known = writer.write_queues(topic)
-            if known is None:  # the first message creates it
-                self._write_blocks(writer, topic, repeat_queue(0), columns.slice(0, 1))
-                writer.drain()
-                columns = columns.slice(1, len(columns.body))
-                known = writer.write_queues(topic)
-            queues = self._queues[topic] = _in_turn(list(known or _NO_QUEUES))
-        if len(columns.body):
-            self._write_blocks(writer, topic, queues, columns)
+        else:
+            raise SinkError(
+                f"{columns.name_of(0)}: topic {topic!r} has no queue {queue_id} that takes messages at broker "
+                f"{self.broker}, which has {len(self._known_queues[topic])}; drop queueId for any queue "
+                f'(frame.drop("{self._queue_column}")), or give the topic more queues'
+            )
+
+    def _find_queues(self, writer: BatchWriter, topic: str, queue_id: int, columns: Columns) -> Columns:
+        """Find the queues of a topic, and return the messages that are still to be written."""
+        known = writer.write_queues(topic)
+        if known is None and self._exactly_once:  # the commit creates it
+            known = list(range(self._new_topic_queues))
+        elif known is None:  # the first message creates it
+            self._write_blocks(writer, topic, repeat_queue(max(0, queue_id)), columns.slice(0, 1))
+            writer.drain()
+            columns = columns.slice(1, len(columns.body))
+            known = writer.write_queues(topic) or list(_NO_QUEUES)
+        self._known_queues[topic] = frozenset(known)
+        self._queues[topic] = _in_turn(known)
+        return columns
+
+    @contextmanager
+    def _refusals_named(self) -> Iterator[None]:
+        """Add the message to a refusal for its size: whichever is refused, the largest is too large as well."""
+        try:
+            yield
+        except MessageRefused as error:
+            if error.error is not ErrorCode.TOO_LARGE:
+                raise
+            size, name = self._largest
+            raise SinkError(
+                f"{error}; the largest message is {name}, with a body of {size} bytes: store the body elsewhere, or "
+                "raise the broker's store.message_size_max"
+            ) from None
 
     def _write_blocks(self, writer: BatchWriter, topic: str, queues: Iterator[int], columns: Columns) -> None:
+        if not len(columns.body):
+            return
+        sizes = np.asarray(pc.binary_length(columns.body))
+        row = int(sizes.argmax())
+        if sizes[row] > self._largest[0]:
+            self._largest = int(sizes[row]), f"{columns.name_of(row)}, for topic {topic!r}"
         now_ms = time.time_ns() // 1_000_000
         for block in encode_records(columns, topic, queues.__next__, self._ids, now_ms):
             if self._exactly_once:

@@ -48,7 +48,8 @@ def _checked(
 ) -> tuple[SinkOptions, SinkColumns]:
     if overwrite:
         raise SinkError(
-            "output mode complete would write the whole result again with every batch; use append or update"
+            "output mode complete would write the whole result again with every batch; use append, or write each "
+            "result with foreachBatch, in mode append"
             if streaming
             else "mode overwrite would have to empty the topic, which the sink cannot do; use mode append"
         )

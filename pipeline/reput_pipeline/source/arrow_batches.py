@@ -9,11 +9,11 @@ import numpy as np
 import pyarrow as pa
 
 from reput_client.consume.arrow import ArrowRecords
-from reput_client.received import INFLATED_BYTES_MAX, inflate
 from reput_protocol.codes import MessageSysFlag
 from reput_protocol.filter.tags import TagFilter
 from reput_protocol.properties import KEYS, TAGS
 from reput_protocol.record.columns import IntArray, RecordColumns
+from reput_protocol.record.compression import INFLATED_BYTES_MAX, inflate
 
 _CODECS: Final = {MessageSysFlag.COMPRESSION_LZ4: "lz4", MessageSysFlag.COMPRESSION_ZSTD: "zstd"}
 _ZLIB: Final = (0, MessageSysFlag.COMPRESSION_ZLIB)

@@ -87,7 +87,7 @@ class LiveCluster:
         info = repeated(self._options, self._reader.cluster)
         self._own_names |= info.own_names
         for name, data in sorted(info.broker_addr_table.items()):
-            self._addresses[name] = data.broker_addrs[min(data.broker_addrs)] if data.broker_addrs else ""
+            self._addresses[name] = " ".join(sorted({*data.broker_addrs.values()}))
         if len(self._addresses) == 1:
             self._addresses = dict.fromkeys(self._addresses, str(self._options.name_servers))
 
@@ -102,7 +102,7 @@ class LiveCluster:
 
     @property
     def addresses(self) -> Mapping[str, str]:
-        """The address of every broker by name."""
+        """The addresses of every broker by name, those of its slaves included, with spaces between them."""
         return self._addresses
 
     def topic_queues(self, options: SourceOptions) -> dict[str, list[QueueKey]]:

@@ -48,6 +48,28 @@ class Narrowing:
     tags: frozenset[str] | None = None
     keys: frozenset[str] | None = None
 
+    def __str__(self) -> str:
+        """Return the conditions in words."""
+        found = [
+            f"{name} {' or '.join(map(str, sorted(values))) or 'none'}"
+            for name, values in (
+                ("topic", self.topics),
+                ("queue", self.queue_ids),
+                ("tag", self.tags),
+                ("key", self.keys),
+            )
+            if values is not None
+        ]
+        found += [
+            f"{name} from {'the first' if low is None else low} to {'the last' if high is None else high - 1}"
+            for name, low, high in (
+                ("offset", self.offset_low, self.offset_high),
+                ("store time in ms", self.time_low_ms, self.time_high_ms),
+            )
+            if low is not None or high is not None
+        ]
+        return ", ".join(found) or "nothing"
+
     def wants(self, topic: str, queue_id: int) -> bool:
         """Return whether a message of this queue can pass."""
         return (self.topics is None or topic in self.topics) and (

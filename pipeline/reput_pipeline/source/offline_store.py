@@ -57,7 +57,7 @@ class OfflineStore:
                 raise NotAStore(path, "it has no directory commitlog")
             self.layout = StoreLayout(root)
         except OSError as error:
-            raise NotAStore(path, f"it cannot be read: {error}") from error
+            raise NotAStore(path, f"it cannot be read: {error}") from None
         self.log: Stream = self.layout.log
         self._files = OpenFiles()
         self._directories = {

@@ -79,8 +79,10 @@ class FilteringReader(PlainReader):
     """A `PlainReader` that does not read what the query's filters exclude."""
 
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802 (Spark's name)
-        """Narrow the reading; return all filters, which Spark applies again."""
+        """Narrow the reading and log how; return all filters, which Spark applies again."""
         self._narrowing = narrow(filters)
+        if self._narrowing != NOTHING_NARROWED:
+            note(f"pushed down to {self._options.where}: {self._narrowing}")
         return filters
 
 
@@ -103,6 +105,8 @@ class ReputStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._target: dict[QueueKey, int] | None = None
         """Where a query with the trigger AvailableNow ends."""
         self._latest: dict[QueueKey, int] = {}
+        self._start: dict[QueueKey, int] | None = None
+        """Where a new query starts."""
         self._published: dict[QueueKey, int] = {}
         self._last_batch_at: float | None = None
 
@@ -126,8 +130,8 @@ class ReputStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """
         bounds = self._current()
         cluster = self._opened()
-        starts = starting_offsets(cluster, self._options, list(bounds), bounds)
-        return encode_offsets(starts, cluster.generations)
+        self._start = starting_offsets(cluster, self._options, list(bounds), bounds)
+        return encode_offsets(self._start, cluster.generations)
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
         """Fix the end of the query at the current ends of the queues."""
@@ -151,6 +155,7 @@ class ReputStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         bounds = self._current()
         there = self._opened().generations
         self._latest = {queue: found.high for queue, found in bounds.items()}
+        self._publish(begin)
         for queue in [queue for queue in begin if is_remade(queue, known, there)]:
             self._lost(
                 queue,
@@ -220,15 +225,18 @@ class ReputStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return tasks_of(ranges, meant, self._options.min_partitions)
 
     def commit(self, end: dict[str, Any]) -> None:
-        """Commit the group's offsets, if the query has a group; Spark continues if that fails.
+        """Do nothing: Spark calls it after `latestOffset` of the next batch, and not for the last one."""
 
-        Spark calls it while it plans the next batch, so the offsets lag by one batch.
+    def _publish(self, done: Mapping[QueueKey, int]) -> None:
+        """Commit the group's offsets, if the query has a group and has completed a batch; a failure is logged.
+
+        Spark asks for the end of the next batch when one is complete, also after the last one of `AvailableNow`.
         """
-        if self._options.group_id is None:
+        if self._options.group_id is None or done == self._start:
             return
         try:
             cluster = self._opened()
-            for queue, offset in decode_offsets(end).queues.items():
+            for queue, offset in done.items():
                 if queue in self._latest and self._published.get(queue) != offset:
                     cluster.commit(queue, offset)
                     self._published[queue] = offset

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Final
 
 JAVA_VERSION_MIN: Final = 17
-INSTALL_SPARK: Final = "pip install '.[spark]' in the directory of Reput's source"
+INSTALL_SPARK: Final = "pip install ./client '.[spark]' in the directory of Reput's source"
 """The remedy if Spark is not installed."""
 _VERSION = re.compile(r'version "(?:1\.)?(\d+)')
 _LAUNCHER: Final = """\

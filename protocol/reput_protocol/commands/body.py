@@ -14,7 +14,6 @@ import json
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from functools import cache
-from secrets import token_hex
 from typing import Annotated, Any, ClassVar, Final, NoReturn, Self, TypeAlias, TypeVar
 
 from msgspec import UNSET, DecodeError, Meta, Struct, ValidationError, convert
@@ -78,6 +77,8 @@ def read_json(data: Buffer, *, loose_bytes_max: int = LOOSE_BYTES_MAX) -> dict[A
 
 
 def _read_loosely(text: str) -> object:
+    from secrets import token_hex  # rarely needed, and slow to import
+
     stand_in = token_hex()  # random, so that no text contains it
     objects: dict[str, ObjectKey] = {}
 
@@ -129,7 +130,12 @@ class Body(Members):
         except (DecodeError, RecursionError, UnicodeEncodeError):
             trusted = cls.IS_TRUSTED if is_trusted is None else is_trusted
             members = read_json(data, loose_bytes_max=len(data) if trusted else LOOSE_BYTES_MAX)
+            cls.forgive(members)
             return read_members(cls, members)
+
+    @classmethod
+    def forgive(cls, members: dict[Any, Any]) -> None:
+        """Change members that some peers write in another form; called before a body that did not fit is refused."""
 
     def to_members(self) -> dict[str, Any]:
         """Return the JSON object's members without those that are None or unset."""

@@ -5,6 +5,9 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Mapping
+from enum import StrEnum
 from typing import Any, ClassVar, Final, Self
 
 from msgspec import UNSET, UnsetType, field
@@ -76,6 +79,14 @@ class ProducerData(Members):
     group_name: str = ""
 
 
+_ENUMERATIONS: Final[Mapping[str, type[StrEnum]]] = {
+    "consumeType": ConsumeType,
+    "messageModel": MessageModel,
+    "consumeFromWhere": ConsumeFromWhere,
+}
+_INTEGER: Final = re.compile(r"[0-9]{1,19}", re.ASCII)
+
+
 class HeartbeatData(Body):
     """Body of 34: a client, and its consumer and producer groups.
 
@@ -89,6 +100,19 @@ class HeartbeatData(Body):
     fingerprint: I64 = field(default=0, name="heartbeatFingerprint")
     without_sub: bool = False
 
+    @classmethod
+    def forgive(cls, members: dict[Any, Any]) -> None:
+        """RocketMQ's C++ client writes enumerations as ordinals and `subVersion` as text."""
+        for consumer in _objects(members.get("consumerDataSet")):
+            for name, kind in _ENUMERATIONS.items():
+                ordinal = consumer.get(name)
+                if type(ordinal) is int and 0 <= ordinal < len(kind):
+                    consumer[name] = tuple(kind)[ordinal]
+            for subscription in _objects(consumer.get("subscriptionDataSet")):
+                version = subscription.get("subVersion")
+                if type(version) is str and _INTEGER.fullmatch(version):
+                    subscription["subVersion"] = int(version)
+
     @property
     def producer_groups(self) -> list[str]:
         """The names of the producer groups."""
@@ -99,6 +123,10 @@ class HeartbeatData(Body):
         """The number of groups and subscriptions."""
         subscriptions = sum(len(consumer.subscriptions) for consumer in self.consumers)
         return len(self.producers) + len(self.consumers) + subscriptions
+
+
+def _objects(value: object) -> list[dict[Any, Any]]:
+    return [item for item in value if type(item) is dict] if type(value) is list else []
 
 
 class UnregisterClientHeader(CommandHeader):

@@ -8,7 +8,7 @@ from msgspec import field
 
 from reput_protocol.codes import RequestCode
 from reput_protocol.commands.body import Body
-from reput_protocol.commands.header import I64, CommandHeader
+from reput_protocol.commands.header import I32, I64, CommandHeader
 
 
 class QueryReplicaStateHeader(CommandHeader):
@@ -18,6 +18,10 @@ class QueryReplicaStateHeader(CommandHeader):
 
     record_offset: I64 = -1
     """Where the last record of the slave's log starts, to be compared; -1: none."""
+    member: I32 | None = None
+    """The slave's number in its group."""
+    is_fit: bool | None = None
+    """Whether the slave could store messages, as master."""
 
 
 class ReplicaState(Body):
@@ -30,7 +34,6 @@ class ReplicaState(Body):
     """The current epoch; 0 for a slave."""
     min_offset: int
     max_offset: int
-    flushed_offset: int
     file_size: int
     """Bytes of a file of the log."""
     epochs: list[tuple[int, int]] = field(default_factory=list)
@@ -39,5 +42,7 @@ class ReplicaState(Body):
     """Consumers see nothing beyond it; None without an election."""
     ha_port: int | None = None
     """Where it serves its log; None if it does not."""
+    member: int | None = None
+    """Its number in a group that elects its master; None without an election."""
     record_crc: int | None = None
     """CRC-32 of the whole record at the requested offset; None if none starts there."""

@@ -210,3 +210,5 @@ class QueryStagedResult(CommandHeader):
     staged_bytes: I64
     last_batch_id: I64 = -1
     """The query's last committed batch; -1 if there is none or the broker has forgotten it."""
+    new_topic_queues: I32 = 1
+    """How many queues a topic gets that the commit of a batch creates."""

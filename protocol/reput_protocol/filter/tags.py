@@ -7,11 +7,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Final, TypeAlias
+from typing import TYPE_CHECKING, Final, TypeAlias, Union
 
 from reput_protocol.errors import FilterSyntaxError
-from reput_protocol.filter.sql import SqlFilter
 from reput_protocol.record.hashing import tags_code
+
+if TYPE_CHECKING:
+    from reput_protocol.filter.sql import SqlFilter
 
 ALL: Final = "*"
 _SEPARATOR: Final = "||"
@@ -52,7 +54,7 @@ def tag_hash(code: int) -> int:
     return low - 0x1_0000_0000 if low & 0x8000_0000 else low
 
 
-MessageFilter: TypeAlias = TagFilter | SqlFilter
+MessageFilter: TypeAlias = Union[TagFilter, "SqlFilter"]
 """A consumer's filter."""
 
 

@@ -45,7 +45,8 @@ static uint32_t reput_crc32_by_table(uint32_t sum, const unsigned char *data, si
 
 #if defined(__x86_64__) && (defined(__GNUC__) || defined(__clang__))
 #define REPUT_CRC32_FOLDS 1
-#include <immintrin.h>
+#include <smmintrin.h>
+#include <wmmintrin.h>
 
 #define REPUT_FOLD(sum, by, next)                                                                     \
     _mm_xor_si128(_mm_xor_si128(_mm_clmulepi64_si128(sum, by, 0x00), _mm_clmulepi64_si128(sum, by, 0x11)), next)

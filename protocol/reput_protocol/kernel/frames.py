@@ -99,7 +99,7 @@ def typed_fields(ext: object, integers: tuple[str, ...], flags: tuple[str, ...])
 
     Args:
         integers: names of integer fields: text of up to 20 decimal digits, with an optional sign.
-        flags: names of flag fields: `true` or `false` in any case.
+        flags: names of flag fields: `true` or `false` in any case, or `1` or `0` as RocketMQ's C++ client writes.
     """
     found: dict[str, Any] = dict(ext)  # type: ignore[call-overload]
     for name in integers:
@@ -112,6 +112,8 @@ def typed_fields(ext: object, integers: tuple[str, ...], flags: tuple[str, ...])
         value = found.get(name)
         if isinstance(value, str):
             text: str = value.lower()
-            if text == "true" or text == "false":
-                found[name] = text == "true"
+            if text == "true" or text == "1":
+                found[name] = True
+            elif text == "false" or text == "0":
+                found[name] = False
     return found

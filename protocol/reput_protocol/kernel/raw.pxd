@@ -3,7 +3,7 @@
 from cpython.array cimport array, clone
 from cpython.buffer cimport Py_buffer, PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
 from cpython.bytes cimport PyBytes_FromStringAndSize
-from libc.string cimport memcpy
+from libc.string cimport memchr, memcpy
 
 from reput_protocol.kernel.crc32 cimport reput_crc32
 
@@ -99,9 +99,11 @@ cdef inline bint same(
 cdef inline Py_ssize_t find(
     const unsigned char[::1] data, unsigned char byte, Py_ssize_t at, Py_ssize_t stop
 ) noexcept:
-    while at < stop and data[at] != byte:
-        at += 1
-    return at
+    cdef const void *found
+    if at >= stop:
+        return at
+    found = memchr(&data[at], byte, stop - at)
+    return stop if found is NULL else at + (<const unsigned char *>found - &data[at])
 
 
 cdef inline object searchable(object buffer):
@@ -109,10 +111,17 @@ cdef inline object searchable(object buffer):
 
 
 cdef inline bint is_ascii(const unsigned char[::1] data, Py_ssize_t start, Py_ssize_t stop) noexcept:
-    cdef Py_ssize_t at
-    for at in range(start, stop):
+    cdef Py_ssize_t at = start
+    cdef unsigned long long eight
+    while stop - at >= 8:
+        memcpy(&eight, &data[at], 8)
+        if eight & 0x8080808080808080ULL:
+            return False
+        at += 8
+    while at < stop:
         if data[at] > 0x7F:
             return False
+        at += 1
     return True
 
 

@@ -16,6 +16,7 @@ else:
     from reput_protocol.kernel import raw
 
 _NUMBERS: Final = array("q")
+_INTEGERS: Final = array("i")
 
 
 @cython.cfunc
@@ -153,63 +154,120 @@ def property_places(
     return found
 
 
-def property_units(
+def property_columns(
     buffer: cython.const[cython.uchar][::1], table: cython.const[cython.longlong][::1]
-) -> tuple[Any, Any]:
-    """Return the positions of all properties of the records, read tolerantly (`decode_properties`).
+) -> tuple[Any, Any, bytearray, Any, bytearray]:
+    """Copy all properties of the records in Arrow's layout, read tolerantly (`decode_properties`).
+
+    A repeated name is at its first place, with the last value. Invalid UTF-8 is replaced as `bytes.decode` does.
 
     Returns:
-        The index of each record's first unit, and last the number of units, an `array('i')`; for each unit position and
-            size of name and value, an `array('q')` of four numbers. A repeated name is at its first place, with the
-            last value.
+        The index of each record's first property, and last their number; where the names begin and the last one ends,
+            and the names back to back; the same of the values. Indexes and places are `array('i')`.
+
+    Raises:
+        ValueError: the table is not of this buffer, or the properties have 2 GiB or more.
     """
     rows: cython.Py_ssize_t = _rows_of(table, 16, 24)
-    firsts = array("i", bytes(4 * rows + 4))
-    bounds: cython.int[::1] = firsts
     row: cython.Py_ssize_t
     at: cython.Py_ssize_t
     stop: cython.Py_ssize_t
-    end: cython.Py_ssize_t
-    value: cython.Py_ssize_t
-    count: cython.Py_ssize_t = 0
+    room: cython.Py_ssize_t = 0
+    most: cython.Py_ssize_t = 0
     for row in range(rows):
         at = table[24 * row + 16]
         _check_place(at, table[24 * row + 17], len(buffer))
         stop = at + table[24 * row + 17]
-        while at < stop:
-            at = raw.find(buffer, 2, at, stop) + 1
-            count += 1
-    found = raw.zeros(_NUMBERS, 4 * count)
-    count = 0
-    if len(found):
-        units: cython.longlong[::1] = found
-        for row in range(rows):
+        if stop - at > 0x7FFF:
+            raise ValueError(f"row {row} of the table has properties of {stop - at} bytes; at most 32767 fit")
+        # A replacement takes three bytes; a property takes three without its end.
+        room += stop - at if raw.is_ascii(buffer, at, stop) else 3 * (stop - at)
+        most += (stop - at + 1) // 4
+    if room > 0x7FFF_FFFF:
+        raise ValueError("the properties have 2 GiB or more; take fewer rows")
+    firsts = raw.zeros(_INTEGERS, rows + 1)
+    found = (raw.zeros(_INTEGERS, most + 1), raw.zeros(_INTEGERS, most + 1))
+    joined = (bytearray(room + 1), bytearray(room + 1))
+    bounds: cython.int[::1] = firsts
+    name_ends: cython.int[::1] = found[0]
+    value_ends: cython.int[::1] = found[1]
+    names: cython.uchar[::1] = joined[0]
+    values: cython.uchar[::1] = joined[1]
+    # Finds a name of the same record: the number of its property, from 1. Numbers of earlier records mean nothing.
+    slots: cython.int[::1] = raw.zeros(_INTEGERS, 0x4000)
+    slot: cython.uint
+    first: cython.Py_ssize_t
+    end: cython.Py_ssize_t
+    value: cython.Py_ssize_t
+    name_at: cython.Py_ssize_t = 0
+    value_at: cython.Py_ssize_t = 0
+    count: cython.Py_ssize_t = 0
+    is_plain: cython.bint
+    for row in range(rows):
+        at = table[24 * row + 16]
+        stop = at + table[24 * row + 17]
+        first = count
+        is_plain = raw.is_ascii(buffer, at, stop)
+        while is_plain and at < stop:
+            end = raw.find(buffer, 2, at, stop)
+            value = raw.find(buffer, 1, at, end) + 1
+            if at + 1 < value < end:
+                name_at = raw.copy(buffer, at, value - 1 - at, names, name_ends[count])
+                slot = _hash_bytes(buffer, at, value - 1, 0) & 0x3FFF
+                while slots[slot] > first:
+                    number: cython.Py_ssize_t = slots[slot] - 1
+                    if name_ends[number + 1] - name_ends[number] == value - 1 - at and raw.same(
+                        names, name_ends[number], name_ends[count], value - 1 - at
+                    ):
+                        is_plain = False
+                        break
+                    slot = (slot + 1) & 0x3FFF
+                slots[slot] = count + 1
+                value_at = raw.copy(buffer, value, end - value, values, value_ends[count])
+                count += 1
+                name_ends[count] = name_at
+                value_ends[count] = value_at
+            at = end + 1
+        if not is_plain:
+            if count > first:
+                for slot in range(0x4000):
+                    slots[slot] = 0
+            count = first
             at = table[24 * row + 16]
-            stop = at + table[24 * row + 17]
-            numbers: dict[Any, int] = {}
-            while at < stop:
-                end = raw.find(buffer, 2, at, stop)
-                value = raw.find(buffer, 1, at, end) + 1
-                if at + 1 < value < end:
-                    name: Any = raw.copied(buffer, at, value - 1 - at)
-                    if not raw.is_ascii(buffer, at, value - 1):
-                        name = name.decode("utf-8", "replace")
-                    known = numbers.get(name)
-                    number: cython.Py_ssize_t
-                    if known is None:
-                        number = numbers[name] = count
-                        count += 1
-                        units[4 * number] = at
-                        units[4 * number + 1] = value - 1 - at
-                    else:
-                        number = known
-                    units[4 * number + 2] = value
-                    units[4 * number + 3] = end - value
-                at = end + 1
-            bounds[row + 1] = count
-        units = None  # an array cannot be resized while a view of it exists
-    del found[4 * count :]
-    return firsts, found
+            for name, text in _decoded(buffer, at, stop).items():
+                data: bytes = name.encode()
+                name_at = raw.copy(data, 0, len(data), names, name_ends[count])
+                data = text.encode()
+                value_at = raw.copy(data, 0, len(data), values, value_ends[count])
+                count += 1
+                name_ends[count] = name_at
+                value_ends[count] = value_at
+        bounds[row + 1] = count
+    name_at = name_ends[count]
+    value_at = value_ends[count]
+    # What has a view cannot be resized.
+    names = values = name_ends = value_ends = None
+    del joined[0][name_at:]
+    del joined[1][value_at:]
+    del found[0][count + 1 :]
+    del found[1][count + 1 :]
+    return firsts, found[0], joined[0], found[1], joined[1]
+
+
+@cython.cfunc
+def _decoded(
+    buffer: cython.const[cython.uchar][::1], at: cython.Py_ssize_t, stop: cython.Py_ssize_t
+) -> dict[str, str]:
+    """Return properties as text, with invalid UTF-8 replaced."""
+    found: dict[str, str] = {}
+    while at < stop:
+        end: cython.Py_ssize_t = raw.find(buffer, 2, at, stop)
+        value: cython.Py_ssize_t = raw.find(buffer, 1, at, end) + 1
+        if at + 1 < value < end:
+            name = raw.copied(buffer, at, value - 1 - at).decode("utf-8", "replace")
+            found[name] = raw.copied(buffer, value, end - value).decode("utf-8", "replace")
+        at = end + 1
+    return found
 
 
 def java_hash(text: str) -> int:

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from reput_protocol.buffers import Buffer
 from reput_protocol.kernel.records import COLUMNS, checksum_faults
-from reput_protocol.kernel.tables import distinct, gather, property_places, property_units
+from reput_protocol.kernel.tables import distinct, gather, property_columns, property_places
 from reput_protocol.properties import KEYS, TAGS, UNIQ_KEY
 from reput_protocol.record import row as number
 from reput_protocol.record.host import Host
@@ -61,6 +61,13 @@ class RecordColumns:
     def numbers(self, name: str) -> IntArray:
         """Return a column by its name in `COLUMNS`."""
         return self._table[:, _NUMBER[name]].copy()
+
+    def scaled(self, name: str, times: int, kind: str) -> NDArray[np.signedinteger]:
+        """Return a column with each number multiplied, as integers of a NumPy type."""
+        column = self._table[:, _NUMBER[name]]
+        if times == 1:
+            return column.astype(kind)
+        return np.multiply(column, times, out=np.empty(len(column), kind), casting="unsafe")
 
     @property
     def position(self) -> IntArray:
@@ -187,9 +194,9 @@ class RecordColumns:
         """Copy values out of the buffer in Arrow's layout (`gather`)."""
         return gather(self.buffer, *places, is_text, replaced)
 
-    def property_units(self) -> tuple[array[int], array[int]]:
-        """Return the positions of all properties' names and values (`property_units`)."""
-        return property_units(self.buffer, self.table)
+    def property_columns(self) -> tuple[array[int], array[int], bytearray, array[int], bytearray]:
+        """Copy all properties out of the buffer in Arrow's layout (`property_columns`)."""
+        return property_columns(self.buffer, self.table)
 
     def take(self, rows: Any) -> Self:
         """Return the columns of some records, by row numbers, mask or slice."""

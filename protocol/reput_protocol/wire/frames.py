@@ -35,8 +35,9 @@ _ENCODERS = {
 }
 FRAME_BYTES_MAX: Final = 16_777_216
 """Maximum size of a frame, including its length field."""
-HEADER_BYTES_MAX: Final = 65_536
-"""Default maximum size of a header for a `FrameReader`."""
+HEADER_BYTES_MAX: Final = 1_048_576
+"""Default maximum size of a header for a `FrameReader`: properties of 32,767 bytes are six times as long in JSON if
+each is escaped, and larger ones are to be refused by name."""
 _HEAD = struct.Struct(">II")
 _LENGTH_SIZE: Final = 4
 _HEAD_SIZE: Final = _HEAD.size

@@ -47,6 +47,7 @@ def _too_soon(facts: Facts) -> Iterator[Violation]:
 
 def _backwards(facts: Facts) -> Iterator[Violation]:
     known: dict[tuple[str, QueueKey], list[tuple[float, int]]] = defaultdict(list)  # rising in both
+    lost_at = -math.inf
     for event in facts.events:
         if event.what == "offset":
             offset = -1 if event["offset"] is None else event["offset"]
@@ -57,9 +58,12 @@ def _backwards(facts: Facts) -> Iterator[Violation]:
             offset = event["offset"]
         elif event.what == "may-lose" and "offsets" in event["levels"]:
             known.clear()
+            lost_at = event.at
             continue
         else:
             continue
+        if event.get("asked", event.at) < lost_at:
+            continue  # the answer was on its way for so long
         highs = known[_key(event)]
         if not highs or offset > highs[-1][1]:
             highs.append((event.at, offset))

@@ -118,11 +118,11 @@ class Reasons:
     def _was_committed(self, first: Delivery, second: Delivery) -> bool:
         """Whether a message was known to be committed when the member that got it again asked where to continue."""
         taken = self._holdings.of(second)
-        asked = second.begun if taken is None else taken.asked(second.begun)
+        asked, answered = (second.begun,) * 2 if taken is None else taken.last_read(second.begun)
         return any(
             offset > first.offset
             and first.begun < at <= asked
-            and not self._facts.may_have_lost("offsets", at, asked)
+            and not self._facts.may_have_lost("offsets", at, answered)
             for at, offset in self._committed[first.group, first.queue]
         )
 

@@ -41,10 +41,35 @@ class Put:
     ack: str = "flushed"
     """The level of acknowledgement that was asked for."""
     acked_at: float | None = None
+    acked_by: str = ""
+    """The address of the broker that acknowledged it last, if the history says that."""
+    stored_ms: int = 0
+    """When that broker stored it, by its clock."""
     receipts: list[tuple[int, int]] = field(default_factory=list)
     times: int = 0
     refused: int = 0
     """How many of its puts the client reported as not stored."""
+
+
+class Loss(NamedTuple):
+    """Something that may take back what was acknowledged.
+
+    Without `stored_by` that is everything until the event. With it, it is what was stored until then, by the broker
+    `of` only, or by all but the next master, `kept_by`.
+    """
+
+    at: float
+    stored_by: int | None = None
+    of: str = ""
+    kept_by: str = ""
+
+    def takes(self, put: Put) -> bool:
+        """Whether an acknowledged put may be gone."""
+        if self.stored_by is None:
+            return put.acked_at is not None and put.acked_at <= self.at
+        return (
+            put.stored_ms <= self.stored_by and self.of in ("", put.acked_by) and put.acked_by != self.kept_by
+        )
 
 
 @dataclass(slots=True)
@@ -130,7 +155,7 @@ class Facts:
     """When a process stood still, whether it was stopped or got no processor."""
     down: list[Span] = field(default_factory=list)
     """When the broker was down."""
-    may_lose: dict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
+    may_lose: dict[str, list[Loss]] = field(default_factory=lambda: defaultdict(list))
     """When something happened that may take back what was acknowledged before: by level, and "offsets"."""
     end: float = 0.0
 
@@ -176,7 +201,11 @@ class Facts:
 
     def may_have_lost(self, what: str, since: float, until: float = math.inf) -> bool:
         """Whether what was acknowledged at a level by `since` may have been lost until then."""
-        return any(since <= at <= until for at in self.may_lose[what])
+        return any(since <= loss.at <= until for loss in self.may_lose[what])
+
+    def may_be_gone(self, put: Put) -> bool:
+        """Whether something has happened that may take back an acknowledged put at its level."""
+        return any(loss.takes(put) for loss in self.may_lose[put.ack])
 
     def died(self, who: str, since: float, until: float) -> bool:
         """Whether a process was killed in a span."""
@@ -228,6 +257,7 @@ class _Reader:
     def _acked(self, event: Event) -> None:
         put = self._facts.puts[event["uid"]]
         put.acked_at = put.acked_at or event.at
+        put.acked_by, put.stored_ms = event.get("host", ""), event.get("stored_ms", 0)
         put.receipts.append((event["queue"], event["offset"]))
 
     def _refused(self, event: Event) -> None:
@@ -282,9 +312,10 @@ class _Reader:
         self._backs[event.who, queue, event["offset"]] = back
 
     def _backed(self, event: Event) -> None:
-        self._given_back(event).done = event.at
-        delivery = self._delivery(event)
-        if delivery is not None:
+        back, delivery = self._given_back(event), self._delivery(event)
+        if back.done is None:  # a repetition may be answered first
+            back.done = event.at
+        if delivery is not None and delivery.backed is None:
             delivery.backed = event.at
 
     def _back_failed(self, event: Event) -> None:
@@ -340,7 +371,9 @@ class _Reader:
 
     def _may_lose(self, event: Event) -> None:
         for what in event["levels"]:
-            self._facts.may_lose[what].append(event.at)
+            self._facts.may_lose[what].append(
+                Loss(event.at, event.get("stored_by"), event.get("of", ""), event.get("kept_by", ""))
+            )
 
     # The end
 

@@ -34,7 +34,11 @@ class Holding:
 
     def asked(self, at: float) -> float:
         """When the member last asked where to continue, before `at`."""
-        return max((asked for asked, answered in self.reads if answered <= at), default=self.taken)
+        return self.last_read(at)[0]
+
+    def last_read(self, at: float) -> tuple[float, float]:
+        """When the member last asked where to continue, before `at`, and when it was answered."""
+        return max((read for read in self.reads if read[1] <= at), default=(self.taken, self.taken))
 
 
 @dataclass(slots=True)

@@ -27,7 +27,7 @@ def judge(facts: Facts) -> Iterator[Violation]:
         if put.kind in terms.ROLLED_BACK:
             continue
         if put.uid not in stored:
-            if put.acked_at is None or facts.may_have_lost(put.ack, put.acked_at):
+            if put.acked_at is None or facts.may_be_gone(put):
                 continue
             rule = "replicated lost" if put.ack == AckLevel.REPLICATED else "acknowledged"
             yield Violation(rule, f"{put.uid} of {put.topic} was acknowledged as {put.ack} and is not there")

@@ -57,10 +57,13 @@ def _lock_was_lost(facts: Facts, first: Delivery, second: Delivery) -> bool:
 
 
 def _as_sent(facts: Facts) -> Iterator[Violation]:
-    """Messages of one producer are in a queue in the order in which they were sent."""
+    """Messages of one producer are in a queue in the order in which they were sent, but for unknown outcomes.
+
+    A put without an answer may still be under way, such as on a connection whose packets are lost for a while.
+    """
     last: dict[tuple[str, int, str], tuple[int, int]] = {}
     for entry in facts.stored:
-        if entry.queue[0] == terms.STEPS:
+        if entry.queue[0] == terms.STEPS and facts.puts[entry.uid].acked_at is not None:
             producer, _, number = entry.uid.rpartition("s")
             key = (*entry.queue, producer)
             before = last.get(key, (-1, -1))

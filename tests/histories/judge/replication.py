@@ -53,7 +53,9 @@ def _two_masters(facts: Facts) -> Iterator[Violation]:
             stored_ms = event["stored_ms"]
             leading = [address for since_ms, address in terms_of_office if since_ms < stored_ms]
             if leading and leading[-1] != event["host"]:
-                yield Violation("two masters", f"{event}, and {leading[-1]} led since before that was stored")
+                yield Violation(
+                    "stale master", f"{event}, and {leading[-1]} led since before that was stored"
+                )
 
 
 def _copies(facts: Facts) -> Iterator[Violation]:

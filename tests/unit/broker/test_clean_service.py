@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +29,9 @@ from stores import opened, small_options
 class Broker:
     """A store of six files and its service."""
 
-    def __init__(self, tmp_path: Path, **store: Any) -> None:
+    def __init__(
+        self, tmp_path: Path, needed_from: Callable[[], int | None] = lambda: None, **store: Any
+    ) -> None:
         self.machine = FakeMachine()
         self.config = BrokerConfig(data_dir=tmp_path, store=store).store
         self.counters = Counters()
@@ -46,6 +48,7 @@ class Broker:
             self.figures,
             on_disk=self.said.append,
             before_delete=trio.lowlevel.checkpoint,
+            needed_from=needed_from,
         )
 
     def expire(self) -> None:
@@ -130,6 +133,24 @@ def test_early_deletion_is_a_warning(broker: Broker) -> None:
     assert broker.figures.level is DiskLevel.OK
     assert broker.said[-1] is None
     assert broker.store.is_writable
+
+
+def test_files_that_an_unfinished_batch_needs_stay_even_if_the_disk_is_full(tmp_path: Path) -> None:
+    needed: list[int | None] = [None]
+    broker = Broker(tmp_path, needed_from=lambda: needed[0])
+    try:
+        files = store_files(broker.store)
+        size = broker.store.options.commit_log_file_size
+        needed[0] = broker.store.min_physical_offset + 2 * size + 1
+        broker.machine.used = 0.95
+        broker.expire()
+        run(broker.service.clean)
+        assert store_files(broker.store) == files[2:]
+        needed[0] = None
+        run(broker.service.clean)
+        assert len(store_files(broker.store)) == 1
+    finally:
+        broker.store.close()
 
 
 def test_what_keeps_a_full_disk_from_being_relieved_is_logged_once(broker: Broker) -> None:

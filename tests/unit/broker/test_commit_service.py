@@ -314,3 +314,19 @@ async def test_a_late_put_that_is_not_even_committed_waits_on() -> None:
         await trio.sleep(0.05)
         nursery.cancel_scope.cancel()
     assert [(number, response.ext["ack"]) for number, response in bench.answers] == [(0, "page_cache")]
+
+
+@pytest.mark.trio
+@pytest.mark.parametrize("ends_first", ["sync", "commit"])
+async def test_what_a_sync_commits_is_passed_on(ends_first: str) -> None:
+    """Else slaves hear of it only with the next append."""
+    bench = Bench()
+    bench.store.written += 100
+    if ends_first == "sync":
+        await bench.flush.flush_now()
+    else:
+        bench.store.flush_commit_log()  # still in its thread
+        await bench.commit.commit_now()
+    assert bench.commits_seen == 1
+    await bench.flush.flush_now()
+    assert bench.commits_seen == 1

@@ -1,17 +1,17 @@
 import pytest
 import structlog
 
+from reput_broker.compose.live_config import LiveConfig
 from reput_broker.config.errors import ConfigError
 from reput_broker.config.model import BrokerConfig
 from reput_broker.observe.counters import Counters
 from reput_broker.observe.health import Health
 from reput_broker.observe.metrics import MetricsSources
-from reput_broker.serve import ConfigReloader
 
 
-def reloader(config: BrokerConfig, new: dict[str, object]) -> tuple[ConfigReloader, MetricsSources]:
+def reloader(config: BrokerConfig, new: dict[str, object]) -> tuple[LiveConfig, MetricsSources]:
     sources = MetricsSources(config, Counters(), Health(), config_reload_time_s=1.0)
-    return ConfigReloader(config, lambda: BrokerConfig(**new), sources, clock=lambda: 7.0), sources
+    return LiveConfig(config, lambda: BrokerConfig(**new), sources, clock=lambda: 7.0), sources
 
 
 def test_live_options_change_for_everybody_and_others_wait() -> None:
@@ -67,5 +67,5 @@ def test_a_later_success_clears_the_failure() -> None:
     failing, sources = reloader(config, {"port": "x"})
     with pytest.raises(ConfigError):
         failing.reload()
-    ConfigReloader(config, BrokerConfig, sources).reload()
+    LiveConfig(config, BrokerConfig, sources).reload()
     assert sources.config_reload_ok

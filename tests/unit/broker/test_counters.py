@@ -1,3 +1,5 @@
+from math import inf
+
 import pytest
 
 from reput_broker.observe.counters import PULL_WAIT_CODE, UNKNOWN_CODE, Counters, Histogram, topic_kind
@@ -9,10 +11,10 @@ def test_a_bucket_counts_values_up_to_and_including_its_bound() -> None:
     for value in (0.5, 1.0, 1.5, 2.0, 3.0):
         histogram.observe(value)
     histogram.observe(9.0, count=2)
-    histogram.observe_all([1.0, 2.0])
-    assert histogram.buckets == [3, 3, 3]
-    assert histogram.total == 8.0 + 18.0 + 3.0
-    assert histogram.count == 9
+    assert histogram.buckets == [2, 2, 3]
+    assert histogram.total == 8.0 + 18.0
+    assert histogram.count == 7
+    assert list(histogram.cumulated((2.0,))) == [(2.0, 4), (inf, 7)]
 
 
 def test_a_block_counts_its_messages_with_their_mean_size() -> None:
@@ -22,7 +24,8 @@ def test_a_block_counts_its_messages_with_their_mean_size() -> None:
     traffic = counters.topic("orders")
     assert traffic.messages_in == {"normal": 64, "delayed": 1}
     assert traffic.bytes_in == 64 * 1100 + 100
-    assert traffic.message_bytes.buckets[:3] == [1, 0, 64]
+    assert traffic.sizes["delayed"].buckets[:3] == [1, 0, 0]
+    assert traffic.sizes["normal"].buckets[:3] == [0, 0, 64]
 
 
 def test_retry_and_dead_letter_topics_tell_their_kind() -> None:
@@ -41,7 +44,10 @@ def test_made_up_request_codes_do_not_make_series() -> None:
     counters.request(0, RequestCode.PULL_MESSAGE).begin()
     counters.request(0, PULL_WAIT_CODE).begin()
     assert set(counters.requests) == {(0, UNKNOWN_CODE), (0, 11), (0, PULL_WAIT_CODE)}
-    assert counters.requests[0, UNKNOWN_CODE].codes == {0: 0, 3: 100}
+    assert {code: times.count for code, times in counters.requests[0, UNKNOWN_CODE].answers.items()} == {
+        0: 0,
+        3: 100,
+    }
     assert counters.requests[0, UNKNOWN_CODE].inflight == 0
 
 
@@ -52,8 +58,7 @@ def test_a_request_ends_once() -> None:
     traffic.done(0, 0.0002)
     traffic.abandoned()
     assert traffic.inflight == 0
-    assert traffic.codes == {0: 1}
-    assert traffic.duration_seconds.count == 1
+    assert {code: times.count for code, times in traffic.answers.items()} == {0: 1}
 
 
 def test_connections_are_counted_by_role() -> None:

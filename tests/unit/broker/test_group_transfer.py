@@ -138,3 +138,18 @@ async def test_a_commit_waits_until_the_set_has_it(autojump_clock: object) -> No
             bench.service.advance()
             await trio.sleep(1)
             assert done.is_set() is is_done
+
+
+@pytest.mark.trio
+async def test_a_set_that_does_not_confirm_is_waited_for_as_long_as_slaves_are(
+    autojump_clock: object,
+) -> None:
+    bench = Bench()
+    store: Any = bench.service._store
+    store.confirm_offset = 300
+    started_at = trio.current_time()
+    with pytest.raises(Refusal, match="the in-sync set took longer than ha") as refused:
+        await bench.service.confirmed_to(500)
+    assert trio.current_time() - started_at == bench.service._config.slave_timeout
+    assert refused.value.error.retryable
+    await bench.service.confirmed_to(300)

@@ -12,7 +12,7 @@ import trio.testing
 from reput_broker.config.model import BrokerConfig
 from reput_broker.observe.counters import Counters
 from reput_broker.observe.health import BrokerState, Health
-from reput_broker.observe.metrics import MetricsCollector, MetricsSources
+from reput_broker.observe.metrics import MetricsSources
 from reput_broker.observe.pages import make_app
 from reput_broker.server.http_server import HttpListenFailed, HttpServer, serve_http
 
@@ -45,7 +45,7 @@ def serving(
     sources: MetricsSources, scenario: Callable[[tuple[str, int]], Awaitable[None]], **options: Any
 ) -> None:
     async def main() -> None:
-        app = make_app(MetricsCollector(sources), **options)
+        app = make_app(sources, **options)
         async with trio.open_nursery() as nursery:
             address = await nursery.start(serve_http, app, "127.0.0.1", 0)
             await scenario(address)
@@ -88,7 +88,7 @@ def test_metrics_in_the_requested_format() -> None:
         status, headers, body = await ask(address, request("/metrics"))
         assert status == 200
         assert headers["content-type"].startswith("text/plain; version=0.0.4")
-        assert b"reput_ready 0.0\n" in body
+        assert b"reput_ready 0\n" in body
         accept = "Accept: application/openmetrics-text; version=1.0.0"
         _, headers, body = await ask(address, request("/metrics", "GET", accept))
         assert headers["content-type"].startswith("application/openmetrics-text; version=1.0.0")
@@ -141,7 +141,7 @@ def test_pages_that_clients_do_not_read_are_few_however_many_the_clients() -> No
     sources = make_sources()
 
     async def main() -> None:
-        server = HttpServer(make_app(MetricsCollector(sources)), (), ("127.0.0.1", 80))
+        server = HttpServer(make_app(sources), (), ("127.0.0.1", 80))
         streams = [
             Unread(f"application/openmetrics-text; version=1.0.{number % 3}; escaping=values")
             for number in range(60)
@@ -163,7 +163,7 @@ def test_pages_that_clients_do_not_read_are_few_however_many_the_clients() -> No
             assert (await scrape()).startswith(b"HTTP/1.1 200 ")
             sources.health.state = BrokerState.RUNNING
             await trio.sleep(10)
-            assert b"reput_ready 1.0" in await scrape()
+            assert b"reput_ready 1\n" in await scrape()
 
     trio.run(main, clock=trio.testing.MockClock(autojump_threshold=0))
 
@@ -221,7 +221,7 @@ def test_a_taken_port_is_named() -> None:
 
         async def main() -> None:
             async with trio.open_nursery() as nursery:
-                await nursery.start(serve_http, make_app(MetricsCollector(make_sources())), "127.0.0.1", port)
+                await nursery.start(serve_http, make_app(make_sources()), "127.0.0.1", port)
 
         with pytest.raises(BaseExceptionGroup) as failed:
             trio.run(main)
@@ -238,7 +238,7 @@ def test_a_silent_client_does_not_delay_the_end() -> None:
     async def main() -> None:
         with trio.fail_after(30):
             async with trio.open_nursery() as nursery:
-                app = make_app(MetricsCollector(make_sources()))
+                app = make_app(make_sources())
                 address = await nursery.start(serve_http, app, "127.0.0.1", 0)
                 silent = await trio.open_tcp_stream(*address)
                 halfway = await trio.open_tcp_stream(*address)
@@ -281,7 +281,7 @@ def test_without_descriptors_a_connection_is_closed_at_once_and_the_next_one_ser
 
 def test_as_many_connections_as_there_are_descriptors_for() -> None:
     async def main() -> None:
-        app = make_app(MetricsCollector(make_sources()))
+        app = make_app(make_sources())
         serve = partial(serve_http, connections_max=2)
         async with trio.open_nursery() as nursery:
             address = await nursery.start(serve, app, "127.0.0.1", 0)

@@ -1,122 +1,59 @@
 import re
 import time
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import trio
-from prometheus_client import generate_latest
+from prometheus_client import GC_COLLECTOR
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
-from prometheus_client.parser import text_string_to_metric_families as parse_text
+from prometheus_client.parser import text_string_to_metric_families
+from prometheus_client.process_collector import ProcessCollector
 
 from reput_broker.config.model import BrokerConfig
 from reput_broker.groups.client_table import ClientChannel
-from reput_broker.groups.consumer_groups import ConsumerGroups
-from reput_broker.groups.lag import LagFigures
-from reput_broker.groups.progress import GroupProgress
-from reput_broker.observe.counters import Counters, DelayStats, NameServerTraffic
-from reput_broker.observe.delivery_metrics import DelaySources, GroupSources
-from reput_broker.observe.families import METRICS
-from reput_broker.observe.health import BrokerState, Health
-from reput_broker.observe.metrics import MetricsCollector, MetricsSources
-from reput_broker.observe.pages import render_page
-from reput_broker.tables.offsets import ConsumerOffsetManager
-from reput_broker.tables.subscription_groups import SubscriptionGroupManager
-from reput_broker.tables.topics import TopicConfigManager
+from reput_broker.observe.catalogue import METRICS
+from reput_broker.observe.exposition import OPENMETRICS, TEXT
+from reput_broker.observe.health import BrokerState
+from reput_broker.observe.metrics import BrokerMetrics, MetricsSources
+from reput_broker.observe.pages import MetricsPages
 from reput_protocol.codes import RequestCode, ResponseCode
 from reput_protocol.commands.group import ConsumerData
-from tenures import REPLICATION
-
-
-class FakeStore:
-    """Four queues of one topic, messages 10 to 99 in each."""
-
-    flush_behind_bytes = 5
-    commit_behind_bytes = 3
-    file_waits = 2
-    dispatch_behind_bytes = 6
-    min_physical_offset = 1000
-    max_physical_offset = 9000
-
-    def __init__(self, queues: int = 4) -> None:
-        self._queues = [("orders", queue_id) for queue_id in range(queues)]
-
-    def queues(self) -> list[tuple[str, int]]:
-        return self._queues
-
-    def min_offset_in_queue(self, _topic: str, _queue_id: int, /) -> int:
-        return 10
-
-    def max_offset_in_queue(self, _topic: str, _queue_id: int, /) -> int:
-        return 100
+from scrapes import FakeStore, Page, a_few_figures, check, known_series, read, value
 
 
 @pytest.fixture
 def sources(tmp_path: Path) -> Iterator[MetricsSources]:
-    topics = TopicConfigManager(tmp_path / "topics.json", clock_ms=lambda: 0)
-    topics.load()
-    topics.create_on_send("orders")
-    topics.create_on_send("silent")
-    offsets = ConsumerOffsetManager(tmp_path / "consumerOffset.json", clock_ms=lambda: 0)
-    offsets.load()
-    offsets.commit("billing", "orders", 2, 70)
-    settings = SubscriptionGroupManager(tmp_path / "subscriptionGroup.json", clock_ms=lambda: 0)
-    settings.load()
-    settings.find_or_create("idle")
-    groups = GroupSources(settings, ConsumerGroups(), GroupProgress(), LagFigures())
-    delays = DelayStats()
-    delays.waiting["orders"] += 1
-    counters = Counters()
-    counters.name_servers["names:9876"] = NameServerTraffic()
-    yield MetricsSources(
-        BrokerConfig(),
-        counters,
-        Health(),
-        topics=topics,
-        offsets=offsets,
-        store=FakeStore(),
-        groups=groups,
-        delays=DelaySources(delays, lambda: 0.0),
-        replication=lambda: REPLICATION,
+    with a_few_figures(tmp_path) as found:
+        yield found
+
+
+def pages_of(sources: MetricsSources) -> MetricsPages:
+    return MetricsPages(
+        METRICS, BrokerMetrics(sources).families, (ProcessCollector(registry=None), GC_COLLECTOR)
     )
-    offsets.close()
 
 
-Page = dict[tuple[str, frozenset[tuple[str, str]]], float]
+def rendered(sources: MetricsSources, content_type: str = TEXT) -> str:
+    return trio.run(pages_of(sources).render, content_type).decode()
 
 
 def page_of(sources: MetricsSources) -> Page:
-    text = generate_latest(MetricsCollector(sources)).decode()
-    return {
-        (sample.name, frozenset(sample.labels.items())): sample.value
-        for family in parse_text(text)
-        for sample in family.samples
-    }
+    return read(rendered(sources))
 
 
-def value(page: Page, name: str, **labels: str) -> float:
-    return page[name, frozenset(labels.items())]
-
-
-def rendered(sources: MetricsSources, accept: str = "") -> tuple[str, str]:
-    page, content_type = trio.run(render_page, MetricsCollector(sources), accept)
-    return page.decode(), content_type
-
-
-def test_every_metric_of_the_table_is_on_the_page_with_its_type_and_help(sources: MetricsSources) -> None:
+def test_the_page_has_every_metric_of_the_catalogue(sources: MetricsSources) -> None:
     sources.counters.group("orders", "billing").count_out(1, 1)
     sources.counters.request(0, RequestCode.PULL_MESSAGE).begin()
     sources.counters.retry.transactions["orders", "commit"] += 1
-    families = {family.name: family for family in MetricsCollector(sources).collect()}
-    for spec in METRICS.values():
-        family = families[spec.name.removesuffix("_total")]
-        assert (family.type, family.documentation) == (spec.type, spec.help)
-        assert family.samples, spec.name
-        for sample in family.samples:
-            assert set(sample.labels) - {"le"} == set(spec.labels), spec.name
-    assert all(
-        name in METRICS or f"{name}_total" in METRICS for name in families if name.startswith("reput_")
-    )
+    assert check(rendered(sources), METRICS, "reput_") == set(METRICS)
+
+
+def test_known_labels_exist_with_zero_before_anything_happens(sources: MetricsSources) -> None:
+    page = page_of(sources)
+    assert known_series(METRICS) <= page.keys()
+    assert value(page, "reput_requests_total", protocol="msgpack", op="put_message", code="ok") == 0
 
 
 def test_delayed_messages_are_shown_by_topic_and_by_what_became_of_them(sources: MetricsSources) -> None:
@@ -152,16 +89,6 @@ def test_names_follow_the_rules() -> None:
         assert spec.help.endswith(".")
         if spec.type == "histogram":
             assert spec.name.endswith(units), spec.name
-
-
-def test_known_labels_exist_with_zero_before_anything_happens() -> None:
-    page = page_of(MetricsSources(BrokerConfig(), Counters(), Health()))
-    assert value(page, "reput_messages_rejected_total", reason="too_large") == 0
-    assert value(page, "reput_flush_errors_total", part="commitlog") == 0
-    assert value(page, "reput_connections_closed_total", listener="main", reason="slow_reader") == 0
-    assert value(page, "reput_produce_duration_seconds_count", ack="flushed") == 0
-    assert value(page, "reput_requests_total", protocol="msgpack", op="put_message", code="ok") == 0
-    assert value(page, "reput_backpressure_seconds_total", cause="memory") == 0
 
 
 def test_a_topic_without_traffic_is_there_with_zero(sources: MetricsSources) -> None:
@@ -234,39 +161,71 @@ def test_queues_are_left_out_first_and_counted(sources: MetricsSources) -> None:
     assert value(page, "reput_metrics_dropped_series") == 2 * (1000 - len(queues))
 
 
-def test_the_page_in_pieces_is_the_page_in_one(sources: MetricsSources) -> None:
+def test_a_family_has_one_head_however_many_series_it_has(sources: MetricsSources) -> None:
     sources.store = FakeStore(queues=1000)
-    for number in range(100):
-        sources.counters.topic(f"t{number}").count_in(1, 1)
-    text, content_type = rendered(sources)
-    assert content_type.startswith("text/plain; version=0.0.4")
-    whole = {
-        family.name: sorted(map(str, family.samples))
-        for family in parse_text(generate_latest(MetricsCollector(sources)).decode())
-        if family.name.startswith("reput_")
-    }
-    pieces = {
-        family.name: sorted(map(str, family.samples))
-        for family in parse_text(text)
-        if family.name.startswith("reput_")
-    }
-    assert pieces == whole
-    heads = [line for line in text.splitlines() if line.startswith("# TYPE")]
+    heads = [line for line in rendered(sources).splitlines() if line.startswith("#")]
     assert len(heads) == len(set(heads))
+    assert len(page_of(sources)) > 2000
 
 
-def test_openmetrics_for_those_who_ask(sources: MetricsSources) -> None:
+def test_openmetrics_for_clients_that_ask_for_it(sources: MetricsSources) -> None:
     sources.store = FakeStore(queues=1000)
-    text, content_type = rendered(sources, "application/openmetrics-text; version=1.0.0,text/plain;q=0.5")
-    assert content_type.startswith("application/openmetrics-text")
+    text = rendered(sources, OPENMETRICS)
     assert text.endswith("# EOF\n")
     assert text.count("# EOF") == 1
     names = {family.name for family in parse_openmetrics(text)}  # type: ignore[no-untyped-call]
-    assert {name.removesuffix("_total") for name in METRICS} - names <= {
-        "reput_messages_out",
-        "reput_bytes_out",
-        "reput_request_duration_seconds",
+    assert {name.removesuffix("_total") for name in METRICS} <= names
+
+
+@pytest.mark.parametrize("content_type", [TEXT, OPENMETRICS])
+def test_hostile_names_stay_label_values(sources: MetricsSources, content_type: str) -> None:
+    """Names are checked when they are created; those of tables that another broker wrote are not."""
+    names = ['a"} 1\nreput_ready 7\n#', "back\\slash\\", "new\nline", "%s%d{}", "tab\tand é"]
+    for name in names:
+        sources.counters.topic(name).count_in(1, 10)
+    text = rendered(sources, content_type)
+    parse = parse_openmetrics if content_type == OPENMETRICS else text_string_to_metric_families
+    found = {
+        sample.labels["topic"]: sample.value
+        for family in parse(text)
+        for sample in family.samples
+        if sample.name in ("reput_bytes_in_total", "reput_message_size_bytes_sum")
     }
+    assert {name: found[name] for name in names} == dict.fromkeys(names, 10.0)
+    assert text.count("\nreput_ready ") == 1
+
+
+def test_a_thousand_topics_and_groups_keep_to_the_limit(sources: MetricsSources) -> None:
+    """Series of queues are dropped first, then the histograms of topics; those of topics and groups stay."""
+    sources.config = BrokerConfig(metrics={"max_series": 20_000})
+    sources.store = FakeStore(queues=4000)
+    assert sources.offsets is not None
+    assert sources.groups is not None
+    for number in range(1000):
+        sources.counters.topic(f"t{number}").count_in(1, 1)
+        sources.groups.settings.find_or_create(f"g{number}")
+        sources.offsets.commit(f"g{number}", f"t{number}", 0, 1)
+
+    def series() -> tuple[Counter[str], int]:
+        lines = [
+            line
+            for line in rendered(sources).splitlines()
+            if not line.startswith(("#", "process_", "python_"))
+        ]
+        (dropped,) = (line for line in lines if line.startswith("reput_metrics_dropped_series "))
+        return Counter(re.split("[ {]", line)[0] for line in lines), int(dropped.split()[1])
+
+    shown, dropped = series()
+    assert shown.total() < 20_600
+    for name in ("reput_messages_in_total", "reput_consumer_members", "reput_consumer_lag_seconds"):
+        assert shown[name] >= 1000, name
+    assert shown["reput_dead_letters_total"] >= 1000
+    assert shown["reput_message_size_bytes_sum"] < 1000
+    assert shown["reput_queue_end_offset"] == 0
+    sources.config = BrokerConfig(metrics={"max_series": 1_000_000})
+    whole, none = series()
+    assert none == 0
+    assert whole.total() == shown.total() + dropped, "every series that was dropped is counted"
 
 
 def test_a_large_page_does_not_block_the_loop(sources: MetricsSources) -> None:
@@ -285,7 +244,7 @@ def test_a_large_page_does_not_block_the_loop(sources: MetricsSources) -> None:
     async def main() -> None:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(others)
-            page, _ = await render_page(MetricsCollector(sources), "")
+            page = await pages_of(sources).render(TEXT)
             assert page.count(b"\n") > 18_000
             nursery.cancel_scope.cancel()
 
@@ -311,7 +270,9 @@ def test_a_group_s_members_changes_and_progress(sources: MetricsSources) -> None
         groups.online.register(channel, ConsumerData("billing"), 0.0)
     counters.note_rebalance("billing", "join")
     counters.note_subscription_conflict("billing")
-    groups.progress.pulled("billing", "orders", 2, 85, "peer")
+    groups.progress.pulled("billing", "orders", 2, 70, 85, "peer")
+    counters.note_acks("billing", "ack", 70)
+    counters.retry.nacks["billing"] += 2
     groups.lag.seconds["billing", "orders"] = 12.5
     groups.lag.looked_up_at_s = 1_700_000_000.0
     page = page_of(sources)
@@ -322,7 +283,13 @@ def test_a_group_s_members_changes_and_progress(sources: MetricsSources) -> None
     assert value(page, "reput_consumer_lag_refresh_time_seconds") == 1_700_000_000
     assert value(page, "reput_consumer_inflight_messages", group="billing", topic="orders") == 15
     assert value(page, "reput_consumer_ready_messages", group="billing", topic="orders") == 15
+    assert {
+        result: value(page, "reput_acks_total", group="billing", result=result)
+        for result in ("ack", "nack", "expired", "late")
+    } == {"ack": 70, "nack": 2, "expired": 0, "late": 0}
     counters.forget_group("billing")
+    assert value(page_of(sources), "reput_acks_total", group="billing", result="ack") == 0
+    assert value(page_of(sources), "reput_acks_total", group="billing", result="nack") == 0
     assert value(page_of(sources), "reput_rebalances_total", group="billing", reason="join") == 0
 
 

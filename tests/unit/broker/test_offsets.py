@@ -11,6 +11,7 @@ from reput_broker.tables.config_file import ConfigFileDamaged, DataVersion
 from reput_broker.tables.offset_journal import JournalWriteFailed
 from reput_broker.tables.offsets import Commit, ConsumerOffsetManager
 from reput_broker.tables.table_saver import save_now
+from reput_protocol.names import TRANS_HALF_TOPIC, TRANS_OP_HALF_TOPIC, TRANSACTION_CHECK_GROUP
 
 Open = Callable[[], ConsumerOffsetManager]
 
@@ -243,14 +244,38 @@ def test_a_damaged_record_costs_only_itself_and_is_reported(opened: Open, config
     data[positions[1] + 20] ^= 1
     journal.write_bytes(data)
     with structlog.testing.capture_logs() as logs:
-        assert opened().for_topic("t") == {"g": {0: 9, 2: 9}}
+        manager = opened()
+    assert manager.for_topic("t") == {"g": {0: 9, 2: 9}}
+    assert manager.damaged == 1
     assert [(entry["event"], entry["position"]) for entry in logs] == [
         ("offset_journal_damaged", positions[1])
     ]
     assert len(list(config_dir.glob("consumerOffset.journal.damaged-*"))) == 1
     with structlog.testing.capture_logs() as logs:
-        assert opened().for_topic("t") == {"g": {0: 9, 2: 9}}
+        manager = opened()
+    assert manager.for_topic("t") == {"g": {0: 9, 2: 9}}
+    assert manager.damaged == 0
     assert logs == []
+
+
+def test_a_damaged_journal_keeps_no_place_in_the_op_queue(opened: Open, config_dir: Path) -> None:
+    """That place relies on the one in the half queue, which the damage may have lost."""
+    group, half, op = TRANSACTION_CHECK_GROUP, TRANS_HALF_TOPIC, TRANS_OP_HALF_TOPIC
+    manager = opened()
+    manager.commit(group, half, 0, 4)
+    manager.commit(group, op, 0, 1)
+    lost = manager.journal_size_b
+    manager.commit(group, half, 0, 9)
+    manager.commit(group, op, 0, 2)
+    manager.close()
+    journal = config_dir / "consumerOffset.journal"
+    data = bytearray(journal.read_bytes())
+    data[lost + 20] ^= 1
+    journal.write_bytes(data)
+    for _ in range(2):
+        manager = opened()
+        assert (manager.query(group, half, 0), manager.query(group, op, 0)) == (4, None)
+        manager.close()
 
 
 def test_an_unreadable_file_without_backup_refuses_the_start(opened: Open, config_dir: Path) -> None:

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import trio
 import trio.lowlevel
 import trio.testing
 
+from reput_broker.put.fence import Fence, Fenced
 from reput_broker.put.put_lock import PutLock
 
 
 @pytest.mark.trio
 async def test_appends_that_wait_go_in_the_order_they_came() -> None:
-    lock = PutLock()
+    lock = PutLock(Fence())
     lock.acquire_nowait()
     order: list[int] = []
 
@@ -33,7 +36,7 @@ async def test_appends_that_wait_go_in_the_order_they_came() -> None:
 
 @pytest.mark.trio
 async def test_a_cancelled_wait_leaves_the_lock_to_the_others() -> None:
-    lock = PutLock()
+    lock = PutLock(Fence())
     lock.acquire_nowait()
     async with trio.open_nursery() as nursery:
         with trio.move_on_after(0) as scope:
@@ -54,3 +57,31 @@ async def test_a_cancelled_wait_leaves_the_lock_to_the_others() -> None:
     assert not lock.is_held
     lock.acquire_nowait()
     lock.release()
+
+
+@pytest.mark.trio
+async def test_nothing_is_appended_after_a_wait_in_which_the_fence_was_closed() -> None:
+    """The end of the log is final as soon as a hand-over has closed the fence."""
+    fence = Fence()
+    lock = PutLock(fence)
+    appended: list[int] = []
+
+    class Files:
+        def needs_new_file(self, _size: int) -> bool:
+            return not appended and fence.refusal() is None
+
+        def note_file_wait(self) -> None:
+            pass
+
+        def make_log_file(self) -> None:
+            fence.close("handing over to member 2")
+
+    files: Any = Files()
+    with pytest.raises(Fenced, match="handing over to member 2"):
+        await lock.in_turn(files, 100, lambda: appended.append(1))
+    with pytest.raises(Fenced):
+        await lock.in_turn(files, 100, lambda: appended.append(2))
+    fence.reopen()
+    appended.append(0)
+    await lock.in_turn(files, 100, lambda: appended.append(3))
+    assert appended == [0, 3]

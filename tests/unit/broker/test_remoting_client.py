@@ -176,10 +176,24 @@ async def test_a_refused_connection_names_address_and_reason() -> None:
     assert reason == f"{address}: cannot connect: Connection refused"
 
 
-@pytest.mark.parametrize("address", ["", "names", "names:", ":9876", "names:0", "names:port", "names:65536"])
+@pytest.mark.parametrize(
+    "address",
+    [
+        "",
+        "names",
+        "names:",
+        ":9876",
+        "names:0",
+        "names:port",
+        "names:65536",
+        "a..b:9876",
+        f"{'x' * 70}:1",
+        "a\0b:1",
+    ],
+)
 async def test_a_wrong_address_is_named(address: str) -> None:
     reason = await refused(lambda: RemotingClient(address).call(1, {}, timeout_s=5))
-    assert reason == f"{address}: is not an address of the form host:port"
+    assert reason.startswith(f"{address}: cannot connect: ")
 
 
 async def test_close_ends_open_requests_and_refuses_later_ones(network: Network) -> None:

@@ -104,6 +104,15 @@ async def test_a_reply_is_pushed_to_its_requester_and_a_copy_stored(
         assert counted(bench) == {"delivered": 1}
 
 
+async def test_the_copy_of_a_reply_needs_no_slave(tmp_path: Path) -> None:
+    """A master whose messages need two copies and that has no slave still answers a reply that was delivered."""
+    ha = {"role": "SYNC_MASTER", "in_sync_replicas": 2}
+    async with broker_bench(tmp_path / "s", ha_port=0, ha=ha) as bench:
+        requester = await requester_of(bench, TAKEN)
+        assert (await send_reply(bench.client(), requester.client_id)).code == 0
+        assert await bench.bodies(TOPIC) == [b"pong"]
+
+
 async def test_without_copies_a_reply_costs_no_disk_and_java_still_gets_its_fields(tmp_path: Path) -> None:
     async with broker_bench(tmp_path / "s", replies={"store": False}) as bench:
         requester = await requester_of(bench, TAKEN)

@@ -31,6 +31,7 @@ from reput_protocol.commands.group import (
 )
 from reput_protocol.commands.pull import PullMessageHeader
 from reput_protocol.filter.sql import sql_filter
+from reput_protocol.properties import TAGS
 from reput_protocol.record.message import MessageQueue
 from reput_protocol.wire.frames import decode_header, encode_header
 from reput_protocol.wire.header import Header, HeaderType
@@ -194,10 +195,44 @@ async def test_a_client_with_too_many_waiting_pulls_is_answered_busy(tmp_path: P
             )
             assert refused.remark is not None
             assert "long_polling.client_memory_max" in refused.remark
+            assert bench.broker.counters.pulls_throttled == 1
             nursery.start_soon(pull, other)
             await trio.sleep(0.1)
             await client.send("T", b"x")
         assert [answer.code for answer in answers if answer] == [ResponseCode.SYSTEM_BUSY] + [0] * 33
+
+
+async def test_a_held_pull_gets_the_filter_that_its_group_has_now(tmp_path: Path) -> None:
+    async with broker_bench(tmp_path / "s") as bench:
+        await bench.create_topic("T")
+        client, ext = bench.client(), {}
+
+        async def subscribe(tag: str, version: int) -> None:
+            nonlocal ext
+            data = ConsumerData("g", subscriptions=[SubscriptionData.of("T", tag, version)])
+            assert (await beat(client, data)).code == 0
+            header = PullMessageHeader("g", "T", 0, 0, 32, int(PullSysFlag.SUSPEND), 0, 20_000, None, version)
+            ext = header.to_ext(client.header_type)
+
+        async def pull() -> None:
+            answers.append(await client.ask(RequestCode.PULL_MESSAGE, ext))
+
+        answers: list[Response | None] = []
+        await subscribe("a", 1)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(pull)
+            await trio.sleep(0.1)
+            await subscribe("b", 2)
+        assert [answer.code for answer in answers if answer] == [ResponseCode.PULL_NOT_FOUND]
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(pull)
+            await trio.sleep(0.1)
+            await client.send("T", b"x", {TAGS: "a"})
+            await trio.sleep(0.1)
+            assert len(answers) == 1
+            await client.send("T", b"y", {TAGS: "b"})
+        assert answers[1] is not None
+        assert answers[1].code == 0
 
 
 @pytest.mark.parametrize(

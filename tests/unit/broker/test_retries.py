@@ -238,6 +238,7 @@ async def test_values_that_producers_write_into_retry_topic_add_no_metric_labels
         letters = [record.property_map()["RETRY_TOPIC"] for record in await bench.read(DLQ)]
         assert letters == ["orders", "made up too 1", "orders", "made up too 3"]
         found = bench.broker.counters.retry
+        assert dict(found.nacks) == {"billing": 6}
         assert dict(found.retries) == {("billing", "orders"): 2, ("billing", "unknown"): 2}
         assert dict(found.dead_letters) == {("billing", "orders"): 2, ("billing", "unknown"): 2}
 

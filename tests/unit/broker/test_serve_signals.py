@@ -14,6 +14,7 @@ import trio
 
 from reput_broker import serve
 from reput_broker.config.model import BrokerConfig
+from reput_broker.service_manager import ServiceManager
 
 
 class Ended(Exception):
@@ -40,10 +41,10 @@ def obeyed(
 
     monkeypatch.setattr(os, "_exit", end)
     sources = SimpleNamespace()
-    monkeypatch.setattr(serve, "ConfigReloader", lambda _config, load, _sources: SimpleNamespace(reload=load))
+    monkeypatch.setattr(serve, "LiveConfig", lambda _config, load, _sources: SimpleNamespace(reload=load))
     broker: Any = SimpleNamespace(stop=lambda: stops.append("stop"), config=BrokerConfig(), sources=sources)
     try:
-        trio.run(serve._obey, signals(), broker, load if reloads else None)
+        trio.run(serve._obey, signals(), broker, load if reloads else None, ServiceManager({}))
     except Ended:
         return len(stops), len(loads), True
     return len(stops), len(loads), False

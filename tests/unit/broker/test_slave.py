@@ -14,6 +14,7 @@ from reput_broker.ha.roles import Master, Role, Tenure
 from reput_broker.remoting_client import RemotingClient
 from reput_broker.request import ClientAnswer
 from reput_protocol.codes import RequestCode
+from reput_protocol.commands.group import ConsumerData, HeartbeatData
 from reput_protocol.wire.header import HeaderType
 from tenures import SetTenures
 
@@ -84,4 +85,20 @@ async def test_pulls_of_a_slave_are_an_option(tmp_path: Path) -> None:
         answer = await ask(client, RequestCode.SEND_MESSAGE_V2)
         assert "does not know its master" in (answer.remark or "")
         assert not answer.ext
+        client.close()
+
+
+@pytest.mark.trio
+async def test_a_member_that_joins_does_not_change_a_slaves_topics(tmp_path: Path) -> None:
+    """Its table would look newer than messages of topics that it has not heard of yet."""
+    async with slave(tmp_path, Tenure(Role.SLAVE, 1)) as broker:
+        assert broker._served is not None
+        assert broker._served.storage is not None
+        topics = broker._served.storage.tables.topics
+        before = topics.version
+        client = RemotingClient(broker.address)
+        member = ConsumerData("g")
+        body = HeartbeatData("m", [member]).to_json()
+        assert (await client.call(RequestCode.HEART_BEAT, {}, body, timeout_s=10.0)).code == 0
+        assert topics.version == before
         client.close()

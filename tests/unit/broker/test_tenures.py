@@ -52,7 +52,7 @@ async def test_a_change_of_role_opens_the_store_again_over_the_same_sockets(tmp_
             async with httpx.AsyncClient(base_url=f"http://{broker.http_address}") as http:
                 page = (await http.get("/metrics")).text
                 status = (await http.get("/status")).json()
-            assert 'reput_state{state="running"} 1.0' in page
+            assert 'reput_state{state="running"} 1' in page
             assert status["store"]["end_offset_b"] == broker.store.max_physical_offset
             async with (
                 Producer(broker.address, group="p") as producer,

@@ -281,10 +281,11 @@ def test_a_checkpoint_with_a_flipped_bit_is_not_believed(tmp_path: Path) -> None
     assert TimerCheckpoint(path).load() == TimerProgress(T0, 52, 1, 99, ((0, 5),))
 
 
-def test_a_checkpoint_of_another_length_is_refused_and_an_empty_one_is_none(tmp_path: Path) -> None:
+def test_a_checkpoint_of_another_length_is_refused_and_one_without_content_is_none(tmp_path: Path) -> None:
     path = tmp_path / "timercheck"
-    path.touch()
-    assert TimerCheckpoint(path).load() is None
+    for lost in (b"", bytes(4096)):
+        path.write_bytes(lost)
+        assert TimerCheckpoint(path).load() is None
     path.write_bytes(bytes(56))
     with pytest.raises(ForeignFile):
         TimerCheckpoint(path).load()

@@ -4,8 +4,10 @@ from typing import Any
 
 import pytest
 
+from reput_broker.config.model import BrokerConfig
 from reput_broker.config.sections import TopicsConfig
 from reput_broker.tables.table_saver import save_now
+from reput_broker.tables.tables import Tables
 from reput_broker.tables.topics import TopicConfigManager
 from reput_protocol.commands.topic import TopicConfig
 from reput_protocol.errors import InvalidName
@@ -41,10 +43,19 @@ def test_a_fresh_broker_has_the_system_s_topics(tmp_path: Path) -> None:
         "RMQ_SYS_TRANS_OP_HALF_TOPIC": (1, 1, 6),
         "rmq_sys_wheel_timer": (1, 1, 6),
         "rmq_sys_REPUT_DELAY_CANCEL": (1, 1, 6),
+        "rmq_sys_reput_sink": (1, 1, 4),
+        "rmq_sys_reput_staged": (1, 1, 4),
     }
     assert all(manager.is_system(name) for name in shapes)
     assert manager.user_topic_count() == 0
     assert not (tmp_path / "config").exists()  # nothing changed, nothing written
+
+
+def test_a_master_without_the_sink_s_topics_does_not_remove_them(tmp_path: Path) -> None:
+    manager = opened(tmp_path)
+    manager.put(TopicConfig("mine", 1, 1))
+    assert manager.adopt({"topicConfigTable": {}}) == ["mine"]
+    assert {"rmq_sys_reput_sink", "rmq_sys_reput_staged"} <= set(manager.all())
 
 
 def test_a_send_creates_its_topic(tmp_path: Path) -> None:
@@ -188,3 +199,41 @@ def test_a_failed_save_is_tried_again(tmp_path: Path) -> None:
     (tmp_path / "config").unlink()
     save_now(manager)
     assert opened(tmp_path).get("mine") is not None
+
+
+def test_queues_of_the_log_create_and_widen_topics(tmp_path: Path) -> None:
+    """A topic that was made smaller stays small: its other queues have nothing that is newer than the table."""
+    tables = Tables(tmp_path, BrokerConfig(), lambda: 1000, lambda *_: None)
+    tables.load()
+    for name in ("grown", "shrunk", "same"):
+        tables.topics.put(TopicConfig(name, 2, 2))
+    before = tables.topics.get("grown")
+    assert before is not None
+    last_ms = {("grown", 1): 900, ("grown", 3): 1001, ("shrunk", 3): 999, ("gone", 1): 5, ("empty", 0): -1}
+    tables.adopt_queues([*last_ms, ("same", 1), ("SCHEDULE_TOPIC_XXXX", 99)], lambda *queue: last_ms[queue])
+    found = {name: queues(tables.topics.get(name)) for name in ("grown", "shrunk", "same", "gone", "empty")}
+    assert found == {
+        "grown": (4, 4, 6),
+        "shrunk": (2, 2, 6),
+        "same": (2, 2, 6),
+        "gone": (2, 2, 6),
+        "empty": (1, 1, 6),
+    }
+    after = tables.topics.get("grown")
+    assert after is not None
+    assert after.generation == before.generation
+
+
+def test_a_message_newer_than_the_table_creates_its_topic(tmp_path: Path) -> None:
+    """A slave that becomes the master may not have the topic of a message that waits for its time or its decision."""
+    manager = opened(tmp_path)
+    manager.put(TopicConfig("deleted", 2, 2))
+    save_now(manager)
+    manager = opened(tmp_path)
+    changed_ms = manager.version.timestamp_ms
+    assert manager.of_accepted("old", 1, changed_ms) is None
+    assert queues(manager.of_accepted("new", 1, changed_ms + 1)) == (2, 2, 6)
+    assert queues(manager.of_accepted("new", 5, changed_ms + 1)) == (2, 2, 6)
+    assert manager.of_accepted("not a name!", 0, changed_ms + 1) is None
+    assert manager.delete("deleted")
+    assert manager.of_accepted("deleted", 0, changed_ms + 1) is None

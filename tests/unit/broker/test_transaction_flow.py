@@ -102,6 +102,21 @@ async def test_a_rollback_is_never_seen_and_leaves_one_op_message(tmp_path: Path
         assert progress(bench) == (1, 1)
 
 
+async def test_progress_waits_for_op_messages(tmp_path: Path) -> None:
+    """A slave with older progress that takes over knows only op messages."""
+    options = {"op_interval": "40s", "check_interval": "5s"}
+    async with broker_bench(tmp_path / "s", transactions=options) as bench:
+        await bench.create_topic("orders")
+        client = bench.client()
+        await client.end(await client.send_half("orders", b"o-1"), ROLLBACK)
+        await trio.sleep(30)
+        assert await op_bodies(bench) == []
+        assert progress(bench) == (0, 0)
+        await trio.sleep(30)
+        assert await op_bodies(bench) == [b"0,"]
+        assert progress(bench) == (1, 1)
+
+
 async def test_many_decisions_share_op_messages_of_bounded_size(tmp_path: Path) -> None:
     async with broker_bench(tmp_path / "s", transactions={"op_message_size": "64B"}) as bench:
         await bench.create_topic("orders")
@@ -462,6 +477,18 @@ async def test_a_producers_wrong_clock_ends_nothing_and_hurries_no_check(
         (record,) = await bench.read("orders")
         assert (record.body, record.born_timestamp_ms) == (b"slow", born["born_timestamp"])
         assert "REPUT_HALF_STORED" not in record.property_map()
+
+
+async def test_half_messages_from_before_the_clock_was_set_back_hold_up_no_other(tmp_path: Path) -> None:
+    async with broker_bench(tmp_path / "s", at_ms=T0 + 86_400_000) as bench:
+        await bench.create_topic("orders")
+        await bench.client().send_half("orders", b"ahead")
+    async with broker_bench(tmp_path / "s") as bench:
+        client = bench.client()
+        await client.heartbeat("shop")
+        await client.send_half("orders", b"now")
+        await trio.sleep(31)
+        assert [record.body for _, record in client.checks()] == [b"ahead", b"now"]
 
 
 async def _committed_after_restart(bench: BrokerBench, client: BenchClient) -> list[bytes]:

@@ -12,7 +12,7 @@ from reput_cli.root import root
 from reput_client.cluster_members import ClusterMember
 
 MEMBERS = [
-    ClusterMember("c", "a", 0, "h:1", takes_messages=True, epoch=3, end_offset=100, slaves=1, in_sync=2),
+    ClusterMember("c", "a", 0, "h:1", 7, takes_messages=True, epoch=3, end_offset=100, slaves=1, in_sync=2),
     ClusterMember("c", "a", 1, "h:2", end_offset=90, lag_bytes=10, is_copying=True),
     ClusterMember("c", "a", 2, "h:3", end_offset=0, lag_bytes=100, is_copying=False),
     ClusterMember("c", "b", 0, "h:4", takes_messages=False, end_offset=5, is_copying=False),
@@ -40,6 +40,7 @@ def test_every_member_is_a_row(monkeypatch: pytest.MonkeyPatch) -> None:
         "cluster": "c",
         "broker": "a",
         "broker_id": 0,
+        "member": 7,
         "role": "master",
         "address": "h:1",
         "epoch": 3,
@@ -52,8 +53,8 @@ def test_every_member_is_a_row(monkeypatch: pytest.MonkeyPatch) -> None:
     assert [(row["role"], row["lag_b"], row["state"]) for row in rows[1:]] == [
         ("slave", 10, "copies"),
         ("slave", 100, "does not copy"),
-        ("master", None, "is no master"),
+        ("master", None, "is not a master"),
         ("master", None, "no report: h:5 is down"),
     ]
     plain = CliRunner().invoke(root, ["cluster", "status"]).output.splitlines()
-    assert plain[1].split("\t")[:5] == ["c", "a", "0", "master", "h:1"]
+    assert plain[1].split("\t")[:6] == ["c", "a", "0", "7", "master", "h:1"]

@@ -26,5 +26,5 @@ def test_they_are_those_without_a_topic(expression: str | None, chosen: list[boo
         letter(n="2"),
         letter(n="3"),
     ]
-    assert [one.origin_topic is None for one in letters] == [False, False, True, True]
+    assert [one.origin.topic is None for one in letters] == [False, False, True, True]
     assert [*map(chosen_by(without_origin(expression)), letters)] == chosen

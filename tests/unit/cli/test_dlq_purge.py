@@ -30,15 +30,18 @@ class Broker:
     def __exit__(self, *_error: object) -> None:
         pass
 
-    def min_offset(self, _topic: str, _queue_id: int) -> int:
+    def topic_configs(self, _topic: str) -> list[str]:
+        return ["broker-a"]
+
+    def min_offset(self, _topic: str, _queue_id: int, *, broker_name: str) -> int:
         return 0
 
-    def max_offset(self, _topic: str, _queue_id: int) -> int:
+    def max_offset(self, _topic: str, _queue_id: int, *, broker_name: str) -> int:
         end = self._end
         self._end += self._comes
         return end
 
-    def committed(self, _topic: str, _queue_id: int) -> int | None:
+    def committed(self, _topic: str, _queue_id: int, *, broker_name: str) -> int | None:
         return 4
 
     def delete_topic(self, topic: str) -> None:
@@ -59,7 +62,7 @@ def test_letters_added_after_the_count_are_not_deleted(
     failed = run(monkeypatch, broker, *arguments).exception
     assert isinstance(failed, CommandFailed)
     assert failed.reason == "3 more have been added since they were counted"
-    assert "-o 10" in (failed.remedy or "")
+    assert "-o -3" in (failed.remedy or "")
     assert broker.deleted == []
 
 

@@ -1,4 +1,4 @@
-"""Unknown variables with the project's prefix are refused by name; others are ignored."""
+"""Unknown variables with the project's prefix: a start refuses them, other commands warn of them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,9 @@ from click.testing import CliRunner, Result
 
 from reput_broker.config.environment import OTHER_VARIABLES, is_service_link, unknown_variables
 from reput_broker.config.loading import load_config, option_variables
+from reput_cli.failures import CommandFailed
 from reput_cli.root import root
+from reput_protocol.exit_codes import ExitCode
 
 LINKS = {
     "REPUT_PORT": "tcp://10.0.0.7:10911",
@@ -39,24 +41,34 @@ def run(*arguments: str) -> Result:
 @pytest.mark.parametrize(
     ("name", "says"),
     [
-        *[(f"REPUT_{name}", "is unknown.") for name in ("TLS_CERT", "PASSWORD", "CONTEXT", "OUTPUT")],
-        ("REPUT_USER", "is unknown."),
+        *[(f"REPUT_{name}", "is unknown.") for name in ("TLS_CERT", "PASSWORD", "OUTPUT")],
         ("REPUT_SERVERS", "is unknown. Did you mean REPUT_SERVER?"),
         ("REPUT_STORE__FLUSSH", "is unknown. Did you mean REPUT_STORE__FLUSH?"),
     ],
 )
-def test_a_command_refuses_unknown_variables(monkeypatch: pytest.MonkeyPatch, name: str, says: str) -> None:
+def test_a_command_warns_of_unknown_variables(monkeypatch: pytest.MonkeyPatch, name: str, says: str) -> None:
     monkeypatch.setenv(name, "x")
-    result = run("topic", "list", "--help")
-    assert result.exit_code == 2
-    assert f"{name} {says}" in result.stderr
+    result = run("context", "list")
+    assert result.exit_code == 0
+    assert result.stderr.splitlines() == [f"warning: the environment variable {name} {says}"]
+
+
+@pytest.mark.parametrize("command", [("config", "check"), ("serve", "--check")])
+def test_a_start_and_its_check_refuse_them(monkeypatch: pytest.MonkeyPatch, command: tuple[str, ...]) -> None:
+    monkeypatch.setenv("REPUT_STORE__FLUSSH", "x")
+    with pytest.raises(CommandFailed, match='unknown variable; did you mean "REPUT_STORE__FLUSH"') as refused:
+        CliRunner().invoke(root, command, catch_exceptions=False)
+    assert refused.value.code == ExitCode.USAGE
+    monkeypatch.delenv("REPUT_STORE__FLUSSH")
+    assert run(*command).exit_code == 0
 
 
 def test_a_command_runs_with_the_variables_of_options_and_of_others(monkeypatch: pytest.MonkeyPatch) -> None:
     known = {"REPUT_ADVERTISE": "a:1", "REPUT_STORE__FLUSH": "async", "REPUT_ADVERTISE_FILE": "/run/x"}
     for name, value in (LINKS | known | dict.fromkeys(OTHER_VARIABLES, "x")).items():
         monkeypatch.setenv(name, value)
-    assert run("topic", "list", "--help").exit_code == 0
+    result = run("topic", "list", "--help")
+    assert (result.exit_code, result.stderr) == (0, "")
 
 
 def test_the_broker_refuses_them_as_well() -> None:

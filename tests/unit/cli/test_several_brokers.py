@@ -9,10 +9,13 @@ import pytest
 from click.testing import CliRunner
 
 from reput_broker.background import BackgroundBroker
+from reput_cli.broker import command as broker
 from reput_cli.consume import command as consume
+from reput_cli.dlq import command as dlq
 from reput_cli.group import command as group
 from reput_cli.topic import command as topic
 from reput_client.blocking import Admin, Consumer, Message, Producer
+from reput_client.errors import BrokerNotFound
 
 
 @pytest.fixture(autouse=True)
@@ -76,3 +79,44 @@ def test_messages_and_progress_of_two_brokers(address: str) -> None:
     ]
     shown = run(group, "reset", "g", "t", "--to", "earliest", "--dry-run", server=address)
     assert "t\t0\t3\t0\t-3\tbroker-b" in shown
+
+
+def test_dead_letters_of_two_brokers(address: str) -> None:
+    with Admin(address) as admin:
+        admin.create_topic("%DLQ%g", queues=1)
+        while len(admin.route("%DLQ%g").queue_datas) < 2:
+            time.sleep(0.02)
+    with Producer(address) as producer:
+        for number in range(4):
+            origin = {"DLQ_ORIGIN_TOPIC": "t", "n": str(number)}
+            message = Message("%DLQ%g", b"l%d" % number, properties=origin)
+            producer.send(message)  # to one after the other
+            time.sleep(0.002)
+    (_, listed) = run(dlq, "list", server=address)
+    assert listed.split("\t")[:2] == ["g", "4"]
+    assert run(dlq, "peek", "g", "-f", "%v", server=address) == ["l0", "l1", "l2", "l3"]
+    assert run(dlq, "peek", "g", "-o", "-1", "-f", "%v", server=address) == ["l2", "l3"]
+    assert run(dlq, "replay", "g", "-n", "3", server=address) == [
+        "3 dead letters of g sent to t",
+        "1 not read yet: the same command continues there",
+    ]
+    assert run(dlq, "replay", "g", server=address) == [
+        "3 dead letters were replayed or skipped before; -o earliest starts at the beginning",
+        "1 dead letter of g sent to t",
+    ]
+    replayed = [line for line in run(consume, "t", "-e", "-f", "%v", server=address) if line.startswith("l")]
+    assert sorted(replayed) == ["l0", "l1", "l2", "l3"]
+    assert run(dlq, "purge", "g", "--yes", server=address) == [
+        "topic %DLQ%g: 4 dead letters, 0 not replayed yet",
+        "topic %DLQ%g deleted",
+    ]
+
+
+def test_status_of_two_brokers(address: str) -> None:
+    both = run(broker, "status", server=address)
+    assert [line for line in both if line.startswith("broker\t")] == ["broker\tbroker-a", "broker\tbroker-b"]
+    one = run(broker, "status", "--broker", "broker-b", server=address)
+    assert "broker_name\tbroker-b" in one
+    assert "broker_name\tbroker-a" not in one
+    with pytest.raises(BrokerNotFound):
+        run(broker, "status", "--broker", "broker-c", server=address)

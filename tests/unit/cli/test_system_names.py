@@ -14,7 +14,7 @@ from reput_cli.failures import CommandFailed, worded
 from reput_cli.group import command as group_command
 from reput_cli.topic import command as topic_command
 from reput_protocol.commands.admin import GroupSummary
-from reput_protocol.errors import ErrorCode, TopicNotFound
+from reput_protocol.errors import ErrorCode, RequestNotSupported, TopicNotFound
 
 
 class FakeAdmin:
@@ -29,9 +29,14 @@ class FakeAdmin:
         return [GroupSummary(name) for name in ("CID_RMQ_SYS_TRANS", "TOOLS_CONSUMER", "orders")]
 
     def cluster_info(self) -> SimpleNamespace:
-        return SimpleNamespace(own_names=frozenset(("DefaultCluster", "broker-a")))
+        return SimpleNamespace(
+            own_names=frozenset(("DefaultCluster", "broker-a")), masters={"broker-a": "h:1"}
+        )
 
-    def broker_status(self) -> dict[str, str]:
+    def describe_broker(self, _name: str | None) -> dict[str, str]:
+        raise RequestNotSupported(ErrorCode.UNSUPPORTED_REQUEST)
+
+    def broker_status(self, _name: str | None) -> dict[str, str]:
         return {
             "brokerActive": "true",
             "commitLogMaxOffset": "144",
@@ -78,7 +83,7 @@ def test_a_topic_that_is_not_there(topic: str, remedy: str) -> None:
     assert worded(TopicNotFound(ErrorCode.NO_TOPIC, refusal)).remedy == remedy
 
 
-def test_figures_of_a_broker_are_numbers_in_json() -> None:
+def test_figures_of_rocketmqs_brokers_are_numbers_in_json() -> None:
     result = CliRunner().invoke(broker_command, ["status", "-O", "json"], catch_exceptions=False)
     assert json.loads(result.stdout) == {
         "brokerActive": True,

@@ -10,6 +10,7 @@ from reput_client.consume.group.rebalance import SETTLED_S, Assignment
 from reput_client.transport.routing import Route
 from reput_protocol.codes import RequestCode
 from reput_protocol.commands.group import ConsumerList
+from reput_protocol.commands.topic import BrokerData
 from reput_protocol.errors import ErrorCode, TopicNotFound
 
 
@@ -22,14 +23,20 @@ class Group:
         self.member = member_of(self._session, "d", SharedOffsets(), queues=8, allocation=circularly)
         self._route = self._session.routes.get("t")
         self._session.fetch_route = self._fetch_route  # type: ignore[method-assign,assignment]
+        self.fetches = 0
         self._found: list[Assignment] = []
         self.member._rebalancer._on_assignment = self._found.append
 
     async def _fetch_route(self, topic: str, deadline: float) -> Route:
         del deadline
+        self.fetches += 1
         if topic != "t" or self._route is None:
             raise TopicNotFound(ErrorCode.NO_TOPIC)
         return self._route
+
+    def master_is(self, *, there: bool) -> None:
+        """What routes say from now on."""
+        self._session.brokers.learn(BrokerData("c", "b", {0 if there else 2: "127.0.0.1:1"}))
 
     def told(self, members: str, *, after_s: float = 60.0) -> Assignment:
         """The group changes, some time after the last change."""
@@ -59,6 +66,16 @@ def test_a_single_member_does_not_wait(group: Group) -> None:
     assert _ids(group.told("d").from_living) == []
     group.told("cd")
     assert _ids(group.told("d", after_s=0.1).from_living) == []
+
+
+def test_routes_without_a_master_are_fetched_again_soon(group: Group) -> None:
+    for there, due_s in ((True, 20.0), (False, 1.0), (True, 20.0)):
+        group.master_is(there=there)
+        group.told("d")
+        assert group.member._rebalancer.next_due() == group.clock.now + due_s
+        fetched = group.fetches
+        group.told("d", after_s=due_s)
+        assert group.fetches == fetched + 2, "those of t and of the retry topic, which does not exist yet"
 
 
 def test_what_one_had_that_is_gone_is_taken_at_once(group: Group) -> None:

@@ -133,7 +133,7 @@ def test_a_body_that_cannot_be_inflated_is_damaged(body: bytes) -> None:
 
 
 def test_a_body_that_inflates_without_end_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("reput_client.received.INFLATED_BYTES_MAX", 1000)
+    monkeypatch.setattr("reput_protocol.record.compression.INFLATED_BYTES_MAX", 1000)
     with pytest.raises(DamagedMessage, match="larger than 1000 bytes"):
         _ = received(record(body=zlib.compress(bytes(5000)), sys_flag=1)).body
 

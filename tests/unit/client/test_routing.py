@@ -71,8 +71,9 @@ def test_a_route_grows_stale_but_stays_known() -> None:
     table.put(route, 100.0, is_complete=False)
     assert not table.is_stale("t", 100.9)
     assert table.is_stale("t", 101.0), "a broker has no master"
-    table.touch("t", 130.0)
-    assert not table.is_stale("t", 150.0)
+    table.refresh_at("t", 140.0)
+    assert table.is_stale("t", 140.0)
+    assert table.get("t") is route
     table.forget("t")
     assert table.get("t") is None
 

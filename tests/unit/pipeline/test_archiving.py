@@ -99,6 +99,18 @@ def test_an_archive_is_not_continued_from_other_brokers(scene: Scene) -> None:
     assert scene.archive().code == 0
 
 
+def test_an_archive_is_continued_after_a_failover(scene: Scene) -> None:
+    scene.cluster(10, b="10.0.0.1:1 10.0.0.2:1", c="10.0.0.8:1")
+    assert scene.archive().result["rows"] == 10
+    scene.cluster(20, b="10.0.0.2:1 10.0.0.3:1", c="10.0.0.8:1")  # one is away, one has returned
+    assert scene.archive().result["rows"] == 10
+    scene.cluster(30, b="10.0.0.3:1", c="10.0.0.8:1")
+    assert scene.archive().result["rows"] == 10
+    for brokers in ({"b": "10.0.0.3:1"}, {"b": "10.0.0.3:1", "c": "10.0.0.9:1"}):
+        scene.cluster(40, **brokers)
+        assert scene.archive().code == ExitCode.USAGE
+
+
 def test_following_outlives_a_broker_that_is_away(scene: Scene) -> None:
     lost = Broken("Traceback\nreput_client.errors.ConnectionLost: the broker closed the connection")
     refused = ConnectFailed("127.0.0.1:1", "refused")

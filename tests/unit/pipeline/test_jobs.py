@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 
 import click
 import pytest
 from click.testing import CliRunner
 
+from reput_broker.background import BackgroundBroker
 from reput_cli.root import root
 from reput_pipeline.errors import DamagedStore, NotAStore
 from reput_pipeline.jobs import JOBS
@@ -16,6 +18,7 @@ from reput_pipeline.jobs.html_page import Page, merged
 from reput_pipeline.jobs.outcomes import STATUS, ArgumentError, failure_of
 from reput_pipeline.jobs.run import table_lines
 from reput_pipeline.option_reader import OptionError
+from reput_protocol.errors import ErrorCode, GroupNotFound
 from reput_protocol.exit_codes import ExitCode
 
 
@@ -62,6 +65,7 @@ class PythonException(Exception):
         (OptionError("minPartitions", "is 0"), ExitCode.USAGE, "is 0", "--option minPartitions"),
         (ArgumentError("--to", "is bad"), ExitCode.USAGE, "--to: is bad", "--to"),
         (click.NoSuchOption("--x"), ExitCode.USAGE, "No such option", "--x"),
+        (GroupNotFound(ErrorCode.NO_GROUP, "no group"), ExitCode.NOT_FOUND, "no group", None),
         (NotAStore("/x", "there is none"), ExitCode.NOT_FOUND, "/x is not a store", None),
         (DamagedStore("/x at byte", 3, "bad"), ExitCode.DAMAGE, "/x at byte 3: bad", None),
         (PythonException(REMOTE), ExitCode.DAMAGE, "/s/commitlog/0 at byte 17: BODYCRC is 1", None),
@@ -76,6 +80,16 @@ def test_exit_codes_and_texts_of_errors(
     assert failure.code is code
     assert text in failure.text
     assert failure.argument == argument
+
+
+def test_the_lag_of_an_unknown_group_is_not_found(
+    new_reput_broker: Callable[..., BackgroundBroker], capsys: pytest.CaptureFixture[str]
+) -> None:
+    broker = new_reput_broker()
+    assert run_job("lag", ["--server", broker.address, "--group", "nobody"]) == ExitCode.NOT_FOUND
+    result = json.loads(capsys.readouterr().out.splitlines()[-1])
+    assert (result["status"], result["exit_code"]) == ("not_found", 5)
+    assert "nobody" in result["error"]
 
 
 def test_a_table_for_people() -> None:

@@ -164,11 +164,21 @@ def test_an_unknown_option_has_no_effect_and_is_named() -> None:
     [
         ({"topics": "t"}, "the sink has no such option; did you mean topic?"),
         ({"subscribe": "t"}, "the sink has no such option, it is one of the source"),
+        ({"kafka.bootstrap.servers": "b:2"}, "the sink has no such option; did you mean nameServer?"),
     ],
 )
 def test_a_mistyped_option_of_the_sink_is_named(given: dict[str, str], words: str) -> None:
     with pytest.raises(OptionError, match=re.escape(words)):
         parse_sink_options({"nameServer": "a:1", **given}, streaming=True)
+
+
+def test_the_address_option_of_kafka_hints_at_ours() -> None:
+    for options in (
+        {"kafka.bootstrap.servers": "b:2", "subscribe": "t"},
+        {**LIVE, "Kafka.Bootstrap.Servers": "b:2"},
+    ):
+        with pytest.raises(OptionError, match=r"kafka\.bootstrap\.servers: .* did you mean nameServer\?"):
+            parse_source_options(options)
 
 
 def test_a_sink_refuses_a_directory() -> None:

@@ -11,6 +11,8 @@ from hypothesis import strategies as st
 
 from reput_pipeline.errors import SinkError
 from reput_pipeline.sink.record_blocks import Columns, encode_records
+from reput_pipeline.sink.rows import RowReader
+from reput_pipeline.sink.schema import SinkColumns
 from reput_protocol.record.message import Message
 from reput_protocol.record.message_id import UniqueIdGenerator
 from reput_protocol.record.put_block import check_put_block, encode_put_block
@@ -76,6 +78,31 @@ def test_slices_of_columns_are_encoded_as_they_are() -> None:
     ]
 
 
+def headers(*lists: list[tuple[str, bytes | None]] | None) -> pa.RecordBatch:
+    kind = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
+    rows = [None if row is None else [{"key": key, "value": value} for key, value in row] for row in lists]
+    return pa.record_batch(
+        {
+            "value": pa.array([b"x"] * len(rows), pa.binary()),
+            "key": [f"k{row}" for row in range(len(rows))],
+            "headers": pa.array(rows, kind),
+        }
+    )
+
+
+def test_a_header_that_a_message_has_twice_is_named() -> None:
+    names = SinkColumns("value", None, "key", None, None, "headers", None, None, None)
+    distinct = headers([("a", b"1"), ("b", b"1")], None, [], [("a", b"1"), ("a", None)], [("b", b"2")])
+    (messages,) = RowReader(names, "t").messages(distinct)
+    assert messages.columns.properties.to_pylist()[0] == [("a", "1"), ("b", "1")]
+    twice = headers([("a", b"1")], None, [("a", b"1")], [("b", b"1"), ("a", b"1"), ("b", b"2")])
+    for batch, row in ((twice, 3), (twice.slice(2), 1)):
+        with pytest.raises(
+            SinkError, match=rf"^row {row} of the partition .keys 'k3'. has more .* header 'b'"
+        ):
+            list(RowReader(names, "t").messages(batch))
+
+
 def test_nulls_and_what_has_a_column_of_its_own_are_left_out() -> None:
     maps = pa.array(
         [
@@ -132,6 +159,10 @@ def test_flag_and_born_time_are_kept_and_an_id_of_its_own_too() -> None:
         ({"body": b"", "properties": [("n", "")]}, "without a value"),
         ({"body": b"", "properties": [("DELAY", "3")]}, "'DELAY', which only the broker may set"),
         ({"body": b"", "tag": "x" * 40_000}, "40000|at most 32767 fit"),
+        (
+            {"body": b"", "keys": "o-42", "properties": [("n", "")]},
+            "row 0 of the partition .keys 'o-42'., for topic",
+        ),
     ],
 )
 def test_an_invalid_message_is_named(row: dict[str, object], text: str) -> None:

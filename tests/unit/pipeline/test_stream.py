@@ -198,7 +198,8 @@ def test_a_queue_that_is_back_continues_where_it_was() -> None:
     assert sorted(ends(end)) == [10, 20]
     (partition,) = stream.reader.partitions(start, end)
     assert [part.queue for part in partition.ranges] == [key(0)]  # type: ignore[attr-defined]
-    stream.reader.commit(end)
+    with pytest.warns(UserWarning, match="no longer exists"):
+        stream.latest(end)
     assert stream.cluster.commits == [(key(0), 20)]
     stream.cluster.queues[key(1)] = Bounds(0, gone.high + 5)
     (partition,) = stream.reader.partitions(end, stream.latest(end))
@@ -299,16 +300,21 @@ def test_progress_is_published_and_its_failure_does_not_end_the_query(
     stream = Stream(groupId="g", startingOffsets="earliest")
     stream.has(10, 5)
     end = stream.latest(stream.reader.initialOffset())
-    stream.reader.commit(end)
-    stream.reader.commit(end)
+    assert stream.cluster.commits == [], "no batch is complete"
+    for _ in range(2):
+        assert stream.latest(end) == end
     assert stream.cluster.commits == [(key(0), 10), (key(1), 5)]
     stream.has(11, 5)
     stream.cluster.refuses = True
-    stream.reader.commit(stream.latest(end))
+    stream.latest(stream.latest(end))
     assert "progress of group g not published" in capsys.readouterr().err
+    restarted = Stream(groupId="g")
+    restarted.has(11, 5)
+    restarted.latest(end)
+    assert restarted.cluster.commits == [(key(0), 10), (key(1), 5)]
     stream = Stream()
     stream.has(3)
-    stream.reader.commit(stream.reader.initialOffset())
+    stream.latest(stream.latest(stream.reader.initialOffset()))
     assert stream.cluster.commits == []
 
 

@@ -72,6 +72,7 @@ WRONG = [
     (["lag", *STORE, "--group", "nobody"], 5, None),
     (["find", *STORE], 2, "--key"),
     (["find", *STORE, "--regex", "("], 2, "--regex"),
+    (["find", *STORE, "--regex", "(?=a)"], 2, "--regex"),
     (["find", *STORE, "--ignore-case", "--key", "k"], 2, "--ignore-case"),
     (["find", *OF_ARCHIVE, "--topic", "nobody", "--key", "k"], 5, None),
     (["audit", "--path", "@other"], 5, None),

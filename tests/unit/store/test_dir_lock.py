@@ -21,6 +21,7 @@ from reput_broker.store.errors import (
     StoreDamaged,
     StoreLocked,
 )
+from reput_broker.store.opening import lock
 from reput_broker.store.opening.abort_marker import AbortMarker
 from reput_broker.store.opening.lock import DirectoryLock
 from reput_broker.store.opening.log_locks import LogDirectoryLocks
@@ -68,6 +69,26 @@ def test_a_record_lock_of_another_process_collides(tmp_path: Path) -> None:
     lock = lock_of(tmp_path)
     lock.acquire()
     lock.release()
+
+
+@pytest.mark.parametrize("has_own_locks", [True, False])
+def test_who_only_asks_for_an_owner_keeps_none_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, has_own_locks: bool
+) -> None:
+    if not has_own_locks:
+        monkeypatch.setattr(lock, "_SET_LOCK", None)
+    owner, reader, asking = lock_of(tmp_path), lock_of(tmp_path), lock_of(tmp_path)
+    assert not asking.is_owned()
+    owner.acquire()
+    assert asking.is_owned()
+    owner.release()
+    assert not asking.is_owned()
+    if has_own_locks:
+        reader.acquire_shared()
+        assert not asking.is_owned()
+        reader.release()
+    owner.acquire()
+    owner.release()
 
 
 def test_a_reservation_leaves_no_trace(tmp_path: Path) -> None:

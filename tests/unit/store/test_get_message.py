@@ -222,8 +222,8 @@ def test_a_file_that_the_system_has_dropped_is_not_resident(tmp_path: Path) -> N
             os.posix_fadvise(same.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
         if first_page_in_memory(path):
             pytest.skip("this file system keeps its files in memory")
-        # Asked once: the question may make the kernel read ahead.
-        assert not file.is_resident(1000, 10, scratch)
+        # The question makes the kernel read ahead; a fast disk may answer before it returns.
+        assert not file.is_resident(1000, 10, scratch) or first_page_in_memory(path)
         assert file.read_at(0, 256) == bytes(range(256))
         assert file.is_resident(0, 256, scratch)  # now it has been read
     finally:

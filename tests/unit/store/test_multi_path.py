@@ -414,7 +414,8 @@ def test_the_oldest_file_is_deleted_in_any_directory(tmp_path: Path) -> None:
         for path in directory.iterdir():
             os.utime(path, (machine.now_ms / 1000, machine.now_ms / 1000))
     cleaning = Cleaning(store, machine)
-    store._clock_ms.now_ms += 73 * HOUR_MS  # type: ignore[attr-defined]
+    machine.now_ms += 73 * HOUR_MS
+    store._clock_ms.now_ms = machine.now_ms  # type: ignore[attr-defined]
     machine.hour = 4
     assert cleaning.clean() == [number * FILE for number in range(6)]
     assert placed(some) == {"disk0": [6], "disk1": [], "disk2": []}

@@ -1,7 +1,9 @@
-"""The store of a slave: the master's log byte for byte, its own queues, and the end of a log cut off."""
+"""The store of a slave: the master's log byte for byte, its own queues, and a log that is truncated."""
 
 from __future__ import annotations
 
+import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -126,14 +128,25 @@ def test_a_replica_may_begin_at_a_later_file(tmp_path: Path) -> None:
         replica.begin_replica_at(FILE)
 
 
-def test_a_topic_that_the_master_deletes_and_creates_again_starts_again(tmp_path: Path) -> None:
-    master, replica = filled(tmp_path / "m"), opened(replica_options(tmp_path / "s"))
-    replicate(master, replica)
-    end = master.max_physical_offset
+@pytest.mark.parametrize("at_once", [False, True], ids=["one after the other", "dispatched at once"])
+def test_a_topic_that_the_master_deletes_and_creates_again_starts_again(
+    tmp_path: Path, at_once: bool
+) -> None:
+    master, replica = opened(small_options(tmp_path / "m")), opened(replica_options(tmp_path / "s"))
+    put(master, *(b"old %d" % number for number in range(5)))
+    if not at_once:
+        replicate(master, replica)
+    end = replica.max_physical_offset
+    dispatch_all(master)
     master.delete_topic("T")
-    put(master, b"again")
+    new = [b"new %d" % number for number in range(3)]
+    put(master, *new)
     replicate(master, replica, end)
-    assert bodies(replica, "T", 0) == [b"again"]
+    assert bodies(replica) == new
+    # Its queues are rebuilt from the log, which has no mark of the deletion.
+    options = replace(killed(replica, tmp_path / "k"), is_replica=False)
+    shutil.rmtree(options.consume_queue_dir)
+    assert bodies(opened(options)) == new
 
 
 def test_a_killed_replica_ends_with_a_whole_record_or_before_a_blank_one(tmp_path: Path) -> None:
@@ -163,7 +176,7 @@ def test_needs_a_file_only_if_the_bytes_do_not_fit(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("records", [0, 1, 8, 29, 30])
-def test_the_end_of_a_log_is_cut_off_into_a_file(tmp_path: Path, records: int) -> None:
+def test_what_is_truncated_is_kept_in_a_file(tmp_path: Path, records: int) -> None:
     """What was derived from it goes too; the next put takes its place in log and queue."""
     events: list[tuple[str, object]] = []
     store = filled(tmp_path)
@@ -174,7 +187,7 @@ def test_the_end_of_a_log_is_cut_off_into_a_file(tmp_path: Path, records: int) -
     assert store.close()
     options = small_options(tmp_path, on_event=lambda name, facts: events.append((name, facts)))
     store = MessageStore(options, clock_ms=FakeClock())
-    report = store.open(cut_at=offset)
+    report = store.open(truncate_to=offset)
     cut = sorted((tmp_path / "cut").iterdir()) if (tmp_path / "cut").exists() else []
     if offset == end:
         assert not cut
@@ -183,7 +196,7 @@ def test_the_end_of_a_log_is_cut_off_into_a_file(tmp_path: Path, records: int) -
         start = int(path.name.partition("-")[0])
         assert path.name == f"{start}-{end}.log"
         assert path.read_bytes() == whole[start:end]
-        assert ("log_tail_cut", {"path": str(path), "from_offset": start, "to_offset": end}) in events
+        assert ("log_tail_truncated", {"path": str(path), "from_offset": start, "to_offset": end}) in events
         assert report.end_offset == start <= offset
     dispatch_all(store)
     store.complete_index()
@@ -197,13 +210,13 @@ def test_the_end_of_a_log_is_cut_off_into_a_file(tmp_path: Path, records: int) -
     assert opened(options).close()
 
 
-def test_a_cut_below_the_start_of_a_record_saves_all_of_it(tmp_path: Path) -> None:
+def test_a_truncation_below_the_start_of_a_record_saves_all_of_it(tmp_path: Path) -> None:
     store = filled(tmp_path)
     starts = [start for start, _ in items(store, 0)]
     end = store.max_physical_offset
     assert store.close()
     store = MessageStore(store.options, clock_ms=FakeClock())
-    assert store.open(cut_at=starts[12] - 5).end_offset == starts[11]
+    assert store.open(truncate_to=starts[12] - 5).end_offset == starts[11]
     assert [path.name for path in (tmp_path / "cut").iterdir()] == [f"{starts[11]}-{end}.log"]
 
 

@@ -113,6 +113,20 @@ def test_a_file_goes_at_the_very_moment_its_time_is_over(store: MessageStore, ma
     assert len(cleaning.clean_log()) == 5
 
 
+def test_a_wall_clock_that_is_set_expires_nothing(store: MessageStore, machine: FakeMachine) -> None:
+    """Forward: until the time has passed indeed. Back: until it is later by that clock as well."""
+    cleaning = Cleaning(store, machine)
+    machine.hour = 4
+    for jump_ms in (RESERVED_MS, -RESERVED_MS):
+        machine.now_ms += jump_ms
+        machine.set_forward_ms += jump_ms
+        assert cleaning.clean_log() == []
+    machine.now_ms += RESERVED_MS - 1
+    assert cleaning.clean_log() == []
+    machine.now_ms += 1
+    assert len(cleaning.clean_log()) == 5
+
+
 def test_the_last_file_stays_however_old_it_is(store: MessageStore, machine: FakeMachine) -> None:
     cleaning = Cleaning(store, machine)
     machine.hour = 4
@@ -376,21 +390,21 @@ def test_a_held_file_is_tried_again_periodically_without_a_round(
     cleaning, held = expired_and_held(store, machine)
     machine.hour = 12
     held.release()
-    machine.monotonic_ms += 119_999
+    machine.waited_ms += 119_999
     assert cleaning.clean_log() == []
-    machine.monotonic_ms += 1
+    machine.waited_ms += 1
     assert [(file.base_offset, file.reason) for file in cleaning.clean_log()] == [(0, "time")]
     assert len(store_files(store)) == 5
-    machine.monotonic_ms += 1_000_000
+    machine.waited_ms += 1_000_000
     assert cleaning.log.retry_hanged() is None, "only what was tried before is tried again"
 
 
 def test_the_wait_for_a_reader_is_bounded(store: MessageStore, machine: FakeMachine) -> None:
     whole = store.read_extents([Extent(0, 100)])
     cleaning, held = expired_and_held(store, machine)
-    machine.monotonic_ms += 119_999
+    machine.waited_ms += 119_999
     assert cleaning.clean_log() == []
-    machine.monotonic_ms += 1
+    machine.waited_ms += 1
     assert len(cleaning.clean_log()) == 5
     assert held.read() == whole, "the name is gone, the bytes are still the reader's"
     held.release()

@@ -284,6 +284,63 @@ def test_a_topic_that_was_deleted_and_created_again(tmp_path: Path) -> None:
     assert any("began again" in note for note in found.report.notes)
 
 
+@pytest.mark.parametrize("has_old_units", [True, False])
+def test_a_topic_created_again_whose_deletion_a_killed_slave_had_not_taken_over(
+    tmp_path: Path, has_old_units: bool
+) -> None:
+    store = opened(small_options(tmp_path / "store"))
+    put(store, b"old", b"older")
+    dispatch_all(store)
+    store.flush_consume_queues()
+    store.write_checkpoint()
+    before = killed(store, tmp_path / "before").data_dir
+    store.delete_topic("T")
+    put(store, *(b"new %d" % number for number in range(3)))
+    options = killed(store, tmp_path / "image")
+    image = options.data_dir
+    assert store.close()
+    (image / "deletedTopics").unlink()
+    if has_old_units:
+        shutil.copytree(before / "consumequeue", image / "consumequeue", dirs_exist_ok=True)
+    found = examine(image).report
+    assert found.faults == []
+    assert "T/0 was deleted and began again at message 0" in found.notes
+    assert "3 messages have no unit yet: the next start creates them" in found.notes
+    assert bodies(opened(options)) == [b"new 0", b"new 1", b"new 2"]
+
+
+def test_a_topic_whose_deletion_was_interrupted(tmp_path: Path) -> None:
+    fill(tmp_path)
+    (tmp_path / "config" / "topics.json").write_text('{"topicConfigTable":{},"dataVersion":{}}')
+    assert [fault.reason for fault in examine(tmp_path).report.faults] == [
+        "topic T has queues with messages and no entry"
+    ]
+    (tmp_path / "abort").write_text("1")
+    found = examine(tmp_path).report
+    assert found.faults == []
+    assert "topic T has queues with messages and no entry: the next start creates it" in found.notes
+
+
+def test_keys_of_deleted_topics_do_not_hide_where_the_index_ends(tmp_path: Path) -> None:
+    clock = FakeClock()
+    options = small_options(tmp_path / "store")
+    store = opened(options, clock)
+    for number in range(options.index_entries):  # a full file and one in use
+        clock.now_ms += 1000
+        put(store, b"x", keys=[f"k{number}"])
+        put(store, b"x", topic="gone", keys=["k"])
+        dispatch_all(store)
+    store.flush_index()
+    store.flush_consume_queues()
+    store.write_checkpoint()
+    store.delete_topic("gone")
+    killed(store, tmp_path / "image")
+    assert store.close()
+    found = examine(tmp_path / "image").report
+    assert found.faults == []
+    assert any("not in the index, from the record at" in note for note in found.notes), found.notes
+
+
 def test_units_of_expired_files_are_not_a_fault(tmp_path: Path) -> None:
     options = fill(tmp_path)
     for path in sorted((tmp_path / "commitlog").iterdir())[:1]:

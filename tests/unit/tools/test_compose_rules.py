@@ -1,10 +1,11 @@
+import json
 from pathlib import Path
 
 import click
 import pytest
 import yaml
 
-from compose_rules import compose_problems
+from compose_rules import MEMBERS, compose_problems
 from image_check import base_image
 from reput_pipeline.jobs.archive import command
 from reput_pipeline.spark.session import DEFAULTS, LOCAL_DEFAULTS
@@ -45,6 +46,13 @@ def test_the_image_and_the_compose_file_advertise_nothing() -> None:
         ("- archive-data:/archive", "- archive-data:/data", "spark: /archive is in no named volume"),
         ('["/tmp:exec"]', '["/var/tmp"]', "spark: it has no tmpfs on /tmp"),
         ("  grafana:", "  graphs:", "service 'grafana' is missing"),
+        ("profiles: [monitoring]", "profiles: [m]", "prometheus: its profiles are ['m'], not ['monitoring']"),
+        (
+            "  grafana:\n    <<: *hardened\n    profiles: [monitoring]",
+            "  grafana:\n    <<: *hardened",
+            "grafana: it waits for prometheus, which its profile does not start",
+        ),
+        ('"127.0.0.1:9090:9090"', '"127.0.0.1:3000:9090"', "127.0.0.1:3000 is published twice"),
         ("profiles: [cluster]", "profiles: [three]", "reput-0: its profiles are ['three'], not ['cluster']"),
         ("- reput-1-data:/", "- reput-1-data:/data", "reput-1: /var/lib/reput is in no named volume"),
         (
@@ -64,6 +72,39 @@ def test_a_broken_promise_is_named(tmp_path: Path, kept: str, broken: str, probl
     path = tmp_path / "docker-compose.yml"
     path.write_text(text.replace(kept, broken))
     assert any(problem in found for found in compose_problems(path))
+
+
+def test_grafana_finds_its_dashboard_and_prometheus_the_broker() -> None:
+    """The files that are mounted name paths, services and ports of the compose file."""
+    services = yaml.safe_load(COMPOSE.read_text())["services"]
+    conf = REPOSITORY / "conf"
+    mounts = dict(reversed(mount.removesuffix(":ro").split(":")) for mount in services["grafana"]["volumes"])
+    provisioning = mounts["/etc/grafana/provisioning"]
+    assert provisioning == "./conf/grafana/provisioning"
+    (provider,) = yaml.safe_load((conf / "grafana/provisioning/dashboards/reput.yml").read_text())[
+        "providers"
+    ]
+    assert mounts[provider["options"]["path"]] == "./conf/grafana/dashboards"
+    sources = yaml.safe_load((conf / "grafana/provisioning/datasources/prometheus.yml").read_text())
+    (source,) = sources["datasources"]
+    assert source["url"] == "http://prometheus:9090"
+    assert "prometheus" in services
+    assert "127.0.0.1:9090:9090" in services["prometheus"]["ports"]
+    dashboard = json.loads((conf / "grafana/dashboards/reput.json").read_text())
+    used = [panel["datasource"]["uid"] for panel in dashboard["panels"] if "datasource" in panel]
+    assert used
+    assert set(used) <= {source["uid"], "${datasource}"}
+
+    assert "./conf/prometheus:/etc/prometheus:ro" in services["prometheus"]["volumes"]
+    assert "--config.file=/etc/prometheus/prometheus.yml" in services["prometheus"]["command"]
+    scraped = yaml.safe_load((conf / "prometheus/prometheus.yml").read_text())
+    (job,) = scraped["scrape_configs"]
+    assert job["static_configs"] == [{"targets": ["reput:10913"]}]
+    assert "127.0.0.1:10913:10913" in services["reput"]["ports"]
+    (members,) = job["dns_sd_configs"]
+    assert (tuple(members["names"]), members["port"]) == (MEMBERS, 10913)
+    assert all(services[name]["ports"][0].endswith(":10913") for name in MEMBERS)
+    assert all((conf / "prometheus" / name).is_file() for name in scraped["rule_files"])
 
 
 def test_the_stages_of_the_image_start_from_one_base() -> None:
@@ -104,4 +145,4 @@ def test_what_the_dockerfile_copies_and_what_it_builds_with_reaches_the_builder(
     sent = {line[1:] for line in (REPOSITORY / ".dockerignore").read_text().splitlines() if line[:1] == "!"}
     assert {source for sources in copied for source in sources} == sent
     assert all((REPOSITORY / source).exists() for source in sent)
-    assert "hatch_build.py" in sent
+    assert "client" in sent  # with its build hook

@@ -12,13 +12,17 @@ import pytest
 
 ROOT = Path(__file__).parents[3]
 LOCKS = (
+    "requirements-pip.lock",
     "requirements-runtime.lock",
     "requirements-build.lock",
+    "requirements-service.lock",
     "requirements-columns.lock",
     "requirements-spark.lock",
     "requirements.lock",
+    "requirements-docs.lock",
 )
 NEED_LITTLE = {"run", "demo", "example", "bench", "bench-stalls", "bench-store"}
+NEED_SERVICE = {"cluster", "bench-replication"}
 NEED_COLUMNS = {"bench-peers"}
 NEED_SPARK = {"pipeline-demo", "bench-spark"}
 
@@ -33,7 +37,8 @@ def pins(lock: str) -> dict[tuple[str, str], str]:
 @pytest.fixture
 def clone(tmp_path: Path) -> Path:
     """A directory with all files that the Makefile reads, and an environment marked as ready."""
-    for name in ("Makefile", "pyproject.toml", "hatch_build.py", *LOCKS):
+    (tmp_path / "client").mkdir()
+    for name in ("Makefile", "pyproject.toml", "client/pyproject.toml", "client/hatch_build.py", *LOCKS):
         shutil.copy(ROOT / name, tmp_path / name)
     (tmp_path / ".venv").mkdir()
     return tmp_path
@@ -41,7 +46,7 @@ def clone(tmp_path: Path) -> Path:
 
 def installed_by(clone: Path, target: str) -> list[str]:
     """The lock files that a target would install, in order."""
-    command = ["make", "-n", "-C", str(clone), "ROUNDS=1", target]
+    command = ["make", "-n", "-C", str(clone), "BUNDLED_PIP=pip", "JOBS=1", "ROUNDS=1", target]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     return re.findall(r"-r (\S+\.lock)", done.stdout)
 
@@ -51,12 +56,13 @@ def targets() -> set[str]:
 
 
 def test_a_target_installs_what_it_needs_and_no_more(clone: Path) -> None:
-    few, columns = [*LOCKS[:2]], [*LOCKS[:3]]
-    spark, every = [*LOCKS[:2], LOCKS[3]], [*LOCKS[:2], *LOCKS[3:]]
-    found = {
-        target: installed_by(clone, target) for target in targets() - {"help", "wheels", "lock", "clean"}
-    }
+    few = [*LOCKS[:3]]
+    service, columns, spark = ([*few, lock] for lock in LOCKS[3:6])
+    every = [*spark, LOCKS[6]]
+    docs = [*every, LOCKS[7]]
+    found = {target: installed_by(clone, target) for target in targets() - {"help", "dist", "lock", "clean"}}
     assert {target for target in found if found[target] == few} >= NEED_LITTLE
+    assert {target for target in found if found[target] == service} == NEED_SERVICE
     assert {target for target in found if found[target] == columns} == NEED_COLUMNS
     assert {target for target in found if found[target] == spark} == NEED_SPARK
     assert {target for target in found if found[target] == every} >= {
@@ -66,11 +72,13 @@ def test_a_target_installs_what_it_needs_and_no_more(clone: Path) -> None:
         "crash",
         "faults",
     }
-    assert all(lock in (few, columns, spark, every) for lock in found.values())
+    assert found["docs"] == docs
+    assert all(lock in (few, service, columns, spark, every, docs) for lock in found.values())
 
 
 def test_installed_packages_are_not_installed_again(clone: Path) -> None:
-    (clone / ".venv" / ".ready-run").touch()
+    for stamp in (".ready-venv", ".ready-packages", ".ready-reput"):
+        (clone / ".venv" / stamp).touch()
     assert installed_by(clone, "run") == []
     assert installed_by(clone, "test") == ["requirements-spark.lock", "requirements.lock"]
     for stamp in (".ready-spark", ".ready-dev"):
@@ -83,10 +91,14 @@ def test_the_lock_files_agree() -> None:
     """One is installed on top of the other, and pip does not look at what they need."""
     every = pins("requirements.lock")
     assert len(every) > 40
-    for lock in LOCKS[:-1]:
+    for lock in LOCKS[1:-2]:
         few = pins(lock)
         assert few
         assert few.items() <= every.items()
+    docs = pins(LOCKS[-1])
+    assert "mkdocs-material" in {name for name, _ in docs}
+    both = docs.keys() & every.keys()
+    assert {name: docs[name] for name in both} == {name: every[name] for name in both}
 
 
 IMPORT_ALL = """
@@ -127,7 +139,11 @@ print("imported")
     ],
 )
 def test_the_command_line_and_the_plugin_need_only_the_requirements_of_run(packages: str, more: str) -> None:
-    allowed = {name for name, _ in pins("requirements-runtime.lock")} | {"reput", *more.split(",")}
+    allowed = {name for name, _ in pins("requirements-runtime.lock")} | {
+        "reput",
+        "reput-client",
+        *more.split(","),
+    }
     command = [sys.executable, "-c", IMPORT_ALL, ",".join(sorted(allowed)), packages]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.stdout == "imported\n", done.stderr

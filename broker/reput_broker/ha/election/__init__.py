@@ -1,6 +1,8 @@
-"""Failover: an engine that exists already decides which member of a group is the master.
+"""Failover: an external engine decides which member of a group is the master.
 
-`engine` is what is needed of one, `etcd` is one; `in_sync_set` says which members have every
-confirmed message; `elector` campaigns, keeps the lease and says what the broker is; `fence` ends acknowledgements with
-the lease.
+`engine` is the interface, with the record that it keeps; `etcd` and `kubernetes` implement it, over `endpoints` (HTTP)
+and `record_json`. `elector` follows the record and says what the broker is; `candidacy` has the rules of campaigning,
+`mastership` is one tenure as master: its lease, the recording of the in-sync set, the hand-over. `in_sync_set` says
+which members have every confirmed message, `group_copies` moves the confirm offset by it. `member_file` is the identity
+of a data directory. The fence, by which the lease ends acknowledgements, is in `put`, which asks it.
 """

@@ -35,7 +35,7 @@ class _Body(httpx.AsyncByteStream):
 
 
 class Answer(NamedTuple):
-    """The status of an answer, and its body as JSON; a body that is none is an empty object."""
+    """The status of an answer, and its body as JSON; a body that is not a JSON object is read as an empty one."""
 
     status: int
     body: dict[str, Any]

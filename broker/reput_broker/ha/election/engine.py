@@ -1,4 +1,4 @@
-"""What an elector needs of the engine that elects: one record for the group, and a lease on being its master.
+"""The interface of an engine to the elector: one record for the group, and a lease on being its master.
 
 The engine changes the record only if it is still the one that the caller has seen, so of two members that act at the
 same time one succeeds. It removes the master from the record when the master's lease ends.
@@ -28,10 +28,10 @@ class EngineUnavailable(ReputError):
 
 
 class LeaseLost(ReputError):
-    """The engine says that the lease has ended, or is another member's.
+    """The lease has ended or is another member's, according to the engine.
 
     Attributes:
-        reason: what the engine said.
+        reason: the engine's answer.
     """
 
     def __init__(self, reason: str) -> None:
@@ -53,7 +53,7 @@ class Leader:
 
 @dataclass(frozen=True, slots=True)
 class GroupRecord:
-    """What the engine knows about a group. Without a state, before the group's first master, all is empty."""
+    """The engine's record of a group. Without a state, before the group's first master, all is empty."""
 
     epoch: int = 0
     """The number of the last tenure of a master; each has a larger one. 0: the group has no state."""
@@ -68,7 +68,7 @@ class GroupRecord:
 
 
 class Engine(Protocol):
-    """Keeps a group's record. One task at a time may change it; `keep_alive` and `changed` may run besides.
+    """Keeps a group's record. One task at a time may change it; `keep_alive` and `changed` may run at the same time.
 
     Every method but `changed` returns or raises within a part of the lease (REQUESTS_PER_LEASE). Each may raise
     EngineUnavailable.

@@ -12,6 +12,7 @@ import math
 import ssl
 from base64 import b64decode, b64encode
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any, Final
 
 from reput_broker.ha.election.endpoints import Answer, Endpoints
@@ -86,7 +87,8 @@ class EtcdEngine:
         record = await self._replace(seen, new, lease, [bound])
         if record is not None and record.leader is None:
             self._lease = None
-            await self._call("/v3/lease/revoke", {"ID": lease}, absent_is_fine=True)
+            with suppress(EngineUnavailable):  # it ends by itself, and nothing is bound to it
+                await self._call("/v3/lease/revoke", {"ID": lease}, absent_is_fine=True)
         return record
 
     async def changed(self, seen: GroupRecord) -> None:

@@ -41,14 +41,9 @@ class GroupCopies:
         """Everything before this log offset is on all members of the set, and those were enough."""
         store.confirm_offset = in_sync.confirm
 
-    @property
-    def _needed(self) -> int:
-        # Replicated means on another machine, also where puts that name no level need no slave.
-        return max(2, self._config.in_sync_replicas)
-
     def refusal(self) -> str | None:
         """Return why a put would not be replicated now; None if it would."""
-        needed, members = self._needed, self._in_sync.recorded
+        needed, members = self._config.copies_if_replicated, self._in_sync.recorded
         if len(members) >= needed:
             return None
         text = f"it takes {needed} members in sync, this master included, and in sync are {sorted(members)}"
@@ -70,8 +65,8 @@ class GroupCopies:
         store, in_sync = self._store, self._in_sync
         end = store.max_physical_offset
         in_sync.own(end, store.flushed_offset if self._is_sync else end)
-        # A set that has shrunk confirms for consumers, but what waits for copies does not get them by that.
-        if len(in_sync.recorded) >= self._needed:
+        # A set that has shrunk confirms for consumers, but a put that waits for copies still needs them.
+        if len(in_sync.recorded) >= self._config.copies_if_replicated:
             self.position = in_sync.confirm
         if in_sync.confirm != store.confirm_offset:
             store.confirm_offset = in_sync.confirm

@@ -54,6 +54,7 @@ class InSyncSet:
         self._joining: frozenset[int] = frozenset()
         self._start = self._end = self._flushed = self._confirm = start
         self._timeout_s, self._gap_max = timeout_s, gap_max
+        self._unfit: set[int] = set()
         self._followers = {
             member: _Follower(start, now, now, start, now) for member in self._recorded if member != me
         }
@@ -74,6 +75,11 @@ class InSyncSet:
         return self._recorded | (self._proposed or frozenset()) | self._joining
 
     @property
+    def end(self) -> int:
+        """The end of this broker's log."""
+        return self._end
+
+    @property
     def confirm(self) -> int:
         """The offset up to which every member has the log. Never goes back."""
         return self._confirm
@@ -90,11 +96,15 @@ class InSyncSet:
         follower = self._followers.get(member)
         return follower is not None and follower.is_connected
 
+    def can_lead(self, member: int) -> bool:
+        """Tell whether a member is connected, and has not reported that it cannot store messages."""
+        return self.is_connected(member) and member not in self._unfit
+
     def caught_up(self, end: int) -> frozenset[int]:
         """Return the members of the set that have the log up to `end`."""
         return frozenset(member for member in self._recorded if (self.offset_of(member) or 0) >= end)
 
-    # What happens
+    # Events
 
     def own(self, end: int, flushed: int) -> None:
         """Note this broker's own log: its end, and how far it is flushed."""
@@ -117,6 +127,10 @@ class InSyncSet:
         if offset >= follower.mark:
             follower.mark, follower.mark_at = self._end, now
         self._advance()
+
+    def fitness(self, member: int, is_fit: bool) -> None:
+        """Note whether a member can store messages."""
+        (self._unfit.discard if is_fit else self._unfit.add)(member)
 
     def disconnected(self, member: int, now: float) -> None:
         """Note that a member's connection has ended: it has a tenth of the timeout to connect again."""

@@ -66,6 +66,7 @@ class CleanCommitLog:
         self._deletable_end = deletable_end
         self._clock_ms = clock_ms
         self._monotonic_ms = monotonic_ms
+        self._wall_ahead_ms = clock_ms() - monotonic_ms()
         self._local_hour = local_hour
         self._waiting_from = waiting_from
         self._manual_rounds = 0
@@ -149,7 +150,9 @@ class CleanCommitLog:
         except FileNotFoundError:  # removed by hand: release it
             changed_ms = 0
         waiting_from = self._waiting_from
-        if self._clock_ms() >= changed_ms + rules.file_reserved_ms and (
+        # By both clocks, so that a wall clock that is set forward does not expire the whole log.
+        now_ms = min(self._clock_ms(), self._wall_ahead_ms + self._monotonic_ms())
+        if now_ms >= changed_ms + rules.file_reserved_ms and (
             waiting_from is None or file.end_offset <= waiting_from()
         ):
             return "time"

@@ -343,6 +343,7 @@ class CommitLog:
     def _enter(self, file: MappedFile, buffer: WriteBuffer | None) -> None:
         if buffer is not None:
             file.write_through(buffer)
+        file.expect_appends()
         self._file = file
         self.supply.entered(file)
         if self.supply.has_full_to_unlock:

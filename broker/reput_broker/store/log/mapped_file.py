@@ -170,6 +170,12 @@ class MappedFile:
         finally:
             self.release()
 
+    def expect_appends(self) -> None:
+        """Ask the system not to read ahead: it would fill pages with zeros that are about to be written."""
+        with self.mapping() as lent:
+            if lent is not None and hasattr(mmap, "MADV_RANDOM"):
+                lent[1].madvise(mmap.MADV_RANDOM)
+
     def append(self, data: Buffer) -> int:
         """Copy bytes to the end of the file and return the offset in the stream where they start.
 
@@ -192,20 +198,27 @@ class MappedFile:
         checksum decides then.)
         """
         start, end = self._reserve(data)
-        view = self._sink
-        if end - start > _PUBLISH_BYTES:
-            source = memoryview(data)
-            copied = _PUBLISH_BYTES
-            if end - start >= _WRITTEN_FROM_BYTES and self._buffer is None:
-                # The mapping gets what was not written here; if that fails too, the sync reports it.
-                with contextlib.suppress(OSError):
-                    copied += os.pwrite(self._fd, source[copied:], start + copied)
-            view[start + copied : end] = source[copied:]
-            view[start : start + _PUBLISH_BYTES] = source[:_PUBLISH_BYTES]
-        else:
-            view[start:end] = data
+        source = memoryview(data)
+        if end - start < _WRITTEN_FROM_BYTES or self._buffer is not None or not self._written(start, source):
+            view = self._sink
+            view[start + _PUBLISH_BYTES : end] = source[_PUBLISH_BYTES:]
+            view[start : min(start + _PUBLISH_BYTES, end)] = source[:_PUBLISH_BYTES]
         self.wrote_position = end
         return self.base_offset + start
+
+    def _written(self, start: int, source: memoryview) -> bool:
+        """Write `source` with system calls, its first 8 bytes last; False if not all of it was written.
+
+        Then the mapping gets it; if that fails too, the sync reports it.
+        """
+        for first, last in ((_PUBLISH_BYTES, len(source)), (0, _PUBLISH_BYTES)):
+            try:
+                written = os.pwrite(self._fd, source[first:last], start + first)
+            except OSError:
+                return False
+            if written < last - first:
+                return False
+        return True
 
     def _reserve(self, data: Buffer) -> tuple[int, int]:
         start = self.wrote_position

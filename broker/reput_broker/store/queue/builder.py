@@ -59,6 +59,8 @@ class ConsumeQueueBuilder:
             queue = self._queues.get(topic, queue_id)
             if queue is None:
                 queue = self._queues.find_or_create(topic, queue_id)
+            elif first < queue.max_queue_offset:
+                self._meet_again(queue, rows)
             before = queue.max_queue_offset
             if first > before:
                 self._fill_gap(queue, rows)
@@ -66,6 +68,9 @@ class ConsumeQueueBuilder:
             bit_maps = None if self._bit_maps_of is None else self._bit_maps_of(batch, rows)
             queue.put_batch(physical_offsets, sizes, tags_codes, first, stored_ms, bit_maps)
             self.entries += queue.max_queue_offset - before
+
+    def _meet_again(self, queue: ConsumeQueue, rows: QueueRows) -> None:
+        """Handle records whose queue offsets, or some of them, the queue has already."""
 
     def _fill_gap(self, queue: ConsumeQueue, rows: QueueRows) -> None:
         raise QueueGap(
@@ -84,18 +89,10 @@ class ReplicaQueueBuilder(ConsumeQueueBuilder):
     created again on the master.
     """
 
-    def dispatch(self, batch: DispatchBatch) -> None:
-        """As `ConsumeQueueBuilder.dispatch`."""
-        for rows in batch.queues:
-            queue = self._queues.get(rows.topic, rows.queue_id)
-            if (
-                queue is not None
-                and rows.first_queue_offset == 0 < queue.max_queue_offset
-                and rows.physical_offsets[0] > queue.max_physical_offset
-            ):
-                self.entries -= queue.max_queue_offset
-                queue.destroy()
-        super().dispatch(batch)
+    def _meet_again(self, queue: ConsumeQueue, rows: QueueRows) -> None:
+        if rows.first_queue_offset == 0 and rows.physical_offsets[0] >= queue.max_physical_offset:
+            self.entries -= queue.max_queue_offset
+            queue.destroy()
 
     def _fill_gap(self, queue: ConsumeQueue, rows: QueueRows) -> None:
         if queue.max_queue_offset:
@@ -123,17 +120,9 @@ class RecoveringQueueBuilder(ConsumeQueueBuilder):
         self._from_beginning = from_beginning
         self._on_event = on_event
 
-    def dispatch(self, batch: DispatchBatch) -> None:
-        """Write the missing entries of the batch."""
-        for rows in batch.queues:
-            queue = self._queues.get(rows.topic, rows.queue_id)
-            if (
-                queue is not None
-                and rows.first_queue_offset < queue.max_queue_offset
-                and rows.physical_offsets[0] >= queue.max_physical_offset
-            ):
-                self._resolve_conflict(queue, rows)
-        super().dispatch(batch)
+    def _meet_again(self, queue: ConsumeQueue, rows: QueueRows) -> None:
+        if rows.physical_offsets[0] >= queue.max_physical_offset:
+            self._resolve_conflict(queue, rows)
 
     def _fill_gap(self, queue: ConsumeQueue, rows: QueueRows) -> None:
         if not self._from_beginning:

@@ -118,7 +118,7 @@ def _client_version() -> str:
     from importlib.metadata import PackageNotFoundError, version  # slow to import, and rarely needed
 
     try:
-        return f"reput {version('reput')}"
+        return f"reput {version('reput-client')}"
     except PackageNotFoundError:  # run from a source tree that is not installed
         return "reput"
 

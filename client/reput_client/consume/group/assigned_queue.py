@@ -139,6 +139,7 @@ class AssignedQueue:
         unserved_bytes: the size of the pulls with undelivered messages.
         held_back: there was no room for another pull; handling a message may make some.
         failures: how often each message in flight failed, by offset.
+        deciding: offsets of messages that have failed, while `on_failure` decides.
     """
 
     def __init__(
@@ -174,6 +175,7 @@ class AssignedQueue:
         self.unserved_bytes = 0
         self.held_back = False
         self.failures: dict[int, int] = {}
+        self.deciding: set[int] = set()
 
     @property
     def unserved(self) -> int:

@@ -6,11 +6,11 @@ write (RocketMQ's LocalFileOffsetStore: any number).
 
 from __future__ import annotations
 
-import fcntl
 import logging
 import math
 import os
 from collections.abc import Callable, Iterable, Mapping
+from importlib import import_module
 from pathlib import Path
 from typing import Final, Protocol
 
@@ -56,8 +56,8 @@ class FileOwner:
         self._path.parent.mkdir(parents=True, exist_ok=True)
         descriptor = os.open(self._path.with_name(self._path.name + ".lock"), os.O_RDWR | os.O_CREAT, 0o644)
         try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
+            _lock(descriptor)
+        except (BlockingIOError, PermissionError):
             os.close(descriptor)
             raise OffsetStoreInUse(str(self._path)) from None
         self._descriptor = descriptor
@@ -67,6 +67,17 @@ class FileOwner:
         if self._descriptor is not None:
             os.close(self._descriptor)
             self._descriptor = None
+
+
+def _lock(descriptor: int) -> None:
+    """Lock an open file until it is closed; BlockingIOError or PermissionError if it is locked."""
+    try:
+        import fcntl
+    except ModuleNotFoundError:  # Windows
+        msvcrt = import_module("msvcrt")
+        msvcrt.locking(descriptor, msvcrt.LK_NBLCK, 1)
+    else:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
 
 class KeptOffsets(Protocol):

@@ -36,7 +36,8 @@ class Failure:
     def __str__(self) -> str:
         topic, _, queue_id = self.message.queue
         place = f"message {self.message.queue_offset} of {topic}/{queue_id}"
-        return f"group {self.group}: {place} was not handled (attempt {self.attempts}): {self.error!r}"
+        attempt = self.message.reconsume_times + self.attempts
+        return f"group {self.group}: {place} was not handled (attempt {attempt}): {self.error!r}"
 
 
 class Verdict(Enum):

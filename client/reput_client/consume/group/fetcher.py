@@ -30,7 +30,7 @@ from reput_client.transport.connection import Connection
 from reput_client.transport.routing import MASTER_ID
 from reput_client.transport.session import Session
 from reput_protocol.codes import RequestCode
-from reput_protocol.errors import BrokerError, NotMaster
+from reput_protocol.errors import BrokerError, NotMaster, TopicNotFound
 from reput_protocol.record.message import MessageQueue
 
 _LEAST_PART: Final = 4
@@ -319,11 +319,11 @@ class Fetcher:
         try:
             result = pull_result(queue, assigned.next_offset, call, assigned.wanted)
         except BrokerError as error:
-            if not error.retryable and not assigned.is_retry:
-                raise
+            if not (error.retryable or assigned.is_retry or isinstance(error, TopicNotFound)):
+                raise  # whether a topic is gone is found out by its route
             log.warning("consumer of %s/%d: %s", queue.topic, queue.queue_id, error)
             self._leave_slave(assigned)
-            if isinstance(error, NotMaster):
+            if isinstance(error, NotMaster | TopicNotFound):
                 self._session.look_soon(queue.broker_name)
             return False
         if assigned.from_slave and (

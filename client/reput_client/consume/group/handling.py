@@ -275,7 +275,11 @@ class Handling:
             options.orderly,
             options.model is MessageModel.BROADCASTING,
         )
-        decision = await self._on_failure.decide(failure, self._session)
+        assigned.deciding.add(message.queue_offset)
+        try:
+            decision = await self._on_failure.decide(failure, self._session)
+        finally:
+            assigned.deciding.discard(message.queue_offset)
         if decision is Verdict.RAISE:
             raise error
         if decision is Verdict.HANDLED:

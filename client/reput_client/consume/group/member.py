@@ -86,6 +86,7 @@ class GroupMember:
             options.allocation if clustering else None,
             on_assignment=self._assigned,
         )
+        session.on_stale_routes = self._routes_stale
         self._locks = (
             QueueLocks(
                 session,
@@ -137,12 +138,12 @@ class GroupMember:
 
     @property
     def failure(self) -> Exception | None:
-        """A permanent failure: refused by the group, no queues because a topic is gone, or an internal error."""
+        """A permanent failure: refused by the group, a topic that is gone, or an internal error."""
         if self._background.failure is not None:
             return self._background.failure
         if self._membership.failure is not None:
             return self._membership.failure
-        return self._rebalancer.failure if not self.fetcher.queues else None
+        return self._rebalancer.failure
 
     # -- life ------------------------------------------------------------------------------------------------------
 
@@ -277,6 +278,10 @@ class GroupMember:
 
     def _group_changed(self) -> None:
         self._rebalancer.soon()
+        self._background.wake()
+
+    def _routes_stale(self) -> None:
+        self._rebalancer.refresh_routes()
         self._background.wake()
 
     def _assigned(self, assignment: Assignment) -> None:

@@ -171,6 +171,8 @@ class Membership:
             body=body,
         )
         seat.failures, seat.refusal = 0, None
+        if address == session.brokers.master(name) and not session.connection_to(address).is_master:
+            session.look_soon(name)
         # So that a silent broker is noticed and looked for elsewhere.
         is_alone = patient and not session.home.others
         interval_s = self._interval_s if is_alone else min(self._interval_s, _SEVERAL_ADDRESSES_S)
@@ -238,7 +240,11 @@ class Membership:
 
     def _find_source(self, name: str, now: float) -> Address | None:
         master = self._session.brokers.master(name)
-        if master is not None and self._is_registered(master):
+        if (
+            master is not None
+            and self._is_registered(master)
+            and self._session.connection_to(master).is_master
+        ):
             self._away_since.pop(name, None)
             return master
         since = self._away_since.setdefault(name, now)

@@ -123,6 +123,7 @@ class Overdue:
             self._queues.get(assigned.queue) is assigned
             and assigned.progress.holds(message.queue_offset, message)
             and not self._serving.will_come(message)
+            and message.queue_offset not in assigned.deciding
         )
 
     async def _give_back(self, taken: Taken) -> None:
@@ -174,7 +175,7 @@ class Overdue:
                 if before is not message:
                     since = now
                 if now - since >= self._timeout_s:
-                    if not self._serving.will_come(message):
+                    if self._is_in_hand((assigned, message)):
                         found.append((assigned, message))
                     since = now
                 self._seen[key] = message, since

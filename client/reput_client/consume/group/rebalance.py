@@ -24,6 +24,7 @@ RETURN_S: Final = 1.0
 SETTLED_S: Final = 1.0
 """How long after a change members may have different member lists."""
 _RETRY_S: Final = 1.0
+_LOOK_AGAIN_S: Final = 0.1
 
 log = logging.getLogger("reput_client")
 
@@ -71,6 +72,7 @@ class Rebalancer:
         self._members: dict[str, list[str]] = {}
         self._settled_at: dict[str, float] = {}  # by topic: when all members have the same list
         self._due_at = 0.0
+        self._done_at = -math.inf
         self._routes_due_at = -math.inf
         self._cut_off = False
         self._others_may_return_until = -math.inf
@@ -83,6 +85,11 @@ class Rebalancer:
         """Compute it again: the group may have changed."""
         self._due_at = self._session.runtime.now()
 
+    def refresh_routes(self) -> None:
+        """Fetch the routes soon: a broker is not the master that they name."""
+        self._routes_due_at = -math.inf
+        self._due_at = min(self._due_at, max(self._session.runtime.now(), self._done_at + _LOOK_AGAIN_S))
+
     def cut_off(self) -> None:
         """Forget the members after a lost connection: others may have taken our queues."""
         self._cut_off = True
@@ -94,7 +101,7 @@ class Rebalancer:
         now = self._session.runtime.now()
         if self._cut_off:
             self._others_may_return_until = now + RETURN_S
-        self._due_at = now + INTERVAL_S
+        self._done_at, self._due_at = now, now + INTERVAL_S
         refresh = now >= self._routes_due_at
         if refresh:
             self._routes_due_at = self._due_at
@@ -104,29 +111,42 @@ class Rebalancer:
         for topic in self._subscriptions.all_topics:
             try:
                 route = await self._route(topic, refresh)
+                if any(self._session.brokers.master(name) is None for name in route.brokers):
+                    self._try_again(with_routes=True)
                 if self._strategy is None:
                     assignment.queues |= set(route.readable)
                 else:
                     members = await self._members_at(route, asked)
                     if members is None:
-                        assignment.unknown.add(topic)  # this runs again once a broker knows us
+                        assignment.unknown.add(topic)
                         self._membership.soon()
+                        self._try_again(with_routes=True)
                     else:
                         self._share_out(assignment, route, members, self._strategy)
             except TopicNotFound as error:
+                if not await self._is_gone(topic):
+                    log.warning("topic %s is not known now, its queues stay: %s", topic, error)
+                    assignment.unknown.add(topic)
+                    self._try_again(with_routes=True)
+                    continue
                 self._session.routes.forget(topic)
                 if topic != self._subscriptions.retry:  # which exists only after a message was given back
                     failure = failure if topic in self.awaited else error
-                    self._due_at = now + _RETRY_S
+                    self._try_again()
             except ReputError as error:
                 log.warning("queues of %s not allocated, trying again: %s", topic, error)
                 assignment.unknown.add(topic)
-                self._due_at = self._session.runtime.now() + _RETRY_S
+                self._try_again()
                 if isinstance(error, BrokerError):
                     self._membership.soon()
         self.failure = failure
         self._cut_off &= bool(assignment.unknown)
         self._on_assignment(assignment)
+
+    def _try_again(self, *, with_routes: bool = False) -> None:
+        self._due_at = min(self._due_at, self._session.runtime.now() + _RETRY_S)
+        if with_routes:
+            self._routes_due_at = -math.inf
 
     async def _route(self, topic: str, refresh: bool) -> Route:
         route = None if refresh else self._session.routes.get(topic)
@@ -136,6 +156,13 @@ class Rebalancer:
             raise BrokerNotFound("any", topic)
         self.awaited.discard(topic)
         return route
+
+    async def _is_gone(self, topic: str) -> bool:
+        try:
+            return await self._session.is_gone(topic, self._session.deadline(None))
+        except ReputError:
+            self._session.check_open()
+            return False
 
     async def _members_at(self, route: Route, asked: dict[Address, list[str]]) -> list[str] | None:
         """Return the members as the first broker of the topic that answers knows them, or None without one.
@@ -166,7 +193,7 @@ class Rebalancer:
         if me not in members:
             log.warning("the broker's list of members does not include this one, %s", me)
             self._membership.soon()
-            self._due_at = self._session.runtime.now() + _RETRY_S
+            self._try_again()
         assignment.from_living |= self._from_living(route, mine, members, strategy)
         assignment.queues |= mine
         if set(self._members.get(route.topic, ())) != set(members):

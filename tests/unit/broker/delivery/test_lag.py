@@ -125,16 +125,15 @@ async def test_messages_that_have_expired_are_not_waited_for(bench: Bench) -> No
 
 def test_delivered_messages_and_times_of_commits() -> None:
     progress = GroupProgress()
-    progress.pulled("g", "T", 0, 10, "10.0.0.1:5")
+    assert progress.pulled("g", "T", 0, 3, 10, "10.0.0.1:5") == 0
+    assert progress.pulled("g", "T", 0, 6, 9, "10.0.0.1:5") == 3, "6 to 8 were pulled before"
+    assert progress.pulled("g", "T", 0, 9, 10, "10.0.0.1:5") == 0
     progress.committed("g", "T", 0, 77)
     progress.committed("g", "U", 1, 78)
     queue = progress.get("g", "T", 0)
     assert queue is not None
     assert (queue.pull_offset, queue.peer, queue.committed_at_ms) == (10, "10.0.0.1:5", 77)
-    assert progress.in_flight("g", "T", 0, 4) == 6
-    assert progress.in_flight("g", "T", 0, 12) == 0
-    assert progress.in_flight("g", "U", 1, 0) == 0, "nothing was pulled"
-    assert progress.in_flight("g", "V", 0, 0) == 0
+    assert queue.first_offset == 3
     assert [(group, topic, list(queues)) for group, topic, queues in progress.items()] == [
         ("g", "T", [0]),
         ("g", "U", [1]),

@@ -15,7 +15,7 @@ from reput_broker.groups.notifications import GroupNotifier
 from reput_broker.groups.queue_locks import QueueLocks
 from reput_broker.observe.counters import Counters
 from reput_broker.tables.subscription_groups import SubscriptionGroupManager
-from reput_protocol.commands.group import ConsumerData
+from reput_protocol.commands.group import ConsumerData, SubscriptionData
 
 
 class Bench:
@@ -27,8 +27,15 @@ class Bench:
         settings = SubscriptionGroupManager(path / "subscriptionGroup.json", clock_ms=lambda: 0)
         self.notifier = GroupNotifier(self.groups, settings, self.options, clock=self.clock)
         self.locks = QueueLocks(self.options, self.clock)
+        self.other_filters: list[str] = []
         self.membership = Membership(
-            self.options, self.counters, self.groups, self.notifier, self.locks, clock=self.clock
+            self.options,
+            self.counters,
+            self.groups,
+            self.notifier,
+            self.locks,
+            on_filters=self.other_filters.append,
+            clock=self.clock,
         )
 
     def clock(self) -> float:
@@ -267,3 +274,13 @@ class LookedAt(dict[Any, Any]):
         raise AssertionError("every member is looked at")
 
     items = values = keys = __iter__
+
+
+def test_another_filter_is_reported(bench: Bench) -> None:
+    def with_filter(expression: str, version: int) -> ConsumerData:
+        return ConsumerData("g", subscriptions=[SubscriptionData.of("orders", expression, version)])
+
+    client = FakeClient()
+    for expression, version, reported in [("a", 1, 0), ("a", 2, 0), ("b", 3, 1), ("c", 3, 1), ("*", 4, 2)]:
+        bench.heard(client, "c1", with_filter(expression, version))
+        assert bench.other_filters == ["g"] * reported

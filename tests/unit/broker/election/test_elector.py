@@ -5,17 +5,20 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 import trio
 import trio.testing
 
 from election_engine import EngineState, FakeEngine
-from reput_broker.ha.election.elector import Elector, HandOverRefused
+from reput_broker.ha.election.elector import Elector
 from reput_broker.ha.election.engine import GroupRecord, Leader, LeaseLost
 from reput_broker.ha.election.in_sync_set import InSyncSet
+from reput_broker.ha.election.mastership import HandOverRefused
 from reput_broker.ha.election.member_file import MemberFile, MemberFileWrong
 from reput_broker.ha.roles import Master, Role
+from reput_broker.put.fence import Fence
 
 LEASE_S = 10.0
 Scenario = Callable[["Group"], object]
@@ -24,8 +27,8 @@ Scenario = Callable[["Group"], object]
 class Member:
     """One broker's elector, and a log that is only an end."""
 
-    def __init__(self, group: Group, number: int) -> None:
-        self.group, self.number = group, number
+    def __init__(self, group: Group, number: int, host: str = "") -> None:
+        self.group, self.number, self.host = group, number, host or f"b{number}"
         self.engine = FakeEngine(group.state)
         self.end = 0
         self.log_epoch = 0
@@ -37,7 +40,7 @@ class Member:
         n = self.number
         return Elector(
             self.engine,
-            Leader(n, f"b{n}:10911", f"b{n}:10912"),
+            Leader(n, f"{self.host}:10911", f"{self.host}:10912"),
             Role.ASYNC_MASTER,
             MemberFile(self.group.path / str(n), cluster="c", broker_name="b", member=n),
             lease_s=LEASE_S,
@@ -57,7 +60,7 @@ class Member:
                     self.in_sync = None
                     if tenure.is_master:
                         with suppress(LeaseLost):
-                            self.in_sync = await self.elector.lead(self.end)
+                            _, self.in_sync = await self.elector.lead(tenure.epoch, self.end)
                     await self.elector.changed(tenure)
 
     def kill(self) -> None:
@@ -110,6 +113,16 @@ class Group:
                 master.in_sync.acknowledged(number, master.end, trio.current_time())
             await trio.sleep(0.2)
         assert self.state.record.in_sync >= {*numbers}
+
+
+@pytest.fixture(autouse=True)
+def no_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The mock clock would jump while a thread writes a file."""
+
+    async def run_sync(work: Callable[..., Any], *args: Any) -> Any:
+        return work(*args)
+
+    monkeypatch.setattr(trio.to_thread, "run_sync", run_sync)
 
 
 @pytest.fixture
@@ -165,6 +178,23 @@ def test_the_epoch_is_beyond_that_of_the_log(group: Run) -> None:
     group(scenario)
 
 
+def test_a_member_that_cannot_read_the_epochs_of_its_log_says_so_and_tries_again(group: Run) -> None:
+    async def scenario(g: Group) -> None:
+        def fail() -> int:
+            raise OSError("input/output error")
+
+        g[1].elector._log_epoch = fail
+        g.start(1)
+        await trio.sleep(LEASE_S / 2)
+        assert "cannot be read: input/output error" in g[1].elector.reason
+        g[1].elector._log_epoch = lambda: 3
+        await trio.sleep(LEASE_S)
+        assert g.master is g[1]
+        assert g.state.record.epoch == 4
+
+    group(scenario)
+
+
 def test_a_member_in_sync_takes_over_when_the_lease_ends_and_not_before(group: Run) -> None:
     async def scenario(g: Group) -> None:
         g.start()
@@ -194,7 +224,7 @@ def test_the_set_of_a_new_master_shrinks_only_when_its_log_is_open(group: Run) -
         await trio.sleep(1)
         await g.copy_everything(2, 3, end=500)
 
-        async def fails(start: int) -> InSyncSet:
+        async def fails(_epoch: int, _start: int) -> tuple[Fence, InSyncSet]:
             raise LeaseLost("disk broken")
 
         first, second = g[2], g[3]
@@ -242,8 +272,7 @@ def test_two_brokers_with_one_number_do_not_replace_each_other(group: Run) -> No
     async def scenario(g: Group) -> None:
         g.start(1)
         await trio.sleep(1)
-        other = Member(g, 1)
-        other.elector._me = Leader(1, "elsewhere:10911", "elsewhere:10912")
+        other = Member(g, 1, host="elsewhere")
         g.nursery.start_soon(other.run)
         await trio.sleep(30)
         assert g.master is g[1]
@@ -278,7 +307,7 @@ def test_an_engine_that_lost_its_state_elects_no_master_from_old_members(group: 
         await trio.sleep(100)
         assert g.state.record.leader is None
         assert "the engine has lost its state" in g[1].elector.reason
-        handed = await g[2].elector.hand_over(2, lambda: 500, force=True)
+        handed = await g[2].elector.hand_over(2, 500, force=True)
         assert handed.member == 2
         await trio.sleep(1)
         assert g.master is g[2]
@@ -414,7 +443,7 @@ def test_a_hand_over_loses_nothing_and_keeps_the_set(group: Run) -> None:
 
         g.nursery.start_soon(catch_up)
         started_at = trio.current_time()
-        handed = await master.elector.hand_over(2, lambda: master.end)
+        handed = await master.elector.hand_over(2, master.end)
         while not g[2].acknowledges:
             await trio.sleep(0.01)
         assert trio.current_time() - started_at < 1.0
@@ -433,11 +462,202 @@ def test_a_hand_over_to_a_member_that_does_not_catch_up_is_given_up(group: Run) 
         g.start()
         await trio.sleep(1)
         await g.copy_everything(2, end=500)
-        g[1].end = 600
+        assert g[1].in_sync is not None
+        g[1].in_sync.own(600, 600)
         with pytest.raises(HandOverRefused, match=r"it has it up to 500, the master up to 600"):
-            await g[1].elector.hand_over(2, lambda: g[1].end)
+            await g[1].elector.hand_over(2, 600)
         assert g.master is g[1]
         assert g[1].elector.fence.refusal() is None
+
+    group(scenario)
+
+
+def test_a_hand_over_after_one_that_was_refused_keeps_the_tenure_for_its_successor(group: Run) -> None:
+    async def scenario(g: Group) -> None:
+        g.start()
+        await trio.sleep(1)
+        await g.copy_everything(2, 3, end=500)
+        in_sync = g[1].in_sync
+        assert in_sync is not None
+        in_sync.own(600, 600)
+        in_sync.acknowledged(3, 600, trio.current_time())
+        master = g[1].elector.current
+        seen: list[bool] = []
+
+        async def prepare() -> None:
+            await trio.sleep(0.1)
+            seen.append(g[1].elector.current == master)
+
+        async def refused() -> None:
+            with pytest.raises(HandOverRefused, match="up to 500"):
+                await g[1].elector.hand_over(2, 600)
+
+        g[3].elector.before_taking_over(prepare)
+        g.nursery.start_soon(refused)
+        await trio.sleep(0.1)
+        await g[1].elector.hand_over(3, 600)
+        assert g.master is g[3]
+        assert seen == [True]
+
+    group(scenario)
+
+
+def test_a_hand_over_during_one_is_refused_and_does_not_end_the_tenure(group: Run) -> None:
+    async def scenario(g: Group) -> None:
+        g.start()
+        await trio.sleep(1)
+        await g.copy_everything(2, end=500)
+        master, old, in_sync = g[1].elector.current, g[1].elector, g[1].in_sync
+        assert in_sync is not None
+        in_sync.own(600, 600)
+        seen: list[bool] = []
+
+        async def prepare() -> None:
+            await trio.sleep(0.2)
+            seen.append(old.current == master)
+
+        async def second() -> None:
+            await trio.sleep(0.1)
+            with pytest.raises(HandOverRefused, match="no longer the master"):
+                await old.hand_over(2, 600)
+
+        async def catch_up() -> None:
+            await trio.sleep(0.2)
+            in_sync.acknowledged(2, 600, trio.current_time())
+
+        g[2].elector.before_taking_over(prepare)
+        g.nursery.start_soon(second)
+        g.nursery.start_soon(catch_up)
+        await old.hand_over(2, 600)
+        assert g.master is g[2]
+        assert seen == [True]
+
+    group(scenario)
+
+
+def test_a_hand_over_is_refused_if_the_member_loses_what_it_had(group: Run) -> None:
+    """Member 3 has not answered for the last put, which the master waits for, and member 2 comes back with less."""
+
+    async def scenario(g: Group) -> None:
+        g.start()
+        await trio.sleep(1)
+        await g.copy_everything(2, 3, end=500)
+        in_sync = g[1].in_sync
+        assert in_sync is not None
+        in_sync.own(600, 600)
+        in_sync.acknowledged(2, 600, trio.current_time())
+
+        async def lose() -> None:
+            await trio.sleep(0.1)
+            in_sync.acknowledged(2, 550, trio.current_time())
+
+        g.nursery.start_soon(lose)
+        with pytest.raises(
+            HandOverRefused, match="member 2 has lost the log from 550 on; the master has 600"
+        ):
+            await g[1].elector.hand_over(2, 600)
+        assert g.master is g[1]
+        assert g[1].elector.fence.refusal() is None
+
+    group(scenario)
+
+
+def test_a_hand_over_whose_record_was_replaced_does_not_claim_that_nothing_changed(group: Run) -> None:
+    async def scenario(g: Group) -> None:
+        g.start()
+        await trio.sleep(1)
+        await g.copy_everything(2, end=500)
+        real = g[1].engine.write
+
+        async def write(seen: GroupRecord, new: GroupRecord) -> GroupRecord | None:
+            g.state.keep(GroupRecord(7, frozenset({1, 2})))
+            return await real(seen, new)
+
+        g[1].engine.write = write  # type: ignore[method-assign]
+        with pytest.raises(LeaseLost, match="another record"):
+            await g[1].elector.hand_over(2, 500)
+        assert not g[1].leads
+
+    group(scenario)
+
+
+def test_a_successor_prepares_while_the_last_master_still_answers(group: Run) -> None:
+    async def scenario(g: Group) -> None:
+        g.start()
+        await trio.sleep(1)
+        await g.copy_everything(2, end=500)
+        fence, master = g[1].elector.fence, g[1].elector.current
+        prepared: list[str | None] = []
+
+        async def prepare() -> None:
+            assert g.state.record.leader is None
+            assert g[1].elector.current == master, "it answers as the master still"
+            assert g[2].elector.current.master == Master("b1:10911", "b1:10912")
+            prepared.append(fence.expiry())
+            await trio.sleep(0.2)
+            assert not g[2].leads
+
+        g[2].elector.before_taking_over(prepare)
+        await g[1].elector.hand_over(2, 500)
+        assert g[2].leads, "the hand-over ends when the successor leads"
+        assert prepared == ["handed over to member 2"]
+        assert g[1].elector.current.master == Master("b2:10911", "b2:10912")
+
+        async def never() -> None:
+            await trio.sleep_forever()
+
+        await g.copy_everything(1, end=500)
+        g[1].elector.before_taking_over(never)
+        handed_at = trio.current_time()
+        await g[2].elector.hand_over(1, 500)
+        assert g[1].leads
+        assert trio.current_time() - handed_at < 1.0
+
+    group(scenario)
+
+
+def test_a_log_that_was_opened_for_an_earlier_tenure_does_not_lead(group: Run) -> None:
+    async def scenario(g: Group) -> None:
+        g.start(2)
+        g.nursery.start_soon(g[1].elector.run)  # its log is opened by this test
+        await trio.sleep(1)
+        assert g[1].elector.current.epoch == 1
+        await g[1].elector.resign()
+        await trio.sleep(1)
+        assert g[1].elector.current.epoch == 2
+        with pytest.raises(LeaseLost):
+            await g[1].elector.lead(1, 500)
+        fence, in_sync = await g[1].elector.lead(2, 500)
+        assert (fence.expiry(), in_sync.confirm) == (None, 500)
+
+    group(scenario)
+
+
+def test_a_member_that_is_elected_and_cannot_lead_leaves_it_to_another(group: Run) -> None:
+    async def scenario(g: Group) -> None:
+        g.start()
+        await trio.sleep(1)
+        await g.copy_everything(2, end=500)
+        await g[1].elector.give_up(1, "the disk is full")
+        await trio.sleep(0.5)
+        assert g.master is g[2]
+        g[2].kill()
+        await g[2].elector.resign()
+        await trio.sleep(2 * LEASE_S)
+        assert not g[1].leads, "the set of the new master is its own"
+
+    group(scenario)
+
+
+def test_a_lone_member_that_cannot_lead_tries_again(group: Run) -> None:
+    async def scenario(g: Group) -> None:
+        g.start(1)
+        await trio.sleep(1)
+        await g[1].elector.give_up(1, "the disk is full")
+        await trio.sleep(LEASE_S - 1)
+        assert g[1].elector.reason == "the disk is full"
+        await trio.sleep(2)
+        assert g.master is g[1]
 
     group(scenario)
 
@@ -452,8 +672,8 @@ def test_a_hand_over_to_a_member_out_of_sync_names_what_is_lost(group: Run) -> N
         with pytest.raises(
             HandOverRefused, match=r"200 bytes from offset 300 on are lost; in sync are \[1, 2\]"
         ):
-            await g[1].elector.hand_over(3, lambda: 500)
-        handed = await g[1].elector.hand_over(3, lambda: 500, force=True)
+            await g[1].elector.hand_over(3, 500)
+        handed = await g[1].elector.hand_over(3, 500, force=True)
         assert (handed.end, handed.kept) == (500, 300)
         await trio.sleep(1)
         assert g.master is g[3]
@@ -466,7 +686,7 @@ def test_a_hand_over_to_the_master_changes_nothing(group: Run) -> None:
     async def scenario(g: Group) -> None:
         g.start()
         await trio.sleep(1)
-        handed = await g[1].elector.hand_over(1, lambda: 500)
+        handed = await g[1].elector.hand_over(1, 500)
         assert (handed.end, handed.kept) == (500, 500)
         assert g.state.record.epoch == 1
 
@@ -478,7 +698,7 @@ def test_a_hand_over_to_an_unknown_member_is_refused(group: Run) -> None:
         g.start()
         await trio.sleep(1)
         with pytest.raises(HandOverRefused, match="member 4 does not copy from this master"):
-            await g[1].elector.hand_over(4, lambda: 0, force=True)
+            await g[1].elector.hand_over(4, 0, force=True)
         assert g.master is g[1]
 
     group(scenario)
@@ -493,7 +713,7 @@ def test_a_leaving_master_hands_over_to_the_member_that_has_most(group: Run) -> 
         g[1].end = 600
         g[1].in_sync.own(600, 600)
         g[1].in_sync.acknowledged(3, 600, trio.current_time())
-        await g[1].elector.leave(lambda: 600)
+        await g[1].elector.leave()
         await trio.sleep(0.5)
         assert g.master is g[3]
 
@@ -505,7 +725,7 @@ def test_a_slave_names_the_master_to_ask(group: Run) -> None:
         g.start()
         await trio.sleep(1)
         with pytest.raises(HandOverRefused) as refused:
-            await g[2].elector.hand_over(3, lambda: 0)
+            await g[2].elector.hand_over(3, 0)
         assert refused.value.master == "b1:10911"
 
     group(scenario)
@@ -518,12 +738,12 @@ def test_the_successor_is_replaced_if_it_does_not_come(group: Run) -> None:
         await g.copy_everything(2, 3, end=500)
         g[2].kill()
         handed_at = trio.current_time()
-        await g[1].elector.hand_over(2, lambda: 500)
+        await g[1].elector.hand_over(2, 500)
         await trio.sleep(LEASE_S - 1)
         assert g.state.record.leader is None
         await trio.sleep(2)
         assert g.master in (g[1], g[3])
-        assert trio.current_time() - handed_at < LEASE_S + 2
+        assert trio.current_time() - handed_at < LEASE_S + 3
 
     group(scenario)
 
@@ -543,10 +763,10 @@ def test_a_stopping_master_gives_its_lease_back(group: Run) -> None:
 
 def test_an_unfit_member_does_not_campaign_until_it_is_fit(group: Run) -> None:
     async def scenario(g: Group) -> None:
-        await g[1].elector.set_unfit("the disk is full")
+        await g[1].elector.set_unfit("its log is not open", may_lead=False)
         g.start(1)
         await trio.sleep(30)
-        assert g[1].elector.reason == "the disk is full"
+        assert g[1].elector.reason == "its log is not open"
         await g[1].elector.set_unfit(None)
         await trio.sleep(0.1)
         assert g.master is g[1]
@@ -569,6 +789,119 @@ def test_an_unfit_master_makes_room_for_a_member_in_sync(group: Run) -> None:
         g[2].kill()
         await trio.sleep(2 * LEASE_S)
         assert not g[1].leads
+
+    group(scenario)
+
+
+def test_an_unfit_master_tries_again_until_another_can_lead(group: Run) -> None:
+    """The broker repeats the reason; at first no other member is in sync, then it is not fit, then it is behind."""
+
+    async def scenario(g: Group) -> None:
+        g.start()
+        await trio.sleep(1)
+        await g[1].elector.set_unfit("the disk is full")
+        await g.copy_everything(2, end=500)
+        in_sync = g[1].in_sync
+        assert in_sync is not None
+        in_sync.fitness(2, False)
+        await g[1].elector.set_unfit("the disk is full")
+        await trio.sleep(1)
+        assert g.master is g[1], "the other could not store anything either"
+        in_sync.fitness(2, True)
+        in_sync.acknowledged(2, 500, trio.current_time())
+        await g[1].elector.set_unfit("the disk is full")
+        await trio.sleep(1)
+        assert g.master is g[2]
+        assert g.state.record.in_sync == {2}
+
+    group(scenario)
+
+
+def test_an_unfit_master_does_not_wait_for_a_member_that_gets_nothing_more(group: Run) -> None:
+    """With a broken disk it cannot send the rest of its log; what is confirmed, the other has."""
+
+    async def scenario(g: Group) -> None:
+        g.start()
+        await trio.sleep(1)
+        await g.copy_everything(2, end=500)
+        assert g[1].in_sync is not None
+        g[1].in_sync.own(600, 500)
+        await g[1].elector.set_unfit("a sync has failed")
+        await trio.sleep(1)
+        assert g.master is g[2]
+        assert g.state.record.in_sync == {2}
+
+    group(scenario)
+
+
+def test_an_unfit_master_names_the_set_as_it_is_when_it_gives_the_lease_back(group: Run) -> None:
+    """While it waits to do so, a member leaves the set, and messages that this one lacks are acknowledged."""
+
+    async def scenario(g: Group) -> None:
+        g.start()
+        await trio.sleep(1)
+        await g.copy_everything(2, 3, end=500)
+        in_sync = g[1].in_sync
+        assert in_sync is not None
+        in_sync.own(600, 600)
+        in_sync.acknowledged(2, 550, trio.current_time())
+        in_sync.acknowledged(3, 540, trio.current_time())
+
+        async def lose_the_successor() -> None:
+            await trio.sleep(0.1)
+            async with g[1].elector._acting:  # once the hand-over is refused, as a slow reading of the record
+                in_sync.disconnected(2, trio.current_time() - LEASE_S)
+                in_sync.acknowledged(3, 600, trio.current_time())
+                await trio.sleep(1)
+
+        g.nursery.start_soon(lose_the_successor)
+        await g[1].elector.set_unfit("the disk is full")
+        assert in_sync.confirm == 600
+        assert not g[1].leads
+        await trio.sleep(1)
+        assert g.state.record.in_sync == {3}
+        assert g.master is g[3]
+
+    group(scenario)
+
+
+def test_an_unfit_master_stays_if_its_successor_has_gone(group: Run) -> None:
+    async def scenario(g: Group) -> None:
+        g.start()
+        await trio.sleep(1)
+        await g.copy_everything(2, end=500)
+        in_sync = g[1].in_sync
+        assert in_sync is not None
+        in_sync.own(600, 600)
+
+        async def lose_the_successor() -> None:
+            await trio.sleep(0.1)
+            g[2].kill()
+            in_sync.disconnected(2, trio.current_time())
+
+        g.nursery.start_soon(lose_the_successor)
+        await g[1].elector.set_unfit("the disk is full")
+        await trio.sleep(2 * LEASE_S)
+        assert g.master is g[1]
+        assert g.state.record.in_sync == {1}
+        assert in_sync.confirm == 600
+
+    group(scenario)
+
+
+def test_an_unfit_member_leads_if_no_other_does(group: Run) -> None:
+    async def scenario(g: Group) -> None:
+        g.start()
+        await trio.sleep(1)
+        await g.copy_everything(2, 3, end=500)
+        for number in (2, 3):
+            await g[number].elector.set_unfit("the disk is full")
+        g[1].kill()
+        await trio.sleep(LEASE_S + 1)
+        assert g.state.record.leader is None
+        assert g[2].elector.reason == "the disk is full"
+        await trio.sleep(LEASE_S)
+        assert g.master in (g[2], g[3])
 
     group(scenario)
 

@@ -15,7 +15,8 @@ from typing import Any
 import pytest
 import trio
 
-from etcd_process import MISSING, Etcd, free_port
+from broker_process import free_port
+from etcd_process import MISSING, Etcd
 from reput_broker.ha.election.endpoints import Endpoints, tls_context
 from reput_broker.ha.election.engine import EngineUnavailable, GroupRecord, Leader, LeaseLost
 from reput_broker.ha.election.etcd import EtcdEngine
@@ -27,8 +28,9 @@ ONE, TWO = Leader(1, "a:10911", "a:10912"), Leader(2, "b:10911", "b:10912")
 @pytest.fixture(scope="module")
 def etcd(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Etcd]:
     started = Etcd(tmp_path_factory.mktemp("etcd"))
+    started.start()
     yield started
-    started.kill()
+    started.stop()
 
 
 def engine(*addresses: str, group: str = "g", lease_s: float = 5.0, **options: Any) -> EtcdEngine:
@@ -111,10 +113,11 @@ def test_a_leader_replaces_its_own_lease_after_a_restart(etcd: Etcd) -> None:
 def test_an_etcd_that_restarts_keeps_record_and_lease(tmp_path: Path) -> None:
     async def main() -> None:
         etcd = Etcd(tmp_path)
+        etcd.start()
         one = engine(f"http://127.0.0.1:{free_port()}", etcd.address)  # the first address is down
         try:
             record = await taken(one)
-            etcd.kill()
+            etcd.stop()
             with pytest.raises(EngineUnavailable, match=etcd.address):
                 await one.keep_alive()
             etcd.start()
@@ -127,7 +130,7 @@ def test_an_etcd_that_restarts_keeps_record_and_lease(tmp_path: Path) -> None:
                         await trio.sleep(0.1)
             assert await one.read() == record
         finally:
-            etcd.kill()
+            etcd.stop()
             await one.close()
 
     trio.run(main)
@@ -289,7 +292,8 @@ def test_an_etcd_with_certificates_and_users(tmp_path: Path) -> None:
         capture_output=True,
     )  # fmt: skip
     tls = ["--cert-file", str(ca), "--key-file", str(key), "--client-cert-auth", "--trusted-ca-file", str(ca)]
-    etcd = Etcd(tmp_path, scheme="https", options=tls)
+    etcd = Etcd(tmp_path, f"https://127.0.0.1:{free_port()}", options=tls)
+    etcd.start()
     shown = tls_context(ca, ca, key)
 
     async def main() -> None:
@@ -322,7 +326,7 @@ def test_an_etcd_with_certificates_and_users(tmp_path: Path) -> None:
     try:
         trio.run(main)
     finally:
-        etcd.kill()
+        etcd.stop()
 
 
 def test_a_change_whose_answer_was_lost_is_found_by_the_next_attempt(gateway: Callable[[Reply], str]) -> None:

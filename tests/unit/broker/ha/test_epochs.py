@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from reput_broker.ha.epochs import Epoch, EpochBehind, EpochFile, decode_epochs, encode_epochs
-from reput_broker.ha.history import CutAt, Decision, Follow, OwnLog, Refuse, SetAside, decide
+from reput_broker.ha.history import Decision, Follow, OwnLog, Refuse, SetAside, TruncateTo, decide
 from reput_broker.store.errors import StoreDamaged
 from reput_protocol.commands.replica import ReplicaState
 
@@ -63,6 +63,14 @@ def test_tenures_append_epochs(tmp_path: Path) -> None:
     )
 
 
+def test_epochs_without_a_byte_are_kept_while_the_log_begins_with_them(tmp_path: Path) -> None:
+    """Another copy may have what was written in them."""
+    file = opened(tmp_path / "epochFileCheckpoint")
+    for start in (0, 0, 70):
+        file.begin(start, 0)
+    assert opened(file.path).entries == (Epoch(1, 0), Epoch(2, 0), Epoch(3, 70))
+
+
 def test_a_slave_adopts_the_epochs_that_its_log_has_reached(tmp_path: Path) -> None:
     file = opened(tmp_path / "epochFileCheckpoint")
     file.adopt([Epoch(1, 0), Epoch(2, 700), Epoch(3, 900)], 700)
@@ -81,34 +89,39 @@ def own(epochs: list[tuple[int, int]], end: int, low: int = 0, **changes: object
     return OwnLog(**{**values, **changes})  # type: ignore[arg-type]
 
 
-def master(epochs: list[tuple[int, int]], end: int, low: int = 0) -> ReplicaState:
-    return ReplicaState("C", "a", True, epochs[-1][0], low, end, end, 4096, epochs)
+def master(
+    epochs: list[tuple[int, int]], end: int, low: int = 0, *, confirmed: int | None = None
+) -> ReplicaState:
+    return ReplicaState("C", "a", True, epochs[-1][0], low, end, 4096, epochs, confirmed)
 
 
 @pytest.mark.parametrize(
     ("mine", "theirs", "expected"),
     [
         # The same master goes on.
-        (own([(1, 0)], 500), master([(1, 0)], 900), Follow(500)),
-        (own([(1, 0)], 900), master([(1, 0)], 900), Follow(900)),
+        (own([(1, 0)], 500), master([(1, 0)], 900), Follow()),
+        (own([(1, 0)], 900), master([(1, 0)], 900), Follow()),
         # It has restarted, and had lost nothing that this slave has.
-        (own([(1, 0)], 500), master([(1, 0), (2, 900)], 1000), Follow(500)),
-        (own([(1, 0)], 900), master([(1, 0), (2, 900)], 1000), Follow(900)),
+        (own([(1, 0)], 500), master([(1, 0), (2, 900)], 1000), Follow()),
+        (own([(1, 0)], 900), master([(1, 0), (2, 900)], 1000), Follow()),
         # It lost the unsynced end of its log and has written something else since.
-        (own([(1, 0)], 950), master([(1, 0), (2, 900)], 1000), CutAt(900)),
+        (own([(1, 0)], 950), master([(1, 0), (2, 900)], 1000), TruncateTo(900)),
         # This one was the master, and another one has been promoted.
-        (own([(1, 0), (2, 700)], 950), master([(1, 0), (3, 800)], 900), CutAt(700)),
-        (own([(1, 0), (2, 700)], 950), master([(1, 0), (2, 700), (3, 800)], 900), CutAt(800)),
+        (own([(1, 0), (2, 700)], 950), master([(1, 0), (3, 800)], 900), TruncateTo(700)),
+        (own([(1, 0), (2, 700)], 950), master([(1, 0), (2, 700), (3, 800)], 900), TruncateTo(800)),
         # An epoch began below the beginning of the one before: its end had been lost.
-        (own([(1, 0), (2, 700)], 950), master([(1, 0), (2, 700), (3, 650)], 900), CutAt(650)),
+        (own([(1, 0), (2, 700)], 950), master([(1, 0), (2, 700), (3, 650)], 900), TruncateTo(650)),
         # The same epoch, but the master ends earlier.
-        (own([(1, 0)], 950), master([(1, 0)], 900), CutAt(900)),
+        (own([(1, 0)], 950), master([(1, 0)], 900), TruncateTo(900)),
+        # This one was the first master of an elected group, and the next one had nothing yet.
+        (own([(1, 0)], 950), master([(1, 0), (2, 0)], 900, confirmed=900), TruncateTo(0)),
+        (own([(1, 0)], 950), master([(1, 0), (2, 0)], 0, confirmed=0), TruncateTo(0)),
         # Without epochs, the last record decides.
-        (own([], 500), master([(1, 0)], 900), Follow(500)),
+        (own([], 500), master([(1, 0)], 900), Follow()),
         # Nothing there yet.
-        (own([], 0), master([(4, 8192)], 9000, 8192), Follow(8192)),
-        (own([], 0), master([(1, 0)], 9000), Follow(0)),
-        (own([], 8192, 8192), master([(4, 4096)], 9000, 4096), Follow(8192)),
+        (own([], 0), master([(4, 8192)], 9000, 8192), Follow()),
+        (own([], 0), master([(1, 0)], 9000), Follow()),
+        (own([], 8192, 8192), master([(4, 4096)], 9000, 4096), Follow()),
     ],
 )
 def test_decisions(mine: OwnLog, theirs: ReplicaState, expected: Decision) -> None:
@@ -122,12 +135,34 @@ def test_decisions(mine: OwnLog, theirs: ReplicaState, expected: Decision) -> No
         (own([(1, 0)], 4096), master([(1, 0), (2, 5000)], 9000, 4096), "has deleted its log before 4096"),
         (own([], 8192, 8192), master([(4, 4096)], 90_000, 12288), "has offsets 12288 to 90000"),
         (own([(1, 0), (5, 8000)], 9500, 8192), master([(1, 0), (6, 5000)], 9000), "they agree up to 5000"),
+        (own([(1, 0), (5, 8192)], 9500, 8192), master([(1, 0), (6, 8500)], 9000), "they agree up to 8192"),
+        # It was away until the master forgot the epochs that it knows.
+        (
+            own([(1, 0), (3, 5000)], 6000),
+            master([(5, 7000), (6, 20000)], 30_000, 8192),
+            "they agree up to 7000 at most, but the master has deleted its log before 8192",
+        ),
+        (own([(1, 0), (3, 5000)], 9000), master([(5, 7000)], 9000, 8192), "they agree up to 7000 at most"),
+        # This one has forgotten the epochs that the master knows.
+        (
+            own([(5, 8000)], 9500, 8192),
+            master([(1, 0), (6, 5000)], 9000),
+            "it begins at 8192, and they agree up to 8000 at most",
+        ),
     ],
 )
 def test_a_log_that_cannot_be_continued_is_set_aside(mine: OwnLog, theirs: ReplicaState, reason: str) -> None:
     decision = decide(mine, theirs)
     assert isinstance(decision, SetAside)
     assert reason in decision.reason
+
+
+def test_a_master_without_any_record_of_this_log_is_not_believed_without_an_election() -> None:
+    """It may have lost its disk."""
+    for theirs in (master([(1, 0)], 0), master([(1, 0), (2, 0)], 0), master([(1, 0)], 0, confirmed=0)):
+        decision = decide(own([(1, 0)], 950), theirs)
+        assert isinstance(decision, Refuse)
+        assert "it has no record of this log" in decision.reason
 
 
 @pytest.mark.parametrize(
@@ -174,4 +209,4 @@ def test_what_is_kept_is_what_both_wrote_together(data: st.DataObject) -> None:
     if mine[-1][0] > theirs[-1][0]:
         assert isinstance(decision, Refuse)
         return
-    assert decision == (Follow(ends[0][1]) if shared >= ends[0][1] else CutAt(shared))
+    assert decision == (Follow() if shared >= ends[0][1] else TruncateTo(shared))

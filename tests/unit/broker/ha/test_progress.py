@@ -8,7 +8,7 @@ import pytest
 import trio
 
 from reput_broker.config.sections import HAConfig
-from reput_broker.ha.progress import LogTimes, ReplicationProgress
+from reput_broker.ha.progress import LogTimes, MasterLog, ReplicationProgress
 from tasks import run_by_the_clock
 
 
@@ -66,5 +66,23 @@ def test_who_is_in_sync_is_the_gap_or_what_the_election_recorded() -> None:
         elected = ReplicationProgress(lambda: 1_000_000, lambda: [far, near], config, lambda: {0, 2, 5})
         assert [(slave.member, slave.is_in_sync) for slave in elected.slaves()] == [(1, False), (2, True)]
         assert elected.copies_in_sync == 3
+
+    run_by_the_clock(check)
+
+
+def test_a_slave_knows_how_far_it_is_behind() -> None:
+    async def check() -> None:
+        own = [0]
+        master = MasterLog(lambda: own[0])
+        assert (master.lag_bytes, master.lag_s) == (0, 0.0)
+        master.note_end(100)
+        await trio.sleep(3)
+        master.note_end(150)
+        own[0] = 90
+        assert (master.lag_bytes, master.lag_s) == (60, 3.0)
+        own[0] = 100
+        assert (master.lag_bytes, master.lag_s) == (50, 0.0)
+        own[0] = 160
+        assert (master.lag_bytes, master.lag_s) == (0, 0.0)
 
     run_by_the_clock(check)

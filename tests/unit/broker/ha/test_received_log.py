@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from reput_broker.ha import received_log
 from reput_broker.ha.frames import HAProtocolError
 from reput_broker.ha.received_log import LogItem, ReceivedLog
 from reput_broker.store.options import StoreOptions
@@ -40,10 +41,14 @@ def taken(received: ReceivedLog) -> list[bytes]:
 
 
 @settings(max_examples=50)
-@given(st.lists(st.integers(1, 3000), max_size=60))
-def test_any_pieces_become_the_same_log(master: tuple[StoreOptions, bytes], sizes: list[int]) -> None:
+@given(st.lists(st.integers(1, 3000), max_size=60), st.integers(1, 5000))
+def test_any_pieces_become_the_same_log(
+    master: tuple[StoreOptions, bytes], sizes: list[int], buffer_bytes: int
+) -> None:
     options, log = master
-    received = ReceivedLog(options, 0)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(received_log, "_BUFFER_BYTES", buffer_bytes)
+        received = ReceivedLog(options, 0)
     items: list[bytes] = []
     at = 0
     for size in [*sizes, len(log)]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,7 @@ import trio.testing
 from reput_broker.config.sections import HAConfig
 from reput_broker.ha.copies import Copies
 from reput_broker.ha.frames import HEADER, REPORT, Hello, encode_hello
+from reput_broker.ha.progress import ReplicationProgress
 from reput_broker.ha.service import HAService
 from reput_broker.store.message_store import MessageStore
 from stores import opened, put, small_options
@@ -23,25 +24,6 @@ from stores import opened, put, small_options
 FILE = 8192
 EPOCH = 7
 Frame = tuple[int, bytes]
-
-
-class MemoryListener(trio.abc.Listener[trio.abc.Stream]):
-    """Connections within the test."""
-
-    def __init__(self) -> None:
-        self._send, self._receive = trio.open_memory_channel[trio.abc.Stream](100)
-
-    async def accept(self) -> trio.abc.Stream:
-        return await self._receive.receive()
-
-    async def aclose(self) -> None:
-        raise AssertionError("the listener is for the next tenure too")
-
-    async def connect(self, *, reads: bool = True) -> trio.abc.Stream:
-        """A new slave; what it does not read is not buffered without end."""
-        pair = trio.testing.memory_stream_pair() if reads else trio.testing.lockstep_stream_pair()
-        await self._send.send(pair[1])
-        return pair[0]
 
 
 def master_store(root: Path) -> MessageStore:
@@ -54,13 +36,13 @@ def master_store(root: Path) -> MessageStore:
 
 
 class Bench:
-    """A service over a store, its listener, and the reports that reached it."""
+    """A service over a store, connections to it within the test, and the reports that reached it."""
 
-    def __init__(self, store: MessageStore, **options: Any) -> None:
+    def __init__(self, store: MessageStore, nursery: trio.Nursery, **options: Any) -> None:
         self.store = store
+        self._nursery = nursery
         self.config = HAConfig(**options)
         self.acks: list[tuple[str, int]] = []
-        self.listener = MemoryListener()
         self.service = HAService(
             store,
             self.config,
@@ -69,9 +51,15 @@ class Bench:
         )
         store.when_appended(self.service.wake)
 
+    def connect(self, *, reads: bool = True, peer: str = "h:1") -> trio.abc.Stream:
+        """A new slave; what it does not read is not buffered without end."""
+        pair = trio.testing.memory_stream_pair() if reads else trio.testing.lockstep_stream_pair()
+        self._nursery.start_soon(self.service.serve, pair[1], peer)
+        return pair[0]
+
     async def slave(self, first: int, member: int | None = None, **how: Any) -> trio.abc.Stream:
         """A connected slave that has reported once."""
-        stream = await self.listener.connect(**how)
+        stream = self.connect(**how)
         hello = b"" if member is None else encode_hello(Hello(member, EPOCH))
         await stream.send_all(hello + REPORT.pack(first))
         return stream
@@ -79,10 +67,8 @@ class Bench:
 
 @asynccontextmanager
 async def running(store: MessageStore, **options: Any) -> AsyncIterator[Bench]:
-    bench = Bench(store, **options)
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(bench.service.run, bench.listener)
-        yield bench
+        yield Bench(store, nursery, **options)
         nursery.cancel_scope.cancel()
     store.close()
 
@@ -187,7 +173,7 @@ async def test_a_slave_that_lies_or_falls_silent_is_dropped_alone(
         with structlog.testing.capture_logs() as logs:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(keep_alive, other)
-                stream = await bench.listener.connect()
+                stream = bench.connect()
                 await lie(stream)
                 with trio.fail_after(60):
                     await until_closed(stream)
@@ -252,6 +238,41 @@ async def test_a_slave_that_connects_twice_counts_once(tmp_path: Path) -> None:
 
 
 @pytest.mark.trio
+async def test_a_slave_of_rocketmq_that_connects_twice_is_one_copy(tmp_path: Path) -> None:
+    """It does not say who it is, and its earlier connection may look alive for a while."""
+    store = master_store(tmp_path)
+    async with running(store, in_sync_replicas=3) as bench:
+        copies = Copies(bench.service, store, bench.config, is_sync=False)
+        progress = ReplicationProgress(
+            lambda: store.max_physical_offset, lambda: bench.service.slaves, bench.config
+        )
+        await bench.slave(16806, peer="10.0.0.2:4001")
+        await bench.slave(8192, peer="10.0.0.2:4002")
+        await trio.testing.wait_all_tasks_blocked()
+        assert len(bench.service.slaves) == 2
+        assert "slaves in sync: 1, needed: 2, connected: 1" in str(copies.refusal())
+        assert (copies.position, progress.copies_in_sync) == (0, 2)
+        await bench.slave(16806, peer="10.0.0.3:4001")
+        await trio.testing.wait_all_tasks_blocked()
+        assert copies.refusal() is None
+        assert (copies.position, progress.copies_in_sync) == (8192, 3), "what the last connection said"
+
+
+@pytest.mark.trio
+async def test_a_report_that_arrived_before_its_connection_was_ended_does_not_count(tmp_path: Path) -> None:
+    async with running(master_store(tmp_path)) as bench:
+        stream = await bench.slave(8192, member=1)
+        await frame(stream)
+        (connection,) = bench.service.slaves
+        before = list(bench.acks)
+        await stream.send_all(REPORT.pack(16384))
+        connection.close("it has connected again")
+        await trio.testing.wait_all_tasks_blocked()
+        assert bench.acks == before
+        assert connection.acked_offset == 8192
+
+
+@pytest.mark.trio
 async def test_a_slave_far_behind_is_not_in_sync(tmp_path: Path) -> None:
     store = master_store(tmp_path)
     async with running(store, max_gap_not_in_sync=4096) as bench:
@@ -270,11 +291,20 @@ async def test_a_slave_far_behind_is_not_in_sync(tmp_path: Path) -> None:
 
 
 @pytest.mark.trio
-async def test_connections_beyond_the_limit_are_closed(tmp_path: Path) -> None:
+async def test_connections_beyond_the_limit_are_closed_and_those_without_a_word_first(tmp_path: Path) -> None:
     async with running(master_store(tmp_path)) as bench:
-        streams = [await bench.listener.connect() for _ in range(64)]
+        first = await bench.slave(16384)
+        assert (await frame(first))[0] == 16384
+        silent = [bench.connect() for _ in range(63)]
         await trio.testing.wait_all_tasks_blocked()
+        slave = await bench.slave(16384)
         with trio.fail_after(5):
-            await until_closed(await bench.listener.connect())
-        await streams[0].send_all(REPORT.pack(16384))
-        assert (await frame(streams[0]))[0] == 16384
+            assert (await frame(slave))[0] == 16384
+        for stream in silent:  # one of them is closed
+            with suppress(trio.BrokenResourceError):
+                await stream.send_all(REPORT.pack(16384))
+        await trio.testing.wait_all_tasks_blocked()
+        assert len(bench.service.slaves) == 64
+        with trio.fail_after(5):
+            await until_closed(bench.connect())
+        assert len(bench.service.slaves) == 64

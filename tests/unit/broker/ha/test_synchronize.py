@@ -14,6 +14,7 @@ import trio
 
 from reput_broker.broker import Broker
 from reput_broker.config.model import BrokerConfig
+from reput_broker.ha.progress import MasterLog
 from reput_broker.ha.roles import Master
 from reput_broker.ha.synchronize import SlaveSynchronize
 from reput_broker.remoting_client import RemoteUnreachable
@@ -128,6 +129,7 @@ async def slave_of(master: FakeMaster, data_dir: Path) -> AsyncIterator[Slave]:
     sync = SlaveSynchronize(
         log,  # type: ignore[arg-type]
         tables,
+        MasterLog(lambda: log.max_physical_offset),
         lambda: accepted[0],
         forgotten.append,
         lambda _: master,  # type: ignore[arg-type,return-value]
@@ -284,6 +286,7 @@ async def test_a_slave_of_a_real_master_gets_what_changes(tmp_path: Path) -> Non
         sync = SlaveSynchronize(
             log,  # type: ignore[arg-type]
             tables,
+            MasterLog(lambda: log.max_physical_offset),
             lambda: Master(broker.address, ""),
             lambda _: None,
         )

@@ -262,6 +262,25 @@ async def test_a_slave_learns_its_master_from_the_first_name_server_that_knows_i
 
 
 @pytest.mark.trio
+async def test_a_master_at_no_address_is_not_followed(
+    tmp_path: Path, network: Network, autojump_clock: MockClock
+) -> None:
+    async with scene(tmp_path, network) as broker:
+        broker.tenure = Tenure(Role.SLAVE, 1)
+        broker.one.said[REGISTER] = Said(ext={"masterAddr": "a..b:10911", "haServerAddr": "m1:x"})
+        with structlog.testing.capture_logs() as logs:
+            broker.announce()
+            await trio.sleep(20)
+        assert not broker.masters
+        assert broker.registered == {ONE: True, TWO: True}
+        said = [entry["addresses"] for entry in logs if entry["event"] == "addresses_not_usable"]
+        assert said == [["a..b:10911", "m1:x"]], "once, however often they are named"
+        broker.one.said[REGISTER] = Said(ext={"masterAddr": "m1:10911", "haServerAddr": "m1:x"})
+        await trio.sleep(10)
+        assert broker.masters[-1] == ("m1:10911", "")
+
+
+@pytest.mark.trio
 async def test_a_new_role_is_announced_with_its_epoch(
     tmp_path: Path, network: Network, autojump_clock: MockClock
 ) -> None:

@@ -124,6 +124,17 @@ def test_a_broker_is_dropped_when_its_connection_ends() -> None:
     assert names.addresses() == {"broker-b": {0: "b:1"}}, "it has registered over another connection since"
 
 
+def test_a_registration_that_comes_late_over_an_earlier_connection_does_not_count() -> None:
+    names, earlier, later = Names(), FakeClient(), FakeClient()
+    later.opened_at = 1.0
+    names.register("a:1", broker_id=0, epoch=3, client=later)
+    names.register("a:1", broker_id=2, topics=(), client=earlier)
+    names.routes.client_gone(earlier)
+    assert names.addresses() == {"broker-a": {0: "a:1"}}
+    names.register("a:1", broker_id=2, topics=(), client=later)
+    assert names.addresses() == {"broker-a": {2: "a:1"}}
+
+
 def test_a_broker_is_dropped_when_it_leaves() -> None:
     names = Names()
     names.register("a:1")
@@ -305,3 +316,23 @@ def test_a_slave_answers_for_its_master(tmp_path: Path) -> None:
     assert names.addresses("U") == {"broker-a": {0: "m:1", 1: OWN}}
     names.routes.client_gone(master)
     assert names.addresses() == {"broker-a": {0: "m:1", 1: OWN}}
+
+
+def test_brokers_stay_registered_when_this_one_closes_all_connections() -> None:
+    """Its role has changed. They connect again, or are dropped as silent."""
+    names = Names()
+    first, second = FakeClient(), FakeClient()
+    names.register("a:1", "broker-a", client=first, heartbeat_timeout_millis=30_000)
+    names.register("b:1", "broker-b", client=second, heartbeat_timeout_millis=30_000)
+    names.routes.keep_without_connections()
+    names.routes.client_gone(first)  # type: ignore[arg-type]
+    names.routes.client_gone(second)  # type: ignore[arg-type]
+    assert names.addresses() == {"broker-a": {0: "a:1"}, "broker-b": {0: "b:1"}}
+    again = FakeClient()
+    names.register("a:1", "broker-a", client=again, heartbeat_timeout_millis=30_000)
+    names.now += 31
+    names.routes.heartbeat("a:1")
+    names.routes.drop_silent()
+    assert names.addresses() == {"broker-a": {0: "a:1"}}
+    names.routes.client_gone(again)  # type: ignore[arg-type]
+    assert names.addresses() is None

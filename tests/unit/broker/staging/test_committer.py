@@ -17,9 +17,6 @@ from reput_broker.broker import Broker
 from reput_broker.config.model import BrokerConfig
 from reput_broker.request import Refusal
 from reput_broker.staging import committer as committing
-from reput_broker.staging import intent as intents
-from reput_broker.staging import publisher as publishing
-from reput_broker.staging.intent import IntentFile, QueuePlace
 from reput_broker.staging.publisher import Pace, Pieces, Publisher
 from reput_broker.store.errors import StoreDamaged
 from reput_client.consume.bulk_reader import BulkReader
@@ -168,14 +165,14 @@ async def test_an_abort_while_a_batch_is_being_decided_drops_nothing(
     async with serving(tmp_path) as (broker, writer):
         part = await staged(writer, 0)
         committer: Any = broker._parts.staging._committer
-        make_topic = committer._make_topic
+        begin = committer._begin
 
-        async def aborted_meanwhile() -> None:
+        async def aborted_meanwhile(intent: Any) -> None:
             async with BatchWriter(broker.address, timeout_s=30) as other:
                 assert (await other.abort("q", 0)).stagings == 1
-            await make_topic()
+            await begin(intent)
 
-        monkeypatch.setattr(committer, "_make_topic", aborted_meanwhile)
+        monkeypatch.setattr(committer, "_begin", aborted_meanwhile)
         assert (await writer.commit("q", 0, [part])).messages == MESSAGES
         assert await bodies(broker) == list(range(MESSAGES))
         assert not committer.decision.covers("q", 0)
@@ -212,7 +209,6 @@ async def test_a_failed_clean_up_does_not_undo_a_commit(
 ) -> None:
     async with serving(tmp_path) as (broker, writer):
         with monkeypatch.context() as patch:
-            patch.setattr(IntentFile, "remove", failing)
             patch.setattr(committing, "remove", failing)
             part = await staged(writer, 0)
             assert not (await writer.commit("q", 0, [part])).repeated
@@ -234,7 +230,7 @@ async def test_a_start_ends_at_a_damaged_staging_and_keeps_it(tmp_path: Path) ->
         with (
             trio.fail_after(10),
             pytest.RaisesGroup(
-                pytest.RaisesExc(StoreDamaged, match="move staging/intent away"),
+                pytest.RaisesExc(StoreDamaged, match="make a file staging/give-up"),
                 flatten_subgroups=True,
                 allow_unwrapped=True,
             ),
@@ -250,55 +246,38 @@ async def test_a_start_ends_at_a_damaged_staging_and_keeps_it(tmp_path: Path) ->
         assert await bodies(broker) == list(range(MESSAGES))
 
 
-async def test_a_log_that_ends_before_the_recorded_position_gets_nothing_twice(
+async def test_an_operator_gives_up_a_batch_whose_staging_is_lost(tmp_path: Path) -> None:
+    await decided(tmp_path, pieces=1)
+    (path,) = (tmp_path / "staging").glob("*.stage")
+    path.unlink()
+    (tmp_path / "staging" / "give-up").touch()
+    for _ in range(2):  # the second start finds nothing to complete
+        async with serving(tmp_path) as (broker, writer):
+            found = await bodies(broker)
+            assert found == list(range(len(found)))
+            assert 0 < len(found) < MESSAGES
+            assert (await writer.staged("q")).last_batch_id == -1
+    assert list((tmp_path / "staging").iterdir()) == []
+
+
+async def test_the_log_is_kept_from_where_an_unfinished_batch_begins(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    await decided(tmp_path, pieces=0)
-    file = IntentFile(tmp_path / "staging")
-    intent = file.read()
-    assert intent is not None
-    # As if others had put 500 messages before, which a power cut then took: the queue ends earlier again.
-    intent.queues = [place._replace(look_from=place.look_from + 500) for place in intent.queues]
-    file.write(intent)
-    with monkeypatch.context() as patch:
-        stop_after(2, patch, Killed())
-        with pytest.RaisesGroup(Killed, flatten_subgroups=True, allow_unwrapped=True):
-            async with serving(tmp_path):
-                pass
-    async with serving(tmp_path) as (broker, _):
-        assert await bodies(broker) == list(range(MESSAGES))
-
-
-class Killed(Exception):
-    """Ends a broker in the middle of its start."""
-
-
-async def test_a_batch_whose_beginning_retention_takes_gets_nothing_twice(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    async with serving(tmp_path) as (broker, writer):
-        part = await staged(writer, 0)
+    async with serving(tmp_path, commit_log_file_size=64 * 1024) as (broker, writer):
+        await writer.commit("q", 0, [await staged(writer, 0)])
+        sink, second = broker._parts.staging, await staged(writer, 1)
+        assert sink.needed_from() is None
+        before = broker.store.max_physical_offset
         with monkeypatch.context() as patch:
             stop_after(2, patch, Refusal(ErrorCode.DISK_FULL, "no space left"))
             with pytest.raises(BrokerError, match="is decided"):
-                await writer.commit("q", 0, [part])
-            await broker._parts.staging.before_delete()
-        published = broker.store.max_offset_in_queue("orders", 0)
-        intent = IntentFile(tmp_path / "staging").read()
-        assert intent is not None
-        (place,) = intent.queues
-        assert place == QueuePlace("orders", 0, published, place.look_from)
-        assert place.look_from <= published
-        assert 0 < published < MESSAGES
-        assert broker.store.flush_behind_bytes == 0
-
-    async def nothing_left(*_: object) -> AsyncIterator[Any]:
-        for _nothing in ():
-            yield _nothing
-
-    monkeypatch.setattr(publishing, "records_from", nothing_left)
-    async with serving(tmp_path) as (broker, _):
-        assert await bodies(broker) == list(range(MESSAGES))
+                await writer.commit("q", 1, [second])
+        begins_at = sink.needed_from()
+        assert begins_at is not None
+        assert before <= begins_at < broker.store.max_physical_offset
+    async with serving(tmp_path, commit_log_file_size=64 * 1024) as (broker, writer):
+        assert await bodies(broker) == [*range(MESSAGES), *range(MESSAGES)]
+        assert broker._parts.staging.needed_from() is None
 
 
 async def test_no_file_with_an_unsaved_marker_is_deleted_while_the_table_cannot_be_written(
@@ -316,35 +295,42 @@ async def test_no_file_with_an_unsaved_marker_is_deleted_while_the_table_cannot_
             await sink.before_delete()
 
 
-async def test_a_decision_that_may_have_got_there_is_undone_durably_or_stands(
+async def test_a_batch_whose_marker_cannot_be_appended_is_not_decided(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with serving(tmp_path) as (broker, writer):
-        part, path = await staged(writer, 0), tmp_path / "staging" / "intent"
-        sync, calls = intents.sync_directory, []
+        part = await staged(writer, 0)
 
-        def fail_at_first(directory: Path) -> None:
-            calls.append(path.exists())
-            if len(calls) == 1:
-                failing()
-            sync(directory)
+        async def refuse(*_: object) -> None:
+            raise Refusal(ErrorCode.READ_ONLY, "no file")
 
         with monkeypatch.context() as patch:
-            patch.setattr(intents, "sync_directory", fail_at_first)
-            with pytest.raises(BrokerError, match="cannot be decided") as refused:
+            patch.setattr(committing.Committer, "_append_marker", refuse)
+            with pytest.raises(BrokerError, match="no file") as refused:
                 await writer.commit("q", 0, [part])
-            assert calls == [True, False], "its removal is synced"
-            assert "is decided" not in str(refused.value)
-            patch.setattr(intents, "sync_directory", failing)
-            with pytest.raises(BrokerError, match="batch 0 is decided"):
-                await writer.commit("q", 0, [part])
-            assert await bodies(broker) == [], "nothing is published by an intent that may be lost"
+        assert "is decided" not in str(refused.value)
+        assert await bodies(broker) == []
+    async with serving(tmp_path) as (broker, writer):
+        assert await bodies(broker) == []
         assert (await writer.commit("q", 0, [part])).messages == MESSAGES
         assert await bodies(broker) == list(range(MESSAGES))
 
 
+async def test_a_start_refuses_what_an_earlier_version_has_left_half_done(tmp_path: Path) -> None:
+    (tmp_path / "staging").mkdir()
+    (tmp_path / "staging" / "intent").touch()
+    with pytest.RaisesGroup(
+        pytest.RaisesExc(StoreDamaged, match="start that version once"),
+        flatten_subgroups=True,
+        allow_unwrapped=True,
+    ):
+        async with serving(tmp_path):
+            pass
+
+
 async def test_a_piece_is_counted_even_if_its_publisher_is_cancelled(tmp_path: Path) -> None:
     async with serving(tmp_path) as (broker, writer):
+        broker._storage.tables.topics.create_on_send("orders")
         part = await staged(writer, 0)
         sink: Any = broker._parts.staging
         file = sink._committer._staging.get(part.staging_id)

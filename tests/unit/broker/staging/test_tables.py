@@ -1,15 +1,26 @@
-"""What is kept on the disk about sinks: stagings, the intent, the last batches."""
+"""What is kept on the disk about sinks: stagings, markers, the last batches."""
 
 from __future__ import annotations
 
 import errno
+import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from reput_broker.staging import staging_file as staging_files
-from reput_broker.staging.batches import Batch, CommittedBatches, marker_of
-from reput_broker.staging.intent import Intent, IntentFile, QueuePlace
+from reput_broker.staging.batches import Batch, CommittedBatches, marker_of, read_marker
+from reput_broker.staging.intent import (
+    CopyPlace,
+    Intent,
+    QueuePlace,
+    StagingFacts,
+    begin_marker,
+    give_up_marker,
+    is_intent,
+    read_intent,
+)
 from reput_broker.staging.staging_file import StagingFile, StagingKey, runs_of
 from reput_broker.staging.staging_table import StagingTable, remove
 from reput_broker.store.errors import FlushFailed, StoreDamaged
@@ -136,27 +147,35 @@ def test_the_table_has_what_is_staged_and_what_is_idle(tmp_path: Path) -> None:
     assert len(again) == 1
 
 
-def test_an_intent_is_whole_or_not_there(tmp_path: Path) -> None:
-    intents = IntentFile(tmp_path)
-    assert intents.read() is None
-    intent = Intent("q", 4, ["staging-0001"], 12, [QueuePlace("orders", 1, 0, 77)])
-    intents.write(intent)
-    assert intents.read() == intent
-    data = intents.path.read_bytes()
-    intents.path.write_bytes(data.replace(b"77", b"78"))
-    with pytest.raises(StoreDamaged, match="move the file away"):
-        intents.read()
-    intents.remove()
-    intents.remove()
-    assert intents.read() is None
+def test_a_marker_is_read_as_it_was_written() -> None:
+    intent = Intent(
+        "q",
+        4,
+        [StagingFacts("staging-0001", 1, HOST.hex(), 77, 12, 99)],
+        12,
+        [QueuePlace("orders", 1, 77)],
+        [{"topicName": "orders"}],
+        CopyPlace(3, 4096),
+    )
+    for one in (intent, replace(intent, copies=None)):
+        members = json.loads(begin_marker(one))
+        assert is_intent(members)
+        assert read_intent(members) == one
+    given_up = json.loads(give_up_marker(intent))
+    assert is_intent(given_up)
+    assert read_intent(given_up) is None
+    assert intent.key_of(intent.stagings[0]) == StagingKey("q", 4, 1, "staging-0001")
+    closing = json.loads(marker_of("q", Batch(4, 12, 1)))
+    assert not is_intent(closing)
+    assert read_marker(closing) == ("q", Batch(4, 12, 1))
 
 
 def test_the_snapshot_outlives_the_markers(tmp_path: Path) -> None:
     clock = FakeClock()
     table = CommittedBatches(tmp_path / "sinkBatches.json", clock)
     table.load()
-    table.note(marker_of("q", Batch(7, 100, clock())), 0, 4096)
-    table.note(marker_of("r", Batch(1, 5, clock())), 1, 8192)
+    table.note("q", Batch(7, 100, clock()), 0, 4096)
+    table.note("r", Batch(1, 5, clock()), 1, 8192)
     assert table.unsaved_from == 4096
     save_now(table)
     assert table.unsaved_from is None
@@ -165,7 +184,7 @@ def test_the_snapshot_outlives_the_markers(tmp_path: Path) -> None:
     assert (again.next_marker, again.last("q"), len(again)) == (2, Batch(7, 100, clock()), 2)
     assert [again.is_committed("q", batch_id) for batch_id in (6, 7, 8)] == [True, True, False]
     clock.now_ms += 10_000
-    again.note(marker_of("r", Batch(2, 5, clock())), 2, 12288)
+    again.note("r", Batch(2, 5, clock()), 2, 12288)
     assert again.forget_before(5) == 1
     assert again.last("q") is None
     assert again.last("r") == Batch(2, 5, clock())
@@ -173,10 +192,10 @@ def test_the_snapshot_outlives_the_markers(tmp_path: Path) -> None:
 
 def test_a_snapshot_that_cannot_be_written_leaves_the_first_marker_unsaved(tmp_path: Path) -> None:
     table = CommittedBatches(tmp_path / "sinkBatches.json", FakeClock())
-    table.note(marker_of("q", Batch(0, 1, 1)), 0, 4096)
+    table.note("q", Batch(0, 1, 1), 0, 4096)
     job = table.begin_save()
     assert job is not None
-    table.note(marker_of("q", Batch(1, 1, 1)), 1, 8192)
+    table.note("q", Batch(1, 1, 1), 1, 8192)
     job.abandon()
     assert table.unsaved_from == 4096
 
@@ -186,7 +205,7 @@ async def test_a_snapshot_whose_name_is_not_durable_leaves_the_markers_unsaved(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     table = CommittedBatches(tmp_path / "sinkBatches.json", FakeClock())
-    table.note(marker_of("q", Batch(0, 1, 1)), 0, 4096)
+    table.note("q", Batch(0, 1, 1), 0, 4096)
 
     def failing() -> None:
         raise OSError("the disk does not answer")

@@ -1,0 +1,7 @@
+"""The web console at /console/ on the HTTP port.
+
+`app` has its routes and guards them; `login` knows who may change something; `figures` samples the live numbers and
+streams them. Each page has a module with its data: `topics`, `groups`, `messages`, `dead_letters`, `delayed`, `system`.
+They ask the broker as its clients do (`server.local_requests`), so that each figure has one definition, and every
+refusal and limit applies here too. `static/` is the page itself, without a build step.
+"""

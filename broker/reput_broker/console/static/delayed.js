@@ -1,0 +1,88 @@
+// Delayed messages: the next ones first, and cancelling one.
+
+import { get, post } from "./api.js";
+import { badge, empty, failure, h, link, path, put, say } from "./dom.js";
+import { confirm, withLogin } from "./dialogs.js";
+import { ago, count, counted, size, span, time } from "./format.js";
+import { Table } from "./table.js";
+
+const OUTCOMES = {
+  cancelled: ["ok", "It is cancelled, and is never delivered."],
+  already_cancelled: ["ok", "It had been cancelled before."],
+  delivered: ["warn", "Too late: it has been delivered."],
+  dropped: ["warn", "Too late, but it will not be delivered: its topic is gone, perhaps."],
+};
+
+export function delayed(page) {
+  page.title("Delayed messages");
+  const topic = h("input", { type: "search", id: "search", placeholder: "Topic, exactly", value: page.query.get("topic") ?? "", "aria-label": "Topic" });
+  const key = h("input", { type: "search", id: "key", placeholder: "Key or message id, exactly", value: page.query.get("key") ?? "", "aria-label": "Key or message id" });
+  const outcome = h("div");
+  const more = h("div", { class: "buttons" });
+  let now = 0;
+  let extra = [];
+  const table = new Table({
+    label: "Delayed messages",
+    key: (row) => row.id,
+    sort: "due",
+    empty: empty("No delayed message waits.", "reput produce orders 'remember me' --delay 5m", "reput delay list"),
+    columns: [
+      { name: "due", label: "Due", value: (row) => row.due_ms, cell: (row) => h("span", { title: time(row.due_ms) }, row.due_ms < now - 1000 ? badge("warn", "late " + span(now - row.due_ms)) : ago(row.due_ms, now)) },
+      { name: "at", label: "At", value: (row) => row.due_ms, cell: (row) => h("span", { class: "when" }, time(row.due_ms)) },
+      { name: "topic", label: "Topic", value: (row) => row.topic, cell: (row) => link(path("topics", row.topic), row.topic) },
+      { name: "keys", label: "Keys", value: (row) => row.keys.join(" "), cell: (row) => h("span", { class: "short" }, row.keys.join(" ") || "–") },
+      { name: "level", label: "Level", isNumber: true, value: (row) => row.level, cell: (row) => (row.level ?? "–") },
+      { name: "size", label: "Size", isNumber: true, value: (row) => row.size_b, cell: (row) => size(row.size_b) },
+      { name: "id", label: "Message", value: (row) => row.unique_id ?? row.id, cell: (row) => link(path("messages", row.id), h("code", { class: "short" }, row.unique_id ?? row.id)) },
+      { name: "cancel", label: "", cell: (row) => h("button", { type: "button", class: "small", disabled: !row.unique_id, title: row.unique_id ? null : "It has no id of its producer, by which one message is cancelled; reput delay cancel takes a key", onclick: () => cancel(row) }, "Cancel") },
+    ],
+  });
+  put(page.main, h("h1", null, "Delayed messages"), h("div", { class: "tools" }, topic, key), outcome, table.element, more);
+
+  const refresh = page.poll(async () => {
+    const found = await get("delayed", { topic: topic.value, key: key.value }, page.signal);
+    now = found.at_ms;
+    const known = new Set(found.messages.map((row) => row.id));
+    extra = found.cursor ? extra.filter((row) => !known.has(row.id)) : [];
+    show(found, [...found.messages, ...extra]);
+  });
+
+  function show(found, rows) {
+    table.limit = Math.max(table.limit, rows.length);
+    table.update(rows, (rows.length ? counted(rows.length, "message") + " of " + count(found.total) + " that wait" : "") + (found.late_s > 1 ? "; the most overdue is " + span(found.late_s * 1000) + " late" : ""));
+    put(more, found.cursor ? h("button", { type: "button", onclick: () => next(found.cursor) }, "Show more") : null);
+  }
+
+  async function next(cursor) {
+    try {
+      const found = await get("delayed", { topic: topic.value, key: key.value, cursor }, page.signal);
+      const known = new Set(table.rows.map((row) => row.id));
+      extra.push(...found.messages.filter((row) => !known.has(row.id)));
+      show(found, [...table.rows, ...found.messages.filter((row) => !known.has(row.id))]);
+    } catch (error) {
+      if (error.name !== "AbortError") put(outcome, failure(error));
+    }
+  }
+
+  async function cancel(row) {
+    if (!(await confirm("Cancel this message?", "The message for " + row.topic + ", due " + ago(row.due_ms, Date.now()) + ", is then never delivered. That cannot be undone.", "Cancel the message"))) return;
+    try {
+      const done = await withLogin(() => post("cancel", { topic: row.topic, key: row.unique_id }));
+      if (!done) return;
+      const [kind, text] = OUTCOMES[done.messages[0]?.outcome] ?? ["warn", "The broker has not said what became of it."];
+      put(outcome, h("div", { class: "notice " + kind, role: "status" }, h("strong", null, text)));
+      say(text);
+      extra = extra.filter((one) => one.id !== row.id);
+      table.update(table.rows.filter((one) => one.id !== row.id), table.note);
+    } catch (error) {
+      put(outcome, failure(error));
+    }
+  }
+
+  const again = () => {
+    extra = [];
+    refresh();
+  };
+  page.onInput(topic, again);
+  page.onInput(key, again);
+}

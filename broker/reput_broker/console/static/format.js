@@ -1,0 +1,78 @@
+// Numbers, sizes, times and spans for people.
+
+const whole = new Intl.NumberFormat("en-US");
+const UNITS = ["B", "KiB", "MiB", "GiB", "TiB", "PiB"];
+const NONE = "–";
+
+export function count(value) {
+  return value === null || value === undefined ? NONE : whole.format(value);
+}
+
+function digits(value) {
+  return value >= 100 ? value.toFixed(0) : value >= 10 ? value.toFixed(1) : value.toFixed(2);
+}
+
+export function rate(value) {
+  if (value === null || value === undefined) return NONE;
+  if (value === 0) return "0";
+  if (value >= 1e6) return digits(value / 1e6) + " M";
+  if (value >= 1e4) return digits(value / 1e3) + " k";
+  return value >= 100 ? whole.format(Math.round(value)) : value >= 10 ? value.toFixed(0) : value.toFixed(1);
+}
+
+export function perSecond(value) {
+  return value === null || value === undefined ? NONE : rate(value) + "/s";
+}
+
+export function size(bytes) {
+  if (bytes === null || bytes === undefined) return NONE;
+  let value = bytes;
+  let unit = 0;
+  while (value >= 1024 && unit < UNITS.length - 1) {
+    value /= 1024;
+    unit += 1;
+  }
+  return (unit === 0 ? whole.format(Math.round(value)) : digits(value)) + " " + UNITS[unit];
+}
+
+export function percent(share) {
+  return share === null || share === undefined ? NONE : (share * 100).toFixed(share < 0.1 ? 1 : 0) + " %";
+}
+
+// A span in milliseconds: 850 µs, 3.2 ms, 3.2 s, 3 min 12 s, 2 h 5 min, 4 d 3 h.
+export function span(ms) {
+  if (ms === null || ms === undefined) return NONE;
+  if (ms < 0) return "-" + span(-ms);
+  if (ms === 0) return "0 s";
+  if (ms < 1) return (ms * 1000).toFixed(0) + " µs";
+  if (ms < 1000) return (ms < 10 ? ms.toFixed(1) : ms.toFixed(0)) + " ms";
+  const s = ms / 1000;
+  if (s < 60) return (s < 10 ? s.toFixed(1) : s.toFixed(0)) + " s";
+  const [d, hours, min, rest] = [Math.floor(s / 86400), Math.floor(s / 3600) % 24, Math.floor(s / 60) % 60, Math.floor(s) % 60];
+  if (d) return d + " d" + (hours ? " " + hours + " h" : "");
+  if (hours) return hours + " h" + (min ? " " + min + " min" : "");
+  return min + " min" + (rest ? " " + rest + " s" : "");
+}
+
+function two(number, width = 2) {
+  return String(number).padStart(width, "0");
+}
+
+// A moment in the browser's time zone.
+export function time(ms) {
+  if (ms === null || ms === undefined) return NONE;
+  const at = new Date(ms);
+  if (Number.isNaN(at.getTime())) return String(ms);
+  return at.getFullYear() + "-" + two(at.getMonth() + 1) + "-" + two(at.getDate()) + " " +
+    two(at.getHours()) + ":" + two(at.getMinutes()) + ":" + two(at.getSeconds()) + "." + two(at.getMilliseconds(), 3);
+}
+
+export function ago(ms, now) {
+  if (ms === null || ms === undefined) return NONE;
+  const passed = now - ms;
+  return passed < 1000 && passed > -1000 ? "now" : passed < 0 ? "in " + span(-passed) : span(passed) + " ago";
+}
+
+export function counted(number, one, many) {
+  return count(number) + " " + (number === 1 ? one : many ?? one + "s");
+}

@@ -1,0 +1,118 @@
+"""Which member may campaign for being the master, and when.
+
+Only a member of the recorded in-sync set may, because it has every confirmed message. The first master of a group is
+the member that the configuration names. A member that the last master handed over to has the length of a lease for
+itself, and an unfit member waits as long for a fit one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from reput_broker.ha.election.engine import GroupRecord, Leader
+from reput_broker.ha.election.member_file import MemberFile
+
+_LOOK_S = 0.005
+
+
+class Candidacy:
+    """The rules for one member.
+
+    Args:
+        me: this member.
+        file: the identity of its directory.
+        first_master: the member that becomes master while the group has no state.
+        engine: the engine's name.
+        clock: seconds of a clock that never jumps.
+    """
+
+    def __init__(
+        self,
+        me: Leader,
+        file: MemberFile,
+        *,
+        first_master: int,
+        lease_s: float,
+        engine: str,
+        clock: Callable[[], float],
+    ) -> None:
+        self._me = me
+        self._file = file
+        self._first_master = first_master
+        self._lease_s = lease_s
+        self._engine = engine
+        self._clock = clock
+        self._vacant_since: tuple[int, float] | None = None
+        self._unfit: str | None = None
+        self._may_lead_unfit = True
+        self._failed: tuple[str, float] | None = None
+
+    @property
+    def unfit(self) -> str | None:
+        """Why another member should be the master rather than this one; None if it is fit."""
+        return self._unfit
+
+    def set_unfit(self, reason: str | None, *, may_lead: bool) -> None:
+        """Note why this member is unfit, and whether it may lead if no other does; None: it is fit."""
+        self._unfit, self._may_lead_unfit = reason, may_lead
+
+    def failed(self, reason: str) -> None:
+        """Note that this member was elected and could not lead: it does not try again for the length of a lease."""
+        self._failed = (reason, self._clock() + self._lease_s)
+
+    def filled(self) -> None:
+        """Note that the group has a master."""
+        self._vacant_since = None
+
+    def why_not(self, record: GroupRecord) -> str | None:
+        """Return why this member may not campaign now, or None. The record names no master, or this member."""
+        me, seen = self._me.member, self._file.epoch
+        if record.leader is not None and record.leader != self._me:
+            return (
+                f"another broker, at {record.leader.address}, is the master under this broker's number {me}; "
+                "give each member of the group a broker_id of its own"
+            )
+        if self._unfit is not None and not self._may_lead_unfit:
+            return self._unfit
+        if self._failed is not None and self._clock() < self._failed[1]:
+            return self._failed[0]
+        if seen is not None and record.epoch < seen:
+            return (
+                f"{self._engine} has epoch {record.epoch} of this group, but this member saw epoch {seen}: the "
+                "engine has lost its state; decide which member has the longest log, and let it run "
+                "`reput broker promote NUMBER --force`"
+            )
+        if record.epoch == 0:
+            if me == self._first_master:
+                return None
+            return (
+                f"{self._engine} knows nothing of this group yet; member {self._first_master} "
+                "(election.first_master) creates it"
+            )
+        if me not in record.in_sync:
+            return f"this member is not in sync; only members {sorted(record.in_sync)} have every confirmed message"
+        if seen is None:
+            return (
+                f"member {me} is recorded as in sync, but this data directory has never been that member's (no "
+                "config/election.json): a new disk has none of the messages"
+            )
+        return self._why_wait(record)
+
+    def _why_wait(self, record: GroupRecord) -> str | None:
+        if self._vacant_since is None or self._vacant_since[0] != record.epoch:
+            self._vacant_since = (record.epoch, self._clock())
+        if self._clock() >= self._vacant_since[1] + self._lease_s:
+            return None
+        if record.successor not in (None, self._me.member):
+            return f"the last master has handed over to member {record.successor}"
+        return self._unfit
+
+    def wait_s(self, longest_s: float) -> float:
+        """Return how long to wait before `why_not` may answer otherwise about the same record; at most `longest_s`."""
+        now = self._clock()
+        ends = [longest_s]
+        if self._vacant_since is not None:
+            ends.append(self._vacant_since[1] + self._lease_s - now)
+        if self._failed is not None:
+            ends.append(self._failed[1] - now)
+        return max(_LOOK_S, min(end for end in ends if end > 0))

@@ -1,0 +1,220 @@
+"""What an operator asks of one broker: its state, clients and configuration; to refuse messages; to sync the log."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
+from typing import Any, Protocol
+
+import structlog
+import trio
+
+from reput_broker.config.description import config_options
+from reput_broker.config.errors import ConfigError
+from reput_broker.config.loading import ConfigChange
+from reput_broker.config.model import BrokerConfig
+from reput_broker.groups.client_table import ClientTable
+from reput_broker.observe.counters import PROTOCOLS
+from reput_broker.observe.health import Health
+from reput_broker.request import Client, Handler, Refusal, Request, Response, write_in_turns
+from reput_protocol.codes import RequestCode
+from reput_protocol.commands.operation import (
+    BrokerDescription,
+    ClientDescription,
+    ClientDescriptions,
+    ConfigChanged,
+    ConfigChanges,
+    ConfigOptions,
+    FlushedBody,
+    Intake,
+    SetConfigBody,
+    SetIntakeHeader,
+)
+from reput_protocol.errors import ErrorCode
+
+log = structlog.get_logger(__name__)
+
+_CLIENTS_A_TURN = 64
+_NEW_MESSAGES = (
+    RequestCode.SEND_MESSAGE,
+    RequestCode.SEND_MESSAGE_V2,
+    RequestCode.SEND_BATCH_MESSAGE,
+    RequestCode.PUT_MESSAGE,
+    RequestCode.SEND_REPLY_MESSAGE,
+    RequestCode.SEND_REPLY_MESSAGE_V2,
+    RequestCode.STAGE_RECORDS,
+)
+"""Requests that bring messages of producers. Those that end what has begun (a transaction, a batch, a retry) do not."""
+_REFUSALS = {
+    Intake.READONLY: Refusal(
+        ErrorCode.READ_ONLY,
+        "an operator has set this broker to read-only; `reput broker readonly --off` ends that",
+    ),
+    Intake.DRAINING: Refusal(
+        ErrorCode.DRAINING, "an operator drains this broker; `reput broker drain --off` ends that"
+    ),
+}
+
+
+class Connected(Client, Protocol):
+    """A connection, as an administrator sees it. Times are on trio's clock."""
+
+    role: str
+    listener: str
+    opened_at: float
+    silent_since: float
+
+
+class Settings(Protocol):
+    """Changes of the configuration; see `compose.live_config`."""
+
+    def reload(self) -> list[ConfigChange]:
+        """Read the sources again. Raises ConfigError."""
+
+    def set(self, values: Mapping[str, str]) -> list[ConfigChange]:
+        """Set live options. Raises ConfigError."""
+
+
+class ServedRole(Protocol):
+    """What the broker serves with, until its role changes."""
+
+    def connections(self) -> Iterable[Connected]:
+        """Return the open connections."""
+
+    def clients(self) -> ClientTable:
+        """Return the clients that have sent a heartbeat."""
+
+    def serve(self, handlers: Mapping[int, Handler]) -> None:
+        """Serve more requests."""
+
+    def refuse(self, codes: Collection[int], refusal: Refusal | None) -> None:
+        """Refuse requests, or none."""
+
+    def flushed(self) -> Awaitable[int]:
+        """Sync the log; the result is its flushed offset."""
+
+
+class OperationsProcessor:
+    """Answers operators. It lasts as long as the broker, so that a drain outlasts a change of role.
+
+    Args:
+        settings: changes the configuration.
+        status: returns what the page /status shows.
+    """
+
+    def __init__(
+        self,
+        config: BrokerConfig,
+        health: Health,
+        settings: Settings,
+        status: Callable[[], Mapping[str, Any]],
+    ) -> None:
+        self._config = config
+        self._health = health
+        self._settings = settings
+        self._status = status
+        self._intake = Intake.OPEN
+        self._served: ServedRole | None = None
+
+    def attach(self, served: ServedRole) -> None:
+        """Answer the requests of a role that begins, and refuse what was refused in the one before."""
+        self._served = served
+        served.serve(self.handlers())
+        served.refuse(_NEW_MESSAGES, _REFUSALS.get(self._intake))
+
+    def handlers(self) -> dict[int, Handler]:
+        """Return the handlers by request code."""
+        return {
+            RequestCode.DESCRIBE_BROKER: self.describe_broker,
+            RequestCode.LIST_CLIENTS: self.list_clients,
+            RequestCode.GET_CONFIG: self.get_config,
+            RequestCode.SET_CONFIG: self.set_config,
+            RequestCode.RELOAD_CONFIG: self.reload_config,
+            RequestCode.SET_INTAKE: self.set_intake,
+            RequestCode.FLUSH_LOG: self.flush_log,
+        }
+
+    @property
+    def _role(self) -> ServedRole:
+        assert self._served is not None, "requests come after `attach`"
+        return self._served
+
+    def describe_broker(self, request: Request) -> Response:
+        """Answer with the state of the broker and its checks."""
+        request.client.note_role("admin")
+        return Response(0, body=BrokerDescription({**self._status(), **self._health.report()}).to_json())
+
+    async def list_clients(self, request: Request) -> Response:
+        """Answer with all connections, this one included."""
+        request.client.note_role("admin")
+        return Response(0, body=await write_in_turns(ClientDescriptions(await self.connections())))
+
+    async def connections(self) -> list[ClientDescription]:
+        """Return all connections; other tasks run in between."""
+        now = trio.current_time()
+        found = []
+        for position, connection in enumerate(self._role.connections()):
+            if position % _CLIENTS_A_TURN == 0:
+                await trio.lowlevel.checkpoint()
+            found.append(self._described(connection, now))
+        return found
+
+    def _described(self, connection: Connected, now: float) -> ClientDescription:
+        channel = self._role.clients().get(connection)
+        return ClientDescription(
+            connection.peer,
+            connection.role,
+            None if channel is None else channel.client_id,
+            [] if channel is None else sorted({*channel.consumer_groups, *channel.producer_groups}),
+            None if channel is None else channel.language_name,
+            None if channel is None else channel.version,
+            PROTOCOLS.get(connection.header_type, "unknown"),
+            connection.listener,
+            int(1000 * (now - connection.opened_at)),
+            int(1000 * max(0.0, now - connection.silent_since)),
+        )
+
+    async def get_config(self, request: Request) -> Response:
+        """Answer with every option, its value and its source."""
+        request.client.note_role("admin")
+        body = ConfigOptions(config_options(self._config))
+        return Response(0, body=await write_in_turns(body))
+
+    def set_config(self, request: Request) -> Response:
+        """Set live options until the next reload or restart."""
+        request.client.note_role("admin")
+        values = SetConfigBody.from_json(request.body).values
+        return self._changed(lambda: self._settings.set(values))
+
+    def reload_config(self, request: Request) -> Response:
+        """Read the file and the environment again, as on SIGHUP."""
+        request.client.note_role("admin")
+        return self._changed(self._settings.reload)
+
+    def _changed(self, change: Callable[[], list[ConfigChange]]) -> Response:
+        try:
+            changes = change()
+        except ConfigError as error:
+            text = "; ".join(map(str, error.problems))
+            raise Refusal(ErrorCode.INVALID_ARGUMENT, f"{text}; nothing was changed") from None
+        return Response(0, body=ConfigChanges([ConfigChanged(*each) for each in changes]).to_json())
+
+    async def set_intake(self, request: Request) -> Response:
+        """Take or refuse messages of producers, and answer when those taken before are on disk."""
+        request.client.note_role("admin")
+        intake = SetIntakeHeader.from_ext(request.ext).intake
+        was, self._intake = self._intake, intake
+        self._role.refuse(_NEW_MESSAGES, _REFUSALS.get(intake))
+        is_draining = intake is Intake.DRAINING
+        detail = "" if intake is Intake.OPEN else f"{intake}, set by an operator"
+        self._health.set("intake", intake is Intake.OPEN, detail, gates=is_draining)
+        if intake is not was:
+            log.info("intake_set", intake=str(intake), was=str(was), peer=request.client.peer)
+        return await self._flushed(was)
+
+    async def flush_log(self, request: Request) -> Response:
+        """Sync the log and answer when that is done."""
+        request.client.note_role("admin")
+        return await self._flushed(self._intake)
+
+    async def _flushed(self, was: Intake) -> Response:
+        return Response(0, body=FlushedBody(await self._role.flushed(), was).to_json())

@@ -1,0 +1,150 @@
+"""Requests of the broker's own pages, handled like those of a connection: the same table, checks and refusals."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, Final
+
+import trio
+
+from reput_broker.observe.counters import RequestTraffic
+from reput_broker.request import ClientAnswer, ClientGone, Put, Request, Response
+from reput_broker.server.dispatch import RequestDispatcher
+from reput_protocol.codes import PROTOCOL_VERSION, LanguageCode
+from reput_protocol.errors import BrokerError, ErrorCode, error_from_response
+from reput_protocol.record.host import Host
+from reput_protocol.wire.header import Header, HeaderType, Value
+
+_HOST: Final = Host("127.0.0.1", 0)
+_SHARE: Final = 4 << 20
+"""Bytes of one answer of variable size."""
+
+
+class LocalRequests:
+    """Makes requests to the broker in this process, and counts those without an answer.
+
+    Attributes:
+        address: of the broker, `ip:port`, as clients on this machine dial it.
+    """
+
+    def __init__(self, dispatcher: RequestDispatcher) -> None:
+        self.address = ""
+        self._dispatcher = dispatcher
+        self._open = 0
+        self._is_ending = False
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether a request has no answer yet."""
+        return self._open > 0
+
+    def end(self) -> None:
+        """Refuse further requests, because the broker drains."""
+        self._is_ending = True
+
+    async def ask(self, code: int, ext: Mapping[str, Value], body: bytes = b"") -> Response:
+        """Make a request and return its answer, whatever its code.
+
+        Args:
+            code: the request's code.
+            ext: the header's fields, typed as for msgpack.
+            body: the request's body.
+
+        Raises:
+            BrokerError: DRAINING: the broker ends or changes its role.
+        """
+        if self._is_ending:
+            raise BrokerError(ErrorCode.DRAINING, "the broker stops, or changes its role; ask again later")
+        self._open += 1
+        try:
+            async with trio.open_nursery() as nursery:
+                return await self._answer(_LocalClient(nursery, self.address), code, ext, body)
+        finally:
+            self._open -= 1
+
+    async def ask_ok(self, code: int, ext: Mapping[str, Value], body: bytes = b"") -> Response:
+        """Make a request that must succeed.
+
+        Raises:
+            BrokerError: it was refused.
+        """
+        response = await self.ask(code, ext, body)
+        if response.code:
+            raise error_from_response(response.code, response.remark, response.ext)
+        return response
+
+    async def _answer(
+        self, client: _LocalClient, code: int, ext: Mapping[str, Value], body: bytes
+    ) -> Response:
+        header = Header(code, 0, 0, None, dict(ext), LanguageCode.PYTHON.value, PROTOCOL_VERSION)
+        request = Request(
+            client, client.header_type, header, memoryview(body), time.monotonic(), RequestTraffic()
+        )
+        begun = self._dispatcher.begin(request)
+        if isinstance(begun, Put):
+            waiting = self._dispatcher.append((begun,))
+            if waiting is not None:
+                await waiting
+            begun = None
+        answer = await self._dispatcher.finish(request, begun) if isinstance(begun, Awaitable) else begun
+        self._dispatcher.after_puts(client)
+        return await client.answered() if answer is None else answer
+
+
+class _LocalClient:
+    """What stands for the connection of one request."""
+
+    header_type = HeaderType.MSGPACK.value
+    peer = "console"
+    is_closed = is_crowded = False
+    share = _SHARE
+    born_host = _HOST.packed()
+
+    def __init__(self, nursery: trio.Nursery, address: str) -> None:
+        self.dialled_address = address
+        self.opened_at = trio.current_time()
+        self._nursery = nursery
+        self._done = trio.Event()
+        self._response: Response | None = None
+
+    async def answered(self) -> Response:
+        """Wait for the answer."""
+        await self._done.wait()
+        assert self._response is not None, "it is set first"
+        return self._response
+
+    async def drained(self) -> None:
+        """See `Client`."""
+
+    def answer(self, request: Request, response: Response) -> None:
+        """See `Client`."""
+        if not request.is_answered:
+            request.is_answered = True
+            self._response = response
+            self._done.set()
+
+    def flush(self) -> None:
+        """See `Client`."""
+
+    def spawn(self, work: Callable[..., Awaitable[Any]], *arguments: Any) -> None:
+        """See `Client`."""
+        self._nursery.start_soon(work, *arguments)
+
+    def note_role(self, role: str) -> None:
+        """See `Client`."""
+
+    def send_request(self, code: int, ext: Mapping[str, Value], body: bytes = b"") -> bool:
+        """See `Client`: there is nothing to send to."""
+        del code, ext, body
+        return False
+
+    async def call(
+        self, code: int, ext: Mapping[str, Value], body: bytes = b"", *, timeout_s: float
+    ) -> ClientAnswer:
+        """See `Client`."""
+        del code, ext, body, timeout_s
+        raise ClientGone("the broker's pages answer no requests")
+
+    def close(self, reason: str) -> None:
+        """See `Client`."""

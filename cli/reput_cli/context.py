@@ -1,0 +1,105 @@
+"""`reput context ...`: named connection profiles."""
+
+from __future__ import annotations
+
+import click
+
+from reput_cli import profiles
+from reput_cli.completion import CONTEXT
+from reput_cli.failures import CommandFailed
+from reput_cli.options import ServerType, Settings, output_options
+from reput_cli.output import Printer
+from reput_protocol.exit_codes import ExitCode
+from reput_protocol.units import parse_duration
+
+
+@click.group()
+def command() -> None:
+    """Name connections, and choose the one that commands use.
+
+    A command connects to its --server; without it to the server of --context, of REPUT_SERVER, of REPUT_CONTEXT, or of
+    the context in use, in this order.
+    """
+
+
+@command.command()
+@click.argument("name")
+@click.option(
+    "--server", required=True, type=ServerType(), metavar="HOST[:PORT]", help="Brokers, joined by commas."
+)
+@click.option("--timeout", metavar="DURATION", help="Longest wait for an answer, such as 10s.")
+@output_options
+def add(settings: Settings, name: str, server: str, timeout: str | None) -> int:
+    """Add the context NAME, or replace it. The first one is used at once."""
+    values = {"server": server}
+    if timeout is not None:
+        try:
+            parse_duration(timeout)
+        except ValueError as error:
+            raise CommandFailed(str(error), remedy="--timeout 10s", code=ExitCode.USAGE) from error
+        values["timeout"] = timeout
+    known = profiles.load()
+    known.contexts[name] = values
+    if len(known.contexts) == 1:
+        known.current = name
+    profiles.save(known)
+    Printer(settings).note(f"context {name}: {server}" + (", in use" if known.current == name else ""))
+    return ExitCode.DONE
+
+
+@command.command()
+@click.argument("name", type=CONTEXT)
+@output_options
+def use(settings: Settings, name: str) -> int:
+    """Use the context NAME from now on."""
+    known = profiles.load()
+    server = known.get(name).get("server", "")
+    known.current = name
+    profiles.save(known)
+    Printer(settings).note(f"context {name} is in use: {server}")
+    return ExitCode.DONE
+
+
+@command.command(name="list")
+@output_options
+def list_contexts(settings: Settings) -> int:
+    """List the contexts."""
+    known = profiles.load()
+    Printer(settings).rows(
+        ["context", "in_use", "server", "timeout"],
+        [
+            (name, name == known.current, values.get("server"), values.get("timeout"))
+            for name, values in sorted(known.contexts.items())
+        ],
+    )
+    return ExitCode.DONE
+
+
+@command.command()
+@click.argument("name", required=False, type=CONTEXT)
+@output_options
+def show(settings: Settings, name: str | None) -> int:
+    """Show one context; without NAME, the one in use."""
+    known = profiles.load()
+    chosen = name or known.current
+    if chosen is None:
+        raise CommandFailed("no context is in use", remedy="reput context use NAME", code=ExitCode.NOT_FOUND)
+    Printer(settings).fields({"context": chosen, "in_use": chosen == known.current, **known.get(chosen)})
+    return ExitCode.DONE
+
+
+@command.command()
+@click.argument("name", type=CONTEXT)
+@output_options
+def remove(settings: Settings, name: str) -> int:
+    """Remove the context NAME; removing one that does not exist changes nothing."""
+    known = profiles.load()
+    printer = Printer(settings)
+    if known.contexts.pop(name, None) is None:
+        printer.note(f"there is no context {name}")
+        return ExitCode.DONE
+    if known.current == name:
+        known.current = None
+    profiles.save(known)
+    printer.note(f"context {name} removed")
+    return ExitCode.DONE

@@ -1,0 +1,177 @@
+"""Messages as handlers get them, and what handlers and programs send."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Annotated, Any, Self, TypeAlias, TypedDict
+
+from faststream import BatchPublishCommand, Context, PublishCommand, PublishType, Response, StreamMessage
+from faststream.message import AckStatus, decode_message
+
+from reput_client.received import PulledRecords, ReceivedMessage
+from reput_protocol.record.delays import DELAY_LEVELS_MS
+
+CONTENT_TYPE = "content-type"
+CORRELATION_ID = "correlation_id"
+REPLY_TO = "reply_to"
+
+
+class Delivered(ReceivedMessage):
+    """A received message, and what its handler made of it.
+
+    Attributes:
+        outcome: None as long as it was neither acknowledged nor refused.
+        delay_level: when it is redelivered, if it was refused with `nack`; 0: later with each attempt.
+        error: what the handler raised.
+    """
+
+    __slots__ = ("delay_level", "error", "outcome")
+
+    def __init__(self, records: PulledRecords, at: int) -> None:
+        super().__init__(records, at)
+        self.outcome: AckStatus | None = None
+        self.delay_level = 0
+        self.error: Exception | None = None
+
+
+class ReputStreamMessage(StreamMessage[Delivered]):
+    """A message in a handler. `raw_message` is the `ReceivedMessage`; the first of the three calls below counts.
+
+    They take effect when the handler ends.
+    """
+
+    async def ack(self) -> None:
+        """Count the message as handled."""
+        await super().ack()
+        self.raw_message.outcome = self.committed
+
+    async def nack(self, delay_level: int = 0) -> None:
+        """Give the message back to the broker, which redelivers it to the group later.
+
+        Args:
+            delay_level: 1 to 18, RocketMQ's fixed delays; 0: longer with each attempt, from 10 s on.
+        """
+        if not 0 <= delay_level <= len(DELAY_LEVELS_MS):
+            raise ValueError(f"delay_level {delay_level} is not from 0 to {len(DELAY_LEVELS_MS)}")
+        if self.committed is None:
+            self.raw_message.delay_level = delay_level
+        await super().nack()
+        self.raw_message.outcome = self.committed
+
+    async def reject(self) -> None:
+        """Make the message a dead letter; in a broadcasting group, drop it."""
+        await super().reject()
+        self.raw_message.outcome = self.committed
+
+
+ReputMessage: TypeAlias = Annotated[ReputStreamMessage, Context("message")]
+"""The annotation of a handler's argument that gets the message itself."""
+
+
+async def parse(message: Delivered) -> StreamMessage[Delivered]:
+    """Return the message for handlers; properties are its headers.
+
+    Raises:
+        DamagedMessage, UnsupportedCompression: it has no body that can be read.
+    """
+    properties = message.properties
+    reply_to = properties.get("REPLY_TO_CLIENT") if message.wants_reply else properties.get(REPLY_TO)
+    return ReputStreamMessage(
+        message,
+        message.body,
+        headers=properties,
+        reply_to=reply_to or "",
+        content_type=properties.get(CONTENT_TYPE),
+        correlation_id=properties.get(CORRELATION_ID),
+        message_id=message.message_id,
+    )
+
+
+async def decode(message: StreamMessage[Any]) -> Any:
+    """Return the decoded body."""
+    return decode_message(message)
+
+
+class MessageOptions(TypedDict, total=False):
+    """What a message has besides body and headers, as in `Message`; and `Producer.send`'s options."""
+
+    tag: str | None
+    keys: Sequence[str]
+    delay_level: int | None
+    delay_s: float | None
+    deliver_at: datetime | None
+    ack: str | None
+    key: str | None
+    queue_id: int | None
+
+
+class ReputResponse(Response):
+    """A handler's result with the options of the message that is sent with it."""
+
+    def __init__(
+        self,
+        body: Any,
+        *,
+        headers: dict[str, Any] | None = None,
+        correlation_id: str | None = None,
+        options: MessageOptions | None = None,
+    ) -> None:
+        super().__init__(body, headers=headers, correlation_id=correlation_id)
+        self.options = options or MessageOptions()
+
+    def as_publish_command(self) -> PublishCommand:
+        """Return what publishers send."""
+        return ReputPublishCommand(
+            self.body,
+            headers=self.headers,
+            correlation_id=self.correlation_id,
+            options=self.options,
+            _publish_type=PublishType.PUBLISH,
+        )
+
+
+class ReputPublishCommand(BatchPublishCommand):
+    """One or several messages to send.
+
+    Attributes:
+        destination: the topic.
+        request: the message that they reply to, instead of a topic.
+        timeout_s: how long to wait for a reply to them; the producer's own if None.
+    """
+
+    def __init__(
+        self,
+        body: Any,
+        /,
+        *bodies: Any,
+        options: MessageOptions | None = None,
+        request: Delivered | None = None,
+        timeout_s: float | None = None,
+        **common: Any,
+    ) -> None:
+        super().__init__(body, *bodies, **common)
+        self.options = options or MessageOptions()
+        self.request = request
+        self.timeout_s = timeout_s
+
+    @classmethod
+    def from_cmd(cls, cmd: PublishCommand, *, batch: bool = False) -> Self:
+        """Return `cmd` as a command of this class."""
+        if isinstance(cmd, cls):
+            return cmd
+        body, others = cls._parse_bodies(cmd.body, batch=batch)
+        return cls(
+            body,
+            *others,
+            destination=cmd.destination,
+            reply_to=cmd.reply_to,
+            headers=cmd.headers,
+            correlation_id=cmd.correlation_id,
+            _publish_type=cmd.publish_type,
+        )
+
+    def properties(self, content_type: str | None) -> dict[str, str]:
+        """Return the properties of the messages."""
+        own = {CONTENT_TYPE: content_type, CORRELATION_ID: self.correlation_id, REPLY_TO: self.reply_to}
+        return {name: value for name, value in own.items() if value} | self.headers

@@ -1,0 +1,117 @@
+"""What an operator asks of one broker: its state, clients and configuration; to take no more messages. All Reput's."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Any, ClassVar
+
+from msgspec import Struct, field
+
+from reput_protocol.codes import RequestCode
+from reput_protocol.commands.body import Body, LargeBody, Members
+from reput_protocol.commands.header import I64, CommandHeader
+
+
+class BrokerDescription(Body):
+    """Answer body of DESCRIBE_BROKER: what the page /status shows, and the checks of /readyz?verbose."""
+
+    status: dict[str, Any] = field(default_factory=dict)
+
+
+class ClientDescription(Members):
+    """One connection to a broker. Times are in milliseconds.
+
+    `client_id`, `language` and `version` are known once the client has sent a heartbeat. `role` is `producer`,
+    `consumer`, `admin`, `broker` or `unknown`, by the requests so far; `protocol` is the header type of its last frame.
+    """
+
+    address: str = ""
+    role: str = ""
+    client_id: str | None = None
+    groups: list[str] = []
+    language: str | None = None
+    version: I64 | None = None
+    protocol: str = ""
+    listener: str = ""
+    connected_millis: I64 = 0
+    idle_millis: I64 = 0
+
+
+class ClientDescriptions(LargeBody):
+    """Answer body of LIST_CLIENTS."""
+
+    clients: list[ClientDescription] = []
+
+
+class ConfigOption(Members):
+    """One option of a broker's configuration.
+
+    `value` has its JSON type, durations in seconds and sizes in bytes; `text` is the value as in a TOML file.
+    """
+
+    key: str
+    value: Any
+    text: str
+    source: str
+    """What set it: a file, a variable, a flag, `config set`, or `default`."""
+    unit: str = ""
+    """`s`, `B`, or empty."""
+    live: bool = False
+    """Whether it can change while the broker runs."""
+    default: str = ""
+    description: str = ""
+
+
+class ConfigOptions(LargeBody):
+    """Answer body of GET_CONFIG."""
+
+    options: list[ConfigOption] = []
+
+
+class SetConfigBody(Body):
+    """Request body of SET_CONFIG: values by key, as text without quotes: `async`, `500ms`, `4MiB`."""
+
+    values: dict[str, str] = field(default_factory=dict)
+
+
+class ConfigChanged(Struct, rename="camel"):
+    """A change of one option; values as in a TOML file. If it is not live, it waits for a restart."""
+
+    key: str
+    before: str
+    after: str
+    live: bool
+
+
+class ConfigChanges(Body):
+    """Answer body of SET_CONFIG and RELOAD_CONFIG."""
+
+    changes: list[ConfigChanged] = field(default_factory=list)
+
+
+class Intake(StrEnum):
+    """Whether a broker takes messages of producers. Pulls and offset commits continue in each state.
+
+    `OPEN`: it does. `READONLY`: it refuses them and stays ready. `DRAINING`: it refuses them and is not ready, so that
+    load balancers send no more clients.
+    """
+
+    OPEN = "open"
+    READONLY = "readonly"
+    DRAINING = "draining"
+
+
+class SetIntakeHeader(CommandHeader):
+    """Header of SET_INTAKE. The answer comes when all messages taken before are on disk."""
+
+    REQUEST_CODE: ClassVar[RequestCode] = RequestCode.SET_INTAKE
+
+    intake: Intake
+
+
+class FlushedBody(Body):
+    """Answer body of SET_INTAKE and FLUSH_LOG: the log is on disk up to this offset."""
+
+    flushed_offset: I64
+    was: Intake = Intake.OPEN
+    """The state before."""

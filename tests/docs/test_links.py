@@ -1,0 +1,63 @@
+"""Links in the documentation lead to existing files and headings, and the glossary names existing modules."""
+
+import re
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+
+import docs_reference
+
+ROOT = Path(__file__).resolve().parents[2]
+DOCS = ROOT / "docs"
+PAGES = {path: path.read_text() for path in (*ROOT.glob("*.md"), *DOCS.rglob("*.md"))}
+MADE = {DOCS / path: page() for path, page in docs_reference.PAGES.items()}
+ALL = PAGES | MADE
+
+
+def anchors(text: str) -> set[str]:
+    """Return the anchors of a page's headings, as GitHub makes them."""
+    found = set()
+    for heading, own in re.findall(r"(?m)^#+ (.+?)(?: \{ #(\S+) \})?$", text):
+        found.add(own or re.sub(r"[^\w\- ]", "", heading).strip().lower().replace(" ", "-"))
+    return found
+
+
+@pytest.mark.parametrize("page", ALL, ids=lambda page: str(page.relative_to(ROOT)))
+def test_links_lead_somewhere(page: Path) -> None:
+    missing = []
+    for target in re.findall(r"\]\(([^)\s]+)\)", ALL[page]):
+        if target.startswith(("http://", "https://")):
+            continue
+        name, _, anchor = target.partition("#")
+        found = (page.parent / name).resolve() if name else page
+        if not (found.exists() or found in MADE) or (
+            anchor and found in ALL and anchor not in anchors(ALL[found])
+        ):
+            missing.append(target)
+    assert missing == []
+
+
+def test_pages_at_the_top_link_to_files_that_a_clone_has() -> None:
+    """They are read before the site is built."""
+    for page in ROOT.glob("*.md"):
+        assert "](docs/reference/" not in PAGES[page]
+
+
+def test_the_glossary_names_modules() -> None:
+    missing, package = [], ""
+    for line in PAGES[DOCS / "glossary.md"].splitlines():
+        cells = [cell.strip() for cell in line.strip("|").split("|")]
+        head = re.search(r"Module of `(\w+(?:\.\w+)*)`", line)
+        if head or line.startswith("#"):
+            package = head[1] if head else ""
+        elif package and len(cells) == 3:
+            for name in re.findall(r"`([a-z_.]+)`", cells[2]):
+                module = name if name.startswith("reput_") else f"{package}.{name}"
+                try:
+                    exists = find_spec(module) is not None
+                except ModuleNotFoundError:
+                    exists = False
+                if not exists:
+                    missing.append(module)
+    assert missing == []

@@ -1,0 +1,244 @@
+"""The Python in README.md and docs/ runs as written, against a broker with its defaults."""
+
+from __future__ import annotations
+
+import ast
+import asyncio
+import inspect
+import runpy
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager, suppress
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import trio
+from opentelemetry import trace
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+
+import reput_client
+from docs.blocks import RUN
+from reput_broker.background import BackgroundBroker
+from reput_client import Consumer, Message, Producer, PullConsumer, TransactionState, blocking
+
+PUBLIC = {name: getattr(reput_client, name) for name in reput_client.__all__}
+TOPICS = ("orders", "prices", "reminders")
+
+
+TEXTS: dict[tuple[str, int], str] = {}
+"""Each Python block by page and number."""
+for _block in RUN:
+    if _block.language == "python" and _block.title is None:
+        _number = sum(page == _block.page for page, _ in TEXTS)
+        TEXTS[_block.page, _number] = _block.text
+
+
+@pytest.fixture
+def broker(new_reput_broker: Callable[..., BackgroundBroker]) -> BackgroundBroker:
+    made = new_reput_broker()
+    with blocking.Admin(made.address) as admin, blocking.Producer(made.address) as producer:
+        for topic in TOPICS:
+            admin.create_topic(topic, queues=1)
+        producer.send(Message("orders", b"...", tag="paid", properties={"customer": "c-1"}))
+    return made
+
+
+WITH_NAMES = {
+    ("README.md", 0),
+    ("README.md", 2),
+    *(("docs/client.md", number) for number in range(4)),
+    ("docs/delays.md", 0),
+    *(("docs/frameworks.md", number) for number in range(3)),
+    *((f"docs/{name}.md", n) for name in ("request-reply", "tracing", "transactions") for n in (0, 1)),
+}
+"""Blocks that are no whole programs, or have no end: each has its own test below."""
+
+
+class Ended(BaseException):
+    """Ends a snippet that would never end."""
+
+
+def ending() -> None:
+    raise Ended
+
+
+@asynccontextmanager
+async def transaction() -> AsyncIterator[Any]:
+    async def execute(*_arguments: object) -> None: ...
+
+    yield SimpleNamespace(execute=execute)
+
+
+async def fetchrow(*_arguments: object) -> int:
+    return 1
+
+
+async def some_orders() -> AsyncIterator[Any]:
+    yield SimpleNamespace(body=b"42")
+
+
+def compiled(key: tuple[str, int], address: str) -> Any:
+    # The default log file has 1 GiB.
+    small = 'port=0, http_port=None, store={"commit_log_file_size": "16MiB", "index": False}'
+    text = (
+        TEXTS[key]
+        .replace("127.0.0.1:10911", address)
+        .replace("port=0)", small + ")")
+        .replace("100_000", "1_000")
+    )
+    return compile(text, f"{key[0]} #{key[1]}", "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
+
+
+async def run(key: tuple[str, int], address: str, **names: Any) -> dict[str, Any]:
+    """Run a snippet with every public name of the client."""
+    found = {
+        **PUBLIC,
+        "UTC": UTC,
+        "datetime": datetime,
+        "timedelta": timedelta,
+        "suppress": suppress,
+        **names,
+    }
+    with suppress(Ended):
+        running = eval(compiled(key, address), found)
+        if inspect.isawaitable(running):
+            with trio.fail_after(10):
+                await running
+    return found
+
+
+def test_readme_with_an_event_loop(broker: BackgroundBroker) -> None:
+    shown: list[tuple[object, ...]] = []
+
+    def show(*values: object) -> None:
+        shown.append(values)
+        if values[-1] == b"...":
+            raise KeyboardInterrupt
+
+    exec(compiled(("README.md", 0), broker.address), {"print": show})
+    assert [str(values[-1]) for values in shown] == ["flushed", str(b"...")]
+
+
+@pytest.mark.parametrize("key", [key for key in TEXTS if key not in WITH_NAMES], ids=str)
+def test_programs(
+    broker: BackgroundBroker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, key: Any
+) -> None:
+    def show(*values: object) -> None:
+        if isinstance(values[-1], bytes):  # the body of the only message
+            raise KeyboardInterrupt
+
+    monkeypatch.chdir(tmp_path)
+    with suppress(KeyboardInterrupt):
+        exec(compiled(key, broker.address), {"print": show})
+
+
+def test_readme_with_a_broker_of_its_own(tmp_path: Path) -> None:
+    trio.run(lambda: run(("README.md", 2), "127.0.0.1:1", path=tmp_path / "data"))
+
+
+@pytest.mark.parametrize("number", range(4))
+def test_client(broker: BackgroundBroker, number: int) -> None:
+    async def main() -> None:
+        async with PullConsumer(broker.address, group="g") as consumer:
+            names = {"consumer": consumer, "orders": some_orders(), "note": lambda _posted: None}
+            await run(("docs/client.md", number), broker.address, print=lambda *_: ending(), **names)
+
+    trio.run(main)
+
+
+def test_delays(broker: BackgroundBroker) -> None:
+    async def main() -> None:
+        async with Producer(broker.address) as producer:
+            await run(("docs/delays.md", 0), broker.address, producer=producer)
+
+    trio.run(main)
+    with blocking.Admin(broker.address) as admin:
+        assert len(admin.list_delayed(topic="reminders")) == 3
+
+
+def test_request_and_reply(broker: BackgroundBroker) -> None:
+    shown: list[object] = []
+
+    async def main() -> None:
+        async with trio.open_nursery() as nursery:
+
+            def show(body: object, *_more: object) -> None:
+                shown.append(body)
+                nursery.cancel_scope.cancel()
+
+            answering = run(("docs/request-reply.md", 1), broker.address, price_of=lambda body: body * 2)
+            nursery.start_soon(_awaited, answering)
+            await run(("docs/request-reply.md", 0), broker.address, print=show)
+
+    trio.run(main)
+    assert shown == [b"4242"]
+
+
+async def _awaited(work: Awaitable[object]) -> None:
+    await work
+
+
+def test_transactions(broker: BackgroundBroker) -> None:
+    async def main() -> None:
+        database = SimpleNamespace(transaction=transaction, fetchrow=fetchrow)
+        own = await run(("docs/transactions.md", 1), broker.address, database=database)
+        names = {name: own[name] for name in ("pay", "was_paid")}
+        found = await run(("docs/transactions.md", 0), broker.address, **names)
+        assert found["receipt"].state is TransactionState.COMMIT
+
+    trio.run(main)
+
+
+def test_tracing(broker: BackgroundBroker, monkeypatch: pytest.MonkeyPatch) -> None:
+    exporter = InMemorySpanExporter()
+
+    def set_for_now(provider: TracerProvider) -> None:
+        monkeypatch.setattr(trace, "_TRACER_PROVIDER", provider)
+
+    monkeypatch.setattr(trace, "set_tracer_provider", set_for_now)
+
+    async def handle(message: object) -> None:
+        ending()
+
+    async def main() -> None:
+        own = await run(("docs/tracing.md", 0), broker.address)
+        own["provider"].add_span_processor(SimpleSpanProcessor(exporter))
+        try:
+            async with Consumer(broker.address, group="billing", topic="orders") as consumer:
+                await run(
+                    ("docs/tracing.md", 1), broker.address, consumer=consumer, handle=handle, otel=own["otel"]
+                )
+        finally:
+            own["otel"].uninstrument()
+            own["provider"].shutdown()
+
+    trio.run(main)
+    assert [span.name for span in exporter.get_finished_spans()] == ["process orders"]
+
+
+def test_faststream(tmp_path: Path) -> None:
+    # In a file, because FastStream reads the source of tests.
+    program = tmp_path / "app.py"
+    program.write_text(TEXTS["docs/frameworks.md", 0] + TEXTS["docs/frameworks.md", 1])
+    asyncio.run(runpy.run_path(str(program))["test_an_order_is_billed"]())
+
+
+def test_fastapi(broker: BackgroundBroker) -> None:
+    shown: list[bytes] = []
+
+    async def body() -> bytes:
+        return b"42"
+
+    async def main() -> None:
+        own = {**PUBLIC, "print": shown.append}
+        exec(compiled(("docs/frameworks.md", 2), broker.address), own)
+        async with own["app"].router.lifespan_context(own["app"]) as state:
+            await own["take_order"](SimpleNamespace(state=SimpleNamespace(**state), body=body))
+            while b"42" not in shown:
+                await asyncio.sleep(0.01)
+
+    asyncio.run(asyncio.wait_for(main(), 10.0))

@@ -1,0 +1,185 @@
+"""The console in a real browser: every page, by mouse and keyboard, on a phone, with hostile names and bodies."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from urllib.parse import urlencode
+
+import pytest
+import trio
+
+from browser import CHROMIUM, Browser, Page
+from console_scene import HOSTILE_KEY, ORDERS, fill
+from reput_broker.background import BackgroundBroker
+from reput_broker.config.model import BrokerConfig
+
+TOKEN = "a-token-of-a-test-0123456789"
+STORE = {
+    "commit_log_file_size": "16MiB",
+    "index_slots": 1000,
+    "index_entries": 4000,
+    "flush": "async",
+    "disk_warning_ratio": 1.0,
+    "disk_clean_forcibly_ratio": 1.0,
+}
+# What each page shows once its data are there.
+PAGES = {
+    "": "Needs attention",
+    "topics": "payments",
+    "topics/orders": "billing",
+    "groups": "billing",
+    "groups/billing": "Lag in each queue",
+    "messages?topic=orders": "o-59",
+    "messages?mode=key&topic=orders&key=o-7": "o-7",
+    "messages?mode=id": "The offset message id is",
+    "dead-letters": "billing",
+    "dead-letters/billing": "card declined <b>today</b>",
+    "delayed": "mail-0",
+    "clients": "Connections",
+    "store": "store.file_reserved_time",
+    "cluster": "No slave copies",
+    "nowhere": "There is no such page.",
+}
+
+pytestmark = [
+    pytest.mark.process,
+    pytest.mark.skipif(CHROMIUM is None, reason="Chromium is not installed: apt-get install chromium"),
+]
+
+
+@pytest.fixture(scope="module")
+def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    data_dir = tmp_path_factory.mktemp("console") / "data"
+    config = BrokerConfig(data_dir=data_dir, port=0, http_port=0, store=STORE, console={"token": TOKEN})
+    with BackgroundBroker(config) as broker:
+        trio.run(fill, broker.address)
+        yield f"http://{broker.http_address}/console/"
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    with Browser() as browser:
+        yield browser
+
+
+@contextmanager
+def opened(browser: Browser, url: str, *, width: int = 1280, dark: bool = False) -> Iterator[Page]:
+    """A page that reports no problem in its console until it is left."""
+    page = browser.page(width, 800, dark=dark)
+    page.open(url)
+    page.shows("running")
+    yield page
+    assert page.problems == []
+    assert not page.run("document.title.includes('taken')")
+    assert (
+        page.run("document.querySelector('main').querySelectorAll('script, iframe, [onerror]').length") == 0
+    )
+
+
+@pytest.mark.parametrize(("width", "dark"), [(1280, False), (360, True)])
+def test_every_page_shows_its_data_and_fits(browser: Browser, url: str, width: int, dark: bool) -> None:
+    with opened(browser, url, width=width, dark=dark) as page:
+        for name, text in PAGES.items():
+            page.run(f"void (location.hash = '#/{name}')")
+            page.shows(text)
+            assert page.run("document.documentElement.scrollWidth") <= width, name
+            assert page.run("document.querySelectorAll('main h1').length") == (
+                0 if name == "nowhere" else 1
+            ), name
+        colour = page.run("getComputedStyle(document.body).backgroundColor")
+        assert colour == ("rgb(17, 22, 23)" if dark else "rgb(246, 247, 247)")
+
+
+def test_the_numbers_are_live(browser: Browser, url: str) -> None:
+    with opened(browser, url) as page:
+        page.until("document.querySelectorAll('svg.plot').length === 6")
+        before = page.run("document.getElementById('state').textContent")
+        page.until(f"document.getElementById('state').textContent !== {before!r}")
+        page.run("document.querySelector('svg.plot').focus()")
+        page.press("ArrowLeft")
+        page.until("document.querySelector('.legend .when').textContent.endsWith('ago')")
+        words = page.run("document.querySelector('svg.plot').getAttribute('aria-label')")
+        assert words.startswith("Messages a second: in ")
+
+
+def test_it_is_used_by_keyboard(browser: Browser, url: str) -> None:
+    with opened(browser, url) as page:
+        page.press("Tab")
+        page.until("document.activeElement.id === 'skip'")
+        page.press("Enter")
+        page.until("document.activeElement.id === 'main'")
+        page.press("?")
+        page.shows("Keyboard shortcuts")
+        page.press("Escape")
+        page.until("!document.querySelector('dialog')")
+        page.write("gg")
+        page.shows("Consumer groups")
+        page.until("document.activeElement.id === 'main'")
+        page.until("document.querySelectorAll('main tbody tr').length === 1")
+        page.press("j")
+        page.until("document.activeElement.textContent === 'billing'")
+        page.press("Enter")
+        page.shows("Lag in each queue")
+        page.until("document.title.startsWith('billing')")
+        page.write("gt")
+        page.shows("payments")
+        page.press("/")
+        page.until("document.activeElement.id === 'search'")
+        page.write("pay")
+        page.until("document.querySelectorAll('main tbody tr').length === 1")
+
+
+def test_lists_are_sorted_by_their_headings(browser: Browser, url: str) -> None:
+    rows = "[...document.querySelectorAll('main table')[0].tBodies[0].rows]"
+    lags = f"{rows}.map((row) => Number(row.cells[2].textContent))"
+    with opened(browser, f"{url}#/groups/billing") as page:
+        page.until(f"{rows}.length > 7")
+        assert page.run(lags) == sorted(page.run(lags), reverse=True)
+        page.click("main thead button", "Lag")
+        assert page.run(lags) == sorted(page.run(lags))
+        assert sum(page.run(lags)) == ORDERS // 2 + 1
+
+
+def test_a_hostile_message_is_text(browser: Browser, url: str) -> None:
+    query = urlencode({"mode": "key", "topic": "orders", "key": HOSTILE_KEY})
+    with opened(browser, f"{url}#/messages?{query}") as page:
+        page.click("main tbody a")
+        page.until("document.querySelector('pre.body')")
+        body = page.run("document.querySelector('pre.body').textContent")
+        assert body.startswith(
+            "<script>document.title='taken'</script>\\u{1b}[31mred \\u{202e}\\u{200b}<img src=x"
+        )
+        page.shows("<b>bold</b>")
+        page.click(".choice button", "Hex")
+        body = page.run("document.querySelector('pre.body').textContent")
+        assert body.startswith("00000000  3c 73 63 72 69 70 74 3e")
+
+
+def test_a_login_permits_a_replay(browser: Browser, url: str) -> None:
+    with opened(browser, f"{url}#/dead-letters/billing") as page:
+        page.until("document.querySelectorAll('main tbody tr').length === 4")
+        page.run("document.querySelectorAll('main tbody input')[3].click()")
+        page.click("main button", "Replay 1 selected")
+        page.shows("Replay 1 dead letter?")
+        page.click("dialog .primary")
+        page.until("document.getElementById('token')")
+        page.run("document.getElementById('token').focus()")
+        page.write(TOKEN)
+        page.press("Enter")
+        page.shows("1 dead letter was sent: 1 to orders.")
+        page.click("#login-button", "Log out")
+        page.until("document.getElementById('login-button').textContent === 'Log in'")
+
+
+def test_it_says_when_the_broker_is_gone(browser: Browser, tmp_path: Path) -> None:
+    config = BrokerConfig(data_dir=tmp_path / "data", port=0, http_port=0, store=STORE)
+    page = browser.page()
+    with BackgroundBroker(config) as broker:
+        page.open(f"http://{broker.http_address}/console/#/topics")
+        page.shows("No topic matches.")
+        page.shows("running")
+    page.shows("no connection")
+    page.press("r")
+    page.shows("The broker does not answer.")

@@ -1,0 +1,304 @@
+"""What the console's pages show, over HTTP, of a broker with messages, groups, dead letters and delayed messages."""
+
+from __future__ import annotations
+
+import base64
+import zlib
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+import trio
+
+from console_client import ConsoleClient
+from console_scene import HOSTILE_BODY, HOSTILE_KEY, HOSTILE_PROPERTIES, ORDERS, fill
+from reput_broker.background import BackgroundBroker
+from reput_broker.config.model import BrokerConfig
+from reput_client.blocking import Admin, Message, Producer, PullConsumer
+from reput_protocol.codes import MessageSysFlag
+
+TOKEN = "a-token-of-a-test-0123456789"
+STORE = {"commit_log_file_size": "16MiB", "index_slots": 1000, "index_entries": 4000, "flush": "async"}
+
+
+@pytest.fixture(scope="module")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BackgroundBroker]:
+    config = BrokerConfig(
+        data_dir=tmp_path_factory.mktemp("console") / "data",
+        port=0,
+        http_port=0,
+        store={**STORE, "disk_warning_ratio": 1.0, "disk_clean_forcibly_ratio": 1.0},
+        console={"token": TOKEN},
+    )
+    with BackgroundBroker(config) as broker:
+        trio.run(fill, broker.address)
+        yield broker
+
+
+@pytest.fixture
+def console(broker: BackgroundBroker) -> ConsoleClient:
+    assert broker.http_address is not None
+    return ConsoleClient(broker.http_address)
+
+
+@pytest.fixture
+def logged_in(console: ConsoleClient) -> ConsoleClient:
+    assert console.post("login", {"token": TOKEN}).status == 200
+    return console
+
+
+def test_topics_with_their_messages(console: ConsoleClient) -> None:
+    found = console.get("topics")
+    rows = {row["topic"]: row for row in found["topics"]}
+    assert (rows["orders"]["messages"], rows["orders"]["kind"]) == (ORDERS + 1, "normal")
+    assert rows["orders"]["write_queues"] == 8
+    assert rows["%DLQ%billing"]["kind"] == "dlq"
+    assert "SCHEDULE_TOPIC_XXXX" not in rows
+    searched = console.get("topics", search="PAY")
+    assert [row["topic"] for row in searched["topics"]] == ["payments"]
+    assert console.get("topics", system="1")["total"] > found["total"]
+
+
+def test_one_topic_with_its_queues_and_groups(console: ConsoleClient) -> None:
+    found = console.get("topic", topic="orders")
+    assert sum(row["messages"] for row in found["queues"]) == ORDERS + 1
+    assert all(row["last_ms"] for row in found["queues"] if row["messages"])
+    assert [row["group"] for row in found["groups"]] == ["billing"]
+    assert found["groups"][0]["lag"] == console.get("group", group="billing")["lag"]
+    assert console.get("topic", topic="orders", **{"from": "6"})["queues"][0]["queue"] == 6
+
+
+def test_groups_have_the_lag_that_the_command_line_shows(
+    broker: BackgroundBroker, console: ConsoleClient
+) -> None:
+    (row,) = console.get("groups", search="bill")["groups"]
+    found = console.get("group", group="billing")
+    with Admin(broker.address) as admin:
+        described = admin.describe_group("billing")
+    assert row["lag"] == found["lag"] == described.summary.lag == ORDERS // 2 + 1
+    shown = {(queue["topic"], queue["queue"]): queue["lag"] for queue in found["queues"]}
+    assert shown == {(queue.topic, queue.queue_id): queue.lag for queue in described.queues}
+    assert {queue["committed"] is None for queue in found["queues"]} <= {True, False}
+
+
+def test_messages_are_found_by_key_and_shown_whole(console: ConsoleClient) -> None:
+    (row,) = console.get("find", topic="orders", key="o-7")["messages"]
+    message = console.get("message", id=row["id"])
+    assert message["keys"] == ["o-7"]
+    assert message["properties"]["region"] == "eu"
+    assert base64.b64decode(message["body_base64"]).startswith(b'{"order": 7,')
+    assert message["is_whole"] is True
+    assert [group["group"] for group in message["groups"]] == ["billing"]
+    by_unique_id = console.get("find", topic="orders", key=row["unique_id"])["messages"]
+    assert [found["id"] for found in by_unique_id] == [row["id"]]
+    assert console.get("find", topic="orders", key="o-7", to_ms="1")["messages"] == []
+    body = console.ask("GET", console.path("body", id=row["id"]))
+    assert body.body == base64.b64decode(message["body_base64"])
+    assert body.headers["content-type"] == "application/octet-stream"
+    assert body.headers["content-disposition"].startswith("attachment")
+
+
+def test_hostile_content_arrives_as_it_is_in_json_and_escaped_in_previews(console: ConsoleClient) -> None:
+    (row,) = console.get("find", topic="orders", key=HOSTILE_KEY)["messages"]
+    assert "\x1b" not in row["preview"]
+    assert "\u202e" not in row["preview"]
+    message = console.get("message", id=row["id"])
+    assert base64.b64decode(message["body_base64"]) == HOSTILE_BODY
+    assert HOSTILE_PROPERTIES.items() <= message["properties"].items()
+
+
+def test_browsing_in_the_order_of_storing(console: ConsoleClient) -> None:
+    seen: list[str] = []
+    values = {"topic": "orders", "start": "oldest", "count": "20"}
+    while True:
+        page = console.get("browse", **values)
+        stored = [row["stored_ms"] for row in page["messages"]]
+        assert stored == sorted(stored)
+        seen += [row["id"] for row in page["messages"]]
+        if not page["has_more"]:
+            break
+        values = {"topic": "orders", "start": "next", "next": page["next"], "count": "20"}
+    assert len(seen) == len(set(seen)) == ORDERS + 1
+    newest = console.get("browse", topic="orders", count="10")["messages"]
+    assert {row["id"] for row in newest} <= set(seen)
+    last = console.get("browse", topic="orders", queue="0", start="offset", offset="2")["messages"]
+    assert [row["offset"] for row in last][:1] == [2]
+    at = newest[-1]["stored_ms"]
+    from_there = console.get("browse", topic="orders", start="time", at_ms=at, count="100")["messages"]
+    assert from_there
+    assert all(row["stored_ms"] >= at for row in from_there)
+
+
+def test_many_queues_are_browsed_together(broker: BackgroundBroker, console: ConsoleClient) -> None:
+    with Admin(broker.address) as admin, Producer(broker.address, group="g") as producer:
+        admin.create_topic("broad", queues=64)
+        admin.create_topic("too-broad", queues=65)
+        sent = {producer.send(Message("broad", b"x"), queue_id=n % 64).offset_message_id for n in range(128)}
+    first = console.get("browse", topic="broad", start="oldest", count="64")
+    rest = console.get("browse", topic="broad", start="next", next=first["next"], count="64")
+    assert {row["id"] for page in (first, rest) for row in page["messages"]} == sent
+    assert (first["has_more"], rest["has_more"]) == (True, False)
+    assert "choose a queue" in console.refused("browse", topic="too-broad").members["error"]
+
+
+def test_large_and_compressed_bodies_are_bounded(broker: BackgroundBroker, console: ConsoleClient) -> None:
+    text = b"0123456789abcdef" * 32768
+    with Producer(broker.address, group="g") as producer:
+        large = producer.send(Message("large", text))
+    message = console.get("message", id=large.offset_message_id)
+    assert len(base64.b64decode(message["body_base64"])) == 64 * 1024
+    assert message["is_whole"] is False
+    assert console.ask("GET", console.path("body", id=large.offset_message_id)).body == text
+
+
+def test_dead_letters_say_why_and_where_from(console: ConsoleClient) -> None:
+    (row,) = console.get("dead-letters")["groups"]
+    assert (row["group"], row["messages"]) == ("billing", 4)
+    letters = console.get("letters", group="billing")["letters"]
+    assert [letter["origin_topic"] for letter in letters] == ["orders", "orders", "orders", None]
+    assert {letter["reason"] for letter in letters} == {"max_reconsume_times"}
+    assert {letter["cause"] for letter in letters} == {"card declined <b>today</b>"}
+    assert console.get("letters", group="nothing")["letters"] == []
+
+
+def test_replayed_dead_letters_arrive_in_their_topic(
+    broker: BackgroundBroker, logged_in: ConsoleClient
+) -> None:
+    before = logged_in.get("letters", group="billing")
+    chosen = logged_in.post(
+        "replay", {"group": "billing", "offsets": str(before["letters"][0]["offset"])}
+    ).members
+    assert (chosen["sent"], chosen["skipped"], chosen["left"]) == ({"orders": 1}, [], before["left"])
+    done = logged_in.post("replay", {"group": "billing"}).members
+    assert done["sent"] == {"orders": 3}
+    assert [skipped["offset"] for skipped in done["skipped"]] == [before["letters"][3]["offset"]]
+    assert (done["left"], done["stopped"]) == (0, None)
+    copies = logged_in.get("find", topic="orders", key="o-0")["messages"]
+    properties = [logged_in.get("message", id=copy["id"])["properties"] for copy in copies]
+    origins = [found.get("DLQ_ORIGIN_MESSAGE_ID") for found in properties]
+    assert origins.count(before["letters"][0]["origin_id"]) == 2
+    assert not any("DLQ_REASON" in found or "RETRY_TOPIC" in found for found in properties)
+    with PullConsumer(broker.address, group="CID_RMQ_SYS_REPUT_DLQ_REPLAY") as consumer:
+        # The progress of `reput dlq replay`.
+        assert consumer.committed("%DLQ%billing", 0) == before["end"]
+
+
+def test_replay_stops_at_a_topic_that_is_gone(broker: BackgroundBroker, logged_in: ConsoleClient) -> None:
+    with Admin(broker.address) as admin, Producer(broker.address, group="g") as producer:
+        admin.create_topic("%DLQ%audit", queues=1)
+        producer.send(Message("%DLQ%audit", b"x", properties={"RETRY_TOPIC": "gone"}))
+    done = logged_in.post("replay", {"group": "audit"}).members
+    assert done["stopped"] == "topic gone does not exist any more; reput topic create gone"
+    assert (done["sent"], done["left"]) == ({}, 1)
+
+
+def test_two_replays_at_once_send_each_dead_letter_once(
+    broker: BackgroundBroker, logged_in: ConsoleClient
+) -> None:
+    with Admin(broker.address) as admin, Producer(broker.address, group="g") as producer:
+        admin.create_topic("%DLQ%twice", queues=1)
+        for number in range(30):
+            producer.send(Message("%DLQ%twice", b"%d" % number, properties={"RETRY_TOPIC": "payments"}))
+    with ThreadPoolExecutor() as threads:
+        both = threads.map(lambda _: logged_in.post("replay", {"group": "twice"}).members, range(2))
+        assert sum(done["sent"].get("payments", 0) for done in both) == 30
+
+
+def test_delayed_messages_are_listed_and_cancelled(
+    broker: BackgroundBroker, logged_in: ConsoleClient
+) -> None:
+    with Producer(broker.address, group="g") as producer:
+        producer.send(Message("reminders", b"later", keys=["r-1"], delay_s=3600.0))
+    (row,) = logged_in.get("delayed", topic="reminders")["messages"]
+    assert row["due_ms"] - row["stored_ms"] == pytest.approx(3_600_000, abs=5000)
+    body = {"topic": "reminders", "key": row["unique_id"]}
+    assert logged_in.post("cancel", body).members["messages"][0]["outcome"] == "cancelled"
+    assert logged_in.post("cancel", body).members["messages"][0]["outcome"] == "already_cancelled"
+    assert logged_in.post("cancel", {"topic": "reminders", "key": "no such key"}).status == 404
+    page = logged_in.get("delayed", count="1")
+    rest = logged_in.get("delayed", cursor=page["cursor"])["messages"]
+    assert page["messages"][0]["id"] not in [found["id"] for found in rest]
+
+
+def test_clients_store_and_cluster(broker: BackgroundBroker, console: ConsoleClient) -> None:
+    with PullConsumer(broker.address, group="reader") as consumer:
+        consumer.pull("orders", 0, 0, wait_s=0.0)
+        found = console.get("clients", search="CONSUMER")
+        assert [row["role"] for row in found["clients"]] == ["consumer"] * found["total"]
+        assert found["roles"]["consumer"] == found["total"] >= 1
+        assert console.get("clients", search="no such client")["clients"] == []
+    store = console.get("store")
+    assert store["end_offset"] > 0
+    options = {row["key"]: row for row in store["options"]}
+    assert options["console.token"]["value"] == '"***"'
+    assert TOKEN not in str(store)
+    cluster = console.get("cluster")
+    assert cluster["members"] == [
+        {"cluster": "DefaultCluster", "broker": "broker-a", "broker_id": 0, "address": broker.address}
+    ]
+    assert (cluster["role"], cluster["in_sync"]) == ("ASYNC_MASTER", 1)
+
+
+@pytest.mark.parametrize(
+    ("name", "values", "status", "error"),
+    [
+        ("topic", {"topic": "nothing"}, 404, "topic 'nothing' does not exist; create it first"),
+        ("topic", {}, 400, "topic is missing"),
+        ("group", {"group": "nothing"}, 404, "group 'nothing'"),
+        ("message", {"id": "42"}, 400, "'42' is not an offset message id"),
+        ("message", {"id": "7F00000100002A9F00000000FFFFFFFF"}, 404, "no message at physical offset"),
+        ("find", {"topic": "orders"}, 400, "key is missing"),
+        ("find", {"topic": "orders", "key": "k" * 1025}, 400, "key has 1025 characters"),
+        ("browse", {"topic": "orders", "queue": "99"}, 400, "queue is 99, and must be within -1 and 7"),
+        ("browse", {"topic": "orders", "count": "1e3"}, 400, "count is '1e3', and a whole number is needed"),
+        ("browse", {"topic": "orders", "start": "sideways"}, 400, "start is 'sideways'"),
+        ("browse", {"topic": "orders", "start": "next", "next": "0:x"}, 400, "next is not what an answer said"),
+        ("browse", {"topic": "orders", "start": "next", "next": "0:1"}, 400, "next belongs to another list"),
+        ("letters", {"group": "<script>"}, 400, "illegal character"),
+        ("delayed", {"cursor": "nonsense"}, 400, "cursor"),
+        ("nowhere", {}, 404, "there is no page"),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_shown_is_refused_with_the_reason(
+    console: ConsoleClient, name: str, values: dict[str, str], status: int, error: str
+) -> None:
+    answer = console.refused(name, **values)
+    assert answer.status == status
+    assert error in answer.members["error"]
+
+
+def test_a_damaged_message_is_listed_as_damaged_and_not_shown(
+    tmp_path: Path, new_reput_broker: Callable[..., BackgroundBroker]
+) -> None:
+    broker = new_reput_broker(data_dir=tmp_path / "data", http_port=0)
+    with Producer(broker.address, group="g") as producer:
+        receipt = producer.send(Message("orders", b"precious", keys=["k"]))
+    (log_file,) = (tmp_path / "data" / "commitlog").iterdir()
+    with log_file.open("r+b") as file:
+        place = file.read(4096).index(b"precious")
+        file.seek(place)
+        file.write(b"Precious")
+    assert broker.http_address is not None
+    console = ConsoleClient(broker.http_address)
+    (row,) = console.get("browse", topic="orders", start="oldest")["messages"]
+    assert "CRC" in row["fault"]
+    assert console.refused("message", id=receipt.offset_message_id).status == 404
+
+
+def test_a_body_marked_as_compressed_is_decompressed_or_said_not_to_be() -> None:
+    from reput_broker.console.messages import _shown_body
+    from reput_protocol.record.record import Record, encode_record
+    from reput_protocol.record.view import RecordView
+
+    def shown(body: bytes, sys_flag: int) -> tuple[bytes, bool, str | None]:
+        return _shown_body(RecordView(bytes(encode_record(Record("t", body, sys_flag=sys_flag))), 0))
+
+    flag = int(MessageSysFlag.COMPRESSED)
+    assert shown(zlib.compress(b"text"), flag) == (b"text", True, None)
+    bomb = shown(zlib.compress(b"\0" * (4 << 20)), flag)
+    assert (len(bomb[0]), bomb[1], bomb[2]) == (64 * 1024, False, None)
+    body, _, trouble = shown(b"not zlib", flag)
+    assert body == b"not zlib"
+    assert "cannot be decompressed" in str(trouble)
+    assert "LZ4" in str(shown(b"x", flag | MessageSysFlag.COMPRESSION_LZ4)[2])

@@ -1,0 +1,55 @@
+"""Changes at a master whose tenure ends: refused, or answered as not known."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable
+from typing import Any
+
+import pytest
+import trio
+import trio.testing
+
+from reput_broker.processors.slave_refusals import fenced
+from reput_broker.put.fence import Fence
+from reput_broker.request import Outcome, Refusal, Response
+from reput_protocol.codes import RequestCode
+from reput_protocol.errors import ErrorCode
+
+CODE = RequestCode.UPDATE_AND_CREATE_TOPIC
+REQUEST: Any = None
+
+
+@pytest.mark.trio
+async def test_a_change_is_made_or_refused_or_answered_as_not_known() -> None:
+    fence, saved = Fence(), trio.Event()
+
+    async def change(_request: object) -> Outcome:
+        await saved.wait()
+        return Response(0)
+
+    handler = fenced({CODE: change}, fence)[CODE]
+    outcomes: list[Outcome | Refusal] = []
+
+    async def ask() -> None:
+        try:
+            work = handler(REQUEST)
+            assert isinstance(work, Awaitable)
+            outcomes.append(await work)
+        except Refusal as refusal:
+            outcomes.append(refusal)
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(ask)
+        await trio.testing.wait_all_tasks_blocked()
+        fence.close("handing over")
+        with trio.move_on_after(0) as settling:
+            await fence.settled()
+        assert settling.cancelled_caught, "the hand-over waits for it"
+        await ask()
+        assert isinstance(outcomes[0], Refusal)
+        assert outcomes[0].error is ErrorCode.NOT_MASTER
+        fence.end("handed over to member 2")
+        saved.set()
+    assert isinstance(outcomes[1], Refusal)
+    assert outcomes[1].error is ErrorCode.TIMEOUT
+    assert "handed over to member 2" in outcomes[1].text

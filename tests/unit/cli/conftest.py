@@ -1,0 +1,13 @@
+"""Fixtures of the tests of the command line."""
+
+from __future__ import annotations
+
+import pytest
+
+from reput_broker.observe.log import configure_logging
+
+
+@pytest.fixture(autouse=True)
+def log_on_stderr() -> None:
+    """Keep the log of a broker in this process off stdout, where commands print."""
+    configure_logging(level="warning")

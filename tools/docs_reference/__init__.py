@@ -1,0 +1,20 @@
+"""The pages of the reference, made from the code: `docs_site.py` adds them to the site.
+
+Each module has `page()`, which returns its page in Markdown. On the page of the client, mkdocstrings then inserts the
+docstrings.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from docs_reference import client, commands, configuration, errors, metrics
+
+PAGES: Final = {
+    "reference/configuration.md": configuration.page,
+    "reference/commands.md": commands.page,
+    "reference/client.md": client.page,
+    "reference/errors.md": errors.page,
+    "reference/metrics.md": metrics.page,
+}
+"""What makes each page, by its path in docs/, where links lead to it."""
