@@ -54,14 +54,14 @@ class Presence:
         """Register with every broker of the cluster and start the heartbeats, unless that was done.
 
         Brokers that cannot be reached follow later, if any can. Raises `ConnectFailed` or `RequestTimeout` without one,
-        `BrokerError` if one refuses.
+        `BrokerNotFound` if none is a master in time, `BrokerError` if one refuses.
         """
         if not self._background.running:
             session = self._session
             deadline = session.deadline(session.connect_timeout_s)
             await session.open(None, deadline)
             deadline = max(deadline, session.deadline(None))
-            names = await session.masters(deadline)
+            names = await self._brokers(deadline)
             failures: list[ReputError] = []
             for name in names:
                 try:
@@ -75,6 +75,17 @@ class Presence:
             if len(failures) == len(names):
                 raise failures[0]
             self._background.start()
+
+    async def _brokers(self, deadline: float) -> list[str]:
+        """Return the names of the brokers that have a master; waits for one where a new one is elected just now."""
+        session = self._session
+        while True:
+            try:
+                return list(await session.masters(deadline))
+            except BrokerNotFound:
+                if session.runtime.now() + _RETRY_S > deadline:
+                    raise
+            await session.runtime.sleep(_RETRY_S)
 
     async def be_known_to(self, broker_name: str, deadline: float) -> None:
         """Make a broker know this producer by the present connection to its master, and start the heartbeats.
