@@ -21,6 +21,7 @@ class FakeCluster:
         members: of each name.
         masters: by name: the number of the master, or None.
         names: answers routes only, and is never down.
+        leading: members that are the master, which no route says yet.
     """
 
     def __init__(self, members: dict[str, int], *, queues: int = 1) -> None:
@@ -30,6 +31,7 @@ class FakeCluster:
         self.masters: dict[str, int | None] = dict.fromkeys(members, 0)
         self.members: dict[str, list[FakeBroker]] = {}
         self.gone: set[str] = set()
+        self.leading: set[FakeBroker] = set()
         for name, count in members.items():
             group = [self._stack.enter_context(FakeBroker(queues=queues)) for _ in range(count)]
             for member in group:
@@ -79,7 +81,8 @@ class FakeCluster:
         for name, group in self.members.items():
             if fake in group:
                 number = group.index(fake)
-                return {"brokerName": name, "brokerId": self._id(name, number), "startId": f"{name}-{number}"}
+                own_id = 0 if fake in self.leading else self._id(name, number)
+                return {"brokerName": name, "brokerId": own_id, "startId": f"{name}-{number}"}
         return {}
 
     def _route(self, fake: FakeBroker) -> Answer:

@@ -150,6 +150,7 @@ def member_of(
     member = GroupMember(session, MemberOptions("g", subscriptions, start=0, offset_store=store, **options))
     member._membership.client_id = client_id
     member._membership.source = lambda broker_name: ADDRESS if broker_name == "b" else None  # type: ignore[method-assign]
+    member._membership.at_master = lambda broker_name: broker_name == "b"  # type: ignore[method-assign]
     return member
 
 

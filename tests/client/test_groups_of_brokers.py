@@ -227,6 +227,31 @@ def test_while_the_master_is_away_a_slave_is_read_and_commits_wait(face: Face, c
     face.run(scenario)
 
 
+def test_a_slave_that_leads_is_read_once_the_route_says_so(face: Face, cluster: FakeCluster) -> None:
+    """A new member has started from the offset of another slave, which lacks the last commits."""
+    old, new = cluster.members["broker-a"]
+    cluster.gone.add("broker-b")
+
+    async def scenario() -> None:
+        cluster.promote(broker_a=None)
+        new.serves_reads = False
+        old.store("t", b"a0", b"a1")
+        old.committed["g", "t", 0] = 0
+        new.committed = {("g", "t", 0): 1}
+        async with face.Consumer(cluster.names.address, group="g", topic="t") as consumer:
+            assert await consumer.receive(0.5) is None
+            new.is_slave = False
+            cluster.leading.add(new)
+            new.drop_connections()
+            old.stop()
+            assert await consumer.receive(0.8) is None
+            assert not new.count(PULL)
+            cluster.promote(broker_a=1)
+            assert (await consumer.receive(10.0)).body == b"a1"
+
+    face.run(scenario)
+
+
 def test_pulls_follow_the_masters_suggestion_and_come_back(face: Face, cluster: FakeCluster) -> None:
     master, slave = cluster.members["broker-a"]
     cluster.gone.add("broker-b")

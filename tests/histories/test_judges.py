@@ -153,9 +153,15 @@ def test_a_master_acknowledges_nothing_that_it_stored_after_the_next_one_led(sto
     story.put("a-o1")
     story.handle("m1", "a-o1")
     story.events = [event for event in story.events if event.what != "acked"]
-    for who, epoch, wall_ms in (("b1", 1, 1000), ("b2", 2, 2000)):
+    for who, epoch, wall_ms in (
+        ("b1", 1, 1000),
+        ("b2", 3, 2000),
+        ("b1", 2, 2100),
+    ):  # the last was stopped meanwhile
         story.note(who, "leads", epoch=epoch, address=who, wall_ms=wall_ms)
     story.note("p1", "acked", uid="a-o1", queue=0, offset=0, host="b1", stored_ms=1500)
+    assert story.broken() == set()
+    story.note("p1", "acked", uid="a-o1", queue=0, offset=0, host="b2", stored_ms=2400)
     assert story.broken() == set()
     story.note("p1", "acked", uid="a-o1", queue=0, offset=0, host="b1", stored_ms=2500)
     assert story.broken() == {"stale master"}

@@ -407,6 +407,9 @@ async def test_rocketmqs_clients_of_a_sync_master(tmp_path: Path) -> None:
         assert alone.code == ResponseCode.SLAVE_NOT_AVAILABLE
         assert alone.ext["queueOffset"] == "1"
         assert (await send(properties="WAIT\x01false\x02")).code == ResponseCode.SUCCESS
+        # Not of one that a consumer returns, which has the property of the broker's copy.
+        returned = await send(topic="%RETRY%g", reconsumeTimes="1", properties="WAIT\x01false\x02")
+        assert returned.code == ResponseCode.SLAVE_NOT_AVAILABLE
         async with await trio.open_tcp_stream("127.0.0.1", port_of(master.ha_address)) as silent:
             await silent.send_all(bytes(8))
             await silent.receive_some(1)

@@ -126,7 +126,11 @@ class SendProcessor:
             partial(self._redirects.redirect, dead=dead),
             self._limits,
         )
-        ack = header.ack or (self._default_ack() if parts.waits else AckLevel.PAGE_CACHE)
+        group = group_of_retry_topic(header.topic)
+        is_returned = group is not None and not header.batch and bool(header.reconsume_times)
+        # A message that was delivered again has WAIT=false from the broker, and not from who returns it now.
+        waits = parts.waits or is_returned
+        ack = header.ack or (self._default_ack() if waits else AckLevel.PAGE_CACHE)
         if parts.must_wait and ack is AckLevel.PAGE_CACHE:
             ack = self._default_ack()
         block = parts.block(self._store)
@@ -151,8 +155,7 @@ class SendProcessor:
             work: Block | Work = block
         else:
             work = partial(self._put_and_tell, block, parts.on_stored)
-        group = group_of_retry_topic(header.topic)
-        if header.dedup is None and (group is None or header.batch or not header.reconsume_times):
+        if header.dedup is None and not is_returned:
             return put_request(work)
         alone = partial(self._store.put_one, work) if isinstance(work, Block) else work
         if header.dedup is None:

@@ -31,6 +31,7 @@ HANDOVER_S: Final = 1.0
 """Seconds after the next owner's question in which the previous one, notified late, may still let go."""
 GRACE_S: Final = 0.1
 """How long what is in flight is given when a queue is given up (client.md)."""
+_ROUNDING_S: Final = 0.001
 _NOTED_S: Final = 0.1
 """Between a handler's note that a message is handled and the client's knowing it, on a machine that is busy."""
 _COMMIT_S: Final = 5.0
@@ -142,7 +143,7 @@ class Reasons:
         if held.group == terms.ORDERLY:
             return False  # the current message is waited for
         leaves = self._leaving.get(held.who, math.inf) <= held.let_go
-        return leaves or held.let_go >= held.given_up + GRACE_S
+        return leaves or held.let_go - held.given_up >= GRACE_S - _ROUNDING_S
 
 
 def judge(facts: Facts) -> Iterator[Violation]:

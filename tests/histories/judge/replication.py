@@ -38,23 +38,25 @@ def _taken_back(facts: Facts) -> Iterator[Violation]:
 
 def _two_masters(facts: Facts) -> Iterator[Violation]:
     leaders: dict[int, str] = {}
-    terms_of_office: list[
-        tuple[int, str]
-    ] = []  # since when, in milliseconds of the brokers' clocks, and where
+    # Its epoch, since when in milliseconds of the brokers' clocks, and where. A broker that was stopped between its
+    # election and its turn to lead says so late: the epochs give the order, and not what was said last.
+    terms_of_office: list[tuple[int, int, str]] = []
     for event in facts.events:
         if event.what == "leads":
             first = leaders.setdefault(event["epoch"], event.who)
             if first != event.who:
                 yield Violation("two masters", f"{first} and {event.who} lead in epoch {event['epoch']}")
-            terms_of_office.append((event["wall_ms"], event["address"]))
+            terms_of_office.append((event["epoch"], event["wall_ms"], event["address"]))
     for event in facts.events:
         # A repeated put is answered with the first one's time, by whichever broker leads then.
         if event.what == "acked" and terms_of_office and not facts.puts[event["uid"]].deduplicated:
             stored_ms = event["stored_ms"]
-            leading = [address for since_ms, address in terms_of_office if since_ms < stored_ms]
-            if leading and leading[-1] != event["host"]:
+            leading = [
+                (epoch, address) for epoch, since_ms, address in terms_of_office if since_ms < stored_ms
+            ]
+            if leading and max(leading)[1] != event["host"]:
                 yield Violation(
-                    "stale master", f"{event}, and {leading[-1]} led since before that was stored"
+                    "stale master", f"{event}, and {max(leading)[1]} led since before that was stored"
                 )
 
 

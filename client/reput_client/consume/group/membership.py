@@ -13,7 +13,7 @@ import logging
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 from reput_client.consume.group.options import MemberOptions
 from reput_client.consume.group.subscriptions import consume_from_where
@@ -42,6 +42,13 @@ _SLAVE_AFTER_S: Final = 1.0
 _MSGPACK = HeaderType.MSGPACK
 
 log = logging.getLogger("reput_client")
+
+
+class _Source(NamedTuple):
+    """Where a broker's queues are read. A slave that becomes the master is another source: it has all commits."""
+
+    address: Address
+    is_master: bool
 
 
 @dataclass(slots=True)
@@ -86,7 +93,7 @@ class Membership:
         self._on_lost = on_lost
         self._on_failure = on_failure
         self._seats: dict[Address, _Seat] = {}
-        self._sources: dict[str, Address] = {}
+        self._sources: dict[str, _Source] = {}
         self._away_since: dict[str, float] = {}
         session.requests.register(RequestCode.NOTIFY_CONSUMER_IDS_CHANGED, self._ids_changed)
         session.on_lost = self._connection_lost
@@ -208,13 +215,18 @@ class Membership:
 
     def source(self, broker_name: str) -> Address | None:
         """Return where the queues of a broker are this member's to read: its master, or a slave if that is away."""
-        address = self._sources.get(broker_name)
-        return address if address is not None and self._is_registered(address) else None
+        source = self._sources.get(broker_name)
+        return source.address if source is not None and self._is_registered(source.address) else None
 
     def at_master(self, broker_name: str) -> bool:
         """Whether the master of a broker knows this member, and can take its commits."""
-        address = self.source(broker_name)
-        return address is not None and address == self._session.brokers.master(broker_name)
+        source = self._sources.get(broker_name)
+        return (
+            source is not None
+            and source.is_master
+            and source.address == self._session.brokers.master(broker_name)
+            and self._is_registered(source.address)
+        )
 
     def seat_of(self, broker_name: str) -> Address | None:
         """Return the address that the source's connection has, of which there may be several to try."""
@@ -238,20 +250,22 @@ class Membership:
         if changed:
             self._on_change()
 
-    def _find_source(self, name: str, now: float) -> Address | None:
-        master = self._session.brokers.master(name)
-        if (
-            master is not None
-            and self._is_registered(master)
-            and self._session.connection_to(master).is_master
-        ):
+    def _find_source(self, name: str, now: float) -> _Source | None:
+        session = self._session
+        master = session.brokers.master(name)
+        if master is not None and self._is_registered(master) and session.connection_to(master).is_master:
             self._away_since.pop(name, None)
-            return master
+            return _Source(master, is_master=True)
         since = self._away_since.setdefault(name, now)
         if self._reads_slaves and now >= since + _SLAVE_AFTER_S:
-            for _, address in sorted(self._session.brokers.slaves(name).items()):
-                if self._is_registered(address):
-                    return address
+            for _, address in sorted(session.brokers.slaves(name).items()):
+                if not self._is_registered(address):
+                    continue
+                connection = session.connection_to(address)
+                if connection.is_doubtful and connection.is_master:
+                    session.look_soon(name)  # it leads now, which the route does not say yet
+                else:
+                    return _Source(address, is_master=False)
         return None
 
     def _connection_lost(self, connection: Connection) -> None:
@@ -259,7 +273,7 @@ class Membership:
         if seat is None or seat.epoch is None or self._session.closed:
             return
         seat.epoch, seat.failures, seat.due_at = None, 0, self._session.runtime.now()
-        for name in [name for name, address in self._sources.items() if address == connection.address]:
+        for name in [name for name, source in self._sources.items() if source.address == connection.address]:
             self._session.look_soon(name)
             del self._sources[name]
             self._away_since.setdefault(name, self._session.runtime.now())
@@ -297,9 +311,9 @@ class Membership:
     async def any_members(self) -> list[str]:
         """Return the client ids of the group's members as one of its brokers knows them; raises `ReputError`."""
         failure: ReputError = BrokerNotFound("", "")
-        for address in list(self._sources.values()):
+        for source in list(self._sources.values()):
             try:
-                return await self.members(address)
+                return await self.members(source.address)
             except ReputError as error:
                 self._session.check_open()
                 failure = error
