@@ -19,6 +19,7 @@ from reput_broker.namesrv.route_info import RouteInfoManager
 from reput_broker.observe.delivery_metrics import GroupSources
 from reput_broker.observe.health import StoreHealth
 from reput_broker.observe.metrics import MetricsSources
+from reput_broker.observe.statistics import Statistics
 from reput_broker.processors.admin import AdminProcessor
 from reput_broker.processors.client import ClientProcessor
 from reput_broker.processors.fetch import FetchProcessor
@@ -127,6 +128,7 @@ class CommonParts:
         self.topic_access = TopicAccess(tables.topics, tables.topic_saver, counters)
         self.group_access = GroupAccess(tables.groups, self.groups.online, tables.groups_soon.changed)
         self.overview = GroupOverviewProcessor(store, tables, self.groups, clock_ms=storage.clock_ms)
+        self.statistics = Statistics(counters, store.stats, storage.clock_ms)
         self._clean = CleanFilesService(
             store,
             config.store,
@@ -170,7 +172,12 @@ class CommonParts:
     def tasks(self) -> tuple[Callable[[], Awaitable[None]], ...]:
         """Return the tasks that run as long as the role does."""
         parts: tuple[Part, ...] = (self.puts, self.storage.tables, self.groups, self._names)
-        return (*(task for part in parts for task in part.tasks()), self.storage.hold.run, self._clean.run)
+        return (
+            *(task for part in parts for task in part.tasks()),
+            self.storage.hold.run,
+            self._clean.run,
+            self.statistics.run,
+        )
 
     async def show_replication(self, state: Callable[[], tuple[bool, str]]) -> None:
         """Show in /readyz?verbose whether replication works, and why not, until cancelled. It gates nothing."""
@@ -230,7 +237,7 @@ class CommonParts:
                 clock_ms=storage.clock_ms,
             ),
             FetchProcessor(store, storage.tables.topics, access, broker_name=config.broker_name),
-            QueryProcessor(store),
+            QueryProcessor(store, self.groups.online),
         )
 
     def _group_processors(self) -> tuple[Processor, ...]:
@@ -273,6 +280,7 @@ class CommonParts:
                 setting,
                 broker_name=config.broker_name,
                 clock_ms=clock_ms,
+                get_tps=self.statistics.group_get_tps,
             ),
             self.overview,
         )
@@ -290,12 +298,16 @@ class CommonParts:
                 self.counters,
                 broker_name=config.broker_name,
                 forget=self.groups.forget_topic,
+                put_tps=self.statistics.topic_put_tps,
             ),
             AdminProcessor(
                 store,
                 self._health,
                 self.counters,
+                self.statistics,
+                clean=self._clean.clean_now,
                 delete_files=self._clean.delete_now,
+                put_lock_ms=lambda: round(1000 * self.puts.lock.held_s),
                 more_figures=self._more_figures,
             ),
         )

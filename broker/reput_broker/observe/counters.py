@@ -126,13 +126,15 @@ def merged(histograms: Iterable[Histogram]) -> Histogram:
 class TopicTraffic:
     """Messages accepted into one topic, by kind, and the age of messages when they were delivered."""
 
-    __slots__ = ("deliver_seconds", "duplicates", "kind", "sizes")
+    __slots__ = ("deliver_seconds", "duplicates", "kind", "puts", "sizes")
 
     def __init__(self, kind: str) -> None:
         self.kind = kind
         """Of messages of no other kind."""
         self.sizes: dict[str, Histogram] = {kind: Histogram(SIZE_BYTES)}
         """By kind: how many messages of which size. Their total is the bytes accepted."""
+        self.puts = 0
+        """Requests that brought them."""
         self.duplicates = 0
         self.deliver_seconds = Histogram(DELIVER_SECONDS)
 
@@ -147,6 +149,7 @@ class TopicTraffic:
         if sizes is None:
             sizes = self.sizes[kind] = Histogram(SIZE_BYTES)
         if messages:
+            self.puts += 1
             sizes.buckets[bisect_left(SIZE_BYTES, size_b / messages)] += messages  # a call less for each put
             sizes.total += size_b
 
@@ -164,16 +167,19 @@ class TopicTraffic:
 class GroupTraffic:
     """Messages of one topic delivered to one consumer group."""
 
-    __slots__ = ("bytes_out", "messages_out")
+    __slots__ = ("bytes_out", "messages_out", "pulls")
 
     def __init__(self) -> None:
         self.messages_out = 0
         self.bytes_out = 0
+        self.pulls = 0
+        """Requests that fetched them."""
 
     def count_out(self, messages: int, size_b: int) -> None:
         """Count delivered messages; `size_b` is the size of their records together."""
         self.messages_out += messages
         self.bytes_out += size_b
+        self.pulls += 1
 
 
 class RequestTraffic:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from functools import lru_cache
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from reput_broker.observe.counters import (
     ANSWER_SECONDS,
@@ -25,34 +25,14 @@ from reput_broker.observe.delivery_metrics import (
 from reput_broker.observe.exposition import Budget, Family, Labels, Value, one
 from reput_broker.observe.health import BrokerState
 from reput_broker.observe.metrics import MetricsSources
-from reput_broker.observe.rocketmq_catalogue import CONSUME_MODES, MESSAGE_TYPES, PROCESSORS
+from reput_broker.observe.processor_load import waiting_requests
+from reput_broker.observe.rocketmq_catalogue import CONSUME_MODES, MESSAGE_TYPES
 from reput_protocol.codes import LanguageCode, RequestCode, ResponseCode
 from reput_protocol.names import RETRY_PREFIX, is_system_group, is_system_topic
 
 if TYPE_CHECKING:
     from reput_broker.groups.client_table import ClientChannel
 
-_PROCESSOR_OF: Final = {
-    RequestCode.SEND_MESSAGE: "send",
-    RequestCode.SEND_MESSAGE_V2: "send",
-    RequestCode.SEND_BATCH_MESSAGE: "send",
-    RequestCode.PUT_MESSAGE: "send",
-    RequestCode.CONSUMER_SEND_MSG_BACK: "send",
-    RequestCode.PULL_MESSAGE: "pull",
-    RequestCode.LITE_PULL_MESSAGE: "lite_pull",
-    RequestCode.QUERY_MESSAGE: "query_message",
-    RequestCode.VIEW_MESSAGE_BY_ID: "query_message",
-    RequestCode.UNREGISTER_CLIENT: "client_manager",
-    RequestCode.CHECK_CLIENT_CONFIG: "client_manager",
-    RequestCode.HEART_BEAT: "heartbeat",
-    RequestCode.END_TRANSACTION: "transaction",
-    RequestCode.GET_CONSUMER_LIST_BY_GROUP: "consumer_manager",
-    RequestCode.UPDATE_CONSUMER_OFFSET: "consumer_manager",
-    RequestCode.QUERY_CONSUMER_OFFSET: "consumer_manager",
-    RequestCode.SEND_REPLY_MESSAGE: "reply",
-    RequestCode.SEND_REPLY_MESSAGE_V2: "reply",
-}
-"""RocketMQ's thread pools; other requests are those of `admin`. `ack` and `async_put` have none here."""
 _CREATE_TOPIC = (RequestCode.UPDATE_AND_CREATE_TOPIC, RequestCode.UPDATE_AND_CREATE_TOPIC_LIST)
 _CREATE_GROUP = (
     RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP,
@@ -109,17 +89,13 @@ class RocketMQMetrics:
         every = [(code, traffic) for (_, code), traffic in self._sources.counters.requests.items()]
         # A held pull counts under the request that was held, too.
         requests = [(code, traffic) for code, traffic in every if code != PULL_WAIT_CODE]
-        held = sum(traffic.inflight for code, traffic in every if code == PULL_WAIT_CODE)
-        waiting = dict.fromkeys(PROCESSORS, 0)
         latencies: dict[Labels, list[Histogram]] = {}
         for code, traffic in requests:
-            processor = "admin" if code == UNKNOWN_CODE else _PROCESSOR_OF.get(RequestCode(code), "admin")
-            waiting[processor] += traffic.inflight
             name = "unknown" if code == UNKNOWN_CODE else RequestCode(code).name.lower()
             for response_code, seconds in traffic.answers.items():
                 labels = ("remoting", name, _response_name(response_code), "false", _result(response_code))
                 latencies.setdefault(labels, []).append(seconds)
-        waiting["pull"] = max(0, waiting["pull"] - held)
+        waiting = waiting_requests(self._sources.counters)
         yield self._with(
             self._broker,
             "rocketmq_processor_watermark",

@@ -1,30 +1,47 @@
-"""The broker as a whole: runtime figures (28), deletion by hand (329) (RocketMQ: AdminBrokerProcessor)."""
+"""The broker as a whole: runtime figures (28), statistics (315), deletion by hand (27, 306, 329) (RocketMQ:
+AdminBrokerProcessor)."""
 
 from __future__ import annotations
 
+import shutil
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Final, NamedTuple
 
 import trio
 
-from reput_broker.observe.counters import Counters
+from reput_broker.observe.counters import Counters, Histogram, merged
 from reput_broker.observe.health import Health
 from reput_broker.observe.metrics import broker_version
-from reput_broker.request import Handler, Request, Response
+from reput_broker.observe.processor_load import waiting_requests
+from reput_broker.observe.statistics import Statistics
+from reput_broker.request import Handler, Refusal, Request, Response
 from reput_broker.store.message_store import MessageStore
-from reput_broker.store.options import StoreOptions
 from reput_broker.store.retention import disk_used_ratio
 from reput_protocol import kernel
 from reput_protocol.codes import ROCKETMQ_VERSION, RequestCode
+from reput_protocol.commands.statistics import ViewBrokerStatsHeader
 from reput_protocol.commands.topic import KVTable
+from reput_protocol.errors import ErrorCode
+
+_POOLS: Final = {
+    "send": "send",
+    "pull": "pull",
+    "litePull": "lite_pull",
+    "query": "query_message",
+    "ack": "ack",
+}
+"""RocketMQ's names of thread pools in runtime figures, and the processor of each."""
 
 
 class AdminProcessor:
     """Reports on the broker as a whole.
 
     Args:
-        delete_files: deletes expired files of the log now.
+        clean: deletes expired files of queues and index now, and those of the log if it is their hour.
+        delete_files: deletes expired files of the log now, at any hour.
+        put_lock_ms: returns how long the put lock has been held.
         more_figures: of other parts, for the runtime figures.
     """
 
@@ -33,22 +50,49 @@ class AdminProcessor:
         store: MessageStore,
         health: Health,
         counters: Counters,
+        statistics: Statistics,
         *,
+        clean: Callable[[], None],
         delete_files: Callable[[], None],
+        put_lock_ms: Callable[[], int],
         more_figures: Callable[[], dict[str, object]],
     ) -> None:
         self._store = store
         self._health = health
         self._counters = counters
+        self._statistics = statistics
+        self._clean = clean
         self._delete_files = delete_files
+        self._put_lock_ms = put_lock_ms
         self._more_figures = more_figures
 
     def handlers(self) -> dict[int, Handler]:
         """Return the handlers by request code."""
         return {
             RequestCode.GET_BROKER_RUNTIME_INFO: self.runtime_info,
+            RequestCode.VIEW_BROKER_STATS_DATA: self.view_statistics,
+            RequestCode.TRIGGER_DELETE_FILES: self.delete_expired_commit_log,
             RequestCode.DELETE_EXPIRED_COMMITLOG: self.delete_expired_commit_log,
+            RequestCode.CLEAN_EXPIRED_CONSUMEQUEUE: self.clean_expired_consume_queues,
         }
+
+    def view_statistics(self, request: Request) -> Response:
+        """Answer with a statistic of a topic or a group in the last minute, hour and day."""
+        header = ViewBrokerStatsHeader.from_ext(request.ext)
+        found = self._statistics.view(header.stats_name, header.stats_key)
+        if found is None:
+            raise Refusal(
+                ErrorCode.NOT_FOUND,
+                f"there is no statistic {header.stats_name!r} of {header.stats_key!r}",
+                response_code=1,
+            )
+        return Response(0, body=found.to_json())
+
+    def clean_expired_consume_queues(self, request: Request) -> Response:
+        """Delete files of queues and index that refer only to deleted messages; does not wait for the deletion."""
+        request.client.note_role("admin")
+        self._clean()
+        return Response()
 
     def delete_expired_commit_log(self, request: Request) -> Response:
         """Delete expired files of the log now, at any hour; does not wait for the deletion."""
@@ -60,8 +104,8 @@ class AdminProcessor:
         """Answer with the runtime figures, all as text, under RocketMQ's names."""
         request.client.note_role("admin")
         store, stats = self._store, self._store.stats
-        options = store.options
-        logs, queues = await trio.to_thread.run_sync(_look_at_disks, options)
+        disks = await trio.to_thread.run_sync(_look_at_disks, store)
+        logs = disks.used_by_logs
         buffers = store.buffers_available
         figures: dict[str, object] = {
             "brokerVersionDesc": f"Reput {broker_version()}",
@@ -71,8 +115,6 @@ class AdminProcessor:
             "kernel": kernel.FORM,
             "bootTimestamp": int(self._health.started_at_s * 1000),
             "runtime": _duration(time.time() - self._health.started_at_s),
-            "msgPutTotalTodayNow": stats.put_messages,
-            "msgGetTotalTodayNow": stats.get_messages,
             "putMessageTimesTotal": stats.put_messages,
             "putMessageSizeTotal": stats.put_bytes,
             "putMessageFailedTimes": stats.put_refused,
@@ -83,7 +125,14 @@ class AdminProcessor:
             "commitLogMaxOffset": store.max_physical_offset,
             **{f"commitLogDiskRatio_{path}": f"{ratio:.4f}" for path, ratio in logs.items()},
             "commitLogDiskRatio": f"{min(logs.values()):.4f}",
-            "consumeQueueDiskRatio": f"{queues:.4f}",
+            "consumeQueueDiskRatio": f"{disks.used_by_queues:.4f}",
+            "commitLogDirCapacity": f"Total : {_gib(disks.total_b)}, Free : {_gib(disks.free_b)}.",
+            "earliestMessageTimeStamp": disks.earliest_ms,
+            "startAcceptSendRequestTimeStamp": 0,
+            "pageCacheLockTimeMills": self._put_lock_ms(),
+            **self._latencies(),
+            **self._queues(),
+            **self._statistics.figures(),
             "dispatchBehindBytes": store.dispatch_behind_bytes,
             "remainHowManyDataToCommit": f"{store.commit_behind_bytes} B",
             **({} if buffers is None else {"remainTransientStoreBufferNumbs": buffers}),
@@ -94,10 +143,55 @@ class AdminProcessor:
         }
         return Response(0, body=KVTable({name: str(value) for name, value in figures.items()}).to_json())
 
+    def _queues(self) -> dict[str, object]:
+        """Return the requests that wait under RocketMQ's names; none waits before it is handled, as in its pools."""
+        waiting = waiting_requests(self._counters)
+        figures: dict[str, object] = {"EndTransactionQueueSize": waiting["transaction"]}
+        for name, processor in _POOLS.items():
+            figures[f"{name}ThreadPoolQueueSize"] = waiting[processor]
+            figures[f"{name}ThreadPoolQueueHeadWaitTimeMills"] = 0
+        return figures
 
-def _look_at_disks(options: StoreOptions) -> tuple[dict[Path, float], float]:
-    logs = {path: disk_used_ratio(path) for path in options.writable_log_dirs}
-    return logs, disk_used_ratio(options.consume_queue_dir)
+    def _latencies(self) -> dict[str, object]:
+        seconds = merged(self._counters.produce_seconds.values())
+        return {
+            "putLatency99": f"{_quantile(seconds, 0.99) * 1000:.2f}",
+            "putLatency999": f"{_quantile(seconds, 0.999) * 1000:.2f}",
+        }
+
+
+def _quantile(values: Histogram, part: float) -> float:
+    """Return the bound of the bucket with a quantile; for values above all bounds, the last bound."""
+    for bound, count in values.cumulated(values.bounds):
+        if count >= part * values.count:
+            return min(bound, values.bounds[-1]) if values.count else 0.0
+    return values.bounds[-1]
+
+
+class _Disks(NamedTuple):
+    """What a look at the disks finds; `earliest_ms` is the store time of the first message, -1 without one."""
+
+    used_by_logs: dict[Path, float]
+    used_by_queues: float
+    total_b: int
+    free_b: int
+    earliest_ms: int
+
+
+def _look_at_disks(store: MessageStore) -> _Disks:
+    options = store.options
+    usage = shutil.disk_usage(options.writable_log_dirs[0])
+    return _Disks(
+        {path: disk_used_ratio(path) for path in options.writable_log_dirs},
+        disk_used_ratio(options.consume_queue_dir),
+        usage.total,
+        usage.free,
+        store.oldest_store_timestamp(),
+    )
+
+
+def _gib(size_b: int) -> str:
+    return f"{size_b / 2**30:.1f} GiB"
 
 
 def _duration(seconds: float) -> str:

@@ -1,4 +1,4 @@
-"""Progress of groups: show it (208, 303, 343), set it (222, 314) (RocketMQ: AdminBrokerProcessor)."""
+"""Progress of groups: show it (208, 303, 308, 317, 343), set it (222, 314) (RocketMQ: AdminBrokerProcessor)."""
 
 from __future__ import annotations
 
@@ -24,7 +24,14 @@ from reput_protocol.commands.consumers import (
     QueueTimeSpan,
 )
 from reput_protocol.commands.group import ConsumerTopicsHeader
-from reput_protocol.commands.offset import CloneGroupOffsetHeader, ResetOffsetBody, ResetOffsetHeader
+from reput_protocol.commands.offset import (
+    CloneGroupOffsetHeader,
+    CorrectionOffsetHeader,
+    CorrectionOffsets,
+    ResetOffsetBody,
+    ResetOffsetHeader,
+)
+from reput_protocol.commands.statistics import BrokerConsumeStatsHeader, ConsumeStatsList
 from reput_protocol.commands.topic import TopicList
 from reput_protocol.errors import ErrorCode
 from reput_protocol.names import check_group
@@ -32,10 +39,16 @@ from reput_protocol.record.message import MessageQueue
 
 _QUEUES_A_TURN = 64
 """Queues after which other tasks run."""
+_NO_CORRECTION = (1 << 63) - 1
+"""What RocketMQ answers for a queue in which the compared group is behind all others."""
 
 
 class GroupOffsetsProcessor:
-    """Shows and sets the progress of groups."""
+    """Shows and sets the progress of groups.
+
+    Args:
+        get_tps: returns the messages a second of a topic that a group received in the last minute.
+    """
 
     def __init__(
         self,
@@ -48,8 +61,11 @@ class GroupOffsetsProcessor:
         *,
         broker_name: str,
         clock_ms: Callable[[], int],
+        get_tps: Callable[[str, str], float],
     ) -> None:
         self._store = store
+        self._settings = tables.groups
+        self._get_tps = get_tps
         self._times = state.times
         self._topics = tables.topics
         self._access = access
@@ -65,6 +81,8 @@ class GroupOffsetsProcessor:
         """Return the handlers by request code."""
         return {
             RequestCode.GET_CONSUME_STATS: self.stats,
+            RequestCode.GET_BROKER_CONSUME_STATS: self.all_stats,
+            RequestCode.QUERY_CORRECTION_OFFSET: self.correction,
             RequestCode.INVOKE_BROKER_TO_RESET_OFFSET: self.reset,
             RequestCode.QUERY_CONSUME_TIME_SPAN: self.time_span,
             RequestCode.CLONE_GROUP_OFFSET: self.clone,
@@ -78,20 +96,64 @@ class GroupOffsetsProcessor:
         header = ConsumeStatsHeader.from_ext(request.ext)
         group = header.consumer_group
         topics = header.topics()
-        if not topics:
-            online = self._online.get(group)
-            topics = [
-                topic
-                for topic in self._offsets.for_group(group)
-                if online is None or topic in online.subscriptions
-            ]
-        table: dict[MessageQueue, OffsetWrapper] = {}
+        stats = await self._stats_of(group, topics or self._consumed_by(group))
+        return Response(0, body=await write_in_turns(stats))
+
+    async def all_stats(self, request: Request) -> Response:
+        """Answer with the progress of every group in each topic in which it has offsets."""
+        header = BrokerConsumeStatsHeader.from_ext(request.ext)
+        request.client.note_role("admin")
+        body = ConsumeStatsList(broker_addr=request.client.dialled_address)
+        for group in sorted(self._settings.all()):
+            await trio.lowlevel.checkpoint()
+            found = []
+            for topic in self._consumed_by(group):
+                config = self._topics.get(topic)
+                if config is None or (header.is_order and not config.order):
+                    continue
+                stats = await self._stats_of(group, [topic])
+                body.total_diff += stats.lag
+                body.total_inflight_diff += stats.in_flight
+                found.append(stats)
+            body.groups.append({group: found})
+        return Response(0, body=await write_in_turns(body))
+
+    def _consumed_by(self, group: str) -> list[str]:
+        """Return the topics in which a group has offsets; of a group with members, those it subscribes to."""
+        online = self._online.get(group)
+        return [
+            topic
+            for topic in self._offsets.for_group(group)
+            if online is None or topic in online.subscriptions
+        ]
+
+    async def _stats_of(self, group: str, topics: Iterable[str]) -> ConsumeStats:
+        stats = ConsumeStats({})
+        table = stats.offset_table
         for topic in topics:
             for queue in self._queues_of(topic):
                 if len(table) % _QUEUES_A_TURN == 0:
                     await trio.lowlevel.checkpoint()
                 table[queue] = await self._progress_in(group, queue)
-        return Response(0, body=await write_in_turns(ConsumeStats(table)))
+            stats.consume_tps += self._get_tps(topic, group)
+        return stats
+
+    def correction(self, request: Request) -> Response:
+        """Answer with the lowest offset of any group in each queue of a topic."""
+        header = CorrectionOffsetHeader.from_ext(request.ext)
+        left_out = {*filter(None, (header.filter_groups or "").split(","))}
+        lowest: dict[int, int] = {}
+        for group, offsets in self._offsets.for_topic(header.topic).items():
+            if group not in left_out:
+                for queue_id, offset in offsets.items():
+                    lowest[queue_id] = min(offset, lowest.get(queue_id, offset))
+        for queue_id, offset in self._offsets.for_group(header.compare_group).get(header.topic, {}).items():
+            if lowest.get(queue_id, offset) > offset:
+                lowest[queue_id] = _NO_CORRECTION
+        return Response(
+            0,
+            body=CorrectionOffsets({str(queue_id): offset for queue_id, offset in lowest.items()}).to_json(),
+        )
 
     async def _progress_in(self, group: str, queue: MessageQueue) -> OffsetWrapper:
         topic, queue_id = queue.topic, queue.queue_id

@@ -1,4 +1,5 @@
-"""Messages by unique id or key (12) and by physical offset (33) (RocketMQ: QueryMessageProcessor)."""
+"""Messages by unique id or key (12) and by physical offset (33), entries of queues (321) (RocketMQ:
+QueryMessageProcessor, AdminBrokerProcessor)."""
 
 from __future__ import annotations
 
@@ -6,23 +7,38 @@ from contextlib import suppress
 
 import trio
 
-from reput_broker.request import Handler, Refusal, Request, Response
+from reput_broker.groups.consumer_groups import ConsumerGroups
+from reput_broker.request import Handler, Refusal, Request, Response, write_in_turns
 from reput_broker.store.errors import DiskFull
 from reput_broker.store.index.query import QueryResult
 from reput_broker.store.message_store import MessageStore
-from reput_protocol.codes import RequestCode, ResponseCode
-from reput_protocol.commands.query import QueryMessageHeader, QueryMessageResult, ViewMessageHeader
+from reput_protocol.codes import ExpressionType, RequestCode, ResponseCode
+from reput_protocol.commands.body import encode_json
+from reput_protocol.commands.group import SubscriptionData
+from reput_protocol.commands.query import (
+    ConsumeQueueBody,
+    ConsumeQueueData,
+    QueryConsumeQueueHeader,
+    QueryMessageHeader,
+    QueryMessageResult,
+    ViewMessageHeader,
+)
 from reput_protocol.errors import ErrorCode
 
 _QUERIES_AT_ONCE = 2
 _ANSWER_BYTES_MAX = 15 * 1024 * 1024
+_ENTRIES_MAX = 16_384
+"""Entries of a queue in one answer."""
+_ENTRIES_A_TURN = 128
+"""Entries after which other tasks run."""
 
 
 class QueryProcessor:
     """Finds messages. A worker thread reads index pages and records, which may not be in the page cache."""
 
-    def __init__(self, store: MessageStore) -> None:
+    def __init__(self, store: MessageStore, online: ConsumerGroups) -> None:
         self._store = store
+        self._online = online
         self._limiter = trio.CapacityLimiter(_QUERIES_AT_ONCE)
 
     def handlers(self) -> dict[int, Handler]:
@@ -30,6 +46,7 @@ class QueryProcessor:
         return {
             RequestCode.QUERY_MESSAGE: self.query,
             RequestCode.VIEW_MESSAGE_BY_ID: self.view_message,
+            RequestCode.QUERY_CONSUME_QUEUE: self.consume_queue,
         }
 
     def view_message(self, request: Request) -> Response:
@@ -43,6 +60,35 @@ class QueryProcessor:
                 response_code=1,
             )
         return Response(0, {}, record)
+
+    async def consume_queue(self, request: Request) -> Response:
+        """Answer with entries of a queue, and with a group's subscription and filter."""
+        header = QueryConsumeQueueHeader.from_ext(request.ext)
+        request.client.note_role("admin")
+        store, topic, queue_id = self._store, header.topic, header.queue_id
+        if (topic, queue_id) not in store.queues():
+            raise Refusal(
+                ErrorCode.NOT_FOUND, f"topic {topic!r} has no queue {queue_id} with messages", response_code=1
+            )
+        body = ConsumeQueueBody(
+            [], store.min_offset_in_queue(topic, queue_id), store.max_offset_in_queue(topic, queue_id)
+        )
+        if header.consumer_group is not None:
+            group = header.consumer_group
+            subscription = self._online.subscription(group, topic)
+            body.subscription_data = subscription
+            body.filter_data = _filter_text(group, topic, subscription)
+        wanted = min(header.count, _ENTRIES_MAX)
+        while len(body.queue_data) < wanted:
+            await trio.lowlevel.checkpoint()
+            count = min(_ENTRIES_A_TURN, wanted - len(body.queue_data))
+            units = store.queue_units(topic, queue_id, header.index + len(body.queue_data), count)
+            if not units:
+                break
+            body.queue_data += [
+                ConsumeQueueData(unit.physical_offset, unit.size, unit.tags_code) for unit in units
+            ]
+        return Response(0, body=await write_in_turns(body))
 
     def query(self, request: Request) -> None:
         """Answer with the records found, newest first, or QUERY_NOT_FOUND; requests behind this one do not wait."""
@@ -87,3 +133,18 @@ class QueryProcessor:
                 break
             records.append(record)
         return Response(0, ext, b"".join(records))
+
+
+def _filter_text(group: str, topic: str, subscription: SubscriptionData | None) -> str:
+    """Return what RocketMQ's tools print as the filter: JSON, `null` for a tag expression."""
+    if subscription is None:
+        return f"{group}@{topic} is not online!"
+    if subscription.expression_type == ExpressionType.TAG:
+        return "null"
+    members = {
+        "consumerGroup": group,
+        "expression": subscription.sub_string,
+        "expressionType": subscription.expression_type,
+        "topic": topic,
+    }
+    return encode_json(members).decode()

@@ -1,9 +1,10 @@
-"""The topic table: create 17, delete 215, show 351, 21, 202 (RocketMQ: AdminBrokerProcessor)."""
+"""The topic table: create 17, 18, delete 215, 316, show 351, 21, 202, 305 (RocketMQ: AdminBrokerProcessor)."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
+import structlog
 import trio
 from msgspec.structs import replace
 
@@ -23,17 +24,23 @@ from reput_protocol.commands.topic import (
     GetTopicConfigHeader,
     QueueStats,
     TopicConfig,
+    TopicConfigList,
     TopicConfigTable,
+    TopicList,
     TopicStats,
     TopicStatsHeader,
 )
 from reput_protocol.errors import ErrorCode
-from reput_protocol.names import check_topic
+from reput_protocol.names import SYSTEM_TOPICS, check_topic
 from reput_protocol.record.message import MessageQueue
+
+log = structlog.get_logger(__name__)
 
 QUEUES_MAX = 65_535
 _QUEUES_A_TURN = 64
 """Queues after which other tasks run."""
+_TOPICS_A_TURN = 64
+"""Topics of a request after which other tasks run."""
 
 
 class TopicProcessor:
@@ -41,6 +48,7 @@ class TopicProcessor:
 
     Args:
         forget: drops what is kept of a deleted topic, besides queues and offsets.
+        put_tps: returns the messages a second that a topic received in the last minute.
     """
 
     def __init__(
@@ -53,6 +61,7 @@ class TopicProcessor:
         *,
         broker_name: str,
         forget: Callable[[str], None],
+        put_tps: Callable[[str], float],
     ) -> None:
         self._store = store
         self._topics = tables.topics
@@ -63,37 +72,24 @@ class TopicProcessor:
         self._counters = counters
         self._broker_name = broker_name
         self._forget = forget
+        self._put_tps = put_tps
 
     def handlers(self) -> dict[int, Handler]:
         """Return the handlers by request code."""
         return {
             RequestCode.UPDATE_AND_CREATE_TOPIC: self.create,
+            RequestCode.UPDATE_AND_CREATE_TOPIC_LIST: self.create_list,
             RequestCode.DELETE_TOPIC_IN_BROKER: self.delete,
             RequestCode.GET_TOPIC_CONFIG: self.config,
             RequestCode.GET_ALL_TOPIC_CONFIG: self.all_configs,
             RequestCode.GET_TOPIC_STATS_INFO: self.stats,
+            RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_BROKER: self.system_topics,
+            RequestCode.CLEAN_UNUSED_TOPIC: self.clean_unused,
         }
 
     async def create(self, request: Request) -> Response:
         """Create or change a topic; it is on disk when this is answered."""
         header = CreateTopicHeader.from_ext(request.ext)
-        request.client.note_role("admin")
-        check_topic(header.topic)
-        if self._topics.is_system(header.topic):
-            raise Refusal(
-                ErrorCode.INVALID_ARGUMENT, f"{header.topic!r} belongs to the system; choose another name"
-            )
-        for what, number in (("read", header.read_queue_nums), ("write", header.write_queue_nums)):
-            if not 1 <= number <= QUEUES_MAX:
-                raise Refusal(
-                    ErrorCode.INVALID_ARGUMENT,
-                    f"{number} {what} queues; a topic has 1 to {QUEUES_MAX} of them",
-                )
-        if not 0 <= header.perm <= 15:
-            raise Refusal(
-                ErrorCode.INVALID_ARGUMENT, f"permission {header.perm}; it is a sum of 1, 2, 4 and 8"
-            )
-        before = self._topics.get(header.topic)
         config = TopicConfig(
             header.topic,
             header.read_queue_nums,
@@ -101,16 +97,52 @@ class TopicProcessor:
             header.perm,
             header.topic_sys_flag,
             header.order,
-            _changed_attributes(before.attributes if before else {}, header.attributes),
-            header.topic_filter_type,
+            topic_filter_type=header.topic_filter_type,
         )
-        reason = why_not_kept(config.topic_name, config.attributes)
-        if reason is not None:
-            raise Refusal(ErrorCode.INVALID_ARGUMENT, reason)
-        if config != before:
-            self._topics.put(config)
+        return await self._put(request, [config], header.attributes)
+
+    async def create_list(self, request: Request) -> Response:
+        """Create or change several topics, all or none. Their attributes stay as they are."""
+        return await self._put(request, TopicConfigList.from_json(request.body).topics, None)
+
+    async def _put(self, request: Request, wanted: list[TopicConfig], attributes: str | None) -> Response:
+        request.client.note_role("admin")
+        configs = []
+        for number, config in enumerate(wanted, start=1):
+            if number % _TOPICS_A_TURN == 0:
+                await trio.lowlevel.checkpoint()
+            configs.append(self._checked(config, attributes))
+        for number, config in enumerate(configs, start=1):
+            if number % _TOPICS_A_TURN == 0:
+                await trio.lowlevel.checkpoint()
+            if config != self._topics.get(config.topic_name):
+                self._topics.put(config)
         await self._saver.save()
         return Response()
+
+    def _checked(self, config: TopicConfig, attributes: str | None) -> TopicConfig:
+        """Return the settings of a topic with the changed attributes."""
+        topic = check_topic(config.topic_name)
+        if self._topics.is_system(topic):
+            raise Refusal(ErrorCode.INVALID_ARGUMENT, f"{topic!r} belongs to the system; choose another name")
+        for what, number in (("read", config.read_queue_nums), ("write", config.write_queue_nums)):
+            if not 1 <= number <= QUEUES_MAX:
+                raise Refusal(
+                    ErrorCode.INVALID_ARGUMENT,
+                    f"{number} {what} queues; a topic has 1 to {QUEUES_MAX} of them",
+                )
+        if not 0 <= config.perm <= 15:
+            raise Refusal(
+                ErrorCode.INVALID_ARGUMENT, f"permission {config.perm}; it is a sum of 1, 2, 4 and 8"
+            )
+        before = self._topics.get(topic)
+        changed = replace(
+            config, attributes=_changed_attributes(before.attributes if before else {}, attributes)
+        )
+        reason = why_not_kept(topic, changed.attributes)
+        if reason is not None:
+            raise Refusal(ErrorCode.INVALID_ARGUMENT, reason)
+        return changed
 
     async def delete(self, request: Request) -> Response:
         """Delete a topic with its queues and every group's offsets in it. An unknown topic counts as deleted."""
@@ -127,12 +159,36 @@ class TopicProcessor:
         if was_there or any(
             name == topic for name, _ in self._store.queues()
         ):  # left over by a failed deletion
-            self._offsets.remove_topic(topic)
-            self._store.delete_topic(topic)
-            self._counters.forget_topic(topic)
-            self._forget(topic)
-            self._hold.release_topic(topic)
+            self._drop(topic)
         return Response()
+
+    def _drop(self, topic: str) -> None:
+        """Drop what is kept of a topic that is not in the table."""
+        self._offsets.remove_topic(topic)
+        self._store.delete_topic(topic)
+        self._counters.forget_topic(topic)
+        self._forget(topic)
+        self._hold.release_topic(topic)
+
+    async def clean_unused(self, request: Request) -> Response:
+        """Delete queues and offsets of topics that no longer exist (RocketMQ: cleanUnusedTopic)."""
+        request.client.note_role("admin")
+        for topic in sorted({name for name, _ in self._store.queues()}):
+            await trio.lowlevel.checkpoint()
+            if self._topics.get(topic) is None and not self._topics.is_system(topic):
+                self._drop(topic)
+                log.info("unused_topic_deleted", topic=topic)
+        return Response()
+
+    def system_topics(self, request: Request) -> Response:
+        """Answer with the names of the system's topics."""
+        del request
+        return Response(
+            0,
+            body=TopicList(
+                sorted({*SYSTEM_TOPICS, *filter(self._topics.is_system, self._topics.all())})
+            ).to_json(),
+        )
 
     def config(self, request: Request) -> Response:
         """Answer with a topic's settings."""
@@ -159,7 +215,7 @@ class TopicProcessor:
             low, high = store.min_offset_in_queue(topic, queue_id), store.max_offset_in_queue(topic, queue_id)
             last = store.store_timestamp(topic, queue_id, high - 1) if high > low else 0
             table[MessageQueue(topic, self._broker_name, queue_id)] = QueueStats(low, high, max(0, last))
-        return Response(0, body=await write_in_turns(TopicStats(table)))
+        return Response(0, body=await write_in_turns(TopicStats(table, self._put_tps(topic))))
 
 
 def _without_generation(config: TopicConfig) -> TopicConfig:

@@ -32,12 +32,13 @@ class PutLock:
         fence: once it is closed, the end of the log no longer moves.
     """
 
-    __slots__ = ("_fence", "_waiting", "is_held")
+    __slots__ = ("_fence", "_held_since", "_waiting", "is_held")
 
     def __init__(self, fence: Fence) -> None:
         self._fence = fence
         self.is_held = False
         """Whether an append is under way; other tasks see it set only while that append waits."""
+        self._held_since: float | None = None
         self._waiting = trio.lowlevel.ParkingLot()
 
     def acquire_nowait(self) -> None:
@@ -59,10 +60,17 @@ class PutLock:
             await self._waiting.park()
         else:
             self.is_held = True
+        self._held_since = trio.current_time()
         try:
             yield
         finally:
+            self._held_since = None
             self.release()
+
+    @property
+    def held_s(self) -> float:
+        """How long the append under way has held the lock, which is while it waits for a file; 0.0 without one."""
+        return 0.0 if self._held_since is None else trio.current_time() - self._held_since
 
     def is_free(self, files: MessageStore, size: int) -> bool:
         """Whether `size` bytes can be appended now, without waiting for the lock or a file."""

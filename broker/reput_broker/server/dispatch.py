@@ -14,6 +14,7 @@ import trio
 
 from reput_broker.config.sections import LimitsConfig
 from reput_broker.request import Handler, Outcome, Put, Refusal, Request, Response, Result
+from reput_broker.server.unsupported import why_unsupported
 from reput_broker.store.errors import DiskFull, StoreError
 from reput_broker.store.file_io import is_no_space
 from reput_broker.tables.offset_journal import JournalWriteFailed
@@ -105,9 +106,7 @@ class RequestDispatcher:
         code = request.header.code
         handler = self._handlers.get(code)
         if handler is None:
-            return Response(
-                int(ErrorCode.UNSUPPORTED_REQUEST.response_code), remark=f" request type {code} not supported"
-            )
+            return Response(int(ErrorCode.UNSUPPORTED_REQUEST.response_code), remark=why_unsupported(code))
         if len(request.body) > _LARGE_BODY and code not in _MESSAGES:
             if len(request.body) > self._body_limit(code):
                 return self._too_large(request)

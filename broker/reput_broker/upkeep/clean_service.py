@@ -100,6 +100,10 @@ class CleanFilesService:
         self._log.delete_manually()
         self._wanted.set()
 
+    def clean_now(self) -> None:
+        """Run the next round now."""
+        self._wanted.set()
+
     async def run(self) -> None:
         """Clean until cancelled."""
         await self._wait(self._config.clean_delay)

@@ -109,6 +109,24 @@ class ResetOffsetHeader(CommandHeader):
     dry_run: bool | None = None
 
 
+class CorrectionOffsetHeader(CommandHeader):
+    """Header of 308: the lowest offset of any group in each queue of a topic; `filter_groups`, separated by commas, are
+    left out.
+    """
+
+    REQUEST_CODE: ClassVar[RequestCode] = RequestCode.QUERY_CORRECTION_OFFSET
+
+    topic: str
+    compare_group: str
+    filter_groups: str | None = None
+
+
+class CorrectionOffsets(Body):
+    """Answer body of 308: by queue id, the lowest offset; 2**63 - 1 where `compare_group` is behind all others."""
+
+    correction_offsets: dict[str, I64] = {}
+
+
 class ResetOffsetBody(LargeBody):
     """Body of 220 and answer body of 222: where a group continues in each queue.
 

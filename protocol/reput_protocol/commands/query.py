@@ -1,10 +1,14 @@
-"""Finding messages by key, and by offset message id."""
+"""Finding messages by key, by offset message id, and by the entries of a queue."""
 
 from __future__ import annotations
 
 from typing import ClassVar
 
+from msgspec import field
+
 from reput_protocol.codes import RequestCode
+from reput_protocol.commands.body import LargeBody, Members
+from reput_protocol.commands.group import SubscriptionData
 from reput_protocol.commands.header import I32, I64, CommandHeader
 
 
@@ -43,3 +47,41 @@ class ViewMessageHeader(CommandHeader):
 
     offset: I64
     topic: str | None = None
+
+
+class QueryConsumeQueueHeader(CommandHeader):
+    """Header of 321: entries of a queue from `index` on, and what a group's subscription makes of them."""
+
+    REQUEST_CODE: ClassVar[RequestCode] = RequestCode.QUERY_CONSUME_QUEUE
+
+    topic: str
+    queue_id: I32
+    index: I64
+    count: I32
+    consumer_group: str | None = None
+
+
+class ConsumeQueueData(Members):
+    """One entry: the record's place in the log, its size, and the hash of its tag.
+
+    `extend_data_json` and `bit_map` describe an extended entry; `eval` is whether the subscription accepts it, `msg`
+    what is wrong with the entry.
+    """
+
+    physical_offset: I64 = field(default=0, name="physicOffset")
+    size: I32 = field(default=0, name="physicSize")
+    tags_code: I64 = 0
+    extend_data_json: str | None = None
+    bit_map: str | None = None
+    eval: bool = False
+    msg: str | None = None
+
+
+class ConsumeQueueBody(LargeBody):
+    """Answer body of 321 (RocketMQ: QueryConsumeQueueResponseBody)."""
+
+    queue_data: list[ConsumeQueueData] = []
+    min_queue_index: I64 = 0
+    max_queue_index: I64 = 0
+    subscription_data: SubscriptionData | None = None
+    filter_data: str | None = None

@@ -156,6 +156,12 @@ class CreateTopicHeader(CommandHeader):
     attributes: str | None = None
 
 
+class TopicConfigList(Body):
+    """Body of 18: several topics to create or change."""
+
+    topics: list[TopicConfig] = field(default_factory=list, name="topicConfigList")
+
+
 class DeleteTopicHeader(CommandHeader):
     """Header of 215: delete a topic and its offsets at a broker. Of 216: forget it in a name server, of one cluster or
     of all.

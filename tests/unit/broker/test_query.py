@@ -9,6 +9,7 @@ from typing import Any, cast
 import pytest
 import trio
 
+from reput_broker.groups.consumer_groups import ConsumerGroups
 from reput_broker.observe.counters import RequestTraffic
 from reput_broker.processors.query import QueryProcessor
 from reput_broker.request import Request, Response
@@ -59,7 +60,7 @@ async def answer_of(store: FakeStore) -> Response:
     ext = QueryMessageHeader("T", "k", 32, 0, 1 << 60).to_ext(HeaderType.MSGPACK)
     header = Header(RequestCode.QUERY_MESSAGE, 1, ext=ext)
     request = Request(cast("Any", client), HeaderType.MSGPACK, header, memoryview(b""), 0.0, RequestTraffic())
-    QueryProcessor(cast("MessageStore", store)).query(request)
+    QueryProcessor(cast("MessageStore", store), ConsumerGroups()).query(request)
     for work, arguments in client.spawned:
         await work(*arguments)
     assert client.response is not None

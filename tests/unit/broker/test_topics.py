@@ -35,6 +35,7 @@ def test_a_fresh_broker_has_the_system_s_topics(tmp_path: Path) -> None:
         "DefaultCluster": (16, 16, 7),
         "broker-a": (1, 1, 7),
         "OFFSET_MOVED_EVENT": (1, 1, 6),
+        "RMQ_SYS_TRACE_TOPIC": (1, 1, 6),
         "SCHEDULE_TOPIC_XXXX": (18, 18, 6),
         "DefaultCluster_REPLY_TOPIC": (1, 1, 6),
         "rmq_sys_REVIVE_LOG_DefaultCluster": (8, 8, 6),

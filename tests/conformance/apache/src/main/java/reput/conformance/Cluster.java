@@ -12,6 +12,7 @@ import java.util.List;
 import java.util.Map;
 import java.util.TreeMap;
 import java.util.concurrent.BlockingQueue;
+import java.util.concurrent.CountDownLatch;
 import java.util.concurrent.LinkedBlockingQueue;
 import java.util.concurrent.TimeUnit;
 import org.apache.rocketmq.broker.BrokerController;
@@ -19,6 +20,7 @@ import org.apache.rocketmq.client.consumer.DefaultMQPushConsumer;
 import org.apache.rocketmq.client.consumer.listener.ConsumeConcurrentlyStatus;
 import org.apache.rocketmq.client.consumer.listener.MessageListenerConcurrently;
 import org.apache.rocketmq.client.producer.DefaultMQProducer;
+import org.apache.rocketmq.client.producer.SendResult;
 import org.apache.rocketmq.common.BrokerConfig;
 import org.apache.rocketmq.common.consumer.ConsumeFromWhere;
 import org.apache.rocketmq.common.message.Message;
@@ -38,6 +40,7 @@ public final class Cluster {
     private static final int TIMEOUT_MS = 10_000;
 
     private final List<BrokerController> brokers = new ArrayList<>();
+    private final List<Runnable> clients = new ArrayList<>();
 
     private Cluster() {
     }
@@ -70,7 +73,13 @@ public final class Cluster {
                 brokers.forEach(BrokerController::shutdown);
                 return Map.of();
             case "admin":
-                return admin(request.getList("arguments", String.class));
+                return admin(request.getList("arguments", String.class), request.getLongValue("limitMs"));
+            case "clients":
+                return startClients(request);
+            case "stop clients":
+                clients.forEach(Runnable::run);
+                clients.clear();
+                return Map.of();
             case "produce":
                 return produce(request);
             case "consume":
@@ -117,15 +126,57 @@ public final class Cluster {
         return Map.of();
     }
 
-    private static Map<String, Object> admin(List<String> arguments) {
+    /**
+     * Runs a command of mqadmin; answers what it printed, and the messages of the exceptions that it printed.
+     *
+     * <p>Some commands repeat for ever; with a limit they are interrupted.
+     */
+    private static Map<String, Object> admin(List<String> arguments, long limitMs) throws InterruptedException {
         ByteArrayOutputStream printed = new ByteArrayOutputStream();
+        ByteArrayOutputStream failed = new ByteArrayOutputStream();
+        PrintStream errors = System.err;
         System.setOut(new PrintStream(printed, true, StandardCharsets.UTF_8));
+        System.setErr(new PrintStream(failed, true, StandardCharsets.UTF_8));
         try {
-            MQAdminStartup.main0(arguments.toArray(new String[0]), null);
+            Thread command = new Thread(() -> MQAdminStartup.main0(arguments.toArray(new String[0]), null));
+            command.start();
+            command.join(limitMs);
+            command.interrupt();
+            command.join();
         } finally {
-            System.setOut(System.err);
+            System.setErr(errors);
+            System.setOut(errors);
         }
-        return Map.of("printed", printed.toString(StandardCharsets.UTF_8));
+        return Map.of("printed", printed.toString(StandardCharsets.UTF_8),
+            "failed", failed.toString(StandardCharsets.UTF_8));
+    }
+
+    /** Starts a producer and a consumer, both with traces, that stay; the producer has sent one message. */
+    private Map<String, Object> startClients(JSONObject request) throws Exception {
+        DefaultMQProducer producer = new DefaultMQProducer(request.getString("producers"), true, null);
+        producer.setNamesrvAddr(request.getString("names"));
+        producer.setVipChannelEnabled(request.getBooleanValue("vip"));
+        producer.start();
+        clients.add(producer::shutdown);
+        CountDownLatch consumed = new CountDownLatch(1);
+        DefaultMQPushConsumer consumer = new DefaultMQPushConsumer(request.getString("consumers"), true, null);
+        consumer.setNamesrvAddr(request.getString("names"));
+        consumer.setConsumeFromWhere(ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET);
+        consumer.subscribe(request.getString("topic"), "*");
+        consumer.registerMessageListener((MessageListenerConcurrently) (messages, context) -> {
+            consumed.countDown();
+            return ConsumeConcurrentlyStatus.CONSUME_SUCCESS;
+        });
+        consumer.start();
+        clients.add(consumer::shutdown);
+        Message message = new Message(request.getString("topic"), "tag", "key", "body".getBytes(StandardCharsets.UTF_8));
+        SendResult sent = producer.send(message, TIMEOUT_MS);
+        if (!consumed.await(60, TimeUnit.SECONDS)) {
+            throw new IllegalStateException("the consumer receives nothing");
+        }
+        return Map.of("clientId", consumer.getDefaultMQPushConsumerImpl().getmQClientFactory().getClientId(),
+            "messageId", sent.getMsgId(), "offsetId", sent.getOffsetMsgId(),
+            "queueId", sent.getMessageQueue().getQueueId(), "queueOffset", sent.getQueueOffset());
     }
 
     /** Sends {@code count} messages, round robin over all queues; answers how many each broker took. */
