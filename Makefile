@@ -63,7 +63,7 @@ UV := set -e; export PATH="$$PATH:$(CURDIR)/build/uv/bin"; command -v uv >/dev/n
 .PHONY: bench-scaling bench-replication bench-groups bench-memory bench-store bench-console console-pictures bench-spark crash faults planted histories histories-planted
 .PHONY: simulate simulate-planted ops-check
 .PHONY: cluster cluster-faults filters fuzz fuzz-kernel hostile conformance image-check
-.PHONY: pipeline-faults pipeline-planted pipeline-clusters pipeline-roundtrip docs dist lock clean
+.PHONY: interop pipeline-faults pipeline-planted pipeline-clusters pipeline-roundtrip docs dist lock clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 20
@@ -246,6 +246,9 @@ fuzz-kernel: $(DEV) ## read CASES (10000000) damaged records with the kernel, bo
 
 conformance: $(DEV) ## open directories alternately with this broker and Apache RocketMQ (java, mvn), and compare
 	$(BIN)/python -m pytest tests/conformance $(ARGS)
+
+interop: $(DEV) ## check RocketMQ's clients against a broker, feature by feature, and print a table (java, mvn)
+	$(BIN)/python tests/interop/run.py $(ARGS)
 
 image-check: $(DEV) ## build the image and run it; INSTALL=1 may install what is missing with apt
 	$(BIN)/python tools/image_check.py $(if $(INSTALL),--install) $(ARGS)

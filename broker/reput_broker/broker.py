@@ -9,7 +9,7 @@ save the tables, close the store.
 from __future__ import annotations
 
 import socket
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from functools import partial
 from types import TracebackType
@@ -39,6 +39,7 @@ from reput_broker.observe.metrics import MetricsSources
 from reput_broker.observe.pages import make_app
 from reput_broker.observe.status import status_of
 from reput_broker.processors.operations import OperationsProcessor
+from reput_broker.request import Handler
 from reput_broker.server.http_server import serve_http
 from reput_broker.server.listener import address_of, bind
 from reput_broker.store.message_store import MessageStore
@@ -131,6 +132,11 @@ class Broker:
     def store(self) -> MessageStore:
         """The message store; another one after a change of role."""
         return self._storage.store
+
+    @property
+    def handlers(self) -> Mapping[int, Handler]:
+        """What handles each request code, for descriptions of the broker; another mapping after a change of role."""
+        return self._parts.server.dispatcher.handlers
 
     @property
     def _storage(self) -> Storage:

@@ -8,12 +8,8 @@ from __future__ import annotations
 
 import base64
 import contextlib
-import fcntl
 import functools
-import hashlib
 import json
-import os
-import shutil
 import socket
 import subprocess
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -23,10 +19,10 @@ from typing import Any, Literal
 
 from broker_process import free_port
 from conformance.workload import Sent
+from maven import built_classpath
 
 SOURCES = Path(__file__).parent / "apache"
 BUILD = Path(__file__).parents[2] / "build" / "conformance"
-MAVEN_TIMEOUT_S = 900
 
 # Small and quick to start; the exports are what RocketMQ's own start scripts give it on a current Java.
 JVM_OPTIONS = (
@@ -40,10 +36,6 @@ JVM_OPTIONS = (
 )
 
 Line = dict[str, Any]
-
-
-class Unreachable(Exception):
-    """RocketMQ cannot be had here; the text says what is missing."""
 
 
 class ApacheError(Exception):
@@ -67,71 +59,8 @@ TIMER_LOG_BYTES = 52 * 40 + 16 + 2052
 
 @functools.cache
 def classpath() -> str:
-    """What `java -cp` needs, built if need be.
-
-    Raises:
-        Unreachable: java or mvn is not installed, or Maven does not get its artifacts.
-        ApacheError: the program does not compile.
-    """
-    for program in ("java", "mvn"):
-        if shutil.which(program) is None:
-            raise Unreachable(f"{program} is not installed")
-    with _alone():
-        return _built_classpath()
-
-
-@contextlib.contextmanager
-def _alone() -> Iterator[None]:
-    """Tests that run side by side build once: the others wait."""
-    BUILD.parent.mkdir(exist_ok=True)
-    with open(BUILD.with_suffix(".lock"), "w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        yield
-
-
-def _built_classpath() -> str:
-    stamp, dependencies = BUILD / "stamp", BUILD / "classpath"
-    digest = hashlib.sha256()
-    for path in sorted(path for path in SOURCES.rglob("*") if path.is_file()):
-        digest.update(path.read_bytes())
-    if not (
-        stamp.exists()
-        and stamp.read_text() == digest.hexdigest()
-        and all(map(os.path.exists, dependencies.read_text().split(os.pathsep)))
-    ):
-        _build(dependencies)
-        stamp.write_text(digest.hexdigest())
-    return os.pathsep.join((str(BUILD / "classes"), dependencies.read_text()))
-
-
-def _build(dependencies: Path) -> None:
-    shutil.rmtree(BUILD, ignore_errors=True)
-    BUILD.mkdir(parents=True)
-    maven = ["mvn", "-q", "-B", "-Dstyle.color=never", "-f", str(SOURCES / "pom.xml")]
-    goals = ["compile", "dependency:build-classpath", f"-Dmdep.outputFile={dependencies}"]
-    goals.append(f"-Dconformance.build={BUILD}")
-    # Offline first, which suffices if everything is in the local repository.
-    for options in (["-o"], []):
-        result = _run([*maven, *options, *goals])
-        if result.returncode == 0:
-            return
-    if "COMPILATION ERROR" in result.stdout:
-        raise ApacheError(f"the program in {SOURCES} does not compile:\n{result.stdout}")
-    raise Unreachable(f"Maven does not get RocketMQ's artifacts: {_first_error(result)}")
-
-
-def _run(command: list[str]) -> subprocess.CompletedProcess[str]:
-    try:
-        return subprocess.run(
-            command, capture_output=True, text=True, timeout=MAVEN_TIMEOUT_S, stdin=subprocess.DEVNULL
-        )
-    except subprocess.TimeoutExpired:
-        raise Unreachable(f"Maven was not done after {MAVEN_TIMEOUT_S} s") from None
-
-
-def _first_error(result: subprocess.CompletedProcess[str]) -> str:
-    lines = [line for line in (result.stdout + result.stderr).splitlines() if "ERROR" in line]
-    return lines[0][:300] if lines else f"exit code {result.returncode}"
+    """What `java -cp` needs, built if need be; see `built_classpath` for its errors."""
+    return built_classpath(SOURCES, BUILD, "conformance.build")
 
 
 def free_broker_port() -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from conformance import apache
+from maven import Unreachable
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -12,5 +13,5 @@ def rocketmq() -> None:
     """RocketMQ, ready to be started."""
     try:
         apache.classpath()
-    except apache.Unreachable as error:
+    except Unreachable as error:
         pytest.skip(f"conformance with Apache RocketMQ was not checked: {error}")

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from docs_reference import client, commands, configuration, errors, metrics
+from docs_reference import client, commands, configuration, errors, metrics, requests
 
 PAGES: Final = {
     "reference/configuration.md": configuration.page,
@@ -16,5 +16,6 @@ PAGES: Final = {
     "reference/client.md": client.page,
     "reference/errors.md": errors.page,
     "reference/metrics.md": metrics.page,
+    "reference/requests.md": requests.page,
 }
 """What makes each page, by its path in docs/, where links lead to it."""

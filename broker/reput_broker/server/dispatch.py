@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from types import MappingProxyType
 from typing import Final
 
 import structlog
@@ -86,6 +87,11 @@ class RequestDispatcher:
     def serve(self, handlers: Mapping[int, Handler]) -> None:
         """Serve more requests."""
         self._served.update(handlers)
+
+    @property
+    def handlers(self) -> Mapping[int, Handler]:
+        """The processors' methods by request code, those included whose requests are refused for now."""
+        return MappingProxyType(self._served)
 
     def refuse(self, codes: Collection[int], refusal: Refusal | None) -> None:
         """Refuse the requests `codes` from now on; with None, serve all requests again."""

@@ -1,0 +1,80 @@
+"""The clients of the suite, its features, and which of them a client does not offer."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from interop import building
+
+FEATURES: Final = {
+    "send": "send, and wait for the result",
+    "send-async": "send with a callback or a future",
+    "send-oneway": "send one-way",
+    "send-batch": "send a batch",
+    "send-compressed": "send a compressed body",
+    "send-orderly": "send by key, in order",
+    "send-delay-level": "send with a delay level",
+    "send-delay-time": "send with an exact delay",
+    "send-transaction": "send in a transaction: commit, rollback, check",
+    "concurrent": "push consumer, concurrent",
+    "orderly": "push consumer, in order",
+    "broadcasting": "push consumer, broadcasting",
+    "tags": "filter by tags",
+    "sql": "filter by SQL92",
+    "retry": "redelivery of what failed",
+    "dead-letter": "dead letters",
+    "lite-pull": "lite pull consumer",
+    "request": "send a request, get the reply",
+    "reply": "reply to requests",
+    "fields": "read what every client sent: body, keys, tag, properties, id",
+    "shared-group": "share a group with Reput's client, every message once",
+    "member-killed": "take over from a killed member",
+    "broker-killed": "go on after a kill and restart of the broker",
+}
+"""Rows of the table, by name."""
+
+_JVM: Final = (
+    "-Xmx256m",
+    "-XX:+UseSerialGC",
+    "-XX:TieredStopAtLevel=1",
+    "-Dcom.rocketmq.sendMessageWithVIPChannel=false",
+)
+JAVA_4: Final = "4.9.8"
+JAVA_5: Final = "5.5.0"
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """A client.
+
+    `command` makes what starts its driver, and raises `Unreachable`; `lacks` has what the client does not offer.
+    """
+
+    title: str
+    version: str
+    command: Callable[[], Sequence[str]]
+    lacks: frozenset[str] = frozenset()
+    environment: Mapping[str, str] = field(default_factory=dict)
+
+
+def _java(version: str) -> Callable[[], Sequence[str]]:
+    return lambda: [
+        *("java", *_JVM, "-Duser.home=.", "-cp", building.java("java", version)),
+        "reput.interop.Main",
+    ]
+
+
+CLIENTS: Final = {
+    "reput": Kind(
+        "Reput, Python",
+        "",
+        lambda: [sys.executable, str(building.SOURCES / "reput_driver.py")],
+        frozenset({"send-compressed", "lite-pull"}),
+    ),
+    "java-5": Kind("Java 5", JAVA_5, _java(JAVA_5)),
+    "java-4": Kind("Java 4.9", JAVA_4, _java(JAVA_4), frozenset({"send-delay-time"})),
+}
+"""Columns of the table, by name."""

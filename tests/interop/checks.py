@@ -1,0 +1,443 @@
+"""What is checked of each feature: functions of a scene and the name of a client, which raise if it does not hold."""
+
+from __future__ import annotations
+
+import threading
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+
+from interop.client import ClientFailed, Letter, Received
+from interop.scene import Scene
+from reput_client.blocking import Admin, Consumer, Message, Producer, ReceivedMessage
+from reput_client.errors import ClientClosed
+from reput_protocol.codes import MessageSysFlag
+from reput_protocol.commands.group import SubscriptionGroupConfig
+
+Check = Callable[[Scene, str], None]
+
+
+def letters_of(count: int, prefix: str = "m") -> list[Letter]:
+    """Ordinary messages with different bodies."""
+    return [Letter(b"%s-%d" % (prefix.encode(), n)) for n in range(count)]
+
+
+# Producers: a client sends, our own reads.
+
+
+def check_send(scene: Scene, name: str) -> None:
+    """Each result has the message's id and place; fields arrive as they were sent."""
+    sends(scene, name, "sync", has_places=True)
+
+
+def check_send_async(scene: Scene, name: str) -> None:
+    """As `check_send`."""
+    sends(scene, name, "async", has_places=True)
+
+
+def check_send_oneway(scene: Scene, name: str) -> None:
+    """Fields arrive as they were sent."""
+    sends(scene, name, "one-way", has_places=False)
+
+
+def sends(scene: Scene, name: str, how: str, *, has_places: bool) -> None:
+    """Have messages sent, and compare what our client reads."""
+    topic = scene.topic()
+    letters = [
+        Letter(b"body %d" % n, f"tag-{n}", f"key-{n} all", {"number": str(n), "kind": how}) for n in range(6)
+    ]
+    results = scene.client(name).produce(topic, letters, how)
+    messages = scene.collect(topic, len(letters))
+    same_letters(letters, messages)
+    if has_places:
+        by_body = {message.body: message for message in messages}
+        for letter, result in zip(letters, results, strict=True):
+            message = by_body[letter.body]
+            assert result["id"] in (message.message_id, message.offset_message_id), result
+            assert result["offset"] == message.queue_offset, result
+            assert result.get("queueId", message.queue_id) == message.queue_id, result
+
+
+def check_send_batch(scene: Scene, name: str) -> None:
+    """A batch is in one queue, in order."""
+    topic = scene.topic()
+    letters = [Letter(b"body %d" % n, f"tag-{n}", f"key-{n}", {"number": str(n)}) for n in range(6)]
+    scene.client(name).produce(topic, letters, "batch")
+    messages = scene.collect(topic, len(letters))
+    same_letters(letters, messages)
+    in_one_queue(letters, messages)
+
+
+def check_send_compressed(scene: Scene, name: str) -> None:
+    """A large body travels and is stored compressed, and is read as it was."""
+    topic = scene.topic()
+    letter = Letter(b"compressible " * 4000)
+    scene.client(name).produce(topic, [letter])
+    (message,) = scene.collect(topic, 1)
+    assert message.body == letter.body
+    assert message.sys_flag & MessageSysFlag.COMPRESSED, "the body was sent as it is"
+    assert len(message.raw_body) < len(letter.body) / 10
+
+
+def check_send_orderly(scene: Scene, name: str) -> None:
+    """Messages of one key are in one queue, in order."""
+    topic = scene.topic()
+    letters = letters_of(8)
+    scene.client(name).produce(topic, letters, "orderly", key="order-7")
+    in_one_queue(letters, scene.collect(topic, len(letters)))
+
+
+def check_send_delay_level(scene: Scene, name: str) -> None:
+    """Level 2 is five seconds."""
+    delayed(scene, name, 5000, delayLevel=2)
+
+
+def check_send_delay_time(scene: Scene, name: str) -> None:
+    """Three seconds."""
+    delayed(scene, name, 3000, delayMs=3000)
+
+
+def delayed(scene: Scene, name: str, delay_ms: int, **options: int) -> None:
+    """A delayed message arrives, and not before its time; it was born when it was sent."""
+    topic = scene.topic()
+    scene.client(name).produce(topic, [Letter(b"later", "t", "k", {"p": "v"})], **options)
+    (message,) = scene.collect(topic, 1)
+    same_letters([Letter(b"later", "t", "k", {"p": "v"})], [message])
+    # The broker's timer counts in seconds.
+    assert message.store_timestamp_ms - message.born_timestamp_ms >= delay_ms - 1000
+
+
+def check_send_transaction(scene: Scene, name: str) -> None:
+    """What is committed at once or when the broker asks arrives, and what is rolled back does not."""
+    topic = scene.topic()
+    decisions = ("rollback", "commit", "unknown")
+    letters = [Letter(each.encode(), properties={"decision": each}) for each in decisions]
+    scene.client(name).produce(topic, letters, "transaction")
+    messages = scene.collect(topic, 2)
+    assert {message.body for message in messages} == {b"commit", b"unknown"}
+
+
+def same_letters(letters: Sequence[Letter], messages: Sequence[ReceivedMessage]) -> None:
+    """Assert that messages have the fields of what was sent; other properties may have been added."""
+    by_body = {message.body: message for message in messages}
+    assert by_body.keys() == {letter.body for letter in letters}
+    for letter in letters:
+        message = by_body[letter.body]
+        assert message.tag == letter.tag
+        assert message.keys == tuple((letter.keys or "").split())
+        assert letter.properties.items() <= message.properties.items()
+
+
+def in_one_queue(letters: Sequence[Letter], messages: Sequence[ReceivedMessage]) -> None:
+    """Assert that messages are in one queue, in the order of sending."""
+    assert len({message.queue_id for message in messages}) == 1
+    ordered = sorted(messages, key=lambda message: message.queue_offset)
+    assert [message.body for message in ordered] == [letter.body for letter in letters]
+
+
+# Consumers: ours sends, the client reads.
+
+
+def check_concurrent(scene: Scene, name: str) -> None:
+    """Every message is received once, those from before the start and those from after."""
+    consumes(scene, name, "concurrent")
+
+
+def check_lite_pull(scene: Scene, name: str) -> None:
+    """As `check_concurrent`."""
+    consumes(scene, name, "lite")
+
+
+def consumes(scene: Scene, name: str, how: str) -> None:
+    """Send before and after a consumer starts; it receives all once."""
+    topic, consumer = scene.topic(), scene.name("consumer")
+    before, after = letters_of(20, "before"), letters_of(20, "after")
+    scene.send(topic, before)
+    scene.client(name).consume(consumer, scene.name("group"), topic, how)
+    scene.send(topic, after)
+    received_once(scene, name, [consumer], [*before, *after])
+    scene.client(name).stop(consumer)
+
+
+def check_orderly(scene: Scene, name: str) -> None:
+    """Each queue's messages are received in order, although the first delivery of each fails."""
+    topic, consumer = scene.topic(2), scene.name("consumer")
+    letters = letters_of(12)
+    scene.send(topic, letters, [n % 2 for n in range(12)])
+    scene.client(name).consume(consumer, scene.name("group"), topic, "orderly", fail=1)
+    received = wait(scene, name, [consumer], lambda found: len(found) >= 2 * len(letters))
+    orders: dict[int, list[int]] = defaultdict(list)
+    for each in received:
+        orders[each.queue_id].append(each.offset)
+    assert orders == {queue: [n for n in range(6) for _ in range(2)] for queue in (0, 1)}
+    scene.client(name).stop(consumer)
+
+
+def check_broadcasting(scene: Scene, name: str) -> None:
+    """Each of two members receives every message once."""
+    topic, group = scene.topic(), scene.name("group")
+    letters = letters_of(10)
+    scene.send(topic, letters)
+    consumers = [scene.name("consumer"), scene.name("consumer")]
+    for number, consumer in enumerate(consumers, start=1):
+        scene.client(name, number).consume(consumer, group, topic, "broadcasting")
+    for consumer in consumers:
+        received_once(scene, name, [consumer], letters)
+    for number, consumer in enumerate(consumers, start=1):
+        scene.client(name, number).stop(consumer)
+
+
+def check_tags(scene: Scene, name: str) -> None:
+    """Two of three tags, of which two have the same hash code."""
+    letters = [Letter(b"%d" % n, ("Aa", "BB", "paid")[n % 3]) for n in range(18)]
+    filtered(scene, name, letters, lambda letter: letter.tag in ("Aa", "paid"), tags="Aa || paid")
+
+
+def check_sql(scene: Scene, name: str) -> None:
+    """An expression on two properties."""
+    letters = [
+        Letter(b"%d" % n, properties={"n": str(n), "colour": ("red", "blue")[n % 2]}) for n in range(18)
+    ]
+    filtered(
+        scene,
+        name,
+        letters,
+        lambda letter: int(letter.properties["n"]) > 7 and letter.properties["colour"] == "red",
+        sql="n > 7 AND colour = 'red'",
+    )
+
+
+def filtered(
+    scene: Scene, name: str, letters: Sequence[Letter], wanted: Callable[[Letter], bool], **options: str
+) -> None:
+    """A consumer with a filter receives what is wanted, and nothing else of its queue."""
+    topic, consumer = scene.topic(1), scene.name("consumer")
+    scene.send(topic, letters)
+    scene.client(name).consume(consumer, scene.name("group"), topic, **options)
+    received_once(scene, name, [consumer], [letter for letter in letters if wanted(letter)])
+    scene.client(name).stop(consumer)
+
+
+def check_retry(scene: Scene, name: str) -> None:
+    """What fails once is received again, by the retry topic, with the same id."""
+    topic, consumer = scene.topic(), scene.name("consumer")
+    letters = letters_of(4)
+    scene.send(topic, letters)
+    scene.client(name).consume(consumer, scene.name("group"), topic, fail=1)
+    received = wait(scene, name, [consumer], lambda found: len(found) >= 2 * len(letters))
+    assert sorted((each.body, each.times) for each in received) == sorted(
+        (letter.body, times) for letter in letters for times in (0, 1)
+    )
+    assert len({each.id for each in received}) == len(letters)
+    scene.client(name).stop(consumer)
+
+
+def check_dead_letter(scene: Scene, name: str) -> None:
+    """What fails more often than the group allows is in its dead letters."""
+    topic, group, consumer = scene.topic(), scene.name("group"), scene.name("consumer")
+    with Admin(scene.address, timeout_s=60.0) as admin:
+        admin.put_group(SubscriptionGroupConfig(group, retry_max_times=1))
+    letters = letters_of(2)
+    scene.send(topic, letters)
+    scene.client(name).consume(consumer, group, topic, fail=1000, maxTimes=1)
+    received = wait(scene, name, [consumer], lambda found: len(found) >= 2 * len(letters))
+    assert sorted(each.times for each in received) == [0, 0, 1, 1]
+    dead = scene.collect(f"%DLQ%{group}", len(letters))
+    assert {message.body for message in dead} == {letter.body for letter in letters}
+    scene.client(name).stop(consumer)
+
+
+def received_once(
+    scene: Scene, name: str, consumers: Sequence[str], letters: Sequence[Letter]
+) -> list[Received]:
+    """Wait until these consumers have received as many messages as were sent; each must have come once."""
+    received = wait(scene, name, consumers, lambda found: len(found) >= len(letters))
+    assert sorted(each.body for each in received) == sorted(letter.body for letter in letters)
+    return received
+
+
+def wait(
+    scene: Scene, name: str, consumers: Sequence[str], enough: Callable[[list[Received]], bool]
+) -> list[Received]:
+    """Wait for the inbox of consumers of a client, as long as it lives."""
+    return scene.inbox.wait(consumers, enough, f"{name} consumes", scene.client(name).check_alive)
+
+
+# Requests
+
+
+def check_request(scene: Scene, name: str) -> None:
+    """The client gets the reply of ours."""
+    topic = scene.topic()
+    consumer = Consumer(
+        scene.address, group=scene.name("group"), topic=topic, start="earliest", timeout_s=60.0
+    )
+    with Producer(scene.address, timeout_s=60.0) as producer, consumer:
+
+        def work() -> None:
+            with suppress(ClientClosed):
+                for message in consumer:
+                    producer.reply(message, b"reply to " + message.body, timeout_s=60.0)
+
+        thread = threading.Thread(target=work)
+        thread.start()
+        try:
+            for number in range(3):
+                assert scene.client(name).request(topic, b"ping %d" % number) == b"reply to ping %d" % number
+        finally:
+            consumer.close()
+            thread.join()
+
+
+def check_reply(scene: Scene, name: str) -> None:
+    """Our client gets the client's reply."""
+    topic, consumer = scene.topic(), scene.name("consumer")
+    scene.client(name).consume(consumer, scene.name("group"), topic, reply=True)
+    with Producer(scene.address, timeout_s=60.0) as producer:
+        for number in range(3):
+            assert producer.request(Message(topic, b"ping %d" % number)).body == b"reply to ping %d" % number
+    scene.client(name).stop(consumer)
+
+
+# Between languages
+
+
+def check_fields(scene: Scene, name: str) -> None:
+    """What each client has sent is received with equal fields, under the id that the sender got."""
+    topic, sent = scene.exchange()
+    consumer = scene.name("consumer")
+    scene.client(name).consume(consumer, scene.name("group"), topic)
+    received = wait(scene, name, [consumer], lambda found: len(found) >= len(sent))
+    assert sorted(each.body for each in received) == sorted(sent)
+    for each in received:
+        sender, letter, sent_id = sent[each.body]
+        assert each.tag == letter.tag, f"from {sender}"
+        assert each.keys == letter.keys, f"from {sender}"
+        wrong = letter.properties.items() - each.properties.items()
+        assert not wrong, f"from {sender}: {wrong}"
+        assert each.id == sent_id, f"from {sender}"
+    scene.client(name).stop(consumer)
+
+
+def check_shared_group(scene: Scene, name: str) -> None:
+    """A group with a member of each of two clients: every message is received once, by either."""
+    group_of_two(scene, (name, 1), ("reput", 2), kill=False)
+
+
+def check_member_killed(scene: Scene, name: str) -> None:
+    """Of two members one is killed; the other receives what is sent from then on, in all queues."""
+    group_of_two(scene, (name, 1), (name, 2), kill=True)
+
+
+def group_of_two(scene: Scene, first: tuple[str, int], second: tuple[str, int], *, kill: bool) -> None:
+    """Two members of one group, until each has its half of the queues; then all messages once, or a kill."""
+    topic, group = scene.topic(), scene.name("group")
+    members = {scene.name("consumer"): first, scene.name("consumer"): second}
+    for consumer, process in members.items():
+        scene.client(*process).consume(consumer, group, topic)
+    halves = settled(scene, topic, members)
+    assert all(len(queues) == 2 for queues in halves.values()), halves
+    if kill:
+        scene.kill(*second)
+    letters = letters_of(80)
+    scene.send(topic, letters, [n % 4 for n in range(80)])
+    staying = next(iter(members))
+    bodies = {letter.body for letter in letters}
+    received = [
+        each
+        for each in scene.inbox.wait(
+            [staying] if kill else list(members),
+            lambda found: bodies <= {each.body for each in found},
+            f"{first[0]} in a group",
+            scene.client(*first).check_alive,
+        )
+        if each.body in bodies
+    ]
+    assert sorted(each.body for each in received) == sorted(bodies)
+    for consumer, process in members.items():
+        if not (kill and process == second):
+            scene.client(*process).stop(consumer)
+
+
+def settled(scene: Scene, topic: str, members: dict[str, tuple[str, int]]) -> dict[str, set[int]]:
+    """Send rounds of a message to each queue until each member has received all of a round in its own queues."""
+    for number in range(60):
+        letters = letters_of(4, f"round-{number}")
+        scene.send(topic, letters, range(4))
+        bodies = {letter.body for letter in letters}
+
+        def complete(found: list[Received], bodies: set[bytes] = bodies) -> bool:
+            return bodies <= {each.body for each in found}
+
+        found = scene.inbox.wait(list(members), complete, f"round {number} of {members}")
+        queues: dict[str, set[int]] = defaultdict(set)
+        for each in found:
+            if each.body in bodies:
+                queues[each.consumer].add(each.queue_id)
+        if len(queues) == len(members) and sum(map(len, queues.values())) == 4:
+            return queues
+    raise AssertionError(f"after 60 rounds the queues are not shared out: {dict(queues)}")
+
+
+def check_broker_killed(scene: Scene, name: str) -> None:
+    """Producer and consumer go on after a kill of the broker; nothing that was acknowledged is missing.
+
+    The scene is the check's own.
+    """
+    topic, consumer = scene.topic(), scene.name("consumer")
+    client = scene.client(name)
+    client.consume(consumer, scene.name("group"), topic)
+    before = letters_of(10, "before")
+    client.produce(topic, before)
+    wait(scene, name, [consumer], lambda found: len(found) >= len(before))
+    scene.restart_broker()
+    after = letters_of(10, "after")
+    for letter in after:
+        sent_in_the_end(scene, name, topic, letter)
+    bodies = {letter.body for letter in (*before, *after)}
+    wait(scene, name, [consumer], lambda found: bodies <= {each.body for each in found})
+    stored = {message.body for message in scene.collect(topic, len(bodies))}
+    assert stored == bodies
+
+
+def sent_in_the_end(scene: Scene, name: str, topic: str, letter: Letter) -> None:
+    """Send, again while the client reports an error, as an application does."""
+    for _ in range(20):
+        try:
+            scene.client(name).produce(topic, [letter])
+            return
+        except ClientFailed as error:
+            last = error
+            scene.client(name).check_alive()
+    raise last
+
+
+CHECKS: dict[str, Check] = {
+    "send": check_send,
+    "send-async": check_send_async,
+    "send-oneway": check_send_oneway,
+    "send-batch": check_send_batch,
+    "send-compressed": check_send_compressed,
+    "send-orderly": check_send_orderly,
+    "send-delay-level": check_send_delay_level,
+    "send-delay-time": check_send_delay_time,
+    "send-transaction": check_send_transaction,
+    "concurrent": check_concurrent,
+    "orderly": check_orderly,
+    "broadcasting": check_broadcasting,
+    "tags": check_tags,
+    "sql": check_sql,
+    "retry": check_retry,
+    "dead-letter": check_dead_letter,
+    "lite-pull": check_lite_pull,
+    "request": check_request,
+    "reply": check_reply,
+    "fields": check_fields,
+    "shared-group": check_shared_group,
+    "member-killed": check_member_killed,
+    "broker-killed": check_broker_killed,
+}
+"""By the name of the feature."""
+
+ALONE = frozenset({"broker-killed"})
+"""Features whose check needs a scene of its own."""

@@ -1,0 +1,176 @@
+"""Reput's own Python client as a driver of the interop suite; `interop/client.py` has the lines."""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import sys
+import threading
+from collections import Counter
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any
+
+from reput_client.blocking import (
+    Consumer,
+    GiveBack,
+    Message,
+    Producer,
+    ReceivedMessage,
+    RetryHere,
+    TransactionProducer,
+    TransactionState,
+)
+from reput_client.errors import ClientClosed
+
+_TIMEOUT_S = 60.0
+_DECISIONS = {"commit": TransactionState.COMMIT, "rollback": TransactionState.ROLLBACK}
+
+
+class Driver:
+    """Its producers and consumers."""
+
+    def __init__(self, address: str) -> None:
+        self._address = address
+        self._producer = Producer(address, group="interop-reput", timeout_s=_TIMEOUT_S)
+        self._transactions: TransactionProducer | None = None
+        self._consumers: dict[str, Consumer] = {}
+        self._said = threading.Lock()
+        self._made = threading.Lock()
+
+    def run(self) -> None:
+        """Carry out what stdin says, until it ends."""
+        self._say({"event": "ready"})
+        for line in sys.stdin:
+            threading.Thread(target=self._answer, args=(json.loads(line),), daemon=True).start()
+        os._exit(0)
+
+    def _answer(self, request: dict[str, Any]) -> None:
+        verbs: dict[str, Callable[[dict[str, Any]], object]] = {
+            "produce": self._produce,
+            "consume": self._consume,
+            "stop": self._stop,
+            "request": self._request,
+        }
+        try:
+            answer: dict[str, object] = {"ok": verbs[request["do"]](request)}
+        except Exception as error:
+            answer = {"error": repr(error)}
+        self._say({"id": request["id"], **answer})
+
+    def _say(self, line: dict[str, object]) -> None:
+        with self._said:
+            print(json.dumps(line), flush=True)
+
+    def _produce(self, request: dict[str, Any]) -> list[dict[str, object]]:
+        messages = [_message(request, fields) for fields in request["messages"]]
+        producer = self._producer
+        match request["how"]:
+            case "sync":
+                receipts = [producer.send(message) for message in messages]
+            case "async":
+                posted = [producer.post(message) for message in messages]
+                producer.flush()
+                receipts = [each.result() for each in posted]
+            case "one-way":
+                for message in messages:
+                    producer.send_oneway(message)
+                return []
+            case "batch":
+                receipts = producer.send_batch(messages)
+            case "orderly":
+                receipts = [producer.send(message, key=request["key"]) for message in messages]
+            case "transaction":
+                for message in messages:
+                    decision = _DECISIONS.get(message.properties["decision"], TransactionState.UNKNOWN)
+                    self._transactional().send_in_transaction(message, lambda _, decision=decision: decision)  # type: ignore[misc]
+                return []
+            case how:
+                raise ValueError(how)
+        return [
+            {"id": each.message_id, "queueId": each.queue_id, "offset": each.queue_offset}
+            for each in receipts
+        ]
+
+    def _transactional(self) -> TransactionProducer:
+        with self._made:
+            if self._transactions is None:
+                self._transactions = TransactionProducer(
+                    self._address,
+                    group="interop-reput-transactions",
+                    check=lambda _: TransactionState.COMMIT,
+                    timeout_s=_TIMEOUT_S,
+                )
+            return self._transactions
+
+    def _request(self, request: dict[str, Any]) -> str:
+        message = Message(request["topic"], base64.b64decode(request["body"]))
+        return base64.b64encode(self._producer.request(message).body).decode()
+
+    def _consume(self, request: dict[str, Any]) -> bool:
+        orderly = request["how"] == "orderly"
+        consumer = Consumer(
+            self._address,
+            group=request["group"],
+            topic=request["topic"],
+            tags=request.get("tags", "*"),
+            sql=request.get("sql"),
+            mode="broadcasting" if request["how"] == "broadcasting" else "clustering",
+            orderly=orderly,
+            on_failure=RetryHere(after_s=0.1) if orderly else GiveBack(1, request.get("maxTimes")),
+            instance=request["consumer"],
+            timeout_s=_TIMEOUT_S,
+        )
+        consumer.__enter__()
+        self._consumers[request["consumer"]] = consumer
+        threading.Thread(target=self._run, args=(consumer, request), daemon=True).start()
+        return True
+
+    def _run(self, consumer: Consumer, request: dict[str, Any]) -> None:
+        seen: Counter[bytes] = Counter()
+
+        def handle(message: ReceivedMessage) -> None:
+            self._say({"event": "received", "consumer": request["consumer"], "message": _described(message)})
+            if request.get("reply"):
+                self._producer.reply(message, b"reply to " + message.body)
+            seen[message.body] += 1
+            if seen[message.body] <= request.get("fail", 0):
+                raise RuntimeError("this delivery is to fail")
+
+        with suppress(ClientClosed):
+            consumer.run(handle)
+
+    def _stop(self, request: dict[str, Any]) -> bool:
+        self._consumers.pop(request["consumer"]).close()
+        return True
+
+
+def _message(request: dict[str, Any], fields: dict[str, Any]) -> Message:
+    return Message(
+        request["topic"],
+        base64.b64decode(fields["body"]),
+        tag=fields["tag"],
+        keys=fields["keys"].split(" ") if fields["keys"] else (),
+        properties=fields["properties"],
+        delay_level=request.get("delayLevel"),
+        delay_s=request["delayMs"] / 1000 if "delayMs" in request else None,
+    )
+
+
+def _described(message: ReceivedMessage) -> dict[str, object]:
+    return {
+        "topic": message.topic,
+        "queueId": message.queue_id,
+        "offset": message.queue_offset,
+        "id": message.message_id,
+        "body": base64.b64encode(message.body).decode(),
+        "tag": message.tag,
+        "keys": " ".join(message.keys),
+        "properties": message.properties,
+        "times": message.reconsume_times,
+    }
+
+
+if __name__ == "__main__":
+    Driver(sys.argv[1]).run()

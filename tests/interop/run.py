@@ -1,0 +1,123 @@
+"""`python tests/interop/run.py`: every client against this broker, feature by feature; prints a table.
+
+`--write` writes the table into docs/compatibility.md. A client that cannot be fetched here is named, and its column is
+not checked; then nothing is written.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import tempfile
+import threading
+import time
+import traceback
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+sys.path.remove(str(Path(__file__).resolve().parent))
+
+from interop import table
+from interop.catalogue import CLIENTS, FEATURES
+from interop.checks import ALONE, CHECKS
+from interop.scene import Scene
+from maven import Unreachable
+
+_SAYS = threading.Lock()
+
+
+def main() -> int:
+    """Parse the arguments, run, report."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--client", action="append", choices=[*CLIENTS], help="only this one; repeatable")
+    parser.add_argument("--feature", action="append", choices=[*FEATURES], help="only this one; repeatable")
+    parser.add_argument("--jobs", type=int, default=3, help="checks at a time (3)")
+    parser.add_argument("--keep", type=Path, help="keep logs and stores in this new directory")
+    parser.add_argument("--write", action="store_true", help="write the table into docs/compatibility.md")
+    arguments = parser.parse_args()
+    clients, skipped = _available(arguments.client or [*CLIENTS])
+    with tempfile.TemporaryDirectory(prefix="reput-interop-") as temporary:
+        directory = arguments.keep or Path(temporary)
+        results = run(clients, arguments.feature or [*FEATURES], directory, arguments.jobs)
+    print(table.text(results, clients))
+    for name, reason in skipped.items():
+        print(f"skipped: {CLIENTS[name].title}: {reason}")
+    failed = {key: result for key, result in results.items() if not result.holds}
+    for (client, feature), result in failed.items():
+        print(f"FAILED: {CLIENTS[client].title}: {FEATURES[feature]}: {result.reason}")
+    count = sum(result.holds and not result.lacks for result in results.values())
+    print(f"{count} passed, {len(failed)} failed, {len(skipped)} skipped")
+    if arguments.write:
+        if skipped or arguments.client or arguments.feature:
+            print("nothing is written: not everything was run", file=sys.stderr)
+            return 2
+        table.write(results)
+    return 1 if failed else 0
+
+
+def _available(names: Sequence[str]) -> tuple[list[str], dict[str, str]]:
+    """Fetch and build the clients; return those that are here, and why the others are not."""
+    found, skipped = [], {}
+    for name in names:
+        try:
+            CLIENTS[name].command()
+            found.append(name)
+        except Unreachable as error:
+            skipped[name] = str(error)
+    return found, skipped
+
+
+def run(
+    clients: Sequence[str], features: Sequence[str], directory: Path, jobs: int
+) -> dict[tuple[str, str], table.Result]:
+    """Check these features of these clients, some at a time; return the results by client and feature."""
+    directory.mkdir(parents=True, exist_ok=True)
+    results: dict[tuple[str, str], table.Result] = {}
+    (directory / "shared").mkdir()
+    with Scene(directory / "shared") as shared, ThreadPoolExecutor(jobs) as threads:
+        shared.senders = clients
+
+        def check(client: str, feature: str) -> None:
+            results[client, feature] = _check(shared, client, feature)
+
+        wanted = [
+            (client, feature)
+            for feature in features
+            for client in clients
+            if feature not in CLIENTS[client].lacks
+        ]
+        for future in [threads.submit(check, *each) for each in wanted]:
+            future.result()
+    for client in clients:
+        for feature in CLIENTS[client].lacks.intersection(features):
+            results[client, feature] = table.Result(lacks=True)
+    return results
+
+
+def _check(shared: Scene, client: str, feature: str) -> table.Result:
+    started_at = time.monotonic()
+    try:
+        if feature in ALONE:
+            directory = shared.directory.parent / f"{client}-{feature}"
+            directory.mkdir()
+            with Scene(directory) as own:
+                CHECKS[feature](own, client)
+        else:
+            CHECKS[feature](shared, client)
+        result = table.Result()
+    except Exception as error:
+        with _SAYS:
+            traceback.print_exception(error)
+        result = table.Result(reason=f"{type(error).__name__}: {error}".splitlines()[0])
+    with _SAYS:
+        outcome = "passed" if result.holds else "FAILED"
+        print(f"{outcome:7}{client:8}{feature:17}{time.monotonic() - started_at:6.1f} s", flush=True)
+    return result
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,160 @@
+"""A broker, the processes of the clients, and names that no other check uses."""
+
+from __future__ import annotations
+
+import itertools
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+
+from broker_process import BrokerProcess
+from interop.catalogue import CLIENTS
+from interop.client import DEADLINE_S, Client, Inbox, Letter, NotReceived
+from reput_client.blocking import Admin, Consumer, Message, Producer, ReceivedMessage
+
+SETTINGS = {
+    "REPUT_TRANSACTIONS__TIMEOUT": "1s",
+    "REPUT_TRANSACTIONS__CHECK_INTERVAL": "1s",
+    "REPUT_STORE__COMMIT_LOG_FILE_SIZE": "16MiB",
+    # What waits for others must not be ended by them: the machine may be slow.
+    "REPUT_NAME_PORT": "off",
+}
+
+
+class Scene:
+    """A broker on a directory, and clients of it by name, each started on first use.
+
+    Args:
+        directory: exists; the store, the clients' homes and all logs are below.
+    """
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self.broker = BrokerProcess(directory / "store", environment=SETTINGS)
+        self.broker.start()
+        self.broker.wait_ready(DEADLINE_S)
+        self.inbox = Inbox()
+        self._numbers = itertools.count(1)
+        self._clients: dict[tuple[str, int], Client] = {}
+        self._starts: dict[tuple[str, int], threading.Lock] = {}
+        self._lock = threading.Lock()
+        self._exchange: tuple[str, dict[bytes, tuple[str, Letter, str]]] | None = None
+        self._exchange_lock = threading.Lock()
+
+    @property
+    def address(self) -> str:
+        """The broker's."""
+        return self.broker.address
+
+    def client(self, name: str, number: int = 1) -> Client:
+        """A process of a client; with another number, another one."""
+        with self._lock:
+            starts = self._starts.setdefault((name, number), threading.Lock())
+        with starts:
+            found = self._clients.get((name, number))
+            if found is None:
+                kind = CLIENTS[name]
+                home = self.directory / f"{name}-{number}-{next(self._numbers)}"
+                found = Client(name, kind.command(), self.address, home, self.inbox, kind.environment)
+                self._clients[name, number] = found
+            return found
+
+    def kill(self, name: str, number: int) -> None:
+        """Kill a process of a client; the next `client` starts another one."""
+        self._clients.pop((name, number)).kill()
+
+    def name(self, prefix: str) -> str:
+        """A name that no check has used."""
+        return f"{prefix}-{next(self._numbers)}"
+
+    def topic(self, queues: int = 4) -> str:
+        """A new topic."""
+        topic = self.name("topic")
+        with Admin(self.address, timeout_s=60.0) as admin:
+            admin.create_topic(topic, queues=queues)
+        return topic
+
+    def send(self, topic: str, letters: Sequence[Letter], queue_ids: Sequence[int] | None = None) -> None:
+        """Send messages with our own client, one after the other."""
+        with Producer(self.address, timeout_s=60.0) as producer:
+            for number, letter in enumerate(letters):
+                producer.send(
+                    Message(
+                        topic,
+                        letter.body,
+                        tag=letter.tag,
+                        keys=letter.keys.split(" ") if letter.keys else (),
+                        properties=letter.properties,
+                    ),
+                    queue_id=None if queue_ids is None else queue_ids[number],
+                )
+
+    def collect(self, topic: str, count: int) -> list[ReceivedMessage]:
+        """The first messages of a topic, as our own client gets them; in order within each queue.
+
+        Raises:
+            NotReceived: there are not so many in time.
+        """
+        found: list[ReceivedMessage] = []
+        group = self.name("observer")
+        with Consumer(self.address, group=group, topic=topic, start="earliest", timeout_s=60.0) as consumer:
+            while len(found) < count:
+                message = consumer.take(DEADLINE_S)
+                if message is None:
+                    raise NotReceived(
+                        f"{len(found)} of {count} messages of {topic} within {DEADLINE_S:.0f} s"
+                    )
+                consumer.done(message)
+                found.append(message)
+        return found
+
+    def restart_broker(self) -> None:
+        """Kill the broker, and start it again at the same address."""
+        self.broker.kill()
+        self.broker.start()
+        self.broker.wait_ready(DEADLINE_S)
+
+    def exchange(self) -> tuple[str, dict[bytes, tuple[str, Letter, str]]]:
+        """A topic in which every client has sent messages; by body: which client, what, and the id that it got."""
+        with self._exchange_lock:
+            if self._exchange is None:
+                topic = self.topic()
+                sent: dict[bytes, tuple[str, Letter, str]] = {}
+                for name in self.senders:
+                    letters = odd_letters(name)
+                    results = self.client(name).produce(topic, letters)
+                    for letter, result in zip(letters, results, strict=True):
+                        sent[letter.body] = (name, letter, result["id"])
+                self._exchange = topic, sent
+            return self._exchange
+
+    senders: Sequence[str] = ()
+    """The clients that send in `exchange`."""
+
+    def close(self) -> None:
+        """End all processes."""
+        for client in self._clients.values():
+            client.kill()
+        self.broker.kill()
+
+    def __enter__(self) -> Scene:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def odd_letters(name: str) -> list[Letter]:
+    """Messages whose fields some clients could get wrong."""
+    sender = name.encode()
+    return [
+        Letter(b"plain from " + sender, "paid", "order-1", {"colour": "red"}),
+        Letter(
+            bytes(range(256)) + sender,
+            "été",
+            "k-1 k-2 ключ",
+            {"größe": "超大", "blank": "a b", "sign": "=&;"},
+        ),
+        Letter("zwölf Boxkämpfer 漢字 🐟 ".encode() + sender),
+        Letter(b"x" * 100_000 + sender, "large", "large-" + name, {f"p{n}": "v" * n for n in range(1, 40)}),
+    ]
