@@ -96,6 +96,7 @@ class Broker:
             self.health,
             LiveConfig(config, reload, self.sources),
             lambda: {**status_of(self.sources), **self._status()},
+            surroundings.clock_ms,
         )
         self._base = BrokerBase(
             config, surroundings, self.sources, source, waits_for_room=not embedded, operations=operations

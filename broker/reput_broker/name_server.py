@@ -18,10 +18,12 @@ from typing import Any, Final
 import structlog
 import trio
 
+from reput_broker.compose.live_config import LiveConfig
 from reput_broker.compose.open_files import raise_limit, shares_of, warn_if_few
 from reput_broker.config.description import describe
 from reput_broker.config.errors import ConfigError, ConfigProblem, nearest_key
 from reput_broker.config.model import BrokerConfig
+from reput_broker.config.properties import Properties
 from reput_broker.namesrv.route_info import RouteInfoManager
 from reput_broker.observe.counters import Counters
 from reput_broker.observe.figures import measure_loop_delay
@@ -29,6 +31,7 @@ from reput_broker.observe.health import BrokerState, Health
 from reput_broker.observe.metrics import MetricsSources
 from reput_broker.observe.pages import make_app
 from reput_broker.processors.namesrv import NameServerProcessor
+from reput_broker.processors.properties import PropertiesProcessor
 from reput_broker.server.dispatch import RequestDispatcher
 from reput_broker.server.http_server import serve_http
 from reput_broker.server.listener import Server, address_of, bind
@@ -145,11 +148,13 @@ class NameServer:
                 self.routes,
                 self._kv_config,
                 TableSaver(self._kv_config),
-                lambda: {row.key: row.value for row in describe(config) if is_option(row.key)},
+            )
+            properties = PropertiesProcessor(
+                Properties(config, is_option), LiveConfig(config, None, self.sources), self.sources.clock_ms
             )
             server = Server(
                 config,
-                RequestDispatcher(processor.handlers(), limits=config.limits),
+                RequestDispatcher({**processor.handlers(), **properties.handlers()}, limits=config.limits),
                 self.counters,
                 connections_max=files.connections,
                 on_gone=self.routes.client_gone,

@@ -9,7 +9,6 @@ import trio
 
 from reput_broker.compose.puts import PutParts
 from reput_broker.compose.storage import Storage
-from reput_broker.config.description import describe
 from reput_broker.groups.group_state import GroupState
 from reput_broker.groups.offset_updates import OffsetSetting
 from reput_broker.ha.election.elector import Elector
@@ -147,7 +146,6 @@ class CommonParts:
             self.routes,
             tables.kv_config,
             tables.kv_saver,
-            lambda: {row.key: row.value for row in describe(config)},
             advertise=config.advertise,
         )
         self._promotion = PromotionProcessor(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable
 from typing import Final
 
 import trio
@@ -52,7 +52,6 @@ class NameServerProcessor:
     """Answers with what brokers have registered, and with the broker around it.
 
     Args:
-        settings: returns what 319 answers, option by option.
         advertise: the address of the broker around it; None for the one that the client dialled.
     """
 
@@ -61,14 +60,12 @@ class NameServerProcessor:
         routes: RouteInfoManager,
         kv_config: KVConfigManager,
         kv_saver: TableSaver,
-        settings: Callable[[], Mapping[str, str]],
         *,
         advertise: str | None = None,
     ) -> None:
         self._routes = routes
         self._kv_config = kv_config
         self._kv_saver = kv_saver
-        self._settings = settings
         self._advertise = advertise
 
     def tasks(self) -> tuple[Callable[[], Awaitable[None]], ...]:
@@ -105,8 +102,6 @@ class NameServerProcessor:
             RequestCode.GET_KV_CONFIG: self.get_kv_config,
             RequestCode.DELETE_KV_CONFIG: self.delete_kv_config,
             RequestCode.GET_KVLIST_BY_NAMESPACE: self.kv_list,
-            RequestCode.GET_NAMESRV_CONFIG: self.settings,
-            RequestCode.UPDATE_NAMESRV_CONFIG: self.update_settings,
         }
 
     # Questions of clients and tools
@@ -320,17 +315,3 @@ class NameServerProcessor:
             text = f"No config item, Namespace: {namespace}"
             return Response(int(ResponseCode.QUERY_NOT_FOUND), remark=text)
         return Response(0, body=KVTable(dict(values)).to_json())
-
-    def settings(self, request: Request) -> Response:
-        """Answer with the configuration, a line `name=value` for each option."""
-        del request
-        lines = "".join(f"{name}={value}\n" for name, value in self._settings().items())
-        return Response(0, body=lines.encode())
-
-    def update_settings(self, request: Request) -> Response:
-        """Refuse to change the configuration: a restart would undo it."""
-        raise Refusal(
-            ErrorCode.NO_PERMISSION,
-            f"the configuration of this name server is not changed by request {request.header.code}; change its file "
-            "or environment, then send it SIGHUP or restart it",
-        )

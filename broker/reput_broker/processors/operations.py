@@ -12,9 +12,11 @@ from reput_broker.config.description import config_options
 from reput_broker.config.errors import ConfigError
 from reput_broker.config.loading import ConfigChange
 from reput_broker.config.model import BrokerConfig
+from reput_broker.config.properties import Properties
 from reput_broker.groups.client_table import ClientTable
 from reput_broker.observe.counters import PROTOCOLS
 from reput_broker.observe.health import Health
+from reput_broker.processors.properties import PropertiesProcessor
 from reput_broker.request import Client, Handler, Refusal, Request, Response, write_in_turns
 from reput_protocol.codes import RequestCode
 from reput_protocol.commands.operation import (
@@ -107,6 +109,7 @@ class OperationsProcessor:
         health: Health,
         settings: Settings,
         status: Callable[[], Mapping[str, Any]],
+        clock_ms: Callable[[], int],
     ) -> None:
         self._config = config
         self._health = health
@@ -114,11 +117,12 @@ class OperationsProcessor:
         self._status = status
         self._intake = Intake.OPEN
         self._served: ServedRole | None = None
+        self._properties = PropertiesProcessor(Properties(config), settings, clock_ms, permission=self)
 
     def attach(self, served: ServedRole) -> None:
         """Answer the requests of a role that begins, and refuse what was refused in the one before."""
         self._served = served
-        served.serve(self.handlers())
+        served.serve({**self.handlers(), **self._properties.handlers()})
         served.refuse(_NEW_MESSAGES, _REFUSALS.get(self._intake))
 
     def handlers(self) -> dict[int, Handler]:
@@ -201,15 +205,29 @@ class OperationsProcessor:
     async def set_intake(self, request: Request) -> Response:
         """Take or refuse messages of producers, and answer when those taken before are on disk."""
         request.client.note_role("admin")
-        intake = SetIntakeHeader.from_ext(request.ext).intake
+        was = self._set_intake(SetIntakeHeader.from_ext(request.ext).intake, request.client.peer)
+        return await self._flushed(was)
+
+    @property
+    def is_writable(self) -> bool:
+        """See `Permission`."""
+        return self._intake is Intake.OPEN
+
+    def set_writable(self, writable: bool, peer: str) -> None:
+        """See `Permission`. To take messages ends a drain, too; to refuse them leaves one as it is."""
+        if writable or self._intake is Intake.OPEN:
+            self._set_intake(Intake.OPEN if writable else Intake.READONLY, peer)
+
+    def _set_intake(self, intake: Intake, peer: str) -> Intake:
+        """Take or refuse messages of producers; return what was before."""
         was, self._intake = self._intake, intake
         self._role.refuse(_NEW_MESSAGES, _REFUSALS.get(intake))
         is_draining = intake is Intake.DRAINING
         detail = "" if intake is Intake.OPEN else f"{intake}, set by an operator"
         self._health.set("intake", intake is Intake.OPEN, detail, gates=is_draining)
         if intake is not was:
-            log.info("intake_set", intake=str(intake), was=str(was), peer=request.client.peer)
-        return await self._flushed(was)
+            log.info("intake_set", intake=str(intake), was=str(was), peer=peer)
+        return was
 
     async def flush_log(self, request: Request) -> Response:
         """Sync the log and answer when that is done."""

@@ -47,9 +47,7 @@ class Asking:
         self.routes = RouteInfoManager(None, trio.current_time)
         self.kv_config = KVConfigManager(path / "kvConfig.json")
         self.kv_config.load()
-        self.processor = NameServerProcessor(
-            self.routes, self.kv_config, TableSaver(self.kv_config), lambda: {"port": "9876", "host": '"h"'}
-        )
+        self.processor = NameServerProcessor(self.routes, self.kv_config, TableSaver(self.kv_config))
         self.server = Server(
             config,
             RequestDispatcher(self.processor.handlers(), limits=config.limits),
@@ -224,15 +222,6 @@ async def test_key_value_settings_are_kept(tmp_path: Path) -> None:
     async with name_server(tmp_path) as names:
         kept = await names.found(RequestCode.GET_KVLIST_BY_NAMESPACE, {"namespace": "N"})
         assert kept == {"table": {"k": "v", "ü": "1 2"}}
-
-
-async def test_the_configuration_is_shown_and_not_changed(tmp_path: Path) -> None:
-    async with name_server(tmp_path) as names:
-        shown = await names.ask(RequestCode.GET_NAMESRV_CONFIG)
-        assert shown.body.decode().splitlines() == ["port=9876", 'host="h"']
-        refused = await names.ask(RequestCode.UPDATE_NAMESRV_CONFIG, {}, b"port=1\n")
-        assert refused.code == ResponseCode.NO_PERMISSION
-        assert "change its file" in (refused.remark or "")
 
 
 @pytest.mark.parametrize(
