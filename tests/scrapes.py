@@ -17,7 +17,7 @@ from reput_broker.groups.producer_groups import ProducerGroups
 from reput_broker.groups.progress import GroupProgress
 from reput_broker.observe.catalogue import MetricSpec
 from reput_broker.observe.counters import Counters, DelayStats, NameServerTraffic
-from reput_broker.observe.delivery_metrics import DelaySources, GroupSources
+from reput_broker.observe.delivery_metrics import DelaySources, GroupSources, PopSources
 from reput_broker.observe.health import Health
 from reput_broker.observe.metrics import MetricsSources
 from reput_broker.tables.offsets import ConsumerOffsetManager
@@ -76,6 +76,7 @@ def a_few_figures(tmp_path: Path) -> Iterator[MetricsSources]:
         store=FakeStore(),
         groups=groups,
         delays=DelaySources(delays, lambda: 0.0, lambda: 0),
+        pop=PopSources(lambda: iter([(("billing", "orders"), 2)]), lambda: 0.0),
         replication=lambda: REPLICATION,
     )
     offsets.close()

@@ -32,6 +32,8 @@ STAGED_TOPIC: Final = "rmq_sys_reput_staged"
 """Reput's: copies of what sinks have staged, for another master."""
 DELAY_CANCEL_TOPIC: Final = "rmq_sys_REPUT_DELAY_CANCEL"
 """Reput's: a record for each cancelled message of a delay level."""
+REVIVE_PREFIX: Final = "rmq_sys_REVIVE_LOG_"
+"""With the cluster's name: check points of popped messages, and acknowledgements."""
 
 SYSTEM_TOPICS: Final = frozenset(
     {
@@ -91,6 +93,9 @@ REPLAY_GROUP: Final = "CID_RMQ_SYS_REPUT_DLQ_REPLAY"
 
 TRANSACTION_CHECK_GROUP: Final = "CID_RMQ_SYS_TRANS"
 """Has the broker's progress through the half messages."""
+
+REVIVE_GROUP: Final = "CID_RMQ_SYS_REVIVE_GROUP"
+"""Has the broker's progress through the check points: the last entry that is done with."""
 
 TOPIC_LENGTH_MAX: Final = 127
 LONG_TOPIC_LENGTH_MAX: Final = 255
@@ -211,6 +216,29 @@ def dlq_topic(group: str) -> str:
 def group_of_retry_topic(topic: str) -> str | None:
     """Return the group of a retry topic, or None."""
     return topic[len(RETRY_PREFIX) :] if topic.startswith(RETRY_PREFIX) else None
+
+
+def pop_retry_topic(topic: str, group: str) -> str:
+    """Return the topic for redelivery of messages of `topic` that `group` popped and did not acknowledge."""
+    return f"{RETRY_PREFIX}{group}_{topic}"
+
+
+def pop_retry_topic_v2(topic: str, group: str) -> str:
+    """Return that topic's name at a RocketMQ broker with `enableRetryTopicV2`."""
+    return f"{RETRY_PREFIX}{group}+{topic}"
+
+
+def popped_topic(topic: str, group: str) -> str:
+    """Return the topic whose messages the retry topic `topic` has; any other topic itself."""
+    for prefix in (pop_retry_topic("", group), pop_retry_topic_v2("", group)):
+        if topic.startswith(prefix):
+            return topic.removeprefix(prefix)
+    return topic
+
+
+def revive_topic(cluster: str) -> str:
+    """Return the topic of check points and acknowledgements of popped messages."""
+    return REVIVE_PREFIX + cluster
 
 
 def reply_topic(cluster: str) -> str:

@@ -11,6 +11,7 @@ import trio
 from reput_broker.compose.delay import DelayParts
 from reput_broker.compose.election import Leadership
 from reput_broker.compose.parts import CommonParts, Processor, handlers_of
+from reput_broker.compose.pop import PopParts
 from reput_broker.compose.retry import RetryParts
 from reput_broker.compose.storage import Storage
 from reput_broker.groups.reply_push import ReplyPusher
@@ -117,6 +118,19 @@ class MasterParts:
             common.group_access,
             counters.retry,
         )
+        self.pop = PopParts(
+            config,
+            storage,
+            common.puts,
+            self.delay.delay_hook,
+            common.groups,
+            common.topic_access,
+            common.group_access,
+            routes,
+            common.filter_check,
+            counters,
+        )
+        sources.pop = self.pop.sources()
         sources.open_transactions = lambda: storage.half_queue.transactions.open_by_topic
         sources.delays = self.delay.sources()
         processors = (
@@ -124,6 +138,7 @@ class MasterParts:
             *self._writing_processors(),
             self.delay,
             self.retry,
+            self.pop,
             self.staging,
             ReplicaProcessor(
                 config,
@@ -255,6 +270,7 @@ class MasterParts:
             *self.staging.tasks(),
             *self.retry.tasks(),
             *self.delay.tasks(),
+            *self.pop.tasks(),
             self._run_slaves,
             self._progress.run,
             partial(self._common.show_replication, self._replication_health),

@@ -126,6 +126,7 @@ class CommonParts:
         )
         self.topic_access = TopicAccess(tables.topics, tables.topic_saver, counters)
         self.group_access = GroupAccess(tables.groups, self.groups.online, tables.groups_soon.changed)
+        self.filter_check = FilterCheck(config.filters)
         self.overview = GroupOverviewProcessor(store, tables, self.groups, clock_ms=storage.clock_ms)
         self.statistics = Statistics(counters, store.stats, storage.clock_ms)
         self._clean = CleanFilesService(
@@ -207,15 +208,14 @@ class CommonParts:
 
     def processors(self) -> tuple[Processor, ...]:
         """Return the processors of what any broker answers, and of settings and offsets."""
-        filter_check = FilterCheck(self.config.filters)
         return (
-            *self._message_processors(filter_check),
+            *self._message_processors(),
             *self._group_processors(),
             *self._broker_processors(),
-            filter_check,
+            self.filter_check,
         )
 
-    def _message_processors(self, filter_check: FilterCheck) -> tuple[Processor, ...]:
+    def _message_processors(self) -> tuple[Processor, ...]:
         config, counters, storage = self.config, self.counters, self.storage
         store, access = storage.store, self.topic_access
         return (
@@ -227,7 +227,7 @@ class CommonParts:
                 storage.hold,
                 config.limits,
                 counters,
-                filter_check,
+                self.filter_check,
                 config.ha,
                 self._follows,
                 self._ids_to_pull_from,

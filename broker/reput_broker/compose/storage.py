@@ -19,6 +19,7 @@ from reput_broker.delay.timer_wheel import SLOTS
 from reput_broker.ha.epochs import EpochFile
 from reput_broker.ha.reopen import Reopen
 from reput_broker.ha.set_aside import set_store_aside
+from reput_broker.pop.order_info import OrderInfos
 from reput_broker.processors.long_polling import PullRequestHoldService
 from reput_broker.staging.staging_state import StagingState
 from reput_broker.store.file_io import sync_directory
@@ -45,8 +46,8 @@ _OP_ID_CLASS = 0x4F504D51
 class Storage:
     """The store, the tables, the schedule of delayed messages and the half queue of one broker.
 
-    The constructor reads nothing. `tables` and `staging` are set by `open`; `schedule` and `half_queue` too, but not of
-    a slave's store.
+    The constructor reads nothing. `tables` and `staging` are set by `open`; `schedule`, `half_queue` and `orders` too,
+    but not of a slave's store.
 
     Args:
         options: of the store.
@@ -138,6 +139,11 @@ class Storage:
         self.schedule = open_schedule(self._config, self.store, topics, self.clock_ms)
         self._to_close.append(self._finish_schedule)
         self.half_queue = self._recover_transactions()
+        self.orders = OrderInfos(
+            self.store.options.data_dir / "config" / "consumerOrderInfo.json", self.clock_ms
+        )
+        self.orders.load()
+        self._to_close.append(self._save_orders)
 
     def _last_stored_ms(self, topic: str, queue_id: int) -> int:
         return self.store.store_timestamp(
@@ -183,6 +189,17 @@ class Storage:
                 "store_not_closed_in_order", detail=str(error), hint="the next start recovers the store"
             )
             return False
+
+    def _save_orders(self) -> None:
+        try:
+            save_now(self.orders)
+        except (OSError, ReputError) as error:
+            log.error(
+                "table_not_saved",
+                table="consumerOrderInfo",
+                detail=str(error),
+                hint="check the data directory",
+            )
 
     def _save_batches(self) -> None:
         try:

@@ -38,6 +38,7 @@ class ActiveSlots:
         """Every unfinished active slot by its time."""
         self._heap: list[Due] = []
         self._waiting: dict[int, Due] = {}
+        self._taken: list[Due] = []
 
     def __len__(self) -> int:
         return len(self._waiting)
@@ -75,6 +76,13 @@ class ActiveSlots:
             heapq.heappop(heap)  # cancelled
         return heap[0].due_ms if heap else None
 
+    @property
+    def first_ms(self) -> int | None:
+        """When the first message is due that is not done, one that was taken included; None if there is none."""
+        taken = [due.due_ms for due in self._taken if due.physical_offset in self._waiting]
+        next_ms = self.next_ms
+        return min(taken if next_ms is None else (*taken, next_ms), default=None)
+
     def take(self, now_ms: int, count: int) -> list[Due]:
         """Return up to `count` due messages in order. Those that are not `done` must be given back."""
         taken: list[Due] = []
@@ -83,10 +91,12 @@ class ActiveSlots:
             due = heapq.heappop(heap)
             if due.physical_offset in self._waiting:
                 taken.append(due)
+        self._taken = taken
         return taken
 
     def give_back(self, dues: Iterable[Due]) -> None:
-        """Make messages that were taken due again."""
+        """End what `take` began: make the messages of `dues` due again."""
+        self._taken = []
         for due in dues:
             heapq.heappush(self._heap, due)
 

@@ -15,7 +15,7 @@ from typing import Final, NamedTuple
 
 from reput_broker.delay.timer_wheel import PRECISION_MS
 from reput_protocol import properties as names
-from reput_protocol.names import DELAY_CANCEL_TOPIC, SCHEDULE_TOPIC, TIMER_TOPIC
+from reput_protocol.names import DELAY_CANCEL_TOPIC, REVIVE_PREFIX, SCHEDULE_TOPIC, TIMER_TOPIC
 from reput_protocol.properties import decode_properties, encode_properties, find_property
 from reput_protocol.record.delays import DELAY_LEVELS_MS, deliver_time
 from reput_protocol.record.hashing import tags_code
@@ -213,11 +213,14 @@ def delivered_copy(delayed: DelayedRecord, queue_id: int, store_host: bytes, *, 
     Raises:
         InvalidMessage: a record cannot hold its topic.
     """
+    properties = delayed.kept
+    if delayed.topic.startswith(REVIVE_PREFIX):  # RocketMQ's revive service reads the time
+        properties += b"TIMER_DELIVER_MS\x01%b\x02" % delayed.marks.get(b"TIMER_DELIVER_MS", b"0")
     return redirect_record(
         delayed.record,
         topic=delayed.topic,
         queue_id=queue_id,
-        properties=delayed.kept,
+        properties=properties,
         prepared_transaction_offset=origin_field(delayed.physical_offset),
         store_host=store_host,
         with_crc=with_crc,

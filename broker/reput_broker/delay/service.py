@@ -33,17 +33,24 @@ _COUNT_PAUSE_S = 0.001
 
 
 class DelayedArrivals:
-    """A dispatcher that wakes the schedule for new delayed messages."""
+    """A dispatcher that wakes the schedule for new delayed messages, and others that follow the log."""
 
     def __init__(self) -> None:
         self._wake: dict[str, Callable[[], None]] = {}
+        self._followers: list[Callable[[DispatchBatch], None]] = []
+
+    def follow(self, call: Callable[[DispatchBatch], None]) -> None:
+        """Call `call` with every batch."""
+        self._followers.append(call)
 
     def watch(self, topic: str, wake: Callable[[], None]) -> None:
         """Call `wake` whenever messages have been stored in a topic."""
         self._wake[topic] = wake
 
     def dispatch(self, batch: DispatchBatch) -> None:
-        """Call the watchers of the topics in the batch."""
+        """Call the followers, and the watchers of the topics in the batch."""
+        for call in self._followers:
+            call(batch)
         for rows in batch.queues:
             wake = self._wake.get(rows.topic)
             if wake is not None:

@@ -491,6 +491,15 @@ class TimerMessageStore:
                 lead = max(lead, slot_ms + PRECISION_MS - slot_of(now_ms))
         return slot_of(lead)
 
+    def settled_until(self, now_ms: int) -> int:
+        """Return a time, at most now, up to which every message that has a unit was delivered, if it was due."""
+        until = min(now_ms, self.active_until)
+        first_ms = self.active.first_ms
+        if first_ms is not None:
+            until = min(until, first_ms - 1)
+        loading = [slot_ms for slot_ms, slot in self.active.slots.items() if not slot.is_loaded]
+        return min([until, *loading])
+
     def finish_slots(self, now_ms: int) -> list[str]:
         """Move `read_ms` past finished slots; return the topics of delete messages that cancelled
         nothing."""

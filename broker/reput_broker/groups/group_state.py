@@ -42,6 +42,7 @@ class GroupState:
         clock_ms: Callable[[], int],
     ) -> None:
         self._counters = counters
+        self._forgetting: list[Callable[..., None]] = []
         self.online = ConsumerGroups()
         self.locks = QueueLocks(options, trio.current_time)
         self.notifier = GroupNotifier(self.online, tables.groups, options)
@@ -66,8 +67,14 @@ class GroupState:
         self.membership.gone(client)
         self.requesters.gone(client)
 
+    def when_forgotten(self, call: Callable[..., None]) -> None:
+        """Call `call` with `topic=` or `group=` when one was deleted."""
+        self._forgetting.append(call)
+
     def forget_topic(self, topic: str) -> None:
         """Forget a deleted topic, except its offsets."""
+        for call in self._forgetting:
+            call(topic=topic)
         self.resets.forget_topic(topic)
         self.progress.forget_topic(topic)
         self.locks.forget_topic(topic)
@@ -75,6 +82,8 @@ class GroupState:
 
     def forget_group(self, group: str) -> None:
         """Forget a deleted group."""
+        for call in self._forgetting:
+            call(group=group)
         self.resets.forget_group(group)
         self.progress.forget_group(group)
         self.locks.forget_group(group)

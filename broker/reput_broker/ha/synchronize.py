@@ -151,6 +151,11 @@ class SlaveSynchronize:
                 interval_s=_TIMER_S,
             ),
             _Table(
+                "requestModes",
+                RequestCode.GET_ALL_MESSAGE_REQUEST_MODE,
+                partial(_write, ConfigFile(config / "messageRequestMode.json")),
+            ),
+            _Table(
                 "sinkBatches",
                 RequestCode.GET_SINK_BATCHES,
                 partial(_write, ConfigFile(config / "sinkBatches.json")),

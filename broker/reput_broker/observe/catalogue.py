@@ -226,10 +226,23 @@ _consumers.counter(
     result=ACK_RESULTS,
 )
 _consumers.counter(
-    "reput_retries_total", "Messages sent back, by the topic they were sent to first.", group=ANY, topic=ANY
+    "reput_retries_total",
+    "Messages sent back, or popped and not acknowledged, by the topic they were sent to first.",
+    group=ANY,
+    topic=ANY,
 )
 _consumers.counter(
     "reput_dead_letters_total", "Messages that became dead letters, likewise.", group=ANY, topic=ANY
+)
+_consumers.gauge(
+    "reput_popped_messages",
+    "Messages popped since the start that are neither acknowledged nor redelivered.",
+    group=ANY,
+    topic=ANY,
+)
+_consumers.gauge(
+    "reput_pop_revive_due_seconds",
+    "How long the most overdue popped message has waited for its redelivery, 0 if none is due.",
 )
 _consumers.counter(
     "reput_rebalances_total",

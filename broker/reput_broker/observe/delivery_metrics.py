@@ -243,3 +243,20 @@ def delay_families(
 
 def _of_topics(counts: Mapping[str, int], topics: Sequence[str]) -> Iterator[tuple[Labels, int]]:
     return (((topic,), max(0, counts[topic])) for topic in topics)
+
+
+@dataclass(slots=True)
+class PopSources:
+    """Where the numbers of popped messages come from."""
+
+    in_flight: Callable[[], Iterator[tuple[Labels, int]]]
+    """Yields by group and topic how many messages are popped and neither acknowledged nor redelivered."""
+    due_s: Callable[[], float]
+    """Returns how long the most overdue check point has been due, in seconds."""
+
+
+def pop_families(sources: PopSources | None, budget: Budget) -> Iterator[Family]:
+    """Yield the families of popped messages within the budget."""
+    places = [] if sources is None else list(sources.in_flight())
+    yield "reput_popped_messages", budget.fit(places, 1)
+    yield one("reput_pop_revive_due_seconds", 0.0 if sources is None else sources.due_s())

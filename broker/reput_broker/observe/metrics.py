@@ -31,9 +31,11 @@ from reput_broker.observe.delivery_metrics import (
     DelaySources,
     GroupSources,
     OpenTransactions,
+    PopSources,
     QueueBounds,
     delay_families,
     group_families,
+    pop_families,
     retry_families,
 )
 from reput_broker.observe.exposition import Budget, Family, Labels, by_label, one
@@ -81,6 +83,7 @@ class MetricsSources:
     groups: GroupSources | None = None
     open_transactions: OpenTransactions | None = None
     delays: DelaySources | None = None
+    pop: PopSources | None = None
     replication: ReplicationSource | None = None
     spans: SpanExporter | None = None
     """Takes spans, if the configuration names a receiver for them."""
@@ -94,7 +97,7 @@ class MetricsSources:
     def forget_tenure(self) -> None:
         """Forget what is being closed."""
         self.topics = self.offsets = self.store = self.groups = None
-        self.open_transactions = self.delays = self.replication = None
+        self.open_transactions = self.delays = self.pop = self.replication = None
         self.held_pulls_bytes = lambda: 0
 
 
@@ -128,6 +131,7 @@ class BrokerMetrics:
         yield from group_families(sources.groups, sources.offsets, bounds, counters, budget)
         yield from retry_families(counters.retry, sources.open_transactions, sources.offsets, budget)
         yield from delay_families(sources.delays, sources.topics, budget)
+        yield from pop_families(sources.pop, budget)
         yield from replication_families(sources.replication)
         yield from self._store()
         yield from self._topic_histograms(topics, budget)

@@ -20,6 +20,7 @@ from reput_protocol.commands.delay import (
     ListDelayedHeader,
 )
 from reput_protocol.errors import ErrorCode, HeaderFieldError, refusal_remark
+from reput_protocol.names import REVIVE_PREFIX
 from reput_protocol.record.host import Host
 from reput_protocol.record.message_id import offset_message_id
 
@@ -166,7 +167,10 @@ class _PendingCancel:
 
 
 def _is_wanted(delayed: DelayedRecord, header: ListDelayedHeader) -> bool:
-    if header.topic is not None and delayed.topic != header.topic:
+    if header.topic is None:
+        if delayed.topic.startswith(REVIVE_PREFIX):  # check points of popped messages
+            return False
+    elif delayed.topic != header.topic:
         return False
     return header.key is None or has_key(delayed, header.key)
 

@@ -118,7 +118,7 @@ class PullRequestHoldService:
         wait_s: float,
         resume: Callable[[], None],
         abandon: Callable[[], None],
-    ) -> None:
+    ) -> HeldPull:
         """Hold a pull for at most `wait_s` seconds, limited by `long_polling.max_wait`.
 
         In the end `resume` is called or, if the client has gone, `abandon`.
@@ -146,6 +146,7 @@ class PullRequestHoldService:
             self._by_tick[tick] = {}
             heapq.heappush(self._ticks, tick)
         self._by_tick[tick][held] = None
+        return held
 
     def _wait(self, held: HeldPull) -> None:
         alike = self._waiting.setdefault(held.queue, {}).setdefault(held.message_filter, _Alike())
@@ -177,7 +178,7 @@ class PullRequestHoldService:
         if waiting is None:
             return
         end = rows.end_queue_offset
-        arrived = _Arrived(rows, batch)
+        arrived = Arrived(rows, batch)
         kept: dict[MessageFilter | None, _Alike] = {}
         for message_filter, alike in islice(waiting.items(), _LOOKED_AT_MAX):
             if not arrived.may_have_one_for(message_filter):
@@ -212,6 +213,10 @@ class PullRequestHoldService:
         if self._ready:
             self._ready.rotate(-1)
             self._more_ready.set()
+
+    def wake(self, held: HeldPull) -> None:
+        """Release one request; it runs again at the next `answer_ready`."""
+        self._ready.append(iter((held,)))
 
     def drop_client(self, client: Client) -> None:
         """Drop the pulls of a closed connection."""
@@ -312,7 +317,7 @@ def _discard(table: dict[K, dict[HeldPull, None]], key: K, held: HeldPull) -> No
         del table[key]
 
 
-class _Arrived:
+class Arrived:
     """Messages that arrived in a queue. Matches them with filters, a bounded number of both."""
 
     def __init__(self, rows: QueueRows, batch: DispatchBatch) -> None:
@@ -322,6 +327,7 @@ class _Arrived:
         self._evaluated = 0
 
     def may_have_one_for(self, message_filter: MessageFilter | None) -> bool:
+        """Whether a filter accepts one of them, or that was not evaluated."""
         if message_filter is None:
             return True
         if isinstance(message_filter, SqlFilter):

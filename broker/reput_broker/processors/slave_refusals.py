@@ -39,6 +39,10 @@ _CHANGES: Final = {
         RequestCode.LOCK_BATCH_MQ,
         RequestCode.UNLOCK_BATCH_MQ,
         RequestCode.CANCEL_DELAYED_MESSAGE,
+        RequestCode.POP_MESSAGE,
+        RequestCode.ACK_MESSAGE,
+        RequestCode.BATCH_ACK_MESSAGE,
+        RequestCode.CHANGE_MESSAGE_INVISIBLETIME,
         RequestCode.STAGE_RECORDS,
         RequestCode.END_STAGING,
         RequestCode.COMMIT_STAGED,
@@ -57,11 +61,16 @@ _CHANGES: Final = {
         RequestCode.INVOKE_BROKER_TO_RESET_OFFSET,
         RequestCode.CLONE_GROUP_OFFSET,
         RequestCode.RESUME_CHECK_HALF_MESSAGE,
+        RequestCode.SET_MESSAGE_REQUEST_MODE,
     ),
 }
 _OF_A_MASTER: Final = {
     _BUSY: (
         RequestCode.LIST_DELAYED_MESSAGES,
+        RequestCode.PEEK_MESSAGE,
+        RequestCode.NOTIFICATION,
+        RequestCode.POLLING_INFO,
+        RequestCode.QUERY_ASSIGNMENT,
         RequestCode.QUERY_STAGED,
         RequestCode.GET_ALL_CONSUMER_OFFSET,
         RequestCode.GET_SINK_BATCHES,

@@ -40,6 +40,7 @@ class TableSyncProcessor:
     ) -> None:
         self._store = store
         self._offsets = tables.offsets
+        self._request_modes = tables.request_modes
         self._schedule = schedule
         self._clock_ms = clock_ms
         self._run = secrets.token_hex(4)
@@ -58,7 +59,11 @@ class TableSyncProcessor:
         return {
             **self._handlers,
             RequestCode.GET_ALL_CONSUMER_OFFSET: self.consumer_offsets,
-            RequestCode.GET_ALL_MESSAGE_REQUEST_MODE: self.request_modes,
+            RequestCode.GET_ALL_MESSAGE_REQUEST_MODE: partial(
+                self._answer,
+                lambda: f"{crc32(encode_json(self._request_modes.members())):x}",
+                self.request_modes,
+            ),
             RequestCode.GET_TIMER_CHECK_POINT: partial(
                 self._answer,
                 self._timer_version,
@@ -98,9 +103,9 @@ class TableSyncProcessor:
         return Response(0, ext.to_ext(request.header_type), await write_in_turns(body))
 
     def request_modes(self, request: Request) -> Response:
-        """Answer that no group consumes by POP."""
+        """Answer with how groups consume topics, if that was set."""
         request.client.note_role("admin")
-        return Response(0, body=b'{"messageRequestModeMap":{}}')
+        return Response(0, body=encode_json(self._request_modes.members()))
 
     def timer_checkpoint(self, request: Request) -> Response:
         """Answer with the first 56 bytes of `config/timercheck`, as of now, and what Reput's slaves need in addition.

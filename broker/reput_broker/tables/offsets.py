@@ -34,7 +34,7 @@ from reput_broker.tables.offset_journal import (
     read_journal,
 )
 from reput_broker.tables.table_saver import save_now
-from reput_protocol.names import TRANS_OP_HALF_TOPIC, TRANSACTION_CHECK_GROUP
+from reput_protocol.names import REVIVE_GROUP, TRANS_OP_HALF_TOPIC, TRANSACTION_CHECK_GROUP
 
 log = structlog.get_logger(__name__)
 
@@ -150,13 +150,17 @@ class ConsumerOffsetManager:
         return {topic: dict(queues) for (name, topic), queues in self._table.items() if name == group}
 
     def groups(self) -> set[str]:
-        """Return every group that has an offset."""
-        return {group for group, _ in self._table}
+        """Return every group that has an offset, as `items`."""
+        return {group for group, _ in self._table if group != REVIVE_GROUP}
 
     def items(self) -> Iterator[tuple[str, str, Mapping[int, int]]]:
-        """Iterate over (group, topic, queue id -> offset); commits made meanwhile may or may not appear."""
+        """Iterate over (group, topic, queue id -> offset); commits made meanwhile may or may not appear.
+
+        Without the broker's own progress through check points, which is the last entry and not the next one.
+        """
         for (group, topic), queues in list(self._table.items()):
-            yield group, topic, queues
+            if group != REVIVE_GROUP:
+                yield group, topic, queues
 
     @property
     def version(self) -> DataVersion:

@@ -15,6 +15,7 @@ from msgspec.structs import replace
 
 from reput_broker.config.model import BrokerConfig
 from reput_broker.tables.kv_config import KVConfigManager
+from reput_broker.tables.message_request_modes import MessageRequestModes
 from reput_broker.tables.offsets import ConsumerOffsetManager
 from reput_broker.tables.subscription_groups import SubscriptionGroupManager
 from reput_broker.tables.table_saver import SavedTable, SaveSoon, TableSaver, save_now
@@ -67,10 +68,12 @@ class Tables:
             directory / "subscriptionGroup.json", clock_ms=clock_ms, options=config.groups
         )
         self.kv_config = KVConfigManager(directory / "kvConfig.json")
+        self.request_modes = MessageRequestModes(directory / "messageRequestMode.json")
         self.topic_saver = TableSaver(self.topics, partial(on_saved, "topics"))
         self.offset_saver = TableSaver(self.offsets, partial(on_saved, "offsets"))
         self.group_saver = TableSaver(self.groups, partial(on_saved, "groups"))
         self.kv_saver = TableSaver(self.kv_config, partial(on_saved, "kvConfig"))
+        self.mode_saver = TableSaver(self.request_modes, partial(on_saved, "messageRequestMode"))
         self.topics_soon = SaveSoon(self.topic_saver, "topics")
         self.groups_soon = SaveSoon(self.group_saver, "groups")
         self.offsets_soon = OffsetSaveService(
@@ -93,6 +96,7 @@ class Tables:
             "offsets": self.offsets,
             "groups": self.groups,
             "kvConfig": self.kv_config,
+            "messageRequestMode": self.request_modes,
         }
         for name, table in tables.items():
             table.load()

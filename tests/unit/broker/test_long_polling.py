@@ -11,7 +11,7 @@ import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
 from reput_broker.config.sections import LimitsConfig, LongPollingConfig
-from reput_broker.processors.long_polling import HELD_BYTES, PullRequestHoldService, _Arrived
+from reput_broker.processors.long_polling import HELD_BYTES, Arrived, PullRequestHoldService
 from reput_broker.request import Refusal
 from reput_broker.store.dispatch import DispatchBatch, QueueRows
 from reput_protocol.errors import ErrorCode
@@ -353,9 +353,9 @@ async def test_a_message_is_compared_with_a_bounded_number_of_different_filters(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     looks: list[Any] = []
-    may_have_one_for = _Arrived.may_have_one_for
+    may_have_one_for = Arrived.may_have_one_for
     monkeypatch.setattr(
-        _Arrived, "may_have_one_for", lambda self, f: looks.append(f) or may_have_one_for(self, f)
+        Arrived, "may_have_one_for", lambda self, f: looks.append(f) or may_have_one_for(self, f)
     )
     holder = Holder()
     for number in range(2000):

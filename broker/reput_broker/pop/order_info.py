@@ -1,0 +1,209 @@
+"""Ordered queues that wait for acknowledgements (RocketMQ: ConsumerOrderInfoManager).
+
+After an ordered pop its queue is blocked until all its messages are acknowledged or visible again. The group's offset
+stays at the first one that is not acknowledged, so the log and the offset tell what is left after a crash; this table
+only tells until when it is blocked, and how often messages were popped. It is in `config/consumerOrderInfo.json`, in
+RocketMQ's format.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from reput_broker.pop.positions import Place
+from reput_broker.tables.config_file import ConfigFile, ConfigFileSave
+
+_TABLE = "table"
+_KEPT_MS = 24 * 3600 * 1000
+"""A queue that was not popped for so long is forgotten."""
+
+
+@dataclass(slots=True)
+class OrderInfo:
+    """The last ordered pop of one queue. Times are in ms."""
+
+    attempt_id: str | None
+    pop_time: int
+    invisible_time: int
+    offsets: tuple[int, ...]
+    acknowledged: int = 0
+    """A bit for each message."""
+    visible_at: dict[int, int] = field(default_factory=dict)
+    """Changed times, by offset."""
+    counts: dict[int, int] = field(default_factory=dict)
+    """How often messages were popped before, by offset; without those that were not."""
+
+    def unacknowledged(self) -> list[int]:
+        """Return the offsets that are not acknowledged."""
+        return [offset for bit, offset in enumerate(self.offsets) if not self.acknowledged >> bit & 1]
+
+    def blocked_until(self) -> int:
+        """Return when all messages that are not acknowledged are visible again; 0 if there is none."""
+        default = self.pop_time + self.invisible_time
+        return max((self.visible_at.get(offset, default) for offset in self.unacknowledged()), default=0)
+
+    def next_offset(self) -> int:
+        """Return the first offset that is not acknowledged, or the one after the last."""
+        return next(iter(self.unacknowledged()), self.offsets[-1] + 1)
+
+
+class Acknowledged(NamedTuple):
+    """The effect of an ordered acknowledgement."""
+
+    next_offset: int | None
+    """What to commit; None: nothing."""
+    is_valid: bool = True
+    """Whether the message was part of the last pop."""
+
+
+class OrderInfos:
+    """The table. One owner; only a save job's `write` runs in another thread.
+
+    Args:
+        path: `.../consumerOrderInfo.json`; not read yet.
+    """
+
+    def __init__(self, path: Path, clock_ms: Callable[[], int]) -> None:
+        self.file = ConfigFile(path)
+        self._clock_ms = clock_ms
+        self._table: dict[Place, OrderInfo] = {}
+        self._unsaved = False
+
+    def load(self) -> None:
+        """Read the file. Blocks.
+
+        Raises:
+            ConfigFileDamaged: neither the file nor its backup can be used; nothing was changed.
+            OSError: a file cannot be read.
+        """
+        members = self.file.load().members.get(_TABLE)
+        for name, queues in (members if isinstance(members, dict) else {}).items():
+            topic, separator, group = name.partition("@")
+            if not separator or not isinstance(queues, dict):
+                continue
+            for queue_id, found in queues.items():
+                info = _read(found)
+                if info is not None:
+                    self._table[Place(group, topic, int(queue_id))] = info
+
+    def is_blocked(self, place: Place, attempt_id: str | None) -> bool:
+        """Whether a pop must wait; not if it repeats the last one under the same attempt id."""
+        info = self._table.get(place)
+        if info is None or (info.attempt_id is not None and info.attempt_id == attempt_id):
+            return False
+        return self._clock_ms() < info.blocked_until()
+
+    def blocked_until(self, place: Place) -> int:
+        """Return when a queue is free at the latest; 0 if it is not blocked."""
+        info = self._table.get(place)
+        return 0 if info is None else info.blocked_until()
+
+    def popped(
+        self,
+        place: Place,
+        attempt_id: str | None,
+        pop_time: int,
+        invisible_time: int,
+        offsets: Sequence[int],
+    ) -> dict[int, int]:
+        """Block a queue for popped messages; return how often each was popped before, if it was."""
+        before = self._table.get(place)
+        counts: dict[int, int] = {}
+        if before is not None:
+            if before.attempt_id is not None and before.attempt_id == attempt_id:
+                counts = before.counts
+            else:
+                known = set(before.offsets)
+                counts = {offset: before.counts.get(offset, 0) + 1 for offset in offsets if offset in known}
+        self._table[place] = OrderInfo(
+            attempt_id, pop_time, invisible_time, tuple(offsets), counts=dict(counts)
+        )
+        self._changed()
+        return counts
+
+    def acknowledge(self, place: Place, offset: int, pop_time: int) -> Acknowledged:
+        """Note an acknowledgement (RocketMQ: commitAndNext)."""
+        info = self._table.get(place)
+        if info is None:
+            return Acknowledged(offset + 1)
+        if pop_time != info.pop_time:
+            return Acknowledged(None)
+        if offset not in info.offsets:
+            return Acknowledged(None, is_valid=False)
+        info.acknowledged |= 1 << info.offsets.index(offset)
+        self._changed()
+        return Acknowledged(info.next_offset())
+
+    def change_time(self, place: Place, offset: int, pop_time: int, visible_at: int) -> None:
+        """Set when a message becomes visible again, if it was part of the last pop."""
+        info = self._table.get(place)
+        if info is not None and info.pop_time == pop_time and offset in info.offsets:
+            info.visible_at[offset] = visible_at
+            self._changed()
+
+    def clear(self, place: Place) -> None:
+        """Unblock a queue."""
+        if self._table.pop(place, None) is not None:
+            self._changed()
+
+    def forget(self, *, group: str | None = None, topic: str | None = None) -> None:
+        """Forget a deleted group or topic."""
+        for place in [place for place in self._table if group == place.group or topic == place.topic]:
+            self.clear(place)
+
+    def blocked(self) -> list[Place]:
+        """Return all places of the table."""
+        return list(self._table)
+
+    # -- saving --------------------------------------------------------------------------------------------
+
+    def _changed(self) -> None:
+        self._unsaved = True
+
+    def begin_save(self) -> ConfigFileSave | None:
+        """See `SavedTable`."""
+        if not self._unsaved:
+            return None
+        self._unsaved = False
+        oldest = self._clock_ms() - _KEPT_MS
+        self._table = {place: info for place, info in self._table.items() if info.pop_time > oldest}
+        members: dict[str, dict[str, Any]] = {}
+        for (group, topic, queue_id), info in self._table.items():
+            members.setdefault(f"{topic}@{group}", {})[str(queue_id)] = _members(info)
+        return ConfigFileSave(self.file, lambda: {_TABLE: members}, self._changed)
+
+
+def _members(info: OrderInfo) -> dict[str, Any]:
+    first = info.offsets[0]
+    members: dict[str, Any] = {
+        "popTime": info.pop_time,
+        "i": info.invisible_time,
+        "o": [first, *(offset - first for offset in info.offsets[1:])],
+        "ot": {str(offset): at for offset, at in info.visible_at.items()},
+        "oc": {str(offset): count for offset, count in info.counts.items()},
+        "l": info.pop_time,
+        "cm": info.acknowledged,
+    }
+    if info.attempt_id is not None:
+        members["a"] = info.attempt_id
+    return members
+
+
+def _read(found: Any) -> OrderInfo | None:
+    try:
+        first, *steps = found["o"]
+        attempt_id = found.get("a")
+        return OrderInfo(
+            None if attempt_id is None else str(attempt_id),
+            int(found["popTime"]),
+            int(found.get("i") or 0),
+            (int(first), *(int(first) + int(step) for step in steps)),
+            int(found.get("cm") or 0),
+            {int(offset): int(at) for offset, at in (found.get("ot") or {}).items()},
+            {int(offset): int(count) for offset, count in (found.get("oc") or {}).items()},
+        )
+    except (KeyError, TypeError, ValueError, AttributeError):
+        return None

@@ -1,0 +1,326 @@
+"""Redelivers popped messages that were not acknowledged in time (RocketMQ: PopReviveService).
+
+The queues of the revive topic bring check points, and for each its acknowledgements (`checkpoints`). When the time of a
+check point is over and everything that the timer had to deliver until then was read, its remaining messages are copied
+to the group's retry topic.
+
+The progress is the offset of the group CID_RMQ_SYS_REVIVE_GROUP in each queue: the last entry before the first check
+point that is not done with, as RocketMQ counts. It is saved once the copies are on disk, so a crash repeats
+redeliveries and loses none.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from itertools import count
+
+import structlog
+import trio
+
+from reput_broker.delay.record_reader import RecordReader
+from reput_broker.delay.timer_message_store import TimerMessageStore
+from reput_broker.observe.counters import RetryCounts
+from reput_broker.pop.checkpoints import REVIVE_QUEUES, Ack, CheckPoint, CheckPointKey, read_entry
+from reput_broker.pop.in_flight import InFlightMessages
+from reput_broker.pop.revived_messages import Revived, revived_message
+from reput_broker.put.own_puts import OwnPuts
+from reput_broker.store.message_store import MessageStore
+from reput_broker.store.results import PutStatus
+from reput_broker.tables.tables import Tables
+from reput_protocol.errors import InvalidName, RecordMalformed, ReputError
+from reput_protocol.names import REVIVE_GROUP, TIMER_TOPIC, popped_topic
+from reput_protocol.record.layout import record_bytes
+from reput_protocol.record.record import decode_record
+from reput_protocol.record.view import RecordView
+
+log = structlog.get_logger(__name__)
+
+_READ_AT_ONCE = 64
+_POLL_S = 1.0
+_SETTLE_S = 0.005
+_STUCK_S = 0.1
+_RETRY_S = 1.0
+_RECORD_ROOM = 64
+
+
+class Stuck(Exception):
+    """The store refuses writes now; the same check point must be tried again."""
+
+
+@dataclass(slots=True)
+class _Open:
+    """A check point that was read and is not done with."""
+
+    point: CheckPoint
+    revive_queue_id: int
+    entry: int
+    """Its offset in the revive queue."""
+    left: set[int]
+    """Queue offsets of its messages that are neither acknowledged nor redelivered."""
+
+
+@dataclass(slots=True)
+class _ReviveQueue:
+    next_offset: int
+    saved: int
+    """The offset of the group: the last entry done with."""
+    points: dict[CheckPointKey, _Open] = field(default_factory=dict)
+    """In the order of their entries."""
+
+    @property
+    def done(self) -> int:
+        """The last entry before the first check point that is not done with."""
+        first = next(iter(self.points.values()), None)
+        return (self.next_offset if first is None else first.entry) - 1
+
+
+class PopReviveService:
+    """The service of one broker, as master.
+
+    Args:
+        topic: the revive topic.
+        timers: deliver check points and acknowledgements.
+        counts: of redelivered messages and dead letters.
+    """
+
+    def __init__(
+        self,
+        topic: str,
+        store: MessageStore,
+        timers: TimerMessageStore,
+        reader: RecordReader,
+        puts: OwnPuts,
+        tables: Tables,
+        in_flight: InFlightMessages,
+        counts: RetryCounts,
+        *,
+        broker_name: str,
+        clock_ms: Callable[[], int],
+    ) -> None:
+        self._topic = topic
+        self._store = store
+        self._timers = timers
+        self._reader = reader
+        self._puts = puts
+        self._tables = tables
+        self._in_flight = in_flight
+        self._counts = counts
+        self._broker_name = broker_name
+        self._clock_ms = clock_ms
+        self._queues = [self._begin(queue_id) for queue_id in range(REVIVE_QUEUES)]
+        self._due: list[tuple[int, int, _Open]] = []
+        self._numbers = count()
+        self._unsaved: deque[tuple[int, list[int]]] = deque()
+        self._arrived = trio.Event()
+        self.revived = 0
+        """Messages that were redelivered."""
+
+    def _begin(self, queue_id: int) -> _ReviveQueue:
+        saved = self._tables.offsets.query(REVIVE_GROUP, self._topic, queue_id)
+        done = -1 if saved is None else saved
+        return _ReviveQueue(done + 1, done)
+
+    def arrived(self) -> None:
+        """Note that the revive topic has new messages."""
+        self._arrived.set()
+
+    @property
+    def behind_s(self) -> float:
+        """How long the most overdue check point has been due; 0 if none is."""
+        while self._due and not self._is_open(self._due[0][2]):
+            heapq.heappop(self._due)
+        return max(0, self._clock_ms() - self._due[0][0]) / 1000 if self._due else 0.0
+
+    async def run(self) -> None:
+        """Redeliver until cancelled."""
+        while True:
+            self._arrived = trio.Event()
+            try:
+                await self._read()
+                waits_s = await self._revive_due()
+                self._save()
+            except Stuck:
+                await trio.sleep(_STUCK_S)
+                continue
+            except (ReputError, OSError) as error:
+                log.error("popped_messages_not_redelivered", detail=str(error), hint="the broker retries")
+                await trio.sleep(_RETRY_S)
+                continue
+            with trio.move_on_after(waits_s):
+                await self._arrived.wait()
+
+    # -- reading -------------------------------------------------------------------------------------------
+
+    async def _read(self) -> None:
+        """Read everything that the queues have now."""
+        for queue_id, queue in enumerate(self._queues):
+            low = self._store.min_offset_in_queue(self._topic, queue_id)
+            queue.next_offset = max(queue.next_offset, low)
+            end = self._store.max_offset_in_queue(self._topic, queue_id)
+            while queue.next_offset < end:
+                units = self._store.queue_units(self._topic, queue_id, queue.next_offset, _READ_AT_ONCE)
+                if not units:
+                    queue.next_offset += 1  # a damaged place
+                    continue
+                for data in await self._reader.read([(unit.physical_offset, unit.size) for unit in units]):
+                    self._take(queue_id, queue, data)
+                    queue.next_offset += 1
+                await trio.lowlevel.checkpoint()
+
+    def _take(self, queue_id: int, queue: _ReviveQueue, data: bytes | None) -> None:
+        entry = None if data is None else read_entry(RecordView(data, 0), self._broker_name)
+        if isinstance(entry, CheckPoint):
+            queue.points.pop(entry.key, None)
+            if entry.offsets:
+                found = _Open(entry, queue_id, queue.next_offset, set(entry.offsets))
+                queue.points[entry.key] = found
+                heapq.heappush(self._due, (entry.revive_time, next(self._numbers), found))
+        elif isinstance(entry, Ack):
+            opened = queue.points.get(entry.key)
+            if opened is not None:
+                opened.left.difference_update(entry.offsets)
+                if not opened.left:
+                    del queue.points[entry.key]
+        else:
+            log.warning(
+                "check_point_unreadable",
+                topic=self._topic,
+                queue_id=queue_id,
+                queue_offset=queue.next_offset,
+                hint="it is skipped: run reput store verify",
+            )
+
+    def _is_open(self, one: _Open) -> bool:
+        return self._queues[one.revive_queue_id].points.get(one.point.key) is one
+
+    # -- redelivering --------------------------------------------------------------------------------------
+
+    async def _revive_due(self) -> float:
+        """Redeliver what is due; return how long to wait for more, in seconds."""
+        if not self.behind_s and (not self._due or self._due[0][0] > self._clock_ms()):
+            return self._pause_s()
+        until = await self._settled()
+        while self._due and self._due[0][0] <= until:
+            opened = self._due[0][2]
+            if self._is_open(opened):
+                await self._revive(opened)
+            heapq.heappop(self._due)
+        return min(_SETTLE_S, self._pause_s()) if self.behind_s else self._pause_s()
+
+    def _pause_s(self) -> float:
+        if not self._due:
+            return _POLL_S
+        return min(_POLL_S, max(_SETTLE_S, (self._due[0][0] - self._clock_ms()) / 1000))
+
+    async def _settled(self) -> int:
+        """Read all acknowledgements up to now; return the time up to which all were read that can count.
+
+        What was stored before this call and is due is in the revive topic when the timer has passed it.
+        """
+        now_ms = self._clock_ms()
+        await self._dispatched()
+        end = self._store.max_offset_in_queue(TIMER_TOPIC, 0)
+        while self._timers.queue_offset < end:  # noqa: ASYNC110 - rare, and another event would cost every message
+            await trio.sleep(_SETTLE_S)
+        until = self._timers.settled_until(now_ms)
+        await self._dispatched()
+        await self._read()
+        return until
+
+    async def _dispatched(self) -> None:
+        end = self._store.max_physical_offset
+        while self._store.dispatched_offset < end:  # noqa: ASYNC110 - likewise
+            await trio.sleep(_SETTLE_S)
+
+    async def _revive(self, opened: _Open) -> None:
+        key = opened.point.key
+        tables = self._tables
+        origin = tables.topics.get(popped_topic(key.topic, key.group))
+        group = tables.groups.get(key.group)
+        for offset in sorted(opened.left):
+            if origin is not None and group is not None:
+                await self._revive_one(opened.point, offset, group.retry_max_times)
+            self._in_flight.done(key.group, key.topic, key.queue_id, key.pop_time)
+            opened.left.discard(offset)
+        queue = self._queues[opened.revive_queue_id]
+        if queue.points.get(key) is opened:
+            del queue.points[key]
+
+    async def _revive_one(self, point: CheckPoint, offset: int, max_reconsume_times: int) -> None:
+        key = point.key
+        units = self._store.queue_units(key.topic, key.queue_id, offset, 1)
+        if not units:
+            return  # expired
+        (data,) = await self._reader.read([(units[0].physical_offset, units[0].size)])
+        if data is None:
+            return
+        try:
+            record = decode_record(data)
+        except RecordMalformed:
+            return
+        revived = revived_message(record, key, max_reconsume_times)
+        if not await self._make_topic(revived.record.topic):
+            return
+        size = record_bytes(len(revived.record.body), revived.record.topic, len(revived.record.properties))
+        result = await self._puts.put(size + _RECORD_ROOM, lambda: revived.record)
+        assert result is not None
+        if result.status in (PutStatus.MESSAGE_ILLEGAL, PutStatus.PROPERTIES_SIZE_EXCEEDED):
+            log.error(
+                "popped_message_dropped",
+                topic=key.topic,
+                group=key.group,
+                queue_offset=offset,
+                detail=str(result.status),
+                hint="it stays in its queue until it expires",
+            )
+            return
+        if result.status is not PutStatus.PUT_OK:
+            raise Stuck(str(result.status))
+        self._count(key.group, revived)
+
+    async def _make_topic(self, topic: str) -> bool:
+        if self._tables.topics.get(topic) is None:
+            try:
+                self._tables.topics.create_internal(topic)
+            except InvalidName as error:
+                log.error("popped_message_dropped", topic=topic, detail=str(error), hint="shorten the names")
+                return False
+            await self._tables.topic_saver.save()
+        return True
+
+    def _count(self, group: str, revived: Revived) -> None:
+        topic = revived.origin_topic
+        if not revived.is_dead_letter:
+            self.revived += 1
+            self._counts.retries[group, topic] += 1
+            return
+        self._counts.dead_letters[group, topic] += 1
+        log.warning(
+            "dead_letter",
+            group=group,
+            topic=topic,
+            message_id=revived.record.unique_key,
+            attempts=revived.record.reconsume_times,
+            hint=f"reput dlq peek {group}",
+        )
+
+    # -- progress ------------------------------------------------------------------------------------------
+
+    def _save(self) -> None:
+        """Save the progress whose copies are on disk, and remember what was reached now."""
+        store = self._store
+        reached = [queue.done for queue in self._queues]
+        if not self._unsaved or self._unsaved[-1][1] != reached:
+            self._unsaved.append((store.max_physical_offset, reached))
+        found = None
+        while self._unsaved and self._unsaved[0][0] <= store.flushed_offset:
+            found = self._unsaved.popleft()[1]
+        for queue_id, done in enumerate(found or ()):
+            queue = self._queues[queue_id]
+            if done > queue.saved:
+                self._tables.offsets.commit(REVIVE_GROUP, self._topic, queue_id, done)
+                self._tables.offsets_soon.committed()
+                queue.saved = done

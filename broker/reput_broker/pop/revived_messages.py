@@ -1,0 +1,53 @@
+"""Records of popped messages that were not acknowledged in time (RocketMQ: PopReviveService.reviveRetry)."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import NamedTuple
+
+from reput_broker.pop.checkpoints import CheckPointKey
+from reput_broker.retry.retry_records import DeadLetterReason, dead_letter
+from reput_protocol import properties as names
+from reput_protocol.names import RETRY_PREFIX, pop_retry_topic, popped_topic
+from reput_protocol.properties import PROPERTIES_BYTES_MAX, encode_properties
+from reput_protocol.record.record import Record
+
+
+class Revived(NamedTuple):
+    """What to store for a message that becomes visible again."""
+
+    record: Record
+    is_dead_letter: bool
+    origin_topic: str
+    """The topic from which the group consumes."""
+
+
+def revived_message(record: Record, key: CheckPointKey, max_reconsume_times: int) -> Revived:
+    """Return what to store for a popped message whose time is over.
+
+    It goes to the group's retry topic of its topic with one more attempt. Unlike RocketMQ's broker, which leaves that
+    to consumers, this one makes it a dead letter once it was redelivered as often as allowed.
+
+    Args:
+        record: as it was popped.
+        key: of its check point.
+        max_reconsume_times: how often it may be redelivered.
+    """
+    origin_topic = popped_topic(key.topic, key.group)
+    properties = record.property_map()
+    properties.pop(names.CRC32, None)
+    if record.reconsume_times == 0 or names.FIRST_POP_TIME not in properties:
+        properties[names.FIRST_POP_TIME] = str(key.pop_time)
+    again = replace(record, reconsume_times=record.reconsume_times + 1, prepared_transaction_offset=0)
+    if record.reconsume_times >= max_reconsume_times:
+        properties.setdefault(names.RETRY_TOPIC, origin_topic)
+        properties.setdefault(names.ORIGIN_MESSAGE_ID, record.offset_message_id)
+        dead = dead_letter(again, key.group, properties, DeadLetterReason.MAX_RECONSUME_TIMES)
+        return Revived(dead, True, origin_topic)
+    text = encode_properties(properties)
+    if len(text) > PROPERTIES_BYTES_MAX:
+        del properties[names.FIRST_POP_TIME]
+        text = encode_properties(properties)
+    is_retried = key.topic.startswith(RETRY_PREFIX)
+    topic = key.topic if is_retried else pop_retry_topic(key.topic, key.group)
+    return Revived(replace(again, topic=topic, queue_id=0, properties=text, version=0), False, origin_topic)

@@ -1,0 +1,293 @@
+"""Acknowledgements of popped messages (200051, 200151) and changes of their invisible times (200053).
+
+(RocketMQ: AckMessageProcessor, ChangeInvisibleTimeProcessor.)
+
+An acknowledgement is a record in the log, and its answer waits for the ack level of the broker as that of a message
+does. It counts if it arrives before the check point's time is over; a later one is answered alike and without effect.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from reput_broker.observe.counters import Counters
+from reput_broker.pop.checkpoints import REVIVE_QUEUES, Ack, CheckPoint, CheckPointKey
+from reput_broker.pop.in_flight import InFlightMessages
+from reput_broker.pop.order_info import OrderInfos
+from reput_broker.pop.positions import Place, PopPositions
+from reput_broker.pop.revive_log import ReviveLog, size_of
+from reput_broker.processors.group_access import GroupAccess
+from reput_broker.processors.topic_access import TopicAccess
+from reput_broker.request import Handler, Put, Refusal, Request, Response, Result
+from reput_broker.store.message_store import MessageStore
+from reput_broker.store.results import PutResult, PutStatus
+from reput_protocol.codes import AckLevel, RequestCode, ResponseCode
+from reput_protocol.commands.pop import (
+    ORDERED_REVIVE_QUEUE,
+    AckMessageHeader,
+    BatchAck,
+    BatchAckBody,
+    ChangeInvisibleTimeHeader,
+    ChangeInvisibleTimeResult,
+    PopHandle,
+    marked_topic,
+)
+from reput_protocol.errors import BodyMalformed, ErrorCode, HeaderFieldError
+from reput_protocol.record.record import Record
+
+_ILLEGAL = int(ResponseCode.MESSAGE_ILLEGAL)
+_NO_MESSAGE = int(ResponseCode.NO_MESSAGE)
+
+
+class AckProcessor:
+    """Stores acknowledgements.
+
+    Args:
+        on_free: called with a queue whose ordered messages are all acknowledged, or visible at another time.
+        ack: returns the ack level of the records.
+    """
+
+    def __init__(
+        self,
+        store: MessageStore,
+        access: TopicAccess,
+        groups: GroupAccess,
+        positions: PopPositions,
+        orders: OrderInfos,
+        in_flight: InFlightMessages,
+        revive_log: ReviveLog,
+        counters: Counters,
+        *,
+        on_free: Callable[[Place], None],
+        ack: Callable[[], AckLevel],
+        clock_ms: Callable[[], int],
+    ) -> None:
+        self._store = store
+        self._access = access
+        self._groups = groups
+        self._positions = positions
+        self._orders = orders
+        self._in_flight = in_flight
+        self._revive_log = revive_log
+        self._counters = counters
+        self._on_free = on_free
+        self._ack = ack
+        self._clock_ms = clock_ms
+
+    def handlers(self) -> dict[int, Handler]:
+        """Return the handlers by request code."""
+        return {
+            RequestCode.ACK_MESSAGE: self.ack,
+            RequestCode.BATCH_ACK_MESSAGE: self.ack_batch,
+            RequestCode.CHANGE_MESSAGE_INVISIBLETIME: self.change_invisible_time,
+        }
+
+    # -- acknowledging -------------------------------------------------------------------------------------
+
+    def ack(self, request: Request) -> Result:
+        """Acknowledge one message."""
+        header = AckMessageHeader.from_ext(request.ext)
+        handle = self._handle(header.extra_info)
+        place = Place(header.consumer_group, header.topic, header.queue_id)
+        self._check(place, header.offset, can_be_end=True)
+        request.client.note_role("consumer")
+        if handle.is_ordered:
+            self._ack_ordered(place, header.offset, handle.pop_time)
+            return Response()
+        key = _key(place, handle)
+        record = self._revive_log.ack(
+            Ack(key, (header.offset,)), handle.pop_time + handle.invisible_time, handle.revive_queue_id
+        )
+        return self._put(request, [record], Response(), [(key, 1)])
+
+    def ack_batch(self, request: Request) -> Result:
+        """Acknowledge messages of several check points; those outside of their queues are left out."""
+        body = BatchAckBody.from_json(request.body)
+        if not body.acks:
+            return Response(_NO_MESSAGE, remark="the request names no message")
+        request.client.note_role("consumer")
+        records: list[Record] = []
+        counts: list[tuple[CheckPointKey, int]] = []
+        for one in body.acks:
+            self._ack_some(one, body.broker_name, records, counts)
+        if not records:
+            return Response()
+        return self._put(request, records, Response(), counts)
+
+    def _ack_some(
+        self, one: BatchAck, broker_name: str, records: list[Record], counts: list[tuple[CheckPointKey, int]]
+    ) -> None:
+        try:
+            topic = marked_topic(one.topic, one.consumer_group, one.mark)
+        except ValueError as error:
+            raise BodyMalformed(str(error)) from None
+        self._check_revive_queue(one.revive_queue_id)
+        place = Place(one.consumer_group, topic, one.queue_id)
+        low, high = self._bounds(place)
+        offsets = tuple(offset for offset in one.offsets() if low <= offset <= high)
+        if self._access.known(topic) is None or not offsets:
+            return
+        if one.revive_queue_id == ORDERED_REVIVE_QUEUE:
+            for offset in offsets:
+                self._ack_ordered(place, offset, one.pop_time)
+            return
+        key = CheckPointKey(
+            topic, one.consumer_group, one.queue_id, one.start_offset, one.pop_time, broker_name
+        )
+        deliver_ms = one.pop_time + one.invisible_time
+        records.append(
+            self._revive_log.ack(Ack(key, offsets), deliver_ms, one.revive_queue_id, is_batch=True)
+        )
+        counts.append((key, len(offsets)))
+
+    def _ack_ordered(self, place: Place, offset: int, pop_time: int) -> None:
+        """Commit what is acknowledged without a gap; it survives `kill -9`."""
+        committed = self._positions.committed(place)
+        if committed is not None and offset < committed:
+            return
+        done = self._orders.acknowledge(place, offset, pop_time)
+        if not done.is_valid:
+            raise Refusal(
+                ErrorCode.INVALID_ARGUMENT,
+                f"message {offset} of queue {place.queue_id} of {place.topic!r} is not one that group "
+                f"{place.group!r} popped last; pop again",
+                response_code=_ILLEGAL,
+            )
+        if done.next_offset is None:
+            return  # popped again meanwhile
+        self._positions.commit(place, done.next_offset)
+        self._count([(CheckPointKey(place.topic, place.group, place.queue_id, 0, pop_time, ""), 1)])
+        if not self._orders.is_blocked(place, None):
+            self._on_free(place)
+
+    # -- changing times ------------------------------------------------------------------------------------
+
+    def change_invisible_time(self, request: Request) -> Result:
+        """Make a message visible at another time: a new check point replaces the old one."""
+        header = ChangeInvisibleTimeHeader.from_ext(request.ext)
+        handle = self._handle(header.extra_info)
+        place = Place(header.consumer_group, header.topic, header.queue_id)
+        self._check(place, header.offset, can_be_end=False)
+        if header.invisible_time < 0:
+            raise Refusal(
+                ErrorCode.INVALID_ARGUMENT, f"an invisible time of {header.invisible_time} ms is in the past"
+            )
+        request.client.note_role("consumer")
+        now_ms = self._clock_ms()
+        if handle.is_ordered:
+            return self._change_ordered(request, header, handle, place, now_ms)
+        point = CheckPoint(
+            CheckPointKey(
+                place.topic, place.group, place.queue_id, header.offset, now_ms, handle.broker_name
+            ),
+            header.invisible_time,
+            (header.offset,),
+        )
+        key = _key(place, handle)
+        queue_id = handle.revive_queue_id
+        records = [  # in this order: a crash in between leaves the message visible too early and not never
+            self._revive_log.check_point(point, queue_id),
+            self._revive_log.ack(
+                Ack(key, (header.offset,)), handle.pop_time + handle.invisible_time, queue_id
+            ),
+        ]
+        result = ChangeInvisibleTimeResult(now_ms, header.invisible_time, queue_id)
+        response = Response(0, result.to_ext(request.header_type))
+
+        def stored() -> None:
+            self._in_flight.done(*place, handle.pop_time)
+            self._in_flight.popped(*place, 1)
+
+        return self._put(request, records, response, [], stored)
+
+    def _change_ordered(
+        self,
+        request: Request,
+        header: ChangeInvisibleTimeHeader,
+        handle: PopHandle,
+        place: Place,
+        now_ms: int,
+    ) -> Response:
+        committed = self._positions.committed(place)
+        result = ChangeInvisibleTimeResult()
+        if committed is None or header.offset >= committed:
+            visible_at = now_ms + header.invisible_time
+            self._orders.change_time(place, header.offset, handle.pop_time, visible_at)
+            self._on_free(place)
+            # The handle keeps its pop time, by which its acknowledgement is known.
+            result = ChangeInvisibleTimeResult(
+                handle.pop_time, visible_at - handle.pop_time, ORDERED_REVIVE_QUEUE
+            )
+        return Response(0, result.to_ext(request.header_type))
+
+    # -- common --------------------------------------------------------------------------------------------
+
+    def _handle(self, text: str) -> PopHandle:
+        try:
+            handle = PopHandle.parse(text)
+        except ValueError as error:
+            raise HeaderFieldError("extraInfo", str(error)) from None
+        self._check_revive_queue(handle.revive_queue_id)
+        return handle
+
+    def _check_revive_queue(self, queue_id: int) -> None:
+        if queue_id != ORDERED_REVIVE_QUEUE and not 0 <= queue_id < REVIVE_QUEUES:
+            raise Refusal(
+                ErrorCode.INVALID_ARGUMENT,
+                f"there is no revive queue {queue_id}; use the handle as it was answered",
+                response_code=_ILLEGAL,
+            )
+
+    def _bounds(self, place: Place) -> tuple[int, int]:
+        return (
+            self._store.min_offset_in_queue(place.topic, place.queue_id),
+            self._store.max_offset_in_queue(place.topic, place.queue_id),
+        )
+
+    def _check(self, place: Place, offset: int, *, can_be_end: bool) -> None:
+        """Refuse what cannot be a popped message of this queue."""
+        self._groups.existing(place.group)
+        config = self._access.existing(place.topic)
+        if not 0 <= place.queue_id < config.read_queue_nums:
+            raise Refusal(
+                ErrorCode.INVALID_ARGUMENT,
+                f"topic {place.topic!r} has no queue {place.queue_id}; its queues are 0 to "
+                f"{config.read_queue_nums - 1}",
+                response_code=_ILLEGAL,
+            )
+        low, high = self._bounds(place)
+        if not low <= offset < high + can_be_end:
+            raise Refusal(
+                ErrorCode.OFFSET_OUT_OF_RANGE,
+                f"message {offset} is not in queue {place.queue_id} of {place.topic!r}, which has {low} to "
+                f"{high - 1}",
+                response_code=_NO_MESSAGE,
+            )
+
+    def _put(
+        self,
+        request: Request,
+        records: Sequence[Record],
+        response: Response,
+        counts: Sequence[tuple[CheckPointKey, int]],
+        stored: Callable[[], None] = lambda: None,
+    ) -> Put:
+        def put() -> PutResult:
+            result = self._revive_log.put(records)
+            if result.status is PutStatus.PUT_OK:
+                self._count(counts)
+                stored()
+            return result
+
+        return Put(request, size_of(records), put, lambda _: response, self._revive_log.topic, self._ack())
+
+    def _count(self, counts: Sequence[tuple[CheckPointKey, int]]) -> None:
+        for key, count in counts:
+            self._counters.note_acks(key.group, "ack", count)
+            self._in_flight.done(key.group, key.topic, key.queue_id, key.pop_time, count)
+
+
+def _key(place: Place, handle: PopHandle) -> CheckPointKey:
+    return CheckPointKey(
+        place.topic, place.group, place.queue_id, handle.start_offset, handle.pop_time, handle.broker_name
+    )

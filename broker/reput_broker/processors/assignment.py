@@ -1,0 +1,185 @@
+"""Queues for members that leave their allocation to the broker: 400, and how groups consume topics: 401.
+
+(RocketMQ: QueryAssignmentProcessor.)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+
+import structlog
+import trio
+
+from reput_broker.groups.consumer_groups import ConsumerGroups
+from reput_broker.namesrv.route_info import RouteInfoManager
+from reput_broker.pop.allocation import STRATEGIES, allocate_for_pop
+from reput_broker.processors.group_access import GroupAccess
+from reput_broker.processors.topic_access import TopicAccess
+from reput_broker.remoting_client import RemoteUnreachable, RemotingClient
+from reput_broker.request import Handler, Refusal, Request, Response
+from reput_broker.tables.message_request_modes import MessageRequestModes
+from reput_broker.tables.table_saver import TableSaver
+from reput_protocol.codes import MessageModel, Perm, RequestCode, ResponseCode
+from reput_protocol.commands.pop import (
+    MessageQueueAssignment,
+    MessageRequestMode,
+    QueryAssignmentBody,
+    QueryAssignmentResult,
+)
+from reput_protocol.commands.topic import RouteHeader, TopicRoute
+from reput_protocol.errors import BodyMalformed, ErrorCode
+from reput_protocol.names import RETRY_PREFIX
+from reput_protocol.record.message import MessageQueue
+from reput_protocol.wire.header import HeaderType
+
+log = structlog.get_logger(__name__)
+
+PULL, POP = "PULL", "POP"
+_KNOWN_S = 10.0
+"""How long the answer of a name server is used again."""
+_KNOWN_MAX = 10_000
+_TIMEOUT_S = 3.0
+
+
+class TopicQueues:
+    """The readable queues of topics at all brokers, as the name servers know them.
+
+    Args:
+        routes: what this broker knows by itself; the answer if no name server is configured, or none answers.
+        name_servers: `host:port` of each.
+        connect: makes a client of an address.
+    """
+
+    def __init__(
+        self,
+        routes: RouteInfoManager,
+        name_servers: Sequence[str],
+        connect: Callable[[str], RemotingClient] = RemotingClient,
+    ) -> None:
+        self._routes = routes
+        self._clients = [connect(address) for address in name_servers]
+        self._known: dict[str, tuple[float, list[MessageQueue]]] = {}
+
+    async def of(self, topic: str) -> list[MessageQueue]:
+        """Return the queues of a topic, sorted; none if no broker has it."""
+        if not self._clients:
+            return _queues(topic, self._routes.route(topic, ""))
+        known = self._known.get(topic)
+        if known is not None and trio.current_time() < known[0]:
+            return known[1]
+        ext = RouteHeader(topic).to_ext(HeaderType.JSON)
+        for client in self._clients:
+            try:
+                answer = await client.call(RequestCode.GET_ROUTEINFO_BY_TOPIC, ext, timeout_s=_TIMEOUT_S)
+                if answer.code not in (ResponseCode.SUCCESS, ResponseCode.TOPIC_NOT_EXIST):
+                    continue
+                route = TopicRoute.from_json(answer.body) if answer.body else None
+            except (RemoteUnreachable, BodyMalformed):
+                continue
+            found = _queues(topic, route)
+            if len(self._known) >= _KNOWN_MAX:
+                self._known.clear()
+            self._known[topic] = trio.current_time() + _KNOWN_S, found
+            return found
+        return known[1] if known is not None else _queues(topic, self._routes.route(topic, ""))
+
+    async def close_at_end(self) -> None:
+        """Close the connections to the name servers when cancelled."""
+        try:
+            await trio.sleep_forever()
+        finally:
+            for client in self._clients:
+                client.close()
+
+
+def _queues(topic: str, route: TopicRoute | None) -> list[MessageQueue]:
+    if route is None:
+        return []
+    return sorted(
+        MessageQueue(topic, data.broker_name, queue_id)
+        for data in route.queue_datas
+        if data.perm & Perm.READ
+        for queue_id in range(min(data.read_queue_nums, _KNOWN_MAX))
+    )
+
+
+class AssignmentProcessor:
+    """Answers members that ask which queues to consume."""
+
+    def __init__(
+        self,
+        queues: TopicQueues,
+        modes: MessageRequestModes,
+        saver: TableSaver,
+        online: ConsumerGroups,
+        topics: TopicAccess,
+        groups: GroupAccess,
+    ) -> None:
+        self._queues = queues
+        self._modes = modes
+        self._saver = saver
+        self._online = online
+        self._topics = topics
+        self._groups = groups
+
+    def handlers(self) -> dict[int, Handler]:
+        """Return the handlers by request code."""
+        return {
+            RequestCode.QUERY_ASSIGNMENT: self.query,
+            RequestCode.SET_MESSAGE_REQUEST_MODE: self.set_mode,
+        }
+
+    def tasks(self) -> tuple[Callable[[], Awaitable[None]], ...]:
+        """Return the background tasks."""
+        return (self._queues.close_at_end,)
+
+    async def query(self, request: Request) -> Response:
+        """Answer with the queues of a member; with none at all if the member should keep what it has."""
+        body = QueryAssignmentBody.from_json(request.body)
+        request.client.note_role("consumer")
+        mode = self._modes.get(body.topic, body.consumer_group)
+        if mode is None or body.topic.startswith(RETRY_PREFIX):
+            mode = MessageRequestMode(body.topic, body.consumer_group)
+        found = self._allocate(body, mode, await self._queues.of(body.topic))
+        assignments = None if found is None else [MessageQueueAssignment(queue, mode.mode) for queue in found]
+        return Response(0, body=QueryAssignmentResult(assignments).to_json())
+
+    def _allocate(
+        self, body: QueryAssignmentBody, mode: MessageRequestMode, queues: list[MessageQueue]
+    ) -> list[MessageQueue] | None:
+        if not queues:
+            return None
+        if body.message_model is MessageModel.BROADCASTING:
+            return queues
+        group = self._online.get(body.consumer_group)
+        members = [] if group is None else sorted(group.client_ids())
+        strategy = STRATEGIES.get(body.strategy_name)
+        if strategy is None:
+            log.warning(
+                "allocation_unknown",
+                group=body.consumer_group,
+                strategy=body.strategy_name[:80],
+                hint=f"use one of {', '.join(STRATEGIES)}",
+            )
+            return None
+        if body.client_id not in members:  # its heartbeat has not come yet
+            return None
+        if mode.mode == POP:
+            return allocate_for_pop(queues, members, body.client_id, strategy, mode.pop_share_queue_num)
+        return strategy(queues, members, body.client_id)
+
+    async def set_mode(self, request: Request) -> Response:
+        """Set how a group consumes a topic; it is saved before the answer."""
+        mode = MessageRequestMode.from_json(request.body)
+        request.client.note_role("admin")
+        if mode.topic.startswith(RETRY_PREFIX):
+            raise Refusal(
+                ErrorCode.NO_PERMISSION, "a retry topic is always pulled; set the mode of its topic"
+            )
+        if mode.mode not in (PULL, POP):
+            raise Refusal(ErrorCode.INVALID_ARGUMENT, f"mode {mode.mode[:40]!r} is neither PULL nor POP")
+        self._topics.existing(mode.topic)
+        self._groups.existing(mode.consumer_group)
+        self._modes.put(mode)
+        await self._saver.save()
+        return Response()

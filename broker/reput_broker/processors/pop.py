@@ -1,0 +1,504 @@
+"""Pops: 200050 (RocketMQ: PopMessageProcessor).
+
+A pop takes messages from the queues of a topic, beginning at any of them, and from the group's retry topic of it; at
+every fifth pop from that one first. For each queue a check point is put before the answer (`pop.checkpoints`), which
+need not be on disk: the group's offset follows only when it can be read (`pop.positions`). Ordered pops have no check
+point; they block their queue instead (`pop.order_info`).
+"""
+
+from __future__ import annotations
+
+import struct
+import time
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from typing import Final
+
+import structlog
+import trio
+
+from reput_broker.config.sections import LimitsConfig
+from reput_broker.observe.counters import PULL_WAIT_CODE, Counters
+from reput_broker.pop.checkpoints import CheckPoint, CheckPointKey
+from reput_broker.pop.in_flight import InFlightMessages
+from reput_broker.pop.order_info import OrderInfos
+from reput_broker.pop.positions import Place, PopPositions, Written
+from reput_broker.pop.revive_log import ReviveLog, size_of
+from reput_broker.processors.filter_check import FilterCheck
+from reput_broker.processors.pop_polling import PollingKey, PopPolling
+from reput_broker.processors.pop_queues import WRONG_OFFSET, PopQueues
+from reput_broker.put.own_puts import OwnPuts
+from reput_broker.request import Handler, Refusal, Request, Response
+from reput_broker.store.errors import DiskFull, FileNotMade, StoreClosed
+from reput_broker.store.get_message import FilteredGet
+from reput_broker.store.message_store import MessageStore
+from reput_broker.store.results import ROCKETMQ_LIMITS, GetMessageResult, GetStatus, PutStatus
+from reput_protocol import properties as names
+from reput_protocol.codes import RequestCode, ResponseCode
+from reput_protocol.commands.pop import (
+    ORDERED_REVIVE_QUEUE,
+    POP_MESSAGES_MAX,
+    PopHandle,
+    PopMessageHeader,
+    PopMessageResult,
+    msg_offset_info,
+    order_count_info,
+    retry_mark,
+    start_offset_info,
+)
+from reput_protocol.errors import ErrorCode
+from reput_protocol.filter.sql import SqlFilter
+from reput_protocol.filter.tags import MessageFilter
+from reput_protocol.names import RETRY_PREFIX
+from reput_protocol.properties import encode_properties
+from reput_protocol.record.redirect import redirect_record
+from reput_protocol.record.view import RecordView, record_views
+
+log = structlog.get_logger(__name__)
+
+_TIMEOUT: Final = int(ResponseCode.POLLING_TIMEOUT)
+_FULL: Final = int(ResponseCode.POLLING_FULL)
+_PASSED = (GetStatus.NO_MATCHED_MESSAGE, GetStatus.MESSAGE_WAS_REMOVING, GetStatus.OFFSET_FOUND_NULL)
+_OFFSETS = struct.Struct(">qq")
+_OFFSETS_AT = 20
+_COLD_READS_AT_ONCE = 4
+
+
+@dataclass(slots=True)
+class _Pop:
+    """One pop while it is under way or held."""
+
+    request: Request
+    header: PopMessageHeader
+    message_filter: MessageFilter | None
+    deadline: float
+    """When it is answered in any case, by trio's clock."""
+    began_at: float
+
+
+@dataclass(slots=True)
+class _Taken:
+    """What a pop found in one queue, which it has locked."""
+
+    place: Place
+    offset: int
+    found: GetMessageResult | FilteredGet
+    body: bytes = b""
+    offsets: list[int] = field(default_factory=list)
+
+    @property
+    def result(self) -> GetMessageResult:
+        assert isinstance(self.found, GetMessageResult), "the filter was evaluated"
+        return self.found
+
+
+@dataclass(slots=True)
+class _Selection:
+    taken: list[_Taken] = field(default_factory=list)
+    rest: int = 0
+    """How many messages it leaves."""
+    count: int = 0
+
+    @property
+    def is_cold(self) -> bool:
+        return any(taken.found.cold for taken in self.taken)
+
+
+class PopProcessor:
+    """Serves messages to groups that pop.
+
+    Args:
+        puts: puts check points.
+        polling: holds pops.
+        is_enabled: whether check points can be delayed here.
+    """
+
+    def __init__(
+        self,
+        store: MessageStore,
+        queues: PopQueues,
+        positions: PopPositions,
+        orders: OrderInfos,
+        in_flight: InFlightMessages,
+        revive_log: ReviveLog,
+        puts: OwnPuts,
+        polling: PopPolling,
+        limits: LimitsConfig,
+        counters: Counters,
+        filter_check: FilterCheck,
+        *,
+        is_enabled: Callable[[], bool],
+        broker_name: str,
+        clock_ms: Callable[[], int],
+    ) -> None:
+        self._store = store
+        self._queues = queues
+        self._positions = positions
+        self._orders = orders
+        self._in_flight = in_flight
+        self._revive_log = revive_log
+        self._puts = puts
+        self._polling = polling
+        self._limits = limits
+        self._counters = counters
+        self._filter_check = filter_check
+        self._is_enabled = is_enabled
+        self._broker_name = broker_name
+        self._clock_ms = clock_ms
+        self._cold_places = trio.CapacityLimiter(_COLD_READS_AT_ONCE)
+        self.on_blocked: Callable[[Place, int], None] = lambda _place, _until_ms: None
+        """Called when a queue was blocked by an ordered pop, with the time until when."""
+
+    def handlers(self) -> dict[int, Handler]:
+        """Return the handlers by request code."""
+        return {
+            RequestCode.POP_MESSAGE: self.pop,
+        }
+
+    # -- pops ----------------------------------------------------------------------------------------------
+
+    async def pop(self, request: Request) -> Response | None:
+        """Answer with messages, or hold the request until there are some or its time is up."""
+        header = PopMessageHeader.from_ext(request.ext)
+        if not 0 < header.max_msg_nums <= POP_MESSAGES_MAX:
+            raise Refusal(
+                ErrorCode.INVALID_ARGUMENT,
+                f"a pop takes 1 to {POP_MESSAGES_MAX} messages, not {header.max_msg_nums}",
+            )
+        if header.invisible_time <= 0:
+            raise Refusal(
+                ErrorCode.INVALID_ARGUMENT,
+                f"an invisible time of {header.invisible_time} ms is not possible; use at least 1",
+            )
+        if not self._is_enabled():
+            raise Refusal(
+                ErrorCode.UNSUPPORTED_REQUEST,
+                "popped messages need the timer, which is disabled here (delay.timer_wheel is false); pull instead",
+                response_code=int(ResponseCode.SYSTEM_ERROR),
+            )
+        self._queues.check(header, creates=True)
+        if header.exp and self._filter_check.takes_long(header.exp_type, header.exp):
+            await self._filter_check.prepare(header.exp)
+        message_filter = self._filter_check.filter_of(header.exp_type, header.exp) if header.exp else None
+        request.client.note_role("consumer")
+        if not self._revive_log.is_ready:
+            await self._revive_log.make_topic()
+        deadline = trio.current_time() + max(0, header.poll_time) / 1000
+        return await self._run(_Pop(request, header, message_filter, deadline, time.monotonic()))
+
+    async def _run(self, pop: _Pop) -> Response | None:
+        """Take messages and answer; read those that are not in memory without delaying the client's next requests."""
+        selection = self._select(pop)
+        if selection.is_cold:
+            pop.request.client.spawn(self._reply, pop, lambda: self._finish(pop, selection))
+            return None
+        return await self._finish(pop, selection)
+
+    async def _reply(self, pop: _Pop, work: Callable[[], Awaitable[Response | None]]) -> None:
+        try:
+            response = await work()
+        except Refusal as refusal:
+            response = refusal.response()
+        except Exception as error:
+            log.error(
+                "pop_failed", peer=pop.request.client.peer, hint="a defect of the broker", exc_info=error
+            )
+            response = Refusal(ErrorCode.INTERNAL, f"the pop failed: {error}; pop again").response()
+        if response is not None:
+            pop.request.reply(response)
+
+    # -- selecting -----------------------------------------------------------------------------------------
+
+    def _select(self, pop: _Pop) -> _Selection:
+        """Find messages and lock their queues; `_finish` unlocks them."""
+        selection = _Selection()
+        try:
+            for place in self._queues.places(pop.header, with_retries=not pop.header.order):
+                self._select_of(pop, place, selection)
+        except BaseException:
+            self._unlock(selection)
+            raise
+        return selection
+
+    def _select_of(self, pop: _Pop, place: Place, selection: _Selection) -> None:
+        header, positions = pop.header, self._positions
+        wanted = header.max_msg_nums - selection.count
+        is_full = wanted <= 0 or any(isinstance(taken.found, FilteredGet) for taken in selection.taken)
+        if is_full or not positions.lock(place):
+            if not header.order:
+                selection.rest += self._queues.left(place)
+            return
+        try:
+            taken = self._take(pop, place, wanted)
+        except BaseException:
+            positions.unlock(place)
+            raise
+        if taken is None:
+            positions.unlock(place)
+            return
+        selection.taken.append(taken)
+        if isinstance(taken.found, GetMessageResult):
+            selection.count += taken.found.count
+            selection.rest += max(0, taken.found.max_offset - taken.found.next_begin_offset)
+
+    def _take(self, pop: _Pop, place: Place, wanted: int) -> _Taken | None:
+        header = pop.header
+        offset = self._positions.begin(place, header.init_mode)
+        if header.order:
+            if self._orders.is_blocked(place, header.attempt_id):
+                return None
+            self._in_flight.begins_again(*place)
+        found = self._get(pop, place, offset, wanted)
+        if isinstance(found, GetMessageResult) and found.status in WRONG_OFFSET:
+            # The queue begins later, for example because messages have expired.
+            offset = found.next_begin_offset
+            self._positions.forget_place(place)
+            self._positions.commit(place, offset)
+            found = self._get(pop, place, offset, wanted)
+        return _Taken(place, offset, found)
+
+    def _get(self, pop: _Pop, place: Place, offset: int, wanted: int) -> GetMessageResult | FilteredGet:
+        size = min(self._limits.pull_bytes, pop.request.client.share)
+        key = place.topic, place.queue_id, offset
+        message_filter = pop.message_filter
+        if not isinstance(message_filter, SqlFilter):
+            return self._store.get_message(*key, wanted, size, message_filter, limits=ROCKETMQ_LIMITS)
+        found = self._store.get_filtered(*key, wanted, size, message_filter, limits=ROCKETMQ_LIMITS)
+        if isinstance(found, GetMessageResult) or found.cold:
+            return found
+        with found:
+            result = found.run()
+        self._store.count_get(result)
+        return result
+
+    def _unlock(self, selection: _Selection) -> None:
+        for taken in selection.taken:
+            self._positions.unlock(taken.place)
+            if isinstance(taken.found, FilteredGet):
+                taken.found.release()
+
+    # -- taking --------------------------------------------------------------------------------------------
+
+    async def _finish(self, pop: _Pop, selection: _Selection) -> Response | None:
+        header = pop.header
+        try:
+            if selection.is_cold:
+                await self._read_cold(pop, selection)
+            for taken in selection.taken:
+                if taken.result.count and not taken.body:
+                    taken.body = self._store.read_extents(taken.result.extents)
+                taken.offsets = [view.queue_offset for view in record_views(taken.body, check_crc=False)]
+            pop_time = self._clock_ms()
+            revive_queue_id = ORDERED_REVIVE_QUEUE if header.order else self._revive_log.next_queue_id()
+            if header.order:
+                counts = self._block(pop, selection, pop_time)
+            else:
+                counts = None
+                await self._put_check_points(pop, selection, pop_time, revive_queue_id)
+            self._pass_unmatched(pop, selection)
+        finally:
+            self._unlock(selection)
+        found = [taken for taken in selection.taken if taken.offsets]
+        key = PollingKey(header.topic, header.consumer_group, header.queue_id)
+        if not found:
+            return self._hold(pop, key, selection)
+        if selection.rest > 0:
+            self._polling.wake(key)
+        self._count(found)
+        result = PopMessageResult(
+            pop_time,
+            header.invisible_time,
+            revive_queue_id,
+            selection.rest,
+            ";".join(start_offset_info(t.place.topic, t.place.queue_id, t.offset) for t in found),
+            ";".join(msg_offset_info(t.place.topic, t.place.queue_id, t.offsets) for t in found),
+            counts,
+        )
+        body = b"".join([self._as_answered(pop, taken, pop_time, revive_queue_id) for taken in found])
+        return Response(0, result.to_ext(pop.request.header_type), body, "FOUND")
+
+    async def _read_cold(self, pop: _Pop, selection: _Selection) -> None:
+        """Evaluate filters and read records in a worker thread."""
+        client = pop.request.client
+        for taken in selection.taken:
+            found = taken.found
+            if isinstance(found, FilteredGet):
+                get = found
+
+                def look(get: FilteredGet = get) -> tuple[GetMessageResult, bytes]:
+                    with get:
+                        result = get.run()
+                        return result, get.read(result) if result.count else b""
+
+                while client.is_crowded:
+                    await client.drained()
+                result, taken.body = await trio.to_thread.run_sync(look, limiter=self._cold_places)
+                taken.found = result
+                self._store.count_get(result)
+                selection.count += result.count
+                selection.rest += max(0, result.max_offset - result.next_begin_offset)
+            elif found.cold:
+                with self._store.hold_extents(found.extents) as held:
+                    taken.body = await trio.to_thread.run_sync(held.read, limiter=self._cold_places)
+
+    async def _put_check_points(
+        self, pop: _Pop, selection: _Selection, pop_time: int, revive_queue_id: int
+    ) -> None:
+        """Put the check points of all queues together, then move the positions."""
+        header = pop.header
+        found = [taken for taken in selection.taken if taken.offsets]
+        if not found:
+            return
+        records = [
+            self._revive_log.check_point(
+                CheckPoint(
+                    CheckPointKey(
+                        taken.place.topic,
+                        taken.place.group,
+                        taken.place.queue_id,
+                        taken.offset,
+                        pop_time,
+                        self._broker_name,
+                    ),
+                    header.invisible_time,
+                    tuple(taken.offsets),
+                ),
+                revive_queue_id,
+            )
+            for taken in found
+        ]
+
+        def put() -> None:
+            result = self._revive_log.put(records)
+            if result.status is not PutStatus.PUT_OK:
+                raise _not_put(str(result.status))
+            # All are in one queue, one after the other.
+            written = Written(records[0].topic, records[0].queue_id, result.queue_offset)
+            for number, taken in enumerate(found):
+                at = written._replace(queue_offset=written.queue_offset + number)
+                self._positions.passed(taken.place, taken.result.next_begin_offset, at)
+
+        try:
+            await self._puts.in_turn(size_of(records), put)
+        except (DiskFull, FileNotMade, StoreClosed) as error:
+            raise _not_put(str(error)) from error
+        self._puts.wrote()
+        for taken in found:
+            self._in_flight.popped(*taken.place, len(taken.offsets))
+
+    def _block(self, pop: _Pop, selection: _Selection, pop_time: int) -> str:
+        """Block the queues of an ordered pop; return how often the messages were popped before."""
+        header = pop.header
+        parts = []
+        for taken in selection.taken:
+            if not taken.offsets:
+                continue
+            place = taken.place
+            counts = self._orders.popped(
+                place, header.attempt_id, pop_time, header.invisible_time, taken.offsets
+            )
+            self._positions.commit(place, taken.offset)
+            self._in_flight.popped(*place, len(taken.offsets))
+            self.on_blocked(place, pop_time + header.invisible_time)
+            parts.append(order_count_info(place.topic, place.queue_id, taken.offsets, counts))
+        return ";".join(parts)
+
+    def _pass_unmatched(self, pop: _Pop, selection: _Selection) -> None:
+        """Pass messages that do not fit the filter, or have expired."""
+        for taken in selection.taken:
+            result = taken.result
+            if result.status in _PASSED and result.next_begin_offset > taken.offset:
+                if pop.header.order:
+                    self._positions.commit(taken.place, result.next_begin_offset)
+                else:
+                    self._positions.passed(taken.place, result.next_begin_offset, None)
+
+    def _as_answered(self, pop: _Pop, taken: _Taken, pop_time: int, revive_queue_id: int) -> bytes:
+        """Return the records of one queue; retried messages under the topic that the group consumes, with their
+        handles, which their clients could not make.
+        """
+        place = taken.place
+        if not place.topic.startswith(RETRY_PREFIX):
+            return taken.body
+        header, parts = pop.header, []
+        for view in record_views(taken.body, check_crc=False):
+            handle = PopHandle(
+                taken.offset,
+                pop_time,
+                header.invisible_time,
+                revive_queue_id,
+                retry_mark(place.topic),
+                self._broker_name,
+                place.queue_id,
+                view.queue_offset,
+            )
+            parts.append(_renamed(view, header.topic, handle))
+        return b"".join(parts)
+
+    def _count(self, found: list[_Taken]) -> None:
+        for taken in found:
+            topic, group = taken.place.topic, taken.place.group
+            self._counters.group(topic, group).count_out(taken.result.count, taken.result.size)
+
+    # -- holding -------------------------------------------------------------------------------------------
+
+    def _hold(self, pop: _Pop, key: PollingKey, selection: _Selection) -> Response | None:
+        wait_s = pop.deadline - trio.current_time()
+        if wait_s <= 0 or self._polling.is_stopping:
+            return self._empty(pop, _TIMEOUT, selection.rest)
+        waiting = self._counters.request(pop.request.header_type, PULL_WAIT_CODE)
+        held_since = time.monotonic()
+
+        async def again() -> Response | None:
+            header = pop.header
+            self._queues.check(header, creates=False)
+            return await self._run(pop)
+
+        def resume() -> None:
+            waiting.done(0, time.monotonic() - held_since)
+            pop.request.client.spawn(self._reply, pop, again)
+
+        try:
+            self._polling.hold(pop.request, key, pop.message_filter, wait_s, resume, waiting.abandoned)
+        except Refusal:
+            self._counters.pulls_throttled += 1
+            return self._empty(pop, _FULL, selection.rest)
+        waiting.begin()
+        pop.request.note_held()
+        if selection.rest > 0 and any(taken.result.status in _PASSED for taken in selection.taken):
+            self._polling.wake(
+                key
+            )  # one look goes over a limited number of messages that do not fit the filter
+        return None
+
+    def _empty(self, pop: _Pop, code: int, rest: int) -> Response:
+        revive_queue_id = ORDERED_REVIVE_QUEUE if pop.header.order else 0
+        result = PopMessageResult(self._clock_ms(), pop.header.invisible_time, revive_queue_id, rest)
+        ext = result.to_ext(pop.request.header_type)
+        return Response(code, ext, remark=GetStatus.NO_MESSAGE_IN_QUEUE.name)
+
+
+def _renamed(view: RecordView, topic: str, handle: PopHandle) -> bytes:
+    """Return a record of a retry topic under another topic, with its handle."""
+    properties = view.property_map()
+    properties.pop(names.CRC32, None)
+    properties.setdefault(names.POP_CK, str(handle))
+    record = bytearray(
+        redirect_record(
+            view,
+            topic=topic,
+            queue_id=view.queue_id,
+            properties=encode_properties(properties),
+            prepared_transaction_offset=view.prepared_transaction_offset,
+            store_host=bytes(view.packed_store_host),
+        )
+    )
+    _OFFSETS.pack_into(record, _OFFSETS_AT, view.queue_offset, view.physical_offset)
+    return bytes(record)
+
+
+def _not_put(reason: str) -> Refusal:
+    return Refusal(
+        ErrorCode.READ_ONLY,
+        f"the check point of the popped messages was not stored: {reason}; nothing was popped: pop again",
+    )

@@ -1,0 +1,151 @@
+"""Looking at what can be popped: peeks (200052), notifications (200054) and how many pops wait (200055).
+
+(RocketMQ: PeekMessageProcessor, NotificationProcessor, PollingInfoProcessor.)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+import trio
+
+from reput_broker.config.sections import LimitsConfig
+from reput_broker.pop.order_info import OrderInfos
+from reput_broker.pop.positions import Place, PopPositions
+from reput_broker.processors.group_access import GroupAccess
+from reput_broker.processors.pop_polling import PollingKey, PopPolling
+from reput_broker.processors.pop_queues import WRONG_OFFSET, PopQueues
+from reput_broker.request import Handler, Refusal, Request, Response
+from reput_broker.store.message_store import MessageStore
+from reput_broker.store.results import GetStatus
+from reput_protocol.codes import RequestCode, ResponseCode
+from reput_protocol.commands.pop import (
+    POP_MESSAGES_MAX,
+    NotificationHeader,
+    NotificationResult,
+    PeekMessageHeader,
+    PollingInfoHeader,
+    PollingInfoResult,
+    PopMessageResult,
+)
+
+_NOT_FOUND: Final = int(ResponseCode.PULL_NOT_FOUND)
+_COLD_READS_AT_ONCE: Final = 2
+
+
+class PopLookProcessor:
+    """Answers requests that pop nothing."""
+
+    def __init__(
+        self,
+        store: MessageStore,
+        queues: PopQueues,
+        groups: GroupAccess,
+        positions: PopPositions,
+        orders: OrderInfos,
+        polling: PopPolling,
+        limits: LimitsConfig,
+        *,
+        clock_ms: Callable[[], int],
+    ) -> None:
+        self._store = store
+        self._queues = queues
+        self._groups = groups
+        self._positions = positions
+        self._orders = orders
+        self._polling = polling
+        self._limits = limits
+        self._clock_ms = clock_ms
+        self._cold_places = trio.CapacityLimiter(_COLD_READS_AT_ONCE)
+
+    def handlers(self) -> dict[int, Handler]:
+        """Return the handlers by request code."""
+        return {
+            RequestCode.PEEK_MESSAGE: self.peek,
+            RequestCode.NOTIFICATION: self.notify,
+            RequestCode.POLLING_INFO: self.polling_info,
+        }
+
+    async def peek(self, request: Request) -> Response:
+        """Answer with the messages that a pop would take now; nothing changes."""
+        header = PeekMessageHeader.from_ext(request.ext)
+        self._queues.check(header, creates=False)
+        request.client.note_role("consumer")
+        wanted = min(max(1, header.max_msg_nums), POP_MESSAGES_MAX)
+        size = min(self._limits.pull_bytes, request.client.share)
+        bodies, rest = [], 0
+        for place in self._queues.places(header, with_retries=True):
+            offset = self._positions.look(place)
+            rest += self._queues.left(place)
+            if wanted <= 0:
+                continue
+            result = self._store.get_message(place.topic, place.queue_id, offset, wanted, size)
+            if result.status in WRONG_OFFSET:
+                offset = result.next_begin_offset
+                result = self._store.get_message(place.topic, place.queue_id, offset, wanted, size)
+            if result.count:
+                wanted -= result.count
+                if result.cold:
+                    with self._store.hold_extents(result.extents) as held:
+                        bodies.append(await trio.to_thread.run_sync(held.read, limiter=self._cold_places))
+                else:
+                    bodies.append(self._store.read_extents(result.extents))
+        ext = PopMessageResult(self._clock_ms(), rest_num=rest).to_ext(request.header_type)
+        if not bodies:
+            return Response(_NOT_FOUND, ext, remark=GetStatus.NO_MESSAGE_IN_QUEUE.name)
+        return Response(0, ext, b"".join(bodies), "FOUND")
+
+    def notify(self, request: Request) -> Response | None:
+        """Answer once there is something to pop, or the time is up."""
+        header = NotificationHeader.from_ext(request.ext)
+        self._queues.check(header, creates=True)
+        request.client.note_role("consumer")
+        deadline = trio.current_time() + max(0, header.poll_time) / 1000
+        return self._notify(request, header, request.header_type, deadline)
+
+    def _notify(
+        self, request: Request, header: NotificationHeader, header_type: int, deadline: float
+    ) -> Response | None:
+        def answer(has_msg: bool, polling_full: bool = False) -> Response:
+            return Response(0, NotificationResult(has_msg, polling_full).to_ext(header_type))
+
+        if any(
+            self._has_messages(header, place)
+            for place in self._queues.places(header, with_retries=not header.order)
+        ):
+            return answer(True)
+        wait_s = deadline - trio.current_time()
+        if wait_s <= 0 or self._polling.is_stopping:
+            return answer(False)
+
+        def resume() -> None:
+            try:
+                self._queues.check(header, creates=False)
+                response = self._notify(request, header, header_type, deadline)
+            except Refusal as refusal:
+                response = refusal.response()
+            if response is not None:
+                request.reply(response)
+
+        key = PollingKey(header.topic, header.consumer_group, header.queue_id, is_notification=True)
+        try:
+            self._polling.hold(request, key, None, wait_s, resume, lambda: None)
+        except Refusal:
+            return answer(False, polling_full=True)
+        request.note_held()
+        return None
+
+    def _has_messages(self, header: NotificationHeader, place: Place) -> bool:
+        if header.order and self._orders.is_blocked(place, header.attempt_id):
+            return False
+        return self._queues.left(place) > 0
+
+    def polling_info(self, request: Request) -> Response:
+        """Answer with the number of pops that wait."""
+        header = PollingInfoHeader.from_ext(request.ext)
+        self._groups.existing(header.consumer_group)
+        self._queues.check(header, creates=False)
+        request.client.note_role("admin")
+        count = self._polling.count(PollingKey(header.topic, header.consumer_group, header.queue_id))
+        return Response(0, PollingInfoResult(count).to_ext(request.header_type))

@@ -1,0 +1,94 @@
+"""The queues of a pop: which they are, in which order, and whether they may be popped."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from typing import Final, Protocol
+
+from reput_broker.pop.positions import Place, PopPositions
+from reput_broker.processors.group_access import GroupAccess
+from reput_broker.processors.topic_access import TopicAccess
+from reput_broker.store.message_store import MessageStore
+from reput_broker.store.results import GetStatus
+from reput_protocol.names import pop_retry_topic, pop_retry_topic_v2
+
+WRONG_OFFSET: Final = (
+    GetStatus.OFFSET_TOO_SMALL,
+    GetStatus.OFFSET_OVERFLOW_BADLY,
+    GetStatus.OFFSET_FOUND_NULL,
+)
+"""The queue begins or ends elsewhere; a get at the result's next offset finds what there is."""
+_RETRY_FIRST: Final = 0.2
+"""How many of the pops begin with the retry topic (RocketMQ: popFromRetryProbability)."""
+
+
+class Wanted(Protocol):
+    """The part of a header that names the queues; queue id -1 means all of the topic."""
+
+    @property
+    def consumer_group(self) -> str:
+        """The group that pops."""
+
+    @property
+    def topic(self) -> str:
+        """The topic that it consumes."""
+
+    @property
+    def queue_id(self) -> int:
+        """The queue, or -1."""
+
+
+class PopQueues:
+    """The queues that groups can pop."""
+
+    def __init__(
+        self, store: MessageStore, access: TopicAccess, groups: GroupAccess, positions: PopPositions
+    ) -> None:
+        self._store = store
+        self._access = access
+        self._groups = groups
+        self._positions = positions
+
+    def check(self, wanted: Wanted, *, creates: bool) -> None:
+        """Refuse what may not be popped.
+
+        Args:
+            creates: whether a group is created at first use, if that is allowed.
+        """
+        self._access.readable(wanted.topic, max(0, wanted.queue_id))
+        if creates:
+            self._groups.consuming(wanted.consumer_group)
+        else:
+            self._groups.check_still_consuming(wanted.consumer_group)
+        self._groups.check_readable(wanted.consumer_group, wanted.topic)
+
+    def places(self, wanted: Wanted, *, with_retries: bool) -> Iterator[Place]:
+        """Yield the queues in the order in which they are popped."""
+        group, topic = wanted.consumer_group, wanted.topic
+        retries = self._retry_topics(group, topic) if with_retries else []
+        if retries and random.random() < _RETRY_FIRST:
+            yield from self._queues_of(group, retries.pop(0))
+        if wanted.queue_id >= 0:
+            yield Place(group, topic, wanted.queue_id)
+        else:
+            yield from self._queues_of(group, topic)
+        for retry in retries:
+            yield from self._queues_of(group, retry)
+
+    def _retry_topics(self, group: str, topic: str) -> list[str]:
+        """Return the group's retry topics of a topic that exist; those with `+` are left by RocketMQ."""
+        names = (pop_retry_topic(topic, group), pop_retry_topic_v2(topic, group))
+        return [name for name in names if self._access.known(name) is not None]
+
+    def _queues_of(self, group: str, topic: str) -> Iterator[Place]:
+        config = self._access.known(topic)
+        queues = 0 if config is None else config.read_queue_nums
+        first = random.randrange(queues) if queues > 1 else 0
+        for number in range(queues):
+            yield Place(group, topic, (first + number) % queues)
+
+    def left(self, place: Place) -> int:
+        """Return how many messages of a queue the group has not popped."""
+        end = self._store.max_offset_in_queue(place.topic, place.queue_id)
+        return max(0, end - self._positions.look(place))

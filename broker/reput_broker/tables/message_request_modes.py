@@ -1,0 +1,75 @@
+"""How groups consume topics, PULL or POP, in `messageRequestMode.json` (RocketMQ: MessageRequestModeManager)."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from reput_broker.tables.config_file import ConfigFile, ConfigFileSave
+from reput_protocol.commands.body import read_members
+from reput_protocol.commands.pop import MessageRequestMode
+from reput_protocol.errors import BodyMalformed
+
+_TABLE = "messageRequestModeMap"
+
+
+class MessageRequestModes:
+    """The modes by topic and group. One owner; only a save job's `write` runs in another thread.
+
+    Args:
+        path: `.../messageRequestMode.json`; not read yet.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.file = ConfigFile(path)
+        self._table: dict[tuple[str, str], MessageRequestMode] = {}
+        self._unsaved = False
+
+    def load(self) -> None:
+        """Read the file. Blocks.
+
+        Raises:
+            ConfigFileDamaged: neither the file nor its backup can be used; nothing was changed.
+            OSError: a file cannot be read.
+        """
+        table = self.file.load().members.get(_TABLE)
+        for topic, groups in (table if isinstance(table, dict) else {}).items():
+            for group, found in (groups if isinstance(groups, dict) else {}).items():
+                try:
+                    members = {**found, "topic": topic, "consumerGroup": group}
+                    self._table[topic, group] = read_members(MessageRequestMode, members)
+                except (BodyMalformed, TypeError):
+                    continue
+
+    def get(self, topic: str, group: str) -> MessageRequestMode | None:
+        """Return the mode that was set; None if none was."""
+        return self._table.get((topic, group))
+
+    def put(self, mode: MessageRequestMode) -> None:
+        """Set a mode. Not in the file before the next save."""
+        self._table[mode.topic, mode.consumer_group] = mode
+        self._unsaved = True
+
+    def forget(self, *, topic: str | None = None, group: str | None = None) -> None:
+        """Remove the modes of a deleted topic or group. In the file until the next save."""
+        for key in [key for key in self._table if topic == key[0] or group == key[1]]:
+            del self._table[key]
+            self._unsaved = True
+
+    def members(self) -> dict[str, Any]:
+        """Return the members of the file as of now."""
+        topics: dict[str, dict[str, Any]] = {}
+        for (topic, group), mode in self._table.items():
+            topics.setdefault(topic, {})[group] = mode.to_members()
+        return {_TABLE: topics}
+
+    def begin_save(self) -> ConfigFileSave | None:
+        """See `SavedTable`."""
+        if not self._unsaved:
+            return None
+        self._unsaved = False
+        members = self.members()
+        return ConfigFileSave(self.file, lambda: members, self._changed_again)
+
+    def _changed_again(self) -> None:
+        self._unsaved = True

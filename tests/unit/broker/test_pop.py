@@ -1,0 +1,507 @@
+"""POP: what is popped, when it is redelivered, and what survives a kill."""
+
+from __future__ import annotations
+
+import base64
+import json
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+import trio
+
+from broker_bench import BenchClient, BrokerBench, broker_bench
+from reput_broker.request import Response
+from reput_protocol.codes import RequestCode, ResponseCode
+from reput_protocol.commands.group import SubscriptionGroupConfig
+from reput_protocol.commands.pop import PopHandle, PopMessageResult, retry_mark
+from reput_protocol.names import REVIVE_GROUP, revive_topic
+from reput_protocol.record.record import Record, decode_record
+from reput_protocol.record.view import record_views
+from tasks import run_by_the_clock
+
+TOPIC, GROUP = "orders", "billing"
+RETRY, DLQ = "%RETRY%billing_orders", "%DLQ%billing"
+REVIVE = revive_topic("DefaultCluster")
+
+pytestmark = pytest.mark.trio(run=run_by_the_clock)
+
+
+class Popped(NamedTuple):
+    """A message as a client has it."""
+
+    record: Record
+    handle: PopHandle
+    topic: str
+    """That of its queue."""
+
+
+class Consumer:
+    """A client that pops, and makes handles as RocketMQ's client does (MQClientAPIImpl.processPopResponse)."""
+
+    def __init__(self, bench: BrokerBench, group: str = GROUP) -> None:
+        self.bench = bench
+        self.client: BenchClient = bench.client()
+        self.group = group
+
+    async def ask_pop(self, **fields: Any) -> Response:
+        ext = {
+            "consumerGroup": self.group,
+            "topic": TOPIC,
+            "queueId": "-1",
+            "maxMsgNums": "32",
+            "invisibleTime": "10000",
+            "pollTime": "0",
+            "bornTime": str(self.bench.now_ms),
+            "initMode": "0",
+            **{name: str(value) for name, value in fields.items()},
+        }
+        answer = await self.client.ask(RequestCode.POP_MESSAGE, ext)
+        assert answer is not None
+        return answer
+
+    async def pop(self, **fields: Any) -> list[Popped]:
+        await self.bench.settled()
+        answer = await self.ask_pop(**fields)
+        assert answer.code in (0, ResponseCode.POLLING_TIMEOUT), answer.remark
+        return self.messages(answer)
+
+    def messages(self, answer: Response) -> list[Popped]:
+        result = PopMessageResult.from_ext(answer.ext)
+        starts = _parsed(result.start_offset_info)
+        listed = {place: text.split(",") for place, text in _parsed(result.msg_offset_info).items()}
+        found = []
+        for view in record_views(answer.body):
+            record = decode_record(answer.body[view.position : view.position + view.size])
+            text = record.property_map().get("POP_CK")
+            if text is None:
+                place = retry_mark(record.topic), str(record.queue_id)
+                assert str(record.queue_offset) in listed[place]
+                text = (
+                    f"{starts[place]} {result.pop_time} {result.invisible_time} {result.revive_qid} {place[0]} "
+                    f"broker-a {record.queue_id} {record.queue_offset}"
+                )
+            handle = PopHandle.parse(text)
+            topic = TOPIC if handle.mark == "0" else RETRY
+            found.append(Popped(record, handle, topic))
+        return found
+
+    def _ext(self, one: Popped) -> dict[str, str]:
+        return {
+            "consumerGroup": self.group,
+            "topic": one.topic,
+            "queueId": str(one.handle.queue_id),
+            "extraInfo": str(one.handle),
+            "offset": str(one.handle.queue_offset),
+        }
+
+    async def ack(self, one: Popped) -> Response:
+        answer = await self.client.ask(RequestCode.ACK_MESSAGE, self._ext(one))
+        assert answer is not None
+        return answer
+
+    async def change(self, one: Popped, invisible_ms: int) -> Popped:
+        ext = {**self._ext(one), "invisibleTime": str(invisible_ms)}
+        answer = await self.client.ask(RequestCode.CHANGE_MESSAGE_INVISIBLETIME, ext)
+        assert answer is not None
+        assert answer.code == 0, answer.remark
+        changed = {name: int(str(value)) for name, value in answer.ext.items()}
+        handle = one.handle._replace(
+            start_offset=one.handle.queue_offset,
+            pop_time=changed["popTime"],
+            invisible_time=changed["invisibleTime"],
+            revive_queue_id=changed["reviveQid"],
+        )
+        return one._replace(handle=handle)
+
+
+def _parsed(text: str | None) -> dict[tuple[str, str], str]:
+    parts = [part.split(" ") for part in (text or "").split(";") if part]
+    assert len({(mark, queue) for mark, queue, _ in parts}) == len(parts), (
+        "RocketMQ's client refuses duplicates"
+    )
+    return {(mark, queue): rest for mark, queue, rest in parts}
+
+
+async def send(bench: BrokerBench, *bodies: bytes, queues: int = 1, **properties: str) -> None:
+    """Send messages, one queue after the other."""
+    await bench.create_topic(TOPIC, queues)
+    client = bench.client()
+    for number, body in enumerate(bodies):
+        answer = await client.send(TOPIC, body, properties, queue_id=number % queues)
+        assert answer.code == 0, answer.remark
+
+
+def bodies(popped: list[Popped]) -> list[bytes]:
+    return sorted(one.record.body for one in popped)
+
+
+def committed(bench: BrokerBench, group: str, topic: str, queue_id: int = 0) -> int | None:
+    return bench.broker._storage.tables.offsets.query(group, topic, queue_id)
+
+
+async def test_messages_of_all_queues_are_popped_once(tmp_path: Path) -> None:
+    async with broker_bench(tmp_path / "s") as bench:
+        sent = [b"%d" % number for number in range(8)]
+        await send(bench, *sent, queues=4)
+        consumer = Consumer(bench)
+        first = await consumer.pop(maxMsgNums=5)
+        assert len(first) == 5
+        rest = await consumer.pop()
+        assert bodies(first + rest) == sent
+        assert await consumer.pop() == []
+        assert bodies(await Consumer(bench, "other").pop()) == sent, "each group has its own"
+
+
+async def test_an_acknowledged_message_does_not_come_back_and_another_does(tmp_path: Path) -> None:
+    async with broker_bench(tmp_path / "s") as bench:
+        await send(bench, b"kept", b"lost", TAGS="paid")
+        consumer = Consumer(bench)
+        kept, lost = await consumer.pop()
+        assert (await consumer.ack(kept)).code == 0
+        await bench.pass_time(9.9)
+        assert await consumer.pop() == [], "it is invisible for 10 s"
+        await bench.pass_time(0.3)
+        (again,) = await consumer.pop()
+        assert (again.record.body, again.record.reconsume_times, again.record.tag) == (b"lost", 1, "paid")
+        assert again.record.topic == TOPIC, "clients see no retry topic"
+        assert again.handle.mark == "1"
+        assert again.record.property_map()["1ST_POP_TIME"] == str(lost.handle.pop_time)
+        assert (await consumer.ack(again)).code == 0
+        await bench.pass_time(60)
+        assert await consumer.pop() == []
+        await bench.settled()
+        assert committed(bench, GROUP, TOPIC) == 2
+        assert committed(bench, GROUP, RETRY) == 1
+
+
+async def test_after_the_last_try_it_is_a_dead_letter(tmp_path: Path) -> None:
+    async with broker_bench(tmp_path / "s") as bench:
+        await send(bench, b"m", KEYS="k1")
+        bench.broker._storage.tables.groups.put(SubscriptionGroupConfig(GROUP, retry_max_times=2))
+        consumer = Consumer(bench)
+        for attempt in range(3):
+            (one,) = await consumer.pop(invisibleTime=2000)
+            assert one.record.reconsume_times == attempt
+            await bench.pass_time(2.1)
+        assert await consumer.pop() == []
+        (dead,) = await bench.read(DLQ)
+        assert (dead.body, dead.keys, dead.reconsume_times) == (b"m", ("k1",), 3)
+        assert dead.property_map()["RETRY_TOPIC"] == TOPIC
+        assert dead.property_map()["DLQ_REASON"] == "max_reconsume_times"
+        assert bench.broker.counters.retry.retries[GROUP, TOPIC] == 2
+        assert bench.broker.counters.retry.dead_letters[GROUP, TOPIC] == 1
+
+
+async def test_a_changed_time_replaces_the_first_one(tmp_path: Path) -> None:
+    async with broker_bench(tmp_path / "s") as bench:
+        await send(bench, b"m")
+        consumer = Consumer(bench)
+        (one,) = await consumer.pop()
+        await bench.pass_time(5)
+        later = await consumer.change(one, 30_000)
+        await bench.pass_time(29.9)
+        assert await consumer.pop() == []
+        sooner = await consumer.change(later, 1_500)
+        await bench.pass_time(1.4)
+        assert await consumer.pop() == []
+        await bench.pass_time(0.3)
+        (again,) = await consumer.pop()
+        assert again.record.body == b"m"
+        assert (await consumer.ack(sooner)).code == 0, "too late, and answered alike"
+        await bench.pass_time(10.5)
+        assert len(await consumer.pop()) == 1, "the second pop was not acknowledged"
+
+
+async def test_a_message_wakes_one_held_pop(tmp_path: Path) -> None:
+    async with broker_bench(tmp_path / "s") as bench:
+        await send(bench, b"0", queues=2)
+        await Consumer(bench).pop()
+        answers: list[tuple[float, Response]] = []
+        began = trio.current_time()
+
+        async def wait() -> None:
+            answer = await Consumer(bench).ask_pop(pollTime=3000)
+            answers.append((trio.current_time() - began, answer))
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(wait)
+            nursery.start_soon(wait)
+            await trio.sleep(1)
+            await send(bench, b"1", b"2", queues=2)
+        assert [round(at, 1) for at, _ in answers] == [1.0, 1.0]
+        found = [Consumer(bench).messages(answer) for _, answer in answers]
+        assert bodies([one for some in found for one in some]) == [b"1", b"2"]
+        answer = await Consumer(bench).ask_pop(pollTime=2000)
+        assert answer.code == ResponseCode.POLLING_TIMEOUT
+        assert answer.ext["restNum"] == "0"
+
+
+async def test_a_redelivery_wakes_a_held_pop(tmp_path: Path) -> None:
+    async with broker_bench(tmp_path / "s") as bench:
+        await send(bench, b"m")
+        consumer = Consumer(bench)
+        await consumer.pop(invisibleTime=2000)
+        began = trio.current_time()
+        (again,) = consumer.messages(await consumer.ask_pop(pollTime=4500))
+        assert again.record.reconsume_times == 1
+        assert trio.current_time() - began < 2.2
+
+
+@pytest.mark.parametrize(
+    "filters", [{"exp": "paid", "expType": "TAG"}, {"exp": "amount > 5", "expType": "SQL92"}]
+)
+async def test_only_what_fits_the_filter_is_popped_and_the_rest_is_passed(
+    tmp_path: Path, filters: dict[str, str]
+) -> None:
+    async with broker_bench(tmp_path / "s") as bench:
+        await send(bench, b"no", TAGS="open", amount="1")
+        await send(bench, b"yes", TAGS="paid", amount="9")
+        await send(bench, b"no", TAGS="open", amount="2")
+        consumer = Consumer(bench)
+        (one,) = await consumer.pop(**filters)
+        assert (one.record.body, one.handle.start_offset, one.handle.queue_offset) == (b"yes", 0, 1)
+        assert await consumer.pop(**filters) == []
+        await bench.settled()
+        assert committed(bench, GROUP, TOPIC) == 3
+        assert (await consumer.ack(one)).code == 0
+        await bench.pass_time(20)
+        assert await consumer.pop(**filters) == []
+
+
+async def test_a_new_group_begins_where_it_asks_to(tmp_path: Path) -> None:
+    async with broker_bench(tmp_path / "s") as bench:
+        await send(bench, b"0", b"1", b"2")
+        assert bodies(await Consumer(bench, "first").pop(initMode=0)) == [b"0", b"1", b"2"]
+        # RocketMQ: all of a young queue, whose first message is in memory.
+        assert bodies(await Consumer(bench, "last").pop(initMode=1)) == [b"0", b"1", b"2"]
+
+
+@pytest.mark.parametrize("flush", ["sync", "async"])
+async def test_check_points_and_acknowledgements_survive_a_kill(tmp_path: Path, flush: str) -> None:
+    async with broker_bench(tmp_path / "s", store={"flush": flush}) as bench:
+        await send(bench, b"acked", b"popped", b"new")
+        consumer = Consumer(bench)
+        acked, _ = await consumer.pop(maxMsgNums=2)
+        assert (await consumer.ack(acked)).code == 0
+        image = bench.killed(tmp_path / "image")
+        now_ms = bench.now_ms
+    async with broker_bench(image, at_ms=now_ms + 5000, store={"flush": flush}) as bench:
+        consumer = Consumer(bench)
+        assert bodies(await consumer.pop()) == [b"new"], "the others are invisible or done with"
+        await bench.pass_time(5.5)
+        (again,) = await consumer.pop()
+        assert (again.record.body, again.record.reconsume_times) == (b"popped", 1)
+
+
+async def test_what_became_due_while_the_broker_was_down_comes_once(tmp_path: Path) -> None:
+    async with broker_bench(tmp_path / "s") as bench:
+        await send(bench, b"acked", b"popped")
+        consumer = Consumer(bench)
+        acked, _ = await consumer.pop()
+        assert (await consumer.ack(acked)).code == 0
+        image = bench.killed(tmp_path / "image")
+        now_ms = bench.now_ms
+    for _ in range(2):  # the second start finds that it is done with
+        async with broker_bench(image, at_ms=now_ms + 3_600_000) as bench:
+            await bench.pass_time(3)
+            assert await bench.bodies(RETRY) == [b"popped"]
+        now_ms += 60_000
+
+
+async def test_progress_is_the_last_entry_done_with(tmp_path: Path) -> None:
+    """As RocketMQ counts: it begins again behind it."""
+    async with broker_bench(tmp_path / "s") as bench:
+        await send(bench, b"a")
+        consumer = Consumer(bench)
+        (one,) = await consumer.pop(invisibleTime=5000)
+        assert (await consumer.ack(one)).code == 0
+        queue_id = one.handle.revive_queue_id
+        await bench.pass_time(6)
+        entries = await bench.read(REVIVE, queue_id)
+        assert [entry.tag for entry in entries] == ["ck", "ack"]
+        deadline = str(one.handle.pop_time + 5000 - 1000)
+        assert entries[0].property_map()["TIMER_DELIVER_MS"] == deadline, "RocketMQ's service reads it"
+        assert json.loads(entries[0].body) == {
+            "bm": 0, "bn": "broker-a", "c": GROUP, "d": [0], "it": 5000, "n": 1, "pt": one.handle.pop_time,
+            "q": 0, "ro": 0, "so": 0, "t": TOPIC,
+        }  # fmt: skip
+        assert json.loads(entries[1].body) == {
+            "ao": 0, "bn": "broker-a", "c": GROUP, "pt": one.handle.pop_time, "q": 0, "so": 0, "t": TOPIC
+        }  # fmt: skip
+        await bench.pass_time(3)
+        assert committed(bench, REVIVE_GROUP, REVIVE, queue_id) == 1
+        offsets = bench.broker._storage.tables.offsets
+        assert REVIVE_GROUP not in offsets.groups(), "it would show a lag"
+
+
+async def test_a_batch_acknowledges_messages_of_several_check_points(tmp_path: Path) -> None:
+    async with broker_bench(tmp_path / "s") as bench:
+        await send(bench, b"0", b"1", b"2", b"3", queues=2)
+        consumer = Consumer(bench)
+        popped = await consumer.pop()
+        acks = []
+        for queue_id, bits in ((0, 0b11), (1, 0b01)):
+            handle = next(one.handle for one in popped if one.handle.queue_id == queue_id)
+            acks.append(
+                {
+                    "c": GROUP, "t": TOPIC, "r": "0", "so": handle.start_offset, "q": queue_id,
+                    "rq": handle.revive_queue_id, "pt": handle.pop_time, "it": handle.invisible_time,
+                    "b": base64.b64encode(bytes([bits])).decode(),
+                }
+            )  # fmt: skip
+        body = json.dumps({"brokerName": "broker-a", "acks": acks}).encode()
+        answer = await consumer.client.ask(RequestCode.BATCH_ACK_MESSAGE, {}, body)
+        assert answer is not None
+        assert answer.code == 0, answer.remark
+        await bench.pass_time(11)
+        (again,) = await consumer.pop()
+        assert again.record.body == next(
+            one.record.body for one in popped if (one.handle.queue_id, one.handle.queue_offset) == (1, 1)
+        )
+
+
+async def test_ordered_messages_block_their_queue_until_they_are_acknowledged(tmp_path: Path) -> None:
+    async with broker_bench(tmp_path / "s") as bench:
+        await send(bench, b"0", b"1", b"2")
+        consumer = Consumer(bench)
+        first, second = await consumer.pop(order="true", maxMsgNums=2, attemptId="a")
+        assert first.handle.is_ordered
+        assert await consumer.pop(order="true") == []
+        assert bodies(await consumer.pop(order="true", maxMsgNums=2, attemptId="a")) == [b"0", b"1"], (
+            "a repetition"
+        )
+        assert (await consumer.ack(first)).code == 0
+        assert committed(bench, GROUP, TOPIC) == 1
+        assert await consumer.pop(order="true") == []
+        began = trio.current_time()
+
+        async def finish() -> None:
+            await trio.sleep(1)
+            assert (await consumer.ack(second)).code == 0
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(finish)
+            answer = await Consumer(bench).ask_pop(order="true", pollTime=4000)
+        assert bodies(consumer.messages(answer)) == [b"2"]
+        assert trio.current_time() - began < 1.1, "the acknowledgement wakes it"
+
+
+async def test_ordered_messages_that_are_not_acknowledged_are_counted(tmp_path: Path) -> None:
+    async with broker_bench(tmp_path / "s") as bench:
+        await send(bench, b"0", b"1")
+        consumer = Consumer(bench)
+        (one,) = await consumer.pop(order="true", maxMsgNums=1, invisibleTime=60_000)
+        changed = await consumer.change(one, 2000)
+        assert changed.handle.pop_time == one.handle.pop_time
+        began = trio.current_time()
+        answer = await consumer.ask_pop(order="true", pollTime=4500, attemptId="b")
+        assert round(trio.current_time() - began) == 2, "it is visible again, and wakes the pop"
+        assert bodies(consumer.messages(answer)) == [b"0", b"1"]
+        assert answer.ext["orderCountInfo"] == "0 qo0%0 1;0 0 0"
+        assert (await consumer.ack(one)).code == 0, "it was popped again meanwhile"
+        assert committed(bench, GROUP, TOPIC) == 0
+
+
+async def test_ordered_progress_survives_a_kill(tmp_path: Path) -> None:
+    async with broker_bench(tmp_path / "s") as bench:
+        await send(bench, b"0", b"1")
+        consumer = Consumer(bench)
+        first, _ = await consumer.pop(order="true", invisibleTime=60_000)
+        await bench.pass_time(6)  # the table is saved
+        assert (await consumer.ack(first)).code == 0
+        image, now_ms = bench.killed(tmp_path / "image"), bench.now_ms
+    async with broker_bench(image, at_ms=now_ms) as bench:
+        consumer = Consumer(bench)
+        assert await consumer.pop(order="true") == [], "still blocked"
+        await bench.pass_time(60)
+        assert bodies(await consumer.pop(order="true")) == [b"1"]
+
+
+async def test_peeks_notifications_and_the_number_of_waiting_pops(tmp_path: Path) -> None:
+    async with broker_bench(tmp_path / "s") as bench:
+        await send(bench, b"0")
+        consumer = Consumer(bench)
+        await consumer.pop()
+        where = {"consumerGroup": GROUP, "topic": TOPIC, "queueId": "-1"}
+        peek = {**where, "maxMsgNums": "5"}
+        notify = {**where, "pollTime": "3000", "bornTime": "0"}
+        answer = await consumer.client.ask(RequestCode.PEEK_MESSAGE, peek)
+        assert answer is not None
+        assert answer.code == ResponseCode.PULL_NOT_FOUND
+        answer = await consumer.client.ask(RequestCode.NOTIFICATION, notify)
+        assert answer is not None
+        assert answer.ext == {"hasMsg": "false", "pollingFull": "false"}
+        began = trio.current_time()
+        waiting: list[int] = []
+
+        async def arrive() -> None:
+            await trio.sleep(1)
+            info = await consumer.client.ask(RequestCode.POLLING_INFO, where)
+            assert info is not None
+            waiting.append(int(str(info.ext["pollingNum"])))
+            await send(bench, b"1")
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(arrive)
+            nursery.start_soon(lambda: Consumer(bench, "other").ask_pop(queueId=0, pollTime=1200))
+            answer = await bench.client().ask(RequestCode.NOTIFICATION, notify)
+        assert answer is not None
+        assert answer.ext["hasMsg"] == "true"
+        assert trio.current_time() - began < 1.5
+        assert waiting == [0], "none of this group"
+        answer = await consumer.client.ask(RequestCode.PEEK_MESSAGE, peek)
+        assert answer is not None
+        assert [view.body for view in record_views(answer.body)] == [b"1"]
+        assert bodies(await consumer.pop()) == [b"1"], "a peek takes nothing"
+
+
+async def test_a_reset_moves_what_is_popped_next(tmp_path: Path) -> None:
+    async with broker_bench(tmp_path / "s") as bench:
+        await send(bench, b"0", b"1")
+        consumer = Consumer(bench)
+        assert len(await consumer.pop()) == 2
+        state = bench.broker._parts._common.groups
+        bench.broker._storage.tables.offsets.commit(GROUP, TOPIC, 0, 0)
+        state.resets.set(GROUP, TOPIC, 0, 0)
+        assert bodies(await consumer.pop()) == [b"0", b"1"]
+
+
+@pytest.mark.parametrize(
+    ("change", "code"),
+    [
+        ({"queueId": "7"}, ResponseCode.MESSAGE_ILLEGAL),
+        ({"offset": "99"}, ResponseCode.NO_MESSAGE),
+        ({"topic": "absent"}, ResponseCode.TOPIC_NOT_EXIST),
+        ({"consumerGroup": "absent"}, ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST),
+        ({"extraInfo": "1 2 3"}, ResponseCode.INVALID_PARAMETER),
+        ({"extraInfo": "0 1700000000000 1000 8 0 broker-a 0 0"}, ResponseCode.MESSAGE_ILLEGAL),
+        ({"extraInfo": f"0 {1 << 62} 1000 1 0 broker-a 0 0"}, ResponseCode.MESSAGE_ILLEGAL),
+    ],
+)
+async def test_acknowledgements_of_what_cannot_be_are_refused(
+    tmp_path: Path, change: dict[str, str], code: int
+) -> None:
+    async with broker_bench(tmp_path / "s") as bench:
+        await send(bench, b"m")
+        consumer = Consumer(bench)
+        (one,) = await consumer.pop()
+        answer = await consumer.client.ask(RequestCode.ACK_MESSAGE, {**consumer._ext(one), **change})
+        assert answer is not None
+        assert answer.code == code, answer.remark
+
+
+@pytest.mark.parametrize(
+    "change", [{"maxMsgNums": 33}, {"maxMsgNums": 0}, {"invisibleTime": 0}, {"queueId": 4}]
+)
+async def test_pops_of_what_cannot_be_are_refused(tmp_path: Path, change: dict[str, int]) -> None:
+    async with broker_bench(tmp_path / "s") as bench:
+        await send(bench, b"m")
+        assert (await Consumer(bench).ask_pop(**change)).code == ResponseCode.INVALID_PARAMETER
+
+
+async def test_without_the_timer_nothing_is_popped(tmp_path: Path) -> None:
+    async with broker_bench(tmp_path / "s", delay={"timer_wheel": False}) as bench:
+        await send(bench, b"m")
+        assert (await Consumer(bench).ask_pop()).code == ResponseCode.SYSTEM_ERROR
+        assert committed(bench, GROUP, TOPIC) is None
