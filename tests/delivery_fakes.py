@@ -26,6 +26,7 @@ class FakeClient:
         self.born_host = bytes(8)
         self.dialled_address = "10.0.0.2:10911"
         self.opened_at = 0.0
+        self.identity: str | None = None
         self.sent: list[tuple[int, dict[str, Value], bytes]] = []
         self.is_full = False
         self.share = 1 << 24

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 import structlog
 import trio
 
+from reput_broker.access.tls import ServerTls
 from reput_broker.compose.election import NOT_OPEN, make_elector
 from reput_broker.compose.live_config import LiveConfig
 from reput_broker.compose.master import MasterParts
@@ -40,6 +41,7 @@ from reput_broker.observe.pages import make_app
 from reput_broker.observe.status import status_of
 from reput_broker.processors.operations import OperationsProcessor
 from reput_broker.request import Handler
+from reput_broker.server.gate import Gate
 from reput_broker.server.http_server import serve_http
 from reput_broker.server.listener import address_of, bind
 from reput_broker.store.message_store import MessageStore
@@ -74,6 +76,7 @@ class Broker:
         RuntimeError: there is no trio loop.
         ListenFailed, HttpListenFailed: a port is taken.
         StoreError: the directory is in use, foreign or damaged. Nothing in it was changed.
+        TlsFilesUnusable: a certificate or its key cannot be used.
     """
 
     def __init__(
@@ -200,6 +203,8 @@ class Broker:
         base = self._base
         base.open_files = shares_of(raise_limit())
         warn_if_few(base.open_files, self.config.limits.connections)
+        tls = self.sources.tls = await trio.to_thread.run_sync(ServerTls.of, self.config.tls)
+        base.gate = Gate(self.config, self.counters, tls)
         self._bind()
         try:
             if self.config.tracing.endpoint:
@@ -208,6 +213,8 @@ class Broker:
                 await self._start_http(nursery)
                 await self._start_election(nursery)
                 nursery.start_soon(measure_loop_delay, self.counters.loop_delay_seconds)
+                if tls is not None:
+                    nursery.start_soon(tls.watch)
                 nursery.start_soon(self._registration.run)
                 await nursery.start(self._serve_tenures)
                 if base.elector is not None:
@@ -326,6 +333,7 @@ class Broker:
             serve_http,
             allowed_hosts=self._own_names(),
             connections_max=self._base.open_files.http_connections,
+            gate=self._base.gate,
         )
         self._http_address = await nursery.start(serve, app, self.config.http_host, port)
 
@@ -355,6 +363,7 @@ class Broker:
             flush=self.config.store.flush,
             kernel=kernel.FORM,
             authentication="off",
+            tls=self.config.tls.mode,
             recovery=report.kind,
             records_checked=report.records,
             truncated_b=report.truncated_bytes,

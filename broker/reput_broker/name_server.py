@@ -18,6 +18,7 @@ from typing import Any, Final
 import structlog
 import trio
 
+from reput_broker.access.tls import ServerTls
 from reput_broker.compose.live_config import LiveConfig
 from reput_broker.compose.open_files import raise_limit, shares_of, warn_if_few
 from reput_broker.config.description import describe
@@ -33,6 +34,7 @@ from reput_broker.observe.pages import make_app
 from reput_broker.processors.namesrv import NameServerProcessor
 from reput_broker.processors.properties import PropertiesProcessor
 from reput_broker.server.dispatch import RequestDispatcher
+from reput_broker.server.gate import Gate
 from reput_broker.server.http_server import serve_http
 from reput_broker.server.listener import Server, address_of, bind
 from reput_broker.store.file_io import make_directories
@@ -53,13 +55,13 @@ _PLAIN: Final = (
     "http_allowed_hosts",
     "shutdown_grace",
 )
-_SECTIONS: Final = ("limits.", "log.")
-_OF_MESSAGES: Final = ("limits.pull_bytes", "limits.pull_messages")
+_SECTIONS: Final = ("limits.", "log.", "tls.")
+_OF_BROKERS: Final = ("limits.pull_bytes", "limits.pull_messages", "tls.connect", "tls.server_name")
 
 
 def is_option(key: str) -> bool:
     """Tell whether a name server has this option of a broker."""
-    return key in _PLAIN or (key.startswith(_SECTIONS) and key not in _OF_MESSAGES)
+    return key in _PLAIN or (key.startswith(_SECTIONS) and key not in _OF_BROKERS)
 
 
 def check_options(config: BrokerConfig) -> BrokerConfig:
@@ -91,6 +93,7 @@ class NameServer:
 
     Raises (on entering):
         ListenFailed, HttpListenFailed: a port is taken.
+        TlsFilesUnusable: a certificate or its key cannot be used.
         DirectoryInUse, ConfigFileDamaged, OSError: the data directory cannot be used.
     """
 
@@ -141,6 +144,8 @@ class NameServer:
         config = self.config
         files = shares_of(raise_limit())
         warn_if_few(files, config.limits.connections)
+        tls = self.sources.tls = await trio.to_thread.run_sync(ServerTls.of, config.tls)
+        gate = Gate(config, self.counters, tls)
         with bind(config.host, config.port) as bound, _locked(config.data_dir):
             self._address = address_of(bound)
             await trio.to_thread.run_sync(self._kv_config.load)
@@ -158,10 +163,13 @@ class NameServer:
                 self.counters,
                 connections_max=files.connections,
                 on_gone=self.routes.client_gone,
+                gate=gate,
             )
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(measure_loop_delay, self.counters.loop_delay_seconds)
-                await self._start_http(nursery, files.http_connections)
+                await self._start_http(nursery, files.http_connections, gate)
+                if tls is not None:
+                    nursery.start_soon(tls.watch)
                 for task in processor.tasks():
                     nursery.start_soon(task)
                 await nursery.start(server.run, {"main": bound})
@@ -172,6 +180,7 @@ class NameServer:
                     http=self.http_address,
                     data_dir=str(config.data_dir),
                     authentication="off",
+                    tls=config.tls.mode,
                 )
                 try:
                     yield
@@ -181,14 +190,14 @@ class NameServer:
                     nursery.cancel_scope.cancel()
         log.info("name_server_stopped")
 
-    async def _start_http(self, nursery: trio.Nursery, connections_max: int) -> None:
+    async def _start_http(self, nursery: trio.Nursery, connections_max: int, gate: Gate) -> None:
         config = self.config
         port = config.http_port_to_open(embedded=False)
         if port is None:
             return
         app = make_app(self.sources, self._status)
         names = (socket.gethostname(), config.host, *config.http_allowed_hosts)
-        serve = partial(serve_http, allowed_hosts=names, connections_max=connections_max)
+        serve = partial(serve_http, allowed_hosts=names, connections_max=connections_max, gate=gate)
         self._http_address = await nursery.start(serve, app, config.http_host, port)
 
     async def _drain(self, server: Server) -> None:

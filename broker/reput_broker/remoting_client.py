@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import os
 import socket
+import ssl
 from collections.abc import Mapping
 from typing import Final
 
 import structlog
 import trio
 
+from reput_broker.access.tls import TlsFilesUnusable, outgoing_context
+from reput_broker.config.sections import TlsConfig
 from reput_broker.config.units import checked_address
 from reput_broker.request import ClientAnswer
 from reput_protocol.codes import PROTOCOL_VERSION, ROCKETMQ_VERSION, LanguageCode
 from reput_protocol.errors import ProtocolError, ReputError
 from reput_protocol.wire.frames import FrameReader, decode_header, encode_frame
 from reput_protocol.wire.header import Header, HeaderType, Value
+from reput_protocol.wire.tls import tls_failure
 
 log = structlog.get_logger(__name__)
 
@@ -31,15 +35,47 @@ class RemoteUnreachable(ReputError):
         self.reason = reason
 
 
-async def dial(address: str) -> trio.SocketStream:
-    """Return a connection to `host:port`, whatever that text is. Raises RemoteUnreachable."""
+async def dial(address: str, tls: TlsConfig | None = None) -> trio.abc.Stream:
+    """Return a connection to `host:port`, whatever that text is, with TLS if that is configured so.
+
+    Raises:
+        RemoteUnreachable: there is none, or the other side cannot be trusted.
+    """
     try:
         host, _, port = checked_address(address).rpartition(":")
-        return await trio.open_tcp_stream(host.strip("[]"), int(port))
+        context = None
+        if tls is not None and tls.connect:
+            context = await trio.to_thread.run_sync(outgoing_context, tls)
+        stream = await trio.open_tcp_stream(host.strip("[]"), int(port))
+        if tls is None or context is None:
+            return stream
+        return await _secured(stream, context, tls.server_name or host.strip("[]"), address)
+    except TlsFilesUnusable as error:
+        raise RemoteUnreachable(address, str(error)) from error
     except ValueError as error:
         raise RemoteUnreachable(address, f"cannot connect: {error}") from error
     except OSError as error:
         raise RemoteUnreachable(address, f"cannot connect: {_reason(error)}") from error
+
+
+async def _secured(
+    stream: trio.SocketStream, context: ssl.SSLContext, name: str, address: str
+) -> trio.SSLStream[trio.SocketStream]:
+    secured = trio.SSLStream(stream, context, server_hostname=name, https_compatible=True)
+    try:
+        await secured.do_handshake()
+    except BaseException as error:
+        with trio.CancelScope(shield=True):
+            await trio.aclose_forcefully(stream)
+        if isinstance(error, trio.BrokenResourceError):
+            cause = error.__cause__
+            if isinstance(cause, ssl.SSLError):
+                reason = str(tls_failure(cause, address))
+            else:
+                reason = "it has closed the connection during the TLS handshake"
+            raise RemoteUnreachable(address, reason) from error
+        raise
+    return secured
 
 
 class RemotingClient:
@@ -50,10 +86,14 @@ class RemotingClient:
     Args:
         address: `host:port`.
         header_type: JSON, which Apache RocketMQ reads, or msgpack for Reput's own requests.
+        tls: whether and how to encrypt; None: not at all.
     """
 
-    def __init__(self, address: str, *, header_type: HeaderType = HeaderType.JSON) -> None:
+    def __init__(
+        self, address: str, *, header_type: HeaderType = HeaderType.JSON, tls: TlsConfig | None = None
+    ) -> None:
         self.address = address
+        self._tls = tls
         self.connections = 0
         """How many connections were made."""
         self._header_type = header_type
@@ -95,7 +135,8 @@ class RemotingClient:
             if self._is_closed:
                 raise RemoteUnreachable(self.address, "the connection was closed by this broker")
             if self._connection is None or not self._connection.is_usable:
-                self._connection = _Connection(self.address, await dial(self.address), self._header_type)
+                stream = await dial(self.address, self._tls)
+                self._connection = _Connection(self.address, stream, self._header_type)
                 self.connections += 1
             return self._connection
 

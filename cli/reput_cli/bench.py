@@ -168,7 +168,13 @@ def _plan(settings: Settings, clients: int, *, topic: str, msgs: int, size: int,
         queues = admin.topic_config(topic).read_queue_nums
     knobs = {"in_flight": knobs.pop("inflight", 1), "duration_s": knobs.pop("duration", None), **knobs}
     return BenchPlan(
-        settings.server, topic, max(1, msgs // clients), size, queues=tuple(range(queues)), **knobs
+        settings.server,
+        topic,
+        max(1, msgs // clients),
+        size,
+        queues=tuple(range(queues)),
+        tls=settings.tls,
+        **knobs,
     )
 
 

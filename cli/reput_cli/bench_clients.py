@@ -18,6 +18,7 @@ from typing import Any
 
 from reput_client.blocking import Admin, Message, Producer, PullConsumer
 from reput_client.received import ReceivedMessage
+from reput_client.tls import TLS
 from reput_protocol.errors import ReputError
 
 _TAG = "bench"
@@ -43,6 +44,7 @@ class BenchPlan:
     verify: bool = False
     timeout_s: float = 30.0
     queues: tuple[int, ...] = ()
+    tls: TLS | None = None
 
 
 def run_producer(plan: BenchPlan, client: int) -> ClientResult:
@@ -50,7 +52,7 @@ def run_producer(plan: BenchPlan, client: int) -> ClientResult:
     payloads = Payloads(plan.size)
     first = client * plan.messages
     with Producer(
-        plan.server, group="reput-bench", timeout_s=plan.timeout_s, max_in_flight=plan.in_flight
+        plan.server, group="reput-bench", timeout_s=plan.timeout_s, max_in_flight=plan.in_flight, tls=plan.tls
     ) as producer:
         _send(producer, plan, payloads, range(first, first + plan.warmup), ClientResult())
         result = ClientResult()
@@ -113,7 +115,7 @@ def run_consumer(plan: BenchPlan, client: int) -> ClientResult:
     del client  # its plan has its own queues
     check = Payloads(plan.size).check if plan.verify else None
     result = ClientResult()
-    with PullConsumer(plan.server, group="reput-bench", timeout_s=plan.timeout_s) as consumer:
+    with PullConsumer(plan.server, group="reput-bench", timeout_s=plan.timeout_s, tls=plan.tls) as consumer:
         started_at = time.perf_counter()
         for messages in _pulls(consumer, plan):
             size = 0
@@ -154,8 +156,8 @@ def run_subscriber(plan: BenchPlan, client: int) -> ClientResult:
     result = ClientResult()
     queue_id = plan.queues[client]
     with (
-        Admin(plan.server, timeout_s=plan.timeout_s) as admin,
-        PullConsumer(plan.server, group="reput-bench", timeout_s=plan.timeout_s) as consumer,
+        Admin(plan.server, timeout_s=plan.timeout_s, tls=plan.tls) as admin,
+        PullConsumer(plan.server, group="reput-bench", timeout_s=plan.timeout_s, tls=plan.tls) as consumer,
     ):
         offset = admin.max_offset(plan.topic, queue_id)
         started_at = time.perf_counter()

@@ -40,11 +40,13 @@ class _Names(click.ParamType[str]):
 
     def _ask(self, ctx: click.Context, wants_all: bool) -> Iterable[str]:
         from reput_cli.profiles import chosen_server
+        from reput_cli.tls import tls_of
         from reput_client.blocking import Admin
 
         servers = ctx.params.get("servers") or ()
-        server, _ = chosen_server(tuple(servers), ctx.params.get("context"), os.environ)
-        with Admin(server, timeout_s=WAIT_S, connect_timeout_s=WAIT_S) as admin:
+        server, values = chosen_server(tuple(servers), ctx.params.get("context"), os.environ)
+        tls = tls_of(ctx.params, values)
+        with Admin(server, timeout_s=WAIT_S, connect_timeout_s=WAIT_S, tls=tls) as admin:
             return self.names(admin, wants_all)
 
     def names(self, admin: Admin, wants_all: bool) -> Iterable[str]:

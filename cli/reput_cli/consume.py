@@ -191,7 +191,10 @@ class _Follower:
         send, receive = anyio.create_memory_object_stream[_Batch](1)
         async with (
             PullConsumer(
-                self.settings.server, group=_NO_GROUP, timeout_s=self.settings.timeout_s
+                self.settings.server,
+                group=_NO_GROUP,
+                timeout_s=self.settings.timeout_s,
+                tls=self.settings.tls,
             ) as consumer,
             anyio.create_task_group() as readers,
         ):
@@ -301,6 +304,7 @@ class GroupFollower:
             start=start,
             commit_interval_s=_COMMIT_INTERVAL_S,
             timeout_s=self.settings.timeout_s,
+            tls=self.settings.tls,
         ) as consumer:
             ends = {queue: end for queue, (_, end) in spans.items() if end is not None}
             while self.remaining != 0:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+from typing import Any
+
 import click
 
 from reput_cli import profiles
@@ -9,6 +12,7 @@ from reput_cli.completion import CONTEXT
 from reput_cli.failures import CommandFailed
 from reput_cli.options import ServerType, Settings, output_options
 from reput_cli.output import Printer
+from reput_cli.tls import tls_of, tls_options
 from reput_protocol.exit_codes import ExitCode
 from reput_protocol.units import parse_duration
 
@@ -28,8 +32,9 @@ def command() -> None:
     "--server", required=True, type=ServerType(), metavar="HOST[:PORT]", help="Brokers, joined by commas."
 )
 @click.option("--timeout", metavar="DURATION", help="Longest wait for an answer, such as 10s.")
+@tls_options
 @output_options
-def add(settings: Settings, name: str, server: str, timeout: str | None) -> int:
+def add(settings: Settings, name: str, server: str, timeout: str | None, **tls: Any) -> int:
     """Add the context NAME, or replace it. The first one is used at once."""
     values = {"server": server}
     if timeout is not None:
@@ -38,6 +43,13 @@ def add(settings: Settings, name: str, server: str, timeout: str | None) -> int:
         except ValueError as error:
             raise CommandFailed(str(error), remedy="--timeout 10s", code=ExitCode.USAGE) from error
         values["timeout"] = timeout
+    tls_of(tls, {})  # refuses what does not fit together
+    for key, value in tls.items():
+        if value:
+            # Files as the commands find them from any directory.
+            values[key] = (
+                "on" if value is True else value if key == "tls_server_name" else os.path.abspath(value)
+            )
     known = profiles.load()
     known.contexts[name] = values
     if len(known.contexts) == 1:

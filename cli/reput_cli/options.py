@@ -11,12 +11,14 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from reput_cli.completion import CONTEXT
-from reput_cli.profiles import DEFAULT_SERVER, chosen_server
+from reput_cli.profiles import DEFAULT_SERVER, TLS_KEYS, chosen_server
+from reput_cli.tls import tls_of, tls_options
 from reput_protocol.printable import printable
 from reput_protocol.units import parse_duration, parse_size
 
 if TYPE_CHECKING:
     from reput_client.blocking import Admin
+    from reput_client.tls import TLS
 
 _TIMEOUT_S = 5.0
 _Command = TypeVar("_Command", bound=Callable[..., Any])
@@ -82,12 +84,14 @@ class Settings:
     quiet: bool
     verbosity: int
     yes: bool
+    tls: TLS | None = None
+    """How to encrypt; None: not at all."""
 
     def admin(self) -> Admin:
         """Return an admin client of the broker, which connects on `with`."""
         from reput_client.blocking import Admin
 
-        return Admin(self.server, timeout_s=self.timeout_s)
+        return Admin(self.server, timeout_s=self.timeout_s, tls=self.tls)
 
 
 broker_option = click.option(
@@ -129,6 +133,7 @@ def shared_options(command: _Command) -> _Command:
         help="Connect with the settings of this context: reput context list.",
     )
     @click.option("--timeout", type=DURATION, help="Longest wait for an answer.  [default: 5s]")
+    @tls_options
     @_about_output
     @click.option("--yes", is_flag=True, help="Do not ask before dangerous actions.")
     @functools.wraps(command)
@@ -143,7 +148,9 @@ def shared_options(command: _Command) -> _Command:
         yes: bool,
         **arguments: Any,
     ) -> Any:
-        server, of_context = chosen_server(servers, context, os.environ)
+        server, values = chosen_server(servers, context, os.environ)
+        of_context = values.get("timeout")
+        tls = tls_of({key: arguments.pop(key) for key in TLS_KEYS}, values)
         try:
             ServerType().convert(server, None, None)
             default_s = _TIMEOUT_S if of_context is None else parse_duration(of_context)
@@ -158,6 +165,7 @@ def shared_options(command: _Command) -> _Command:
             quiet=quiet,
             verbosity=verbose,
             yes=yes,
+            tls=tls,
         )
         return command(settings=settings, **arguments)
 

@@ -98,6 +98,7 @@ def command(
         settings.server,
         group="reput-cli",
         timeout_s=settings.timeout_s,
+        tls=settings.tls,
         deduplicate=deduplicate,
         retries=_RETRIES if deduplicate else 0,
         batch_bytes=_BLOCK_BYTES,

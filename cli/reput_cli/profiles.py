@@ -7,6 +7,7 @@ The file is `reput/contexts.toml` in the user's configuration directory:
     [contexts.prod]
     server = "broker1:10911,broker2:10911"
     timeout = "10s"
+    tls_ca = "/etc/reput/ca.pem"
 
 Only its owner may read and write it: another user who can write it redirects every command.
 """
@@ -24,7 +25,9 @@ from reput_cli.failures import CommandFailed
 from reput_protocol.exit_codes import ExitCode
 
 DEFAULT_SERVER = "127.0.0.1:10911"
-_KEYS = ("server", "timeout")
+TLS_KEYS = ("tls", "tls_ca", "tls_cert", "tls_key", "tls_server_name")
+"""`tls = "on"` trusts the authorities of the system; the others say more, and are enough without it."""
+_KEYS = ("server", "timeout", *TLS_KEYS)
 
 
 @dataclass(slots=True)
@@ -52,8 +55,8 @@ class Profiles:
 
 def chosen_server(
     servers: tuple[str, ...], context: str | None, environ: Mapping[str, str]
-) -> tuple[str, str | None]:
-    """Return the server to connect to, and the timeout of the context it comes from.
+) -> tuple[str, Mapping[str, str]]:
+    """Return the server to connect to, and the values of the context that it comes from, none without one.
 
     Args:
         servers: of --server; it takes precedence.
@@ -66,11 +69,11 @@ def chosen_server(
     if not servers and context is None and in_environment:
         servers = (in_environment,)
     if servers and context is None:
-        return ",".join(servers), None
+        return ",".join(servers), {}
     known = load()
     name = context or environ.get("REPUT_CONTEXT") or known.current
     values = {} if name is None else known.get(name)
-    return ",".join(servers) or values.get("server", DEFAULT_SERVER), values.get("timeout")
+    return ",".join(servers) or values.get("server", DEFAULT_SERVER), values
 
 
 def path() -> Path:
@@ -153,7 +156,7 @@ def _profiles(tables: dict[str, Any]) -> Profiles:
         for key, value in values.items():
             if key not in _KEYS:
                 near = get_close_matches(key, _KEYS, n=1)
-                hint = f"; did you mean {near[0]!r}?" if near else f"; it has {' and '.join(_KEYS)}"
+                hint = f"; did you mean {near[0]!r}?" if near else f"; it has {', '.join(_KEYS)}"
                 raise ValueError(f"context {name!r} has the unknown key {key!r}{hint}")
             if not isinstance(value, str):
                 raise ValueError(f"{key} of context {name!r} is a text in quotes")

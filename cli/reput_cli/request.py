@@ -42,7 +42,9 @@ def command(
     """
     data = sys.stdin.buffer.read() if body is None else body.encode("utf-8", "surrogateescape")
     message = Message(topic, data, tag, keys, parse_properties(properties))
-    with Producer(settings.server, group="reput-cli", timeout_s=settings.timeout_s) as producer:
+    with Producer(
+        settings.server, group="reput-cli", timeout_s=settings.timeout_s, tls=settings.tls
+    ) as producer:
         _print(settings, producer.request(message, queue_id=queue_id))
     return ExitCode.DONE
 

@@ -4,7 +4,7 @@
 - `consume`: group consumers, pull consumers, bulk readers
 - `admin`, `admin_groups`: administration of a broker
 - `transport`: connections, routes, requests
-- `received`, `offset_store`, `errors`
+- `tls`, `received`, `offset_store`, `errors`
 
 Names are imported on first use: importing this package is cheap, and the synchronous API imports no event loop.
 """
@@ -75,6 +75,7 @@ if TYPE_CHECKING:
         RequestTimeout,
         SendOutcomeUnknown,
         StoreUnavailable,
+        TlsRefused,
         TopicNotFound,
         TransactionEnded,
         UnsupportedCompression,
@@ -85,10 +86,12 @@ if TYPE_CHECKING:
     from reput_client.produce.receipts import SendReceipt
     from reput_client.produce.transactions import TransactionProducer, TransactionReceipt
     from reput_client.received import ReceivedMessage
+    from reput_client.tls import TLS
     from reput_protocol.codes import TransactionState
     from reput_protocol.record.message import Message, MessageQueue
 
 __all__ = [
+    "TLS",
     "AckNotReached",
     "Admin",
     "Again",
@@ -148,6 +151,7 @@ __all__ = [
     "SendReceipt",
     "StopRunning",
     "StoreUnavailable",
+    "TlsRefused",
     "TopicNotFound",
     "TransactionEnded",
     "TransactionProducer",
@@ -185,6 +189,7 @@ _MODULES = {
     "RetryHere": "reput_client.consume.group.failures",
     "SendReceipt": "reput_client.produce.receipts",
     "StopRunning": "reput_client.consume.group.failures",
+    "TLS": "reput_client.tls",
     "TransactionProducer": "reput_client.produce.transactions",
     "TransactionReceipt": "reput_client.produce.transactions",
     "TransactionState": "reput_protocol.codes",

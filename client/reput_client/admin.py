@@ -11,6 +11,7 @@ from reput_client.cluster_members import ClusterMember, cluster_members
 from reput_client.consume.offsets import OffsetRequests, timestamp_ms
 from reput_client.consume.pull import FoundMessages, PulledMessages
 from reput_client.received import ReceivedMessage
+from reput_client.tls import TLS
 from reput_client.transport.backoff import Backoff
 from reput_client.transport.session import (
     CONNECT_TIMEOUT_S,
@@ -84,9 +85,14 @@ class Admin(GroupAdmin):
         timeout_s: float = REQUEST_TIMEOUT_S,
         connect_timeout_s: float = CONNECT_TIMEOUT_S,
         new_backoff: Callable[[], Backoff] = Backoff,
+        tls: TLS | None = None,
     ) -> None:
         super().__init__(
-            address, timeout_s=timeout_s, connect_timeout_s=connect_timeout_s, new_backoff=new_backoff
+            address,
+            timeout_s=timeout_s,
+            connect_timeout_s=connect_timeout_s,
+            new_backoff=new_backoff,
+            tls=tls,
         )
         self._offsets = OffsetRequests(self._session)
 

@@ -76,6 +76,7 @@ __all__ = [
     "RequesterGone",
     "SendOutcomeUnknown",
     "StoreUnavailable",
+    "TlsRefused",
     "TopicNotFound",
     "TransactionEnded",
     "UnsupportedCompression",
@@ -108,6 +109,19 @@ class NotABroker(ConnectFailed):
         ReputError.__init__(self, f"{address} is not a broker's port for clients: {reason}")
         self.address = address
         self.reason = reason
+
+
+class TlsRefused(ConnectFailed):
+    """No encrypted connection to `address`: one side does not accept the other's certificate, or has no TLS.
+
+    Requests had no effect. Not retried, because a repetition would end in the same way.
+    """
+
+    def __init__(self, address: str, reason: str, remedy: str) -> None:
+        ReputError.__init__(self, f"cannot connect to {address}: {reason}; {remedy}")
+        self.address = address
+        self.reason = f"{reason}; {remedy}"
+        self.announced_for = None
 
 
 class ConnectionLost(ReputError):

@@ -86,6 +86,19 @@ class BodyMalformed(ProtocolError):
     """A JSON body is not valid, or a member has a wrong type; the connection stays usable."""
 
 
+class TlsFailed(ReputError):
+    """An encrypted connection could not be made, or broke. `cause` and `remedy` are the parts of the text.
+
+    `refuses_certificate`: the other side has refused the certificate of this one, so it has acted on nothing.
+    """
+
+    def __init__(self, cause: str, remedy: str, *, refuses_certificate: bool = False) -> None:
+        super().__init__(f"TLS: {cause}; {remedy}")
+        self.cause = cause
+        self.remedy = remedy
+        self.refuses_certificate = refuses_certificate
+
+
 class RecordError(ReputError):
     """An encoded message record is not valid."""
 
@@ -206,6 +219,8 @@ class ErrorCode(Enum):
     """Stored, but not known to be on enough machines in time; the fields hold the receipt. Do not send it again."""
     REPLICA_MISSING = (29, False, ResponseCode.SLAVE_NOT_AVAILABLE)
     """Stored on this machine, and too few slaves are connected and in sync; the fields hold the receipt."""
+    TLS_REQUIRED = (30, False, ResponseCode.NO_PERMISSION)
+    """The port takes encrypted connections only. Connect with TLS."""
 
     def __init__(self, number: int, retryable: bool, response_code: ResponseCode) -> None:
         self.number = number

@@ -223,6 +223,13 @@ def wrong_configuration(site: Site) -> Iterator[None]:
 
 
 @contextmanager
+def certificate_ends(site: Site) -> Iterator[None]:
+    site.write_certificate(days=7)
+    yield
+    site.write_certificate(days=90)
+
+
+@contextmanager
 def killed(site: Site) -> Iterator[None]:
     site.main.kill()
     yield
@@ -288,6 +295,7 @@ OF_OTHERS: Final = (
     Scene("the broker gets no processor time", (("LoopSlow", "main", ""),), no_processor_time),
     Scene("the operator drains the broker", (("BrokerNotReady", "main", ""),), draining),
     Scene("a reload with an error", (("ReloadFailed", "main", ""),), wrong_configuration),
+    Scene("the certificate ends soon", (("CertificateEnds", "main", ""),), certificate_ends),
     Scene("the broker is killed", (("BrokerDown", "main", ""),), killed),
     Scene("the journal of offsets is damaged", (("RecoveryDamage", "main", ""),), journal_damaged),
 )

@@ -10,9 +10,12 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
+
+import trustme
 
 from broker_process import BrokerProcess, free_port
 from group_client import GroupClient
@@ -40,6 +43,7 @@ class Site:
         self.sync_fault = directory / "syncs-fail"
         self.names_port = free_port()
         self.config_file = directory / "main.toml"
+        self.certificate = directory / "main.pem"
         self.disk = directory / "disk"
         ha_port = str(free_port())
         names = f"127.0.0.1:{self.names_port}"
@@ -55,6 +59,8 @@ class Site:
                 "REPUT_TRANSACTIONS__CHECK_INTERVAL": "2s",
                 "REPUT_TRANSACTIONS__CHECK_MAX": "1000",
                 "REPUT_TRANSACTIONS__TIMEOUT": "5s",
+                "REPUT_TLS__MODE": "permissive",
+                "REPUT_TLS__CERT": str(self.certificate),
             },
             arguments=("-c", str(self.config_file)),
         )
@@ -91,6 +97,7 @@ class Site:
             )
         self._stack.callback(unmount, self.disk)
         self.config_file.write_text("[topics]\ndefault_queues = 2\n")
+        self.write_certificate(days=90)
         self._store_an_old_message()
         for broker in (self.main, self.full, self.faulty):
             self._stack.callback(broker.kill)
@@ -110,6 +117,12 @@ class Site:
             with suppress(AssertionError, OSError):
                 os.kill(broker.pid, signal.SIGCONT)
         self._stack.close()
+
+    def write_certificate(self, days: int) -> None:
+        """Give the broker `main` a certificate that is valid for so many days."""
+        ends_at = datetime.now(UTC) + timedelta(days=days)
+        made = trustme.CA().issue_cert("127.0.0.1", not_after=ends_at)
+        made.private_key_and_cert_chain_pem.write_to_path(str(self.certificate))
 
     def start_name_server(self) -> None:
         """Start a name server at the address that master and slave have."""

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 
 import structlog
 
+from reput_broker.access.tls import TlsFilesUnusable
 from reput_broker.config.errors import ConfigError, ConfigProblem
 from reput_broker.config.loading import ConfigChange, apply_live, with_values
 from reput_broker.config.model import BrokerConfig
@@ -47,6 +48,7 @@ class LiveConfig:
             raise ConfigError([_NO_SOURCES])
         try:
             new = self._load()
+            self._reload_certificates()
         except ConfigError as error:
             self._sources.config_reload_ok = False
             log.error(
@@ -64,6 +66,15 @@ class LiveConfig:
             needs_restart=[f"{change.key} = {change.after}" for change in changes if not change.live],
         )
         return changes
+
+    def _reload_certificates(self) -> None:
+        """Read the files of certificates again. Raises ConfigError, and those in use stay."""
+        if self._sources.tls is None:
+            return
+        try:
+            self._sources.tls.reload()
+        except TlsFilesUnusable as error:
+            raise ConfigError([ConfigProblem("tls", "the files that it names", str(error))]) from error
 
     def set(self, values: Mapping[str, str]) -> list[ConfigChange]:
         """Set live options until the next reload or restart; return those that changed.

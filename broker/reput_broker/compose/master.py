@@ -36,6 +36,7 @@ from reput_broker.processors.table_sync import TableSyncProcessor
 from reput_broker.put.fence import Fence
 from reput_broker.retry.deduplication import Deduplication
 from reput_broker.server.acceptor import Acceptor
+from reput_broker.server.gate import Gate
 from reput_broker.server.listener import address_of
 from reput_broker.staging.parts import StagingParts
 from reput_broker.surroundings import Surroundings
@@ -49,6 +50,7 @@ class MasterParts:
         storage: opened for a master.
         tenures: the current one is what routes show of this broker.
         routes: what other brokers have registered.
+        gate: what connections pass before their first request.
         connections_max: the open files that are left for connections.
         epoch: of the log in this tenure; 0 if no slave can copy it.
         ha_listener: a bound socket on which slaves are served; None if none are.
@@ -63,6 +65,7 @@ class MasterParts:
         surroundings: Surroundings,
         tenures: TenureSource,
         routes: RouteInfoManager,
+        gate: Gate,
         *,
         connections_max: int,
         epoch: int,
@@ -77,6 +80,7 @@ class MasterParts:
             surroundings,
             tenures,
             routes,
+            gate,
             before_delete=lambda: self.staging.before_delete(),
             needed_from=lambda: self.staging.needed_from(),
             waiting_from=storage.schedule.waiting_from,
@@ -91,6 +95,7 @@ class MasterParts:
         self._tenures = tenures
         self.slaves: HAService | None = None
         self._ha_listener = ha_listener
+        self._gate = gate
         if ha_listener is not None:
             self.own.ha_port = address_of(ha_listener)[1]
             self.slaves = (
@@ -222,8 +227,12 @@ class MasterParts:
         with Acceptor(self._ha_listener) as acceptor:
             async with trio.open_nursery() as nursery:
                 while True:
-                    stream, (host, port) = await acceptor.accept_stream()
-                    nursery.start_soon(self.slaves.serve, stream, f"{host}:{port}")
+                    nursery.start_soon(self._serve_slave, self.slaves, *await acceptor.accept_stream())
+
+    async def _serve_slave(self, slaves: HAService, stream: trio.SocketStream, peer: tuple[str, int]) -> None:
+        admitted = await self._gate.admit_stream(stream, peer)
+        if admitted is not None:
+            await slaves.serve(admitted, f"{peer[0]}:{peer[1]}")
 
     def _writing_processors(self) -> tuple[Processor, ...]:
         common, storage, puts = self._common, self._common.storage, self._common.puts
@@ -248,7 +257,6 @@ class MasterParts:
                 requesters,
                 puts.transfer,
                 cluster=config.cluster,
-                broker_name=config.broker_name,
                 default_ack=puts.default_ack,
             ),
             ReplyProcessor(

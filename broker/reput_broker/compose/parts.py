@@ -40,6 +40,7 @@ from reput_broker.processors.topic_access import TopicAccess
 from reput_broker.put.fence import Fence
 from reput_broker.request import Client, Handler
 from reput_broker.server.dispatch import RequestDispatcher
+from reput_broker.server.gate import Gate
 from reput_broker.server.listener import Server
 from reput_broker.surroundings import Surroundings
 from reput_broker.upkeep.clean_service import CleanFilesService
@@ -75,6 +76,7 @@ class CommonParts:
         sources: the figures of the parts are added to them.
         tenures: the current one is what routes show of this broker.
         routes: what other brokers have registered; they stay when the role changes.
+        gate: what connections pass before their first request.
         before_delete: awaited before files of the log are deleted; an error keeps them.
         needed_from: returns a log offset from which on files are kept in any case; None: none; called in a thread.
         waiting_from: returns a log offset from which on messages are still needed; called in a thread.
@@ -93,6 +95,7 @@ class CommonParts:
         surroundings: Surroundings,
         tenures: TenureSource,
         routes: RouteInfoManager,
+        gate: Gate,
         *,
         before_delete: Callable[[], Awaitable[None]],
         needed_from: Callable[[], int | None],
@@ -113,6 +116,7 @@ class CommonParts:
         }
         self._spans = None if sources.spans is None else Spans(sources.spans, config.tracing)
         self._follows = follows
+        self._gate = gate
         self._ids_to_pull_from = ids_to_pull_from
         self.puts = PutParts(config, store, storage.hold, counters, store_health.turn_read_only, fence)
         self.groups = GroupState(
@@ -199,6 +203,7 @@ class CommonParts:
             self.counters,
             connections_max=connections_max,
             on_gone=self._client_gone,
+            gate=self._gate,
         )
 
     def _client_gone(self, client: Client) -> None:

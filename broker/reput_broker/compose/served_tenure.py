@@ -34,6 +34,7 @@ from reput_broker.observe.metrics import MetricsSources
 from reput_broker.processors.operations import OperationsProcessor
 from reput_broker.processors.slave_refusals import NOT_WHILE_COMPLETING, is_completing
 from reput_broker.server.connection import Connection
+from reput_broker.server.gate import Gate
 from reput_broker.store.message_store import MessageStore
 from reput_broker.store.results import RecoveryReport
 from reput_broker.surroundings import Surroundings
@@ -87,6 +88,8 @@ class BrokerBase:
     """Bound sockets of the protocol, by name."""
     ha_listener: socket.socket | None = None
     """The bound socket on which slaves are served; None if none are."""
+    gate: Gate = field(init=False)
+    """What connections pass before their first request."""
 
     @property
     def elector(self) -> Elector | None:
@@ -248,6 +251,7 @@ class ServedTenure:
             base.surroundings,
             base.tenures,
             base.routes,
+            base.gate,
         )
         parts: MasterParts | SlaveParts
         if self.tenure.is_master:

@@ -23,6 +23,8 @@ from reput_broker.processors.ha_status import HAStatusProcessor
 from reput_broker.processors.replica import ReplicaProcessor
 from reput_broker.processors.slave_refusals import SlaveRefusals
 from reput_broker.put.fence import Fence
+from reput_broker.remoting_client import RemotingClient
+from reput_broker.server.gate import Gate
 from reput_broker.surroundings import Surroundings
 from reput_protocol.commands.ha import HAClientRuntimeInfo, HARuntimeInfo
 
@@ -52,6 +54,7 @@ class SlaveParts:
         surroundings: Surroundings,
         tenures: TenureSource,
         routes: RouteInfoManager,
+        gate: Gate,
         *,
         on_reopen: Callable[[int | None, str], Awaitable[None]],
         connections_max: int,
@@ -66,6 +69,7 @@ class SlaveParts:
             surroundings,
             tenures,
             routes,
+            gate,
             before_delete=_nothing_to_save,
             needed_from=lambda: None,
             # What the master keeps, messages that wait for their time among it, a new master needs.
@@ -80,7 +84,12 @@ class SlaveParts:
         self.own = common.own
         self.master_log = MasterLog(lambda: storage.store.max_physical_offset)
         self.tables = SlaveSynchronize(
-            storage.store, storage.tables, self.master_log, self._accepted, self._forget_topic
+            storage.store,
+            storage.tables,
+            self.master_log,
+            self._accepted,
+            self._forget_topic,
+            partial(RemotingClient, tls=sources.config.tls),
         )
         refusals = SlaveRefusals(
             sources.config.ha,

@@ -45,6 +45,7 @@ from reput_broker.config.sections import (
     Section,
     SinkConfig,
     StoreConfig,
+    TlsConfig,
     TopicsConfig,
     TracingConfig,
     TransactionsConfig,
@@ -147,6 +148,7 @@ class BrokerConfig(Section):
     transactions: TransactionsConfig = Field(default_factory=TransactionsConfig)
     replies: RepliesConfig = Field(default_factory=RepliesConfig)
     console: ConsoleConfig = Field(default_factory=ConsoleConfig)
+    tls: TlsConfig = Field(default_factory=TlsConfig)
 
     _origins: dict[str, str] = PrivateAttr(default_factory=dict)
     _path: Path | None = PrivateAttr(default=None)
@@ -265,6 +267,7 @@ def contradictions(config: BrokerConfig) -> list[ConfigProblem]:
         *_unreachable_address(config),
         *_election(config),
         *_console(config),
+        *_tls(config),
     ]
 
 
@@ -354,6 +357,32 @@ def _console(config: BrokerConfig) -> list[ConfigProblem]:
         return []
     text = "false, and console.token is empty, so that no login is possible; set console.token, or true here"
     return [ConfigProblem("console.read_without_login", "code", text)]
+
+
+def _tls(config: BrokerConfig) -> list[ConfigProblem]:
+    """What TLS lacks."""
+    tls, found = config.tls, []
+    if tls.is_on and not tls.cert:
+        key, value = ("mode", tls.mode) if tls.mode != "off" else ("http_mode", tls.http_mode)
+        found.append(
+            ("tls.cert", f'tls.{key} = "{value}" needs the certificate of this broker; name its file')
+        )
+    if tls.key and not tls.cert:
+        found.append(("tls.key", "it is the key of tls.cert, which is not set; name both"))
+    if tls.client_cert != "none":
+        if not tls.ca:
+            text = f'tls.client_cert = "{tls.client_cert}" needs the authorities that sign clients; name their file'
+            found.append(("tls.ca", text))
+        if tls.mode == "off":
+            text = (
+                'no client shows a certificate while tls.mode is "off"; set "required" or "permissive" there'
+            )
+            found.append(("tls.client_cert", text))
+    if tls.server_name and not tls.connect:
+        found.append(
+            ("tls.server_name", "it is for tls.connect, which is false; set that too, or remove this")
+        )
+    return [ConfigProblem(key, "code", text) for key, text in found]
 
 
 def _unreachable_address(config: BrokerConfig) -> list[ConfigProblem]:

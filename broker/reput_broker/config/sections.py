@@ -671,6 +671,49 @@ class RepliesConfig(Section):
 _TOKEN_LENGTH_MIN: Final = 16
 
 
+class TlsConfig(Section):
+    """Encrypted connections: to the ports of this broker, and of this broker to others."""
+
+    mode: Literal["off", "permissive", "required"] = option(
+        "off",
+        "of port, name_port, fast_port and ha_port; permissive: clients choose, by the first byte that they send",
+    )
+    http_mode: Literal["auto", "off", "permissive", "required"] = option(
+        "auto", "the same of http_port; auto: as mode"
+    )
+    cert: str = option(
+        "", "file with the certificate of this broker, and those between it and its authority, in PEM"
+    )
+    key: str = option("", 'file with the key of that certificate, not encrypted; "": it is in cert')
+    ca: str = option(
+        "",
+        "file with the certificates of the authorities that sign those of clients and of other brokers; "
+        '"": for other brokers those of the system',
+    )
+    client_cert: Literal["none", "optional", "required"] = option(
+        "none", "whether clients with TLS show a certificate, which ca must have signed; HTTP asks for none"
+    )
+    connect: bool = option(
+        False, "use TLS towards other brokers and name servers, and show them cert if there is one"
+    )
+    server_name: str = option(
+        "", 'name that the certificates of other brokers and name servers have; "": that of their address'
+    )
+    handshake_timeout: Duration = option(
+        10.0, "time that a client gets for the TLS handshake", live=True, ge=0.1, le=600.0
+    )
+
+    @property
+    def effective_http_mode(self) -> str:
+        """The mode of the HTTP port."""
+        return self.mode if self.http_mode == "auto" else self.http_mode
+
+    @property
+    def is_on(self) -> bool:
+        """Whether some port has TLS."""
+        return self.mode != "off" or self.effective_http_mode != "off"
+
+
 class ConsoleConfig(Section):
     """The web console, on the HTTP port."""
 

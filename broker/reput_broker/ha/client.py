@@ -155,7 +155,7 @@ class HAClient:
     async def _follow(self, master: Master) -> None:
         """Compare histories and copy the log until the connection ends."""
         self.state = f"asks master {master.address} for its history"
-        remote = RemotingClient(master.address, header_type=HeaderType.JSON)
+        remote = RemotingClient(master.address, header_type=HeaderType.JSON, tls=self._config.tls)
         try:
             last = await self._last_record()
             state = await self._ask(remote, last)
@@ -171,10 +171,10 @@ class HAClient:
         finally:
             remote.close()
 
-    async def _dial(self, address: str) -> trio.SocketStream:
+    async def _dial(self, address: str) -> trio.abc.Stream:
         """Connect within a short time: a machine that has lost power refuses nothing."""
         with trio.move_on_after(_ASK_TIMEOUT_S):
-            return await dial(address)
+            return await dial(address, self._config.tls)
         raise RemoteUnreachable(address, f"has not accepted a connection within {_ASK_TIMEOUT_S:g} s")
 
     async def _ask(self, remote: RemotingClient, record_offset: int = -1) -> ReplicaState | None:

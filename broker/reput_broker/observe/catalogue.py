@@ -25,6 +25,7 @@ from reput_broker.observe.counters import (
     FLUSH_BATCH_MESSAGES,
     FLUSH_PARTS,
     FLUSH_SECONDS,
+    HANDSHAKES,
     KINDS,
     LISTENERS,
     LOOP_DELAY_SECONDS,
@@ -398,6 +399,24 @@ _limits.gauge(
     "Series left out because of metrics.max_series: those of queues first, then the histograms of topics.",
 )
 
+_tls = Section("TLS")
+_tls.counter(
+    "reput_tls_handshakes_total",
+    "On ports with TLS: connections that were encrypted (ok), whose handshake failed, and that began without TLS "
+    "(plain).",
+    listener=LISTENERS,
+    result=HANDSHAKES,
+)
+_tls.gauge(
+    "reput_tls_certificate_end_time_seconds",
+    "Unix time at which the certificate of tls.cert ends, or the last authority of tls.ca.",
+    file=ANY,
+)
+_tls.gauge(
+    "reput_tls_reload_success",
+    "1 if the files of certificates could be used when they last changed; else those read before are in use.",
+)
+
 METRICS: dict[str, MetricSpec] = by_name(
     (
         _process,
@@ -409,5 +428,6 @@ METRICS: dict[str, MetricSpec] = by_name(
         _replication,
         _store,
         _limits,
+        _tls,
     )
 )

@@ -32,9 +32,10 @@ REJECT_REASONS = (
     "expired",
 )
 CLOSE_REASONS = (
-    "peer", "idle", "malformed", "slow_reader", "slow_sender", "memory", "auth", "limit", "shutdown", "error",
+    "peer", "idle", "malformed", "slow_reader", "slow_sender", "memory", "auth", "limit", "tls", "shutdown", "error",
 )  # fmt: skip
 LISTENERS = ("main", "name", "fast")
+HANDSHAKES = ("ok", "failed", "plain")
 ROLES = ("producer", "consumer", "admin", "broker", "unknown")
 REPLICATION_ROLES = ("ASYNC_MASTER", "SYNC_MASTER", "SLAVE")
 AUTH_FAILURES = ("bad_credentials", "forbidden", "expired")
@@ -213,10 +214,11 @@ class RequestTraffic:
 class ListenerTraffic:
     """Connections and frame bytes of one listener (`main` or `name`)."""
 
-    __slots__ = ("bytes_in", "bytes_out", "closed", "open_by_role", "opened")
+    __slots__ = ("bytes_in", "bytes_out", "closed", "handshakes", "open_by_role", "opened")
 
     def __init__(self) -> None:
         self.opened = 0
+        self.handshakes: dict[str, int] = dict.fromkeys(HANDSHAKES, 0)
         self.closed: dict[str, int] = dict.fromkeys(CLOSE_REASONS, 0)
         self.open_by_role: dict[str, int] = dict.fromkeys(ROLES, 0)
         self.bytes_in = 0

@@ -49,6 +49,7 @@ from reput_protocol import kernel
 from reput_protocol.codes import RequestCode, ResponseCode
 
 if TYPE_CHECKING:
+    from reput_broker.access.tls import ServerTls
     from reput_broker.store.message_store import MessageStore
     from reput_broker.tables.offsets import ConsumerOffsetManager
     from reput_broker.tables.topics import TopicConfigManager
@@ -87,6 +88,8 @@ class MetricsSources:
     replication: ReplicationSource | None = None
     spans: SpanExporter | None = None
     """Takes spans, if the configuration names a receiver for them."""
+    tls: ServerTls | None = None
+    """The certificates, if the configuration names some."""
     held_pulls_bytes: Callable[[], int] = lambda: 0
     registered_brokers: Callable[[], int] = lambda: 0
     recovery_duration_s: float = 0.0
@@ -137,6 +140,7 @@ class BrokerMetrics:
         yield from self._topic_histograms(topics, budget)
         yield from self._queues(bounds, budget)
         yield from self._limits(budget)
+        yield from self._tls()
 
     def _build_and_state(self) -> Iterator[Family]:
         health, counters = self.sources.health, self.sources.counters
@@ -293,6 +297,15 @@ class BrokerMetrics:
         yield one("reput_recovery_duration_seconds", sources.recovery_duration_s)
         yield one("reput_recovery_truncated_bytes", sources.recovery_truncated_bytes)
         yield one("reput_recovery_damaged_records", 0 if sources.offsets is None else sources.offsets.damaged)
+
+    def _tls(self) -> Iterator[Family]:
+        listeners, tls = self.sources.counters.listeners.items(), self.sources.tls
+        yield (
+            "reput_tls_handshakes_total",
+            (((name, result), count) for name, t in listeners for result, count in t.handshakes.items()),
+        )
+        yield by_label("reput_tls_certificate_end_time_seconds", {} if tls is None else tls.end_times_s)
+        yield one("reput_tls_reload_success", int(tls is None or tls.reload_ok))
 
     def _limits(self, budget: Budget) -> Iterator[Family]:
         sources, counters = self.sources, self.sources.counters

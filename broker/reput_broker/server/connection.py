@@ -32,6 +32,7 @@ from reput_protocol.errors import (
 )
 from reput_protocol.wire.frames import Frame, FrameReader, decode_header, encode_frame, encode_frame_head
 from reput_protocol.wire.header import ONEWAY_FLAG, RESPONSE_FLAG, Header, HeaderType, Value
+from reput_protocol.wire.tls import FIRST_BYTE
 
 log = structlog.get_logger(__name__)
 
@@ -128,6 +129,7 @@ class Connection:
         nursery: where the tasks of the connection run.
         on_close: called once with the connection when it has ended.
         listener: the name of that listener.
+        identity: the subject of the peer's verified TLS certificate; None without one.
     """
 
     def __init__(
@@ -139,10 +141,12 @@ class Connection:
         nursery: trio.Nursery,
         on_close: Callable[[Connection], None],
         listener: str = "main",
+        identity: str | None = None,
     ) -> None:
         self.peer, self.born_host, self.dialled_address = addresses
         self.header_type = HeaderType.JSON.value
         self.listener = listener
+        self.identity = identity
         self.role = "unknown"
         """See `note_role`."""
         self.opened_at = self.silent_since = trio.current_time()
@@ -579,7 +583,10 @@ class Connection:
         if isinstance(error, UnknownHeaderType):
             reason = "unknown_header_type"
         self._counters.protocol_error(self.header_type, reason)
-        log.warning("connection_refused", peer=self.peer, reason=reason, detail=str(error))
+        detail = str(error)
+        if isinstance(error, FrameTooLarge) and error.size >> 24 == FIRST_BYTE:
+            detail = "it begins with TLS, and tls.mode is off"
+        log.warning("connection_refused", peer=self.peer, reason=reason, detail=detail)
         code = ErrorCode.TOO_LARGE if reason == "too_large" else ErrorCode.MALFORMED
         self.outbox.write(self._last_words(code, str(error)))
         self.flush()

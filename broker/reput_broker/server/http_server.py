@@ -21,6 +21,7 @@ import structlog
 import trio
 
 from reput_broker.server.acceptor import Acceptor
+from reput_broker.server.gate import Gate
 from reput_protocol.errors import ReputError
 
 log = structlog.get_logger(__name__)
@@ -67,6 +68,7 @@ async def serve_http(
     *,
     allowed_hosts: Collection[str] = (),
     connections_max: int = CONNECTIONS_MAX,
+    gate: Gate | None = None,
     task_status: trio.TaskStatus[tuple[str, int]] = trio.TASK_STATUS_IGNORED,
 ) -> None:
     """Serve until cancelled. Reports the real address once the port is open.
@@ -74,6 +76,7 @@ async def serve_http(
     Args:
         allowed_hosts: names that browsers may send in Host, besides those of `is_own_host`.
         connections_max: beyond it, the oldest connection of the address with the most of them is closed.
+        gate: what connections pass before their first request; None: nothing.
 
     Raises:
         HttpListenFailed: the port is taken, or the host is not one of this machine's.
@@ -81,7 +84,7 @@ async def serve_http(
     listener = await _listen(host, port)
     with listener, Acceptor(listener) as acceptor:
         address = listener.getsockname()
-        server = HttpServer(app, (*allowed_hosts, host), address[:2], connections_max)
+        server = HttpServer(app, (*allowed_hosts, host), address[:2], connections_max, gate)
         async with trio.open_nursery() as nursery:
             task_status.started((address[0], address[1]))
             while True:
@@ -147,7 +150,9 @@ class HttpServer:
         allowed_hosts: Collection[str],
         address: tuple[str, int],
         connections_max: int = CONNECTIONS_MAX,
+        gate: Gate | None = None,
     ) -> None:
+        self._gate = gate
         self.app = app
         self.allowed_hosts = frozenset(host.lower().rstrip(".") for host in allowed_hosts)
         self.address = address
@@ -165,7 +170,11 @@ class HttpServer:
         self._open[scope] = peer[0]
         try:
             with scope:
-                await _Connection(self, stream, peer).run()
+                admitted: trio.abc.Stream | None = stream
+                if self._gate is not None and isinstance(stream, trio.SocketStream):
+                    admitted = await self._gate.admit_stream(stream, peer, http=True)
+                if admitted is not None:
+                    await _Connection(self, admitted, peer).run()
         except* Exception as errors:
             log.error(
                 "http_connection_failed", peer=peer[0], exc_info=errors, hint="a defect; please report it"
@@ -313,7 +322,7 @@ class _Connection:
         return {
             "type": "http",
             "asgi": asgi,
-            "scheme": "http",
+            "scheme": "https" if isinstance(self._stream, trio.SSLStream) else "http",
             "root_path": "",
             "client": self._peer,
             "server": self._server.address,

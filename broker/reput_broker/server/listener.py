@@ -19,6 +19,7 @@ from reput_broker.request import Client
 from reput_broker.server.acceptor import Acceptor
 from reput_broker.server.connection import Addresses, Connection, Shared
 from reput_broker.server.dispatch import RequestDispatcher
+from reput_broker.server.gate import Admitted, Gate
 from reput_broker.server.local_requests import LocalRequests
 from reput_broker.server.memory import HeldBytes
 from reput_broker.server.transport import SocketTransport
@@ -82,6 +83,7 @@ class Server:
     Args:
         connections_max: the open files that are left for connections.
         on_gone: called once for every connection after it has ended.
+        gate: what connections pass before their first request; None: nothing.
 
     Attributes:
         local: requests of the broker's own pages.
@@ -95,8 +97,11 @@ class Server:
         *,
         connections_max: int,
         on_gone: Callable[[Client], None],
+        gate: Gate | None = None,
     ) -> None:
         self._config = config
+        self._gate = None if gate is None or gate.is_open else gate
+        self._at_gate = 0
         self._connections_max = connections_max
         self._counters = counters
         self._on_gone = on_gone
@@ -186,7 +191,7 @@ class Server:
         peer_host, peer_port = address_of(accepted, peer=True)
         traffic.connection_opened()
         limit = min(self._config.limits.connections, self._connections_max)
-        if len(self._connections) >= limit:
+        if len(self._connections) + self._at_gate >= limit:
             traffic.connection_closed("limit")
             hint = "raise limits.connections" if limit < self._connections_max else "raise ulimit -n"
             log.warning(
@@ -196,18 +201,37 @@ class Server:
             return
         accepted.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         local_host, local_port = address_of(accepted)
+        addresses = Addresses(
+            f"{peer_host}:{peer_port}",
+            born_host_bytes(peer_host, peer_port),
+            f"{local_host}:{local_port}",
+        )
+        if self._gate is None:
+            self._serve(name, Admitted(SocketTransport(accepted), None), addresses, nursery)
+        else:
+            nursery.start_soon(self._admit, self._gate, name, accepted, addresses, nursery)
+
+    async def _admit(
+        self, gate: Gate, name: str, accepted: socket.socket, addresses: Addresses, nursery: trio.Nursery
+    ) -> None:
+        self._at_gate += 1
+        try:
+            admitted = await gate.admit(accepted, addresses.peer, self._counters.listeners[name])
+        finally:
+            self._at_gate -= 1
+        if admitted is not None:
+            self._serve(name, admitted, addresses, nursery)
+
+    def _serve(self, name: str, admitted: Admitted, addresses: Addresses, nursery: trio.Nursery) -> None:
         connection = Connection(
-            SocketTransport(accepted),
-            Addresses(
-                f"{peer_host}:{peer_port}",
-                born_host_bytes(peer_host, peer_port),
-                f"{local_host}:{local_port}",
-            ),
+            admitted.transport,
+            addresses,
             self._shared,
-            traffic,
+            self._counters.listeners[name],
             nursery,
             self._ended,
             name,
+            admitted.identity,
         )
         self._connections.add(connection)
         nursery.start_soon(connection.run)

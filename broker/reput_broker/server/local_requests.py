@@ -104,6 +104,7 @@ class _LocalClient:
     def __init__(self, nursery: trio.Nursery, address: str) -> None:
         self.dialled_address = address
         self.opened_at = trio.current_time()
+        self.identity: str | None = None
         self._nursery = nursery
         self._done = trio.Event()
         self._response: Response | None = None

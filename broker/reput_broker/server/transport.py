@@ -1,4 +1,4 @@
-"""Two ways to reach a peer: a plain socket, or any trio stream.
+"""Three ways to reach a peer: a plain socket, a socket with TLS, or any trio stream.
 
 A socket is tried before anything waits: a receive that has data costs one system call, and an answer usually leaves
 with one non-blocking send without waking a task.
@@ -6,11 +6,17 @@ with one non-blocking send without waking a task.
 
 from __future__ import annotations
 
+import errno
 import socket
+import ssl
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Protocol
 
 import trio
+
+from reput_protocol.errors import TlsFailed
+from reput_protocol.wire.tls import CHUNK_BYTES, TlsSession
 
 # The operating system allocates a buffer above 64 KiB for each read, which costs more than a small read; so large ones
 # are for peers that fill them.
@@ -115,8 +121,133 @@ class SocketTransport:
             self._socket.close()
 
 
+class TlsTransport(SocketTransport):
+    """A connected stream socket with TLS. Call `handshake` first.
+
+    Encrypted bytes have to be sent as they are. What the system does not take of them is kept here, and their plain
+    bytes count as sent only when it has been: so the outbox continues with `send`, which offers them again.
+    """
+
+    def __init__(self, connected: socket.socket, context: ssl.SSLContext) -> None:
+        super().__init__(connected)
+        self._session = TlsSession(context, server_name=None, peer="the client")
+        self._unsent: bytes | memoryview = b""
+        self._unsent_plain = 0  # of how many plain bytes `_unsent` is the rest
+        self._ahead = b""  # that came with the end of the handshake
+
+    @property
+    def peer_subject(self) -> str | None:
+        """The subject of the client's verified certificate; None without one."""
+        return self._session.peer_subject
+
+    async def handshake(self) -> None:
+        """Make the handshake; the caller limits its time.
+
+        Raises:
+            TlsFailed: one side does not accept the other.
+            OSError, EOFError: the connection has ended.
+        """
+        session = self._session
+        while not session.is_established:
+            await trio.lowlevel.wait_readable(self._socket)
+            try:
+                data = self._socket.recv(_READ_BYTES)
+            except BlockingIOError:
+                continue
+            if not data:
+                raise EOFError
+            try:
+                self._ahead = session.receive_data(data)
+            except TlsFailed:
+                with suppress(OSError):
+                    self._socket.send(session.to_send())  # an alert that says why
+                raise
+            answer = memoryview(session.to_send())
+            while len(answer):
+                answer = answer[await SocketTransport.send(self, answer) :]
+
+    async def arrived(self) -> None:
+        """See `Transport`."""
+        if not self._ahead:
+            await super().arrived()
+
+    def _try_receive(self) -> bytes | None:
+        """Return what has arrived and decrypts; nothing decrypted is kept back."""
+        if self._ahead:
+            ahead, self._ahead = self._ahead, b""
+            return ahead
+        session = self._session
+        while True:
+            data = super()._try_receive()
+            if not data:
+                return data
+            try:
+                decrypted = session.receive_data(data)
+            except TlsFailed as error:
+                raise ConnectionResetError(errno.ECONNRESET, str(error)) from error
+            answer = session.to_send()
+            if answer:
+                self._unsent = b"".join((self._unsent, answer))
+                self._flush()
+            if decrypted:
+                return decrypted
+            if session.has_ended:
+                return b""
+
+    def try_send(self, buffers: Sequence[bytes | memoryview]) -> int:
+        """See `Transport`."""
+        if not self._flush():
+            return 0
+        data = memoryview(buffers[0] if len(buffers) == 1 else b"".join(buffers))
+        sent = 0
+        while sent < len(data) and not self._unsent:
+            sent += self._encrypt_and_send(data[sent : sent + CHUNK_BYTES])
+        return sent
+
+    async def send(self, data: memoryview) -> int:
+        """See `Transport`."""
+        while True:
+            if self._flush():
+                if self._unsent_plain:  # what is sent now, `data` begins with
+                    sent = min(self._unsent_plain, len(data))
+                    self._unsent_plain -= sent
+                else:
+                    sent = self._encrypt_and_send(data[:CHUNK_BYTES])
+                if sent:
+                    return sent
+            await trio.lowlevel.wait_writable(self._socket)
+
+    def close(self) -> None:
+        """See `Transport`. The peer is notified if that needs no waiting."""
+        if self._socket.fileno() >= 0 and not self._unsent:
+            with suppress(OSError):
+                self._socket.send(self._session.end())
+        super().close()
+
+    def _encrypt_and_send(self, data: memoryview) -> int:
+        """Return how many bytes were sent: all, or none if a part of them waits."""
+        try:
+            self._unsent = self._session.encrypt(data)
+        except TlsFailed as error:
+            raise BrokenPipeError(errno.EPIPE, str(error)) from error
+        if self._flush():
+            return len(data)
+        self._unsent_plain = len(data)
+        return 0
+
+    def _flush(self) -> bool:
+        """Send what is encrypted, as much as the system takes; return whether nothing is left."""
+        while self._unsent:
+            try:
+                sent = self._socket.send(self._unsent)
+            except BlockingIOError:
+                return False
+            self._unsent = memoryview(self._unsent)[sent:] if sent < len(self._unsent) else b""
+        return True
+
+
 class StreamTransport:
-    """Any trio stream: TLS, or memory in tests. `try_send` sends nothing."""
+    """Any trio stream, such as memory in tests. `try_send` sends nothing."""
 
     def __init__(self, stream: trio.abc.Stream) -> None:
         self._stream = stream

@@ -75,7 +75,9 @@ def list_dead_letters(settings: Settings, group: str | None, expression: str | N
     printer, chosen = Printer(settings), chosen_by(expression)
     with (
         settings.admin() as admin,
-        PullConsumer(settings.server, group=READER_GROUP, timeout_s=settings.timeout_s) as consumer,
+        PullConsumer(
+            settings.server, group=READER_GROUP, timeout_s=settings.timeout_s, tls=settings.tls
+        ) as consumer,
     ):
         groups = [group] if group is not None else _groups(admin)
         summaries = [_summary(admin, consumer, name, chosen) for name in groups]
@@ -136,7 +138,9 @@ def peek(
     render, chosen = _renderer(settings, text), chosen_by(expression)
     with (
         settings.admin() as admin,
-        PullConsumer(settings.server, group=READER_GROUP, timeout_s=settings.timeout_s) as consumer,
+        PullConsumer(
+            settings.server, group=READER_GROUP, timeout_s=settings.timeout_s, tls=settings.tls
+        ) as consumer,
     ):
         left = count
         for letter in LetterSpans.of_group(admin, group).within(admin, *span).read(consumer):

@@ -53,6 +53,6 @@ def purge(settings: Settings, group: str, dry_run: bool) -> int:
 
 def _replayed(settings: Settings, letters: LetterSpans) -> dict[str, int]:
     with PullConsumer(
-        settings.server, group=replayed_until(None, None), timeout_s=settings.timeout_s
+        settings.server, group=replayed_until(None, None), timeout_s=settings.timeout_s, tls=settings.tls
     ) as consumer:
         return committed(consumer, letters)

@@ -131,8 +131,12 @@ def replay(
     progress_group = replayed_until(expression, target)
     with (
         settings.admin() as admin,
-        PullConsumer(settings.server, group=progress_group, timeout_s=settings.timeout_s) as consumer,
-        Producer(settings.server, group="reput-cli", timeout_s=max(10.0, settings.timeout_s)) as producer,
+        PullConsumer(
+            settings.server, group=progress_group, timeout_s=settings.timeout_s, tls=settings.tls
+        ) as consumer,
+        Producer(
+            settings.server, group="reput-cli", timeout_s=max(10.0, settings.timeout_s), tls=settings.tls
+        ) as producer,
     ):
         outcome = work.run(admin, consumer, producer, span)
     if outcome.interrupted:

@@ -29,11 +29,13 @@ if TYPE_CHECKING:
     from reput_client.produce.receipts import SendReceipt as SendReceipt
     from reput_client.produce.transactions import TransactionReceipt as TransactionReceipt
     from reput_client.received import ReceivedMessage as ReceivedMessage
+    from reput_client.tls import TLS as TLS
     from reput_protocol.codes import TransactionState as TransactionState
     from reput_protocol.record.message import Message as Message
     from reput_protocol.record.message import MessageQueue as MessageQueue
 
 __all__ = [
+    "TLS",
     "Admin",
     "Consumer",
     "GiveBack",
@@ -76,6 +78,7 @@ _MODULES = {
     "RetryHere": "reput_client.consume.group.failures",
     "SendReceipt": "reput_client.produce.receipts",
     "StopRunning": "reput_client.consume.group.failures",
+    "TLS": "reput_client.tls",
     "TransactionProducer": "reput_client.blocking.producer",
     "TransactionReceipt": "reput_client.produce.transactions",
     "TransactionState": "reput_protocol.codes",

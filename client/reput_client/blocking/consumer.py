@@ -16,6 +16,7 @@ from reput_client.consume.group.overdue import Handlers
 from reput_client.consume.group.subscriptions import Start
 from reput_client.errors import ClientClosed
 from reput_client.received import ReceivedMessage
+from reput_client.tls import TLS
 from reput_client.transport.backoff import Backoff
 from reput_client.transport.session import CONNECT_TIMEOUT_S, REQUEST_TIMEOUT_S
 from reput_protocol.record.message import MessageQueue
@@ -61,6 +62,7 @@ class Consumer(BlockingClient[asynchronous.Consumer]):
         timeout_s: float = REQUEST_TIMEOUT_S,
         connect_timeout_s: float = CONNECT_TIMEOUT_S,
         new_backoff: Callable[[], Backoff] = Backoff,
+        tls: TLS | None = None,
     ) -> None:
         client = _Consumer(
             address,
@@ -88,6 +90,7 @@ class Consumer(BlockingClient[asynchronous.Consumer]):
             timeout_s=timeout_s,
             connect_timeout_s=connect_timeout_s,
             new_backoff=new_backoff,
+            tls=tls,
         )
         super().__init__(client)
 

@@ -23,6 +23,7 @@ from reput_client.produce.producer import SEND_TIMEOUT_S
 from reput_client.produce.receipts import SendReceipt
 from reput_client.produce.transactions import TransactionReceipt
 from reput_client.received import ReceivedMessage
+from reput_client.tls import TLS
 from reput_client.transport.backoff import Backoff
 from reput_client.transport.session import CONNECT_TIMEOUT_S
 from reput_protocol.buffers import Buffer
@@ -182,6 +183,7 @@ class TransactionProducer(Producer):
         batch_bytes: int = 1024 * 1024,
         max_in_flight: int = 64,
         new_backoff: Callable[[], Backoff] = Backoff,
+        tls: TLS | None = None,
     ) -> None:
         async def checked(message: ReceivedMessage) -> TransactionState:
             return await self._runtime.in_thread(lambda: check(message))
@@ -200,6 +202,7 @@ class TransactionProducer(Producer):
             batch_bytes=batch_bytes,
             max_in_flight=max_in_flight,
             new_backoff=new_backoff,
+            tls=tls,
         )
         BlockingClient.__init__(self, client)  # not Producer's, which makes a client without transactions
 

@@ -291,8 +291,15 @@ class BlockingRuntime:
 
     async def wait_writable(self, sock: socket.socket, timeout_s: float) -> None:
         """See `Runtime`."""
+        await self._wait_for(sock, _WRITABLE, timeout_s)
+
+    async def wait_arrival(self, sock: socket.socket, timeout_s: float) -> None:
+        """See `Runtime`."""
+        await self._wait_for(sock, _READABLE, timeout_s)
+
+    async def _wait_for(self, sock: socket.socket, events: int, timeout_s: float) -> None:
         poller = _new_poll()
-        poller.register(sock, _WRITABLE)
+        poller.register(sock, events)
         await _blocking(partial(self._poll, poller, timeout_s))
 
     def _poll(self, poller: Any, timeout_s: float) -> None:

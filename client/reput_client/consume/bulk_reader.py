@@ -14,6 +14,7 @@ from reput_client.consume.fetch_records import FetchedBlock, fetch_ext, fetched_
 from reput_client.consume.offsets import OffsetRequests
 from reput_client.consume.pull import ReadAhead
 from reput_client.errors import BrokerNotFound
+from reput_client.tls import TLS
 from reput_client.transport.backoff import Backoff
 from reput_client.transport.client import Client
 from reput_client.transport.session import CONNECT_TIMEOUT_S, REQUEST_TIMEOUT_S, is_not_master
@@ -49,9 +50,14 @@ class BulkReader(Client):
         timeout_s: float = REQUEST_TIMEOUT_S,
         connect_timeout_s: float = CONNECT_TIMEOUT_S,
         new_backoff: Callable[[], Backoff] = Backoff,
+        tls: TLS | None = None,
     ) -> None:
         super().__init__(
-            address, timeout_s=timeout_s, connect_timeout_s=connect_timeout_s, new_backoff=new_backoff
+            address,
+            timeout_s=timeout_s,
+            connect_timeout_s=connect_timeout_s,
+            new_backoff=new_backoff,
+            tls=tls,
         )
         self._offsets = OffsetRequests(self._session)
         self._ahead = self._new_ahead()

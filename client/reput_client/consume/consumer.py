@@ -20,6 +20,7 @@ from reput_client.consume.group.subscriptions import Start, checked_start, parse
 from reput_client.consume.send_back import send_back
 from reput_client.offset_store import LocalFileOffsetStore, OffsetStore
 from reput_client.received import ReceivedMessage
+from reput_client.tls import TLS
 from reput_client.transport.backoff import Backoff
 from reput_client.transport.client import Client
 from reput_client.transport.session import CONNECT_TIMEOUT_S, REQUEST_TIMEOUT_S, wall_clock_ms
@@ -108,6 +109,7 @@ class Consumer(Client):
         timeout_s: float = REQUEST_TIMEOUT_S,
         connect_timeout_s: float = CONNECT_TIMEOUT_S,
         new_backoff: Callable[[], Backoff] = Backoff,
+        tls: TLS | None = None,
     ) -> None:
         if mode not in _MODELS:
             raise ValueError(f"mode is 'clustering' or 'broadcasting', not {mode!r}")
@@ -117,7 +119,11 @@ class Consumer(Client):
             )
         self.group = check_client_group(group)
         super().__init__(
-            address, timeout_s=timeout_s, connect_timeout_s=connect_timeout_s, new_backoff=new_backoff
+            address,
+            timeout_s=timeout_s,
+            connect_timeout_s=connect_timeout_s,
+            new_backoff=new_backoff,
+            tls=tls,
         )
         model = _MODELS[mode]
         self._own_file: FileOwner | None = None

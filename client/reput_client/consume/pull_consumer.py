@@ -28,6 +28,7 @@ from reput_client.consume.pull import (
     pull_result,
 )
 from reput_client.consume.slave_pulls import SlavePulls
+from reput_client.tls import TLS
 from reput_client.transport.backoff import Backoff
 from reput_client.transport.client import Client
 from reput_client.transport.session import CONNECT_TIMEOUT_S, REQUEST_TIMEOUT_S, is_not_master
@@ -60,10 +61,15 @@ class PullConsumer(Client):
         timeout_s: float = REQUEST_TIMEOUT_S,
         connect_timeout_s: float = CONNECT_TIMEOUT_S,
         new_backoff: Callable[[], Backoff] = Backoff,
+        tls: TLS | None = None,
     ) -> None:
         self.group = check_client_group(group)
         super().__init__(
-            address, timeout_s=timeout_s, connect_timeout_s=connect_timeout_s, new_backoff=new_backoff
+            address,
+            timeout_s=timeout_s,
+            connect_timeout_s=connect_timeout_s,
+            new_backoff=new_backoff,
+            tls=tls,
         )
         self._offsets = OffsetRequests(self._session)
         self._new_read_aheads()

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Final, NamedTuple, Self
 
 from reput_client.errors import BrokerNotFound, ConnectionLost, RequestTimeout
+from reput_client.tls import TLS
 from reput_client.transport.backoff import Backoff
 from reput_client.transport.channel import Call, RequestTemplate, Waiter
 from reput_client.transport.client import Client
@@ -88,9 +89,14 @@ class BatchWriter(Client):
         connect_timeout_s: float = CONNECT_TIMEOUT_S,
         window_bytes: int = WINDOW_BYTES,
         new_backoff: Callable[[], Backoff] = Backoff,
+        tls: TLS | None = None,
     ) -> None:
         super().__init__(
-            address, timeout_s=timeout_s, connect_timeout_s=connect_timeout_s, new_backoff=new_backoff
+            address,
+            timeout_s=timeout_s,
+            connect_timeout_s=connect_timeout_s,
+            new_backoff=new_backoff,
+            tls=tls,
         )
         self._broker_name = broker_name
         self._window_bytes = window_bytes

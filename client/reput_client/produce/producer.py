@@ -24,6 +24,7 @@ from reput_client.produce.sender import Sender
 from reput_client.produce.traced import of_bodies, of_copy, of_list, of_message, of_messages, traced
 from reput_client.produce.unique_ids import id_text_bytes, new_generator
 from reput_client.received import ReceivedMessage
+from reput_client.tls import TLS
 from reput_client.transport.backoff import Backoff
 from reput_client.transport.channel import RequestTemplate
 from reput_client.transport.client import Client
@@ -100,6 +101,7 @@ class Producer(Client):
         deduplicate: bool = False,
         heartbeat_interval_s: float = HEARTBEAT_INTERVAL_S,
         new_backoff: Callable[[], Backoff] = Backoff,
+        tls: TLS | None = None,
     ) -> None:
         self.group = check_group(group)
         self._ack = AckLevel(ack)
@@ -114,7 +116,11 @@ class Producer(Client):
         if buffer_bytes < batch_bytes:
             raise ValueError(f"buffer_bytes must be at least batch_bytes ({batch_bytes}), not {buffer_bytes}")
         super().__init__(
-            address, timeout_s=timeout_s, connect_timeout_s=connect_timeout_s, new_backoff=new_backoff
+            address,
+            timeout_s=timeout_s,
+            connect_timeout_s=connect_timeout_s,
+            new_backoff=new_backoff,
+            tls=tls,
         )
         self._putter = Putter(self._session, self.group, deduplicate=deduplicate)
         self._selector = RoundRobin()

@@ -14,6 +14,7 @@ from reput_client.produce.puts import check_ack, result_of, single_receipt
 from reput_client.produce.receipts import SendReceipt
 from reput_client.produce.traced import of_transaction, traced
 from reput_client.produce.transaction_checks import Check, HalfPlace, TransactionChecks, TransactionEnds
+from reput_client.tls import TLS
 from reput_client.transport.backoff import Backoff
 from reput_client.transport.session import CONNECT_TIMEOUT_S
 from reput_protocol import properties as names
@@ -97,6 +98,7 @@ class TransactionProducer(Producer):
         batch_bytes: int = 1024 * 1024,
         max_in_flight: int = 64,
         new_backoff: Callable[[], Backoff] = Backoff,
+        tls: TLS | None = None,
     ) -> None:
         if checks_at_once < 1:
             raise ValueError("checks_at_once must be 1 or more")
@@ -112,6 +114,7 @@ class TransactionProducer(Producer):
             max_in_flight=max_in_flight,
             heartbeat_interval_s=heartbeat_interval_s,
             new_backoff=new_backoff,
+            tls=tls,
         )
         self._ends = TransactionEnds(self._session, self.group)
         self._checks = TransactionChecks(self._session, self.group, check, self._ends, checks_at_once)

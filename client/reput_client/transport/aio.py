@@ -251,6 +251,11 @@ class AnyioRuntime:
         with anyio.move_on_after(timeout_s), suppress(anyio.ClosedResourceError):
             await anyio.wait_writable(sock)
 
+    async def wait_arrival(self, sock: socket.socket, timeout_s: float) -> None:
+        """See `Runtime`."""
+        with anyio.move_on_after(timeout_s), suppress(anyio.ClosedResourceError):
+            await anyio.wait_readable(sock)
+
     def close_socket(self, sock: socket.socket) -> None:
         """See `Runtime`."""
         if self._watch is not None:

@@ -243,6 +243,8 @@ class Channel:
         self._reader = FrameReader(frame_limit=frame_limit)
         self._pending: dict[int, Call] = {}
         self._next_opaque = 1
+        self.last_words: str | None = None
+        """Why a server is going to close the connection, if it has said so in an answer to no request."""
 
     @property
     def pending(self) -> int:
@@ -318,6 +320,8 @@ class Channel:
                 call = pending.pop(header.opaque, None)
                 if call is not None:
                     call.finish(header, body)
+                elif header.opaque == 0:
+                    self.last_words = header.remark
             elif self._on_request is not None:
                 self._on_request(header, header_type, body)
         if reader.failure is not None:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable
 from types import TracebackType
 from typing import TYPE_CHECKING, ClassVar, Final, Self
 
+from reput_client.tls import TLS
 from reput_client.transport.backoff import Backoff
 from reput_client.transport.runtime import Runtime
 from reput_client.transport.session import Session
@@ -38,6 +39,7 @@ class Client:
         timeout_s: float,
         connect_timeout_s: float,
         new_backoff: Callable[[], Backoff],
+        tls: TLS | None = None,
     ) -> None:
         self._session = Session(
             address,
@@ -45,6 +47,7 @@ class Client:
             timeout_s=timeout_s,
             connect_timeout_s=connect_timeout_s,
             new_backoff=new_backoff,
+            tls=tls,
         )
 
     async def __aenter__(self) -> Self:
@@ -52,6 +55,7 @@ class Client:
 
         Raises:
             ConnectFailed: no broker answers at the given addresses.
+            TlsRefused: with TLS: the broker cannot be trusted, or does not speak TLS.
         """
         await self._session.connect()
         return self

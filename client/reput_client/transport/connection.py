@@ -9,9 +9,10 @@ import socket
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
-from typing import Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from reput_client.errors import ClientClosed, ConnectFailed, ConnectionLost, NotABroker
+from reput_client.errors import ClientClosed, ConnectFailed, ConnectionLost, NotABroker, TlsRefused
+from reput_client.tls import TLS
 from reput_client.transport.address import Address
 from reput_client.transport.backoff import Backoff
 from reput_client.transport.broker_requests import BrokerRequest
@@ -32,9 +33,12 @@ from reput_client.transport.runtime import Event, Runtime
 from reput_client.transport.sharing import Batch, SharedCall, apart, next_batch
 from reput_protocol.buffers import Buffer
 from reput_protocol.codes import RequestCode
-from reput_protocol.errors import ProtocolError, ReputError
+from reput_protocol.errors import ErrorCode, ProtocolError, ReputError, TlsFailed
 from reput_protocol.wire.frames import encode_frame_head
 from reput_protocol.wire.header import Header, Value
+
+if TYPE_CHECKING:
+    from reput_client.transport.tls_socket import TlsSocket
 
 # The system maps a larger read buffer each time, which costs more than a small read. So it is large only after a read
 # that filled it, or while a frame is incomplete.
@@ -48,6 +52,7 @@ _STUCK_S: Final = 0.01
 _JOIN_BYTES_MAX: Final = 256 * 1024
 _HTTP_PORT: Final = "an HTTP server answers there (the broker's http_port?)"
 _IOV_MAX: Final = 64
+_TLS_REQUIRED: Final = f"{ErrorCode.TLS_REQUIRED.name}: "
 _TRY_S: Final = 1.0
 """How long one of several addresses may take to connect, and then to answer."""
 
@@ -95,10 +100,12 @@ class Connection:
         on_request: Callable[[BrokerRequest], None],
         on_lost: Callable[[Connection], None],
         on_met: Callable[[Connection], None] = lambda _connection: None,
+        tls: TLS | None = None,
     ) -> None:
         """Start without a connection. The callbacks must neither wait nor raise.
 
         Args:
+            tls: how to encrypt; None: not at all.
             on_request: called with each request from the broker.
             on_lost: called when the connection has ended.
             on_met: called when the broker has identified itself.
@@ -119,7 +126,10 @@ class Connection:
         self._peer = Peer.UNKNOWN  # of the last connection
         self._rocket = RocketBroker(str(address))
         self._channel = self._new_channel()
-        self._socket: socket.socket | None = None
+        self._tls = tls
+        self._socket: socket.socket | None = None  # waits are for it
+        self._wire: socket.socket | TlsSocket | None = None  # reads and writes; the socket itself without TLS
+        self._secured: TlsSocket | None = None  # `_wire`, with TLS
         self._connecting: Event | None = None
         self._next_attempt_at = -math.inf
         self._failed_at = -math.inf
@@ -191,6 +201,7 @@ class Connection:
             if self._runtime.now() >= deadline:
                 return
             failures: list[str] = []
+            refused: list[TlsRefused] = []
             for left in range(len(self._places), 0, -1):
                 place = self._places[0]
                 until = deadline if not self.address.others else self._share(deadline, left)
@@ -202,12 +213,16 @@ class Connection:
                     reason = error.strerror or str(error)
                 except (ConnectionLost, ConnectFailed) as error:
                     reason = error.reason
+                    if isinstance(error, TlsRefused):
+                        refused.append(error)
                 else:
                     return
                 failures.append(f"{place}: {reason}" if self.address.others else reason)
                 self._places.rotate(-1)
             self._note_failure("; ".join(failures), began_at, deadline)
             self._next_attempt_at = self._runtime.now() + self._backoff.next_delay_s()
+            if len(refused) == len(failures):
+                raise refused[0]  # which no repetition changes
             if not patient:
                 raise self._failure()
         finally:
@@ -235,6 +250,7 @@ class Connection:
     async def _connect_to(self, place: Address, until: float, deadline: float) -> None:
         """Connect to one address by `until` and, if the broker is in doubt, make it identify itself."""
         sock = await self._connect(place, until)
+        secured = None if self._tls is None else await self._secure(sock, self._tls, place, until)
         if self._closed:
             sock.close()
             raise ClientClosed
@@ -242,7 +258,8 @@ class Connection:
         self._useful = False
         try:
             self._unsure = self.is_doubtful
-            self._socket = sock
+            self._socket, self._secured = sock, secured
+            self._wire = sock if secured is None else secured
             self.epoch += 1
             self._pump.add(self)
             if self._unsure:
@@ -358,6 +375,38 @@ class Connection:
             failure = OSError(code, os.strerror(code))
         raise failure
 
+    async def _secure(self, sock: socket.socket, tls: TLS, place: Address, until: float) -> TlsSocket:
+        """Make the TLS handshake on a connected socket; close the socket if that fails.
+
+        Raises:
+            TlsRefused: one side does not accept the other.
+            OSError: the connection has ended, or `until` has passed.
+        """
+        from reput_client.transport.tls_socket import TlsSocket  # not at the top: it loads OpenSSL
+
+        try:
+            context = await self._runtime.in_thread(tls.context)
+            wire = TlsSocket(sock, context, tls.server_name or place.host, str(place))
+            while not wire.handshake():
+                left_s = until - self._runtime.now()
+                if left_s <= 0:
+                    raise TimeoutError(errno.ETIMEDOUT, "it has not answered the TLS handshake in time")
+                if wire.has_unsent:
+                    await self._runtime.wait_writable(sock, left_s)
+                else:
+                    await self._runtime.wait_arrival(sock, left_s)
+        except BaseException as error:
+            sock.close()
+            if isinstance(error, TlsFailed):
+                raise TlsRefused(str(place), f"TLS: {error.cause}", error.remedy) from error
+            if isinstance(error, ValueError):  # of a file, or of a name that no certificate has
+                raise TlsRefused(str(place), f"TLS: {error}", "correct the options of TLS") from error
+            if isinstance(error, EOFError):
+                reason = "it has closed the connection during the TLS handshake"
+                raise ConnectionResetError(errno.ECONNRESET, reason) from None
+            raise
+        return wire
+
     async def _resolve(self, place: Address) -> list[tuple[int, Any]]:
         host, port = place.host, place.port
         try:
@@ -374,7 +423,12 @@ class Connection:
     @property
     def has_unwritten(self) -> bool:
         """Whether there are unwritten frames and no caller is writing them."""
-        return bool(self._out) and not self._writing
+        return (bool(self._out) or self._has_unsent) and not self._writing
+
+    @property
+    def _has_unsent(self) -> bool:
+        """Whether frames were taken by TLS that the system has not taken yet."""
+        return self._secured is not None and self._secured.has_unsent
 
     def start(self, code: int, ext: Mapping[str, Value], waiter: Waiter, body: Buffer = b"") -> Call:
         """Queue a request on the open connection; the caller then calls `Pump.wait`."""
@@ -474,8 +528,8 @@ class Connection:
         try:
             if polite:
                 await self._runtime.pause()
-            while self._out and self._socket is not None:
-                if not self._write_some(self._socket):
+            while (self._out or self._has_unsent) and self._socket is not None and self._wire is not None:
+                if not self._write_some(self._wire):
                     now = self._runtime.now()
                     if now >= min(deadline, stuck_at):
                         return
@@ -489,15 +543,17 @@ class Connection:
     def flush_now(self) -> bool:
         """Write what the system takes without waiting; return whether nothing is left."""
         out = self._out
-        if out and not self._writing and self._socket is not None:
+        if (out or self._has_unsent) and not self._writing and self._wire is not None:
             if len(out) == 1 and not self._out_skip and len(out[0][1][-1]) <= _JOIN_BYTES_MAX:
-                self._write_single(self._socket, out[0])
+                self._write_single(self._wire, out[0])
             else:
-                self._write_some(self._socket)
-        return not out
+                self._write_some(self._wire)
+        return not (out or self._has_unsent)
 
-    def _write_some(self, sock: socket.socket) -> bool:
+    def _write_some(self, sock: socket.socket | TlsSocket) -> bool:
         """Write what the system takes without waiting; False if it took nothing."""
+        if not self._out:
+            return self._flush_secured()
         batch = next_batch(
             self._out,
             self._channel,
@@ -521,7 +577,14 @@ class Connection:
             self._mark_written(batch, written)
         return True
 
-    def _write_single(self, sock: socket.socket, frame: Outgoing) -> None:
+    def _flush_secured(self) -> bool:
+        """Write what TLS has taken before; False if the system does not take all of it."""
+        try:
+            return self._secured is None or self._secured.flush()
+        except OSError as error:
+            return self._write_failed(error)
+
+    def _write_single(self, sock: socket.socket | TlsSocket, frame: Outgoing) -> None:
         """Like `_write_some`, for a single small unwritten frame: usual with one message in flight."""
         call, pieces = frame
         data = pieces[0] if len(pieces) == 1 else b"".join(pieces)
@@ -604,12 +667,15 @@ class Connection:
         """
         channel = self._channel
         for _ in range(_READS_MAX):
-            if self._socket is None:
+            if self._wire is None:
                 return False
             wanted = self._read_bytes
             try:
-                data = self._socket.recv(wanted)
+                data = self._wire.recv(wanted)
             except (BlockingIOError, InterruptedError):
+                return False
+            except TlsFailed as error:
+                self.lose(self._tls_end(error))
                 return False
             except OSError as error:
                 if error.errno is None:
@@ -617,7 +683,7 @@ class Connection:
                 self.lose(ConnectionLost(str(self._places[0]), error.strerror or str(error)))
                 return False
             if not data:
-                self.lose(ConnectionLost(str(self._places[0]), "the broker closed it"))
+                self.lose(self._end_of(self._channel.last_words))
                 return False
             try:
                 if not self._useful:
@@ -628,11 +694,28 @@ class Connection:
             except ProtocolError as error:
                 self.lose(self._refusal_of(data, error))
                 return False
-            more = len(data) == wanted or expects_more
+            more = len(data) >= wanted or expects_more
             self._read_bytes = _READ_BYTES_LARGE if more else _READ_BYTES
             if not more:
                 break
         return True
+
+    def _tls_end(self, error: TlsFailed) -> ReputError:
+        """Return what a failure of TLS after the handshake means for the open calls."""
+        place = str(self._places[0])
+        if error.refuses_certificate and not self._useful:
+            return TlsRefused(place, f"TLS: {error.cause}", error.remedy)  # TLS 1.3 says so only now
+        return ConnectionLost(place, str(error))
+
+    def _end_of(self, last_words: str | None) -> ReputError:
+        """Return what it means that the broker has closed the connection, for the reason that it gave."""
+        place = str(self._places[0])
+        if last_words is None:
+            return ConnectionLost(place, "the broker closed it")
+        if last_words.startswith(_TLS_REQUIRED):
+            remedy = "connect with TLS: tls=TLS(ca=...), or reput --tls-ca FILE"
+            return TlsRefused(place, "this port takes encrypted connections only", remedy)
+        return ConnectionLost(place, f"the broker closed it: {last_words}")
 
     def _refusal_of(self, data: bytes, error: ProtocolError) -> ReputError:
         if data.startswith(b"HTTP/"):
@@ -644,6 +727,7 @@ class Connection:
     def lose(self, error: ReputError) -> None:
         """Close the socket and fail every pending call. The next `open` reconnects."""
         sock, self._socket = self._socket, None
+        self._wire = self._secured = None
         # A server that answered nothing may be another than before, and not read its headers.
         self._peer = self._channel.peer if self._useful else Peer.UNKNOWN
         self._drop_unwritten(error)
@@ -667,6 +751,7 @@ class Connection:
     def leave_to_parent(self) -> None:
         """In a forked child: release the parent's socket without sending anything on it."""
         sock, self._socket = self._socket, None
+        self._wire = self._secured = None
         if sock is not None:
             sock.close()
         self._connecting = None

@@ -61,6 +61,9 @@ class Runtime(Protocol):
     async def wait_writable(self, sock: socket.socket, timeout_s: float) -> None:
         """Return when the socket is writable or closed, or `timeout_s` has passed."""
 
+    async def wait_arrival(self, sock: socket.socket, timeout_s: float) -> None:
+        """Return when a socket that `wait_readable` does not watch is readable, or `timeout_s` has passed."""
+
     def close_socket(self, sock: socket.socket) -> None:
         """Close the socket and end the waits for it. Never waits."""
 

@@ -17,6 +17,7 @@ from reput_client.errors import (
     ConnectionLost,
     RequestTimeout,
 )
+from reput_client.tls import TLS
 from reput_client.transport.address import Address, parse_addresses
 from reput_client.transport.backoff import Backoff
 from reput_client.transport.broker_requests import RequestHandlers
@@ -70,6 +71,7 @@ class Session:
         timeout_s: float = REQUEST_TIMEOUT_S,
         connect_timeout_s: float = CONNECT_TIMEOUT_S,
         new_backoff: Callable[[], Backoff] = Backoff,
+        tls: TLS | None = None,
     ) -> None:
         if timeout_s <= 0 or connect_timeout_s <= 0:
             raise ValueError("timeouts must be more than 0 seconds")
@@ -83,6 +85,7 @@ class Session:
         self.timeout_s = timeout_s
         self.connect_timeout_s = connect_timeout_s
         self._new_backoff = new_backoff
+        self._tls = tls
         self._connections: dict[Address, Connection] = {}
         self._looks: dict[str, float] = {}  # by topic: when its route was last looked up
         self._looking: dict[str, Event] = {}
@@ -115,6 +118,7 @@ class Session:
                 self.requests.handle,
                 lambda connection: self.on_lost(connection),
                 self._met,
+                self._tls,
             )
         return connection
 

@@ -11,7 +11,9 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families 
 from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.process_collector import ProcessCollector
 
+from reput_broker.access.tls import ServerTls
 from reput_broker.config.model import BrokerConfig
+from reput_broker.config.sections import TlsConfig
 from reput_broker.groups.client_table import ClientChannel
 from reput_broker.observe.catalogue import METRICS
 from reput_broker.observe.exposition import OPENMETRICS, TEXT
@@ -47,6 +49,8 @@ def test_the_page_has_every_metric_of_the_catalogue(sources: MetricsSources) -> 
     sources.counters.group("orders", "billing").count_out(1, 1)
     sources.counters.request(0, RequestCode.PULL_MESSAGE).begin()
     sources.counters.retry.transactions["orders", "commit"] += 1
+    sources.tls = ServerTls(TlsConfig())
+    sources.tls.end_times_s["cert"] = 1.0
     assert check(rendered(sources), METRICS, "reput_") == set(METRICS)
 
 

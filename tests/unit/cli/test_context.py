@@ -12,6 +12,8 @@ from reput_cli import profiles
 from reput_cli.failures import CommandFailed
 from reput_cli.profiles import chosen_server
 from reput_cli.root import root
+from reput_cli.tls import tls_of
+from reput_client import TLS
 from reput_protocol.exit_codes import ExitCode
 
 
@@ -102,17 +104,31 @@ def test_a_file_with_a_mistake_is_refused_with_the_reason(file: Path, text: str,
 
 
 def test_a_flag_precedes_the_environment_and_that_the_context_in_use() -> None:
-    assert chosen_server((), None, {}) == ("127.0.0.1:10911", None)
+    assert chosen_server((), None, {}) == ("127.0.0.1:10911", {})
     run("add", "one", "--server", "one:1", "--timeout", "1s")
     run("add", "two", "--server", "two:2")
-    assert chosen_server((), None, {}) == ("one:1", "1s")
-    assert chosen_server((), None, {"REPUT_CONTEXT": "two"}) == ("two:2", None)
-    assert chosen_server((), None, {"REPUT_CONTEXT": "two", "REPUT_SERVER": "env:3"}) == ("env:3", None)
-    assert chosen_server((), "one", {"REPUT_CONTEXT": "two", "REPUT_SERVER": "env:3"}) == ("one:1", "1s")
-    assert chosen_server(("a:4", "b:5"), None, {"REPUT_SERVER": "env:3"}) == ("a:4,b:5", None)
-    assert chosen_server(("a:4",), "one", {}) == ("a:4", "1s")
+    one, two = {"server": "one:1", "timeout": "1s"}, {"server": "two:2"}
+    assert chosen_server((), None, {}) == ("one:1", one)
+    assert chosen_server((), None, {"REPUT_CONTEXT": "two"}) == ("two:2", two)
+    assert chosen_server((), None, {"REPUT_CONTEXT": "two", "REPUT_SERVER": "env:3"}) == ("env:3", {})
+    assert chosen_server((), "one", {"REPUT_CONTEXT": "two", "REPUT_SERVER": "env:3"}) == ("one:1", one)
+    assert chosen_server(("a:4", "b:5"), None, {"REPUT_SERVER": "env:3"}) == ("a:4,b:5", {})
+    assert chosen_server(("a:4",), "one", {}) == ("a:4", one)
     with pytest.raises(CommandFailed, match="there is no context 'three'"):
         chosen_server((), None, {"REPUT_CONTEXT": "three"})
+
+
+def test_a_context_says_how_to_encrypt(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.chdir(tmp_path)
+    run("add", "secure", "--server", "one:1", "--tls-ca", "ca.pem", "--tls-server-name", "broker")
+    shown = json.loads(run("show", "-O", "json").output)
+    assert (shown["tls_ca"], shown["tls_server_name"]) == (str(tmp_path / "ca.pem"), "broker")
+    _, values = chosen_server((), None, {})
+    assert tls_of({}, values) == TLS(ca=str(tmp_path / "ca.pem"), server_name="broker")
+    assert tls_of({"tls_ca": "other.pem"}, values) == TLS(ca="other.pem", server_name="broker")
+    assert tls_of({"tls": True}, {}) == TLS()
+    assert tls_of({}, {}) is None
+    assert run("add", "x", "--server", "a", "--tls-key", "k").exit_code == 2
 
 
 def test_a_server_of_the_environment_that_is_no_address_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

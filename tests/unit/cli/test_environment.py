@@ -41,7 +41,8 @@ def run(*arguments: str) -> Result:
 @pytest.mark.parametrize(
     ("name", "says"),
     [
-        *[(f"REPUT_{name}", "is unknown.") for name in ("TLS_CERT", "PASSWORD", "OUTPUT")],
+        *[(f"REPUT_{name}", "is unknown.") for name in ("PASSWORD", "OUTPUT")],
+        ("REPUT_TLS_CERT", "is unknown. Did you mean REPUT_TLS__CERT?"),
         ("REPUT_SERVERS", "is unknown. Did you mean REPUT_SERVER?"),
         ("REPUT_STORE__FLUSSH", "is unknown. Did you mean REPUT_STORE__FLUSH?"),
     ],
@@ -74,7 +75,7 @@ def test_a_command_runs_with_the_variables_of_options_and_of_others(monkeypatch:
 def test_the_broker_refuses_them_as_well() -> None:
     of_options = option_variables()
     assert unknown_variables({"REPUT_TLS_CERT": "x", "REPUT_PORTT": "1"}, of_options) == {
-        "REPUT_TLS_CERT": None,
+        "REPUT_TLS_CERT": "REPUT_TLS__CERT",
         "REPUT_PORTT": "REPUT_PORT",
     }
     with pytest.raises(ValueError, match="REPUT_PASSWORD: unknown variable"):

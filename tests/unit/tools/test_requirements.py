@@ -91,10 +91,12 @@ def test_the_lock_files_agree() -> None:
     """One is installed on top of the other, and pip does not look at what they need."""
     every = pins("requirements.lock")
     assert len(every) > 40
+    # Where a package is needed may differ: the tests need some on every platform.
+    versions = {(name, version) for (name, _), version in every.items()}
     for lock in LOCKS[1:-2]:
         few = pins(lock)
         assert few
-        assert few.items() <= every.items()
+        assert {(name, version) for (name, _), version in few.items()} <= versions
     docs = pins(LOCKS[-1])
     assert "mkdocs-material" in {name for name, _ in docs}
     both = docs.keys() & every.keys()

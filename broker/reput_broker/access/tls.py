@@ -1,0 +1,218 @@
+"""The certificates of a broker: for its ports, and for its connections to other brokers and name servers.
+
+The files are read at the start, on a reload of the configuration, and when they change. Open connections keep what they
+were made with.
+"""
+
+from __future__ import annotations
+
+import os
+import ssl
+from functools import lru_cache
+from pathlib import Path
+from typing import Final, TypeAlias
+
+import structlog
+import trio
+
+from reput_broker.access.certificate import ends_of_validity
+from reput_broker.config.sections import TlsConfig
+from reput_protocol.errors import ReputError
+
+log = structlog.get_logger(__name__)
+
+_LOOK_S: Final = 5.0
+_Stamp: TypeAlias = tuple[str, int, int, int]
+
+
+class TlsFilesUnusable(ReputError):
+    """A certificate, a key or an authority cannot be used; the text has the option and the file."""
+
+
+class ServerTls:
+    """What the ports of a broker encrypt with.
+
+    Args:
+        config: with certificates, if any port has TLS.
+
+    Raises:
+        TlsFilesUnusable: a file cannot be read, or does not belong to the others.
+    """
+
+    def __init__(self, config: TlsConfig) -> None:
+        self.config = config
+        self.reload_ok = True
+        """Whether the files could be read when they last changed."""
+        self.end_times_s: dict[str, float] = {}
+        """By option: the Unix time at which the certificates of that file end."""
+        self._stamps: tuple[_Stamp, ...] = ()
+        self._context: ssl.SSLContext | None = None
+        self._http_context: ssl.SSLContext | None = None
+        self._load()
+
+    @classmethod
+    def of(cls, config: TlsConfig) -> ServerTls | None:
+        """Return what the configuration has; None without any file. Raises TlsFilesUnusable."""
+        return cls(config) if config.cert or config.ca else None
+
+    @property
+    def context(self) -> ssl.SSLContext:
+        """For connections of the broker's protocol; a new one after each reload."""
+        assert self._context is not None, "some port has TLS"
+        return self._context
+
+    @property
+    def http_context(self) -> ssl.SSLContext:
+        """For HTTP, where no client is asked for a certificate; likewise."""
+        assert self._http_context is not None, "some port has TLS"
+        return self._http_context
+
+    def reload(self) -> None:
+        """Read the files again. If they cannot be used, the certificates in use stay.
+
+        Raises:
+            TlsFilesUnusable: already logged.
+        """
+        try:
+            self._load()
+        except TlsFilesUnusable as error:
+            self.reload_ok = False
+            log.error(
+                "tls_reload_failed",
+                detail=str(error),
+                hint="the certificates in use stay; correct the files, which are read again when they change",
+            )
+            raise
+        self.reload_ok = True
+        if self._stamps:
+            log.info("tls_reloaded", ends={key: round(end_s) for key, end_s in self.end_times_s.items()})
+
+    async def watch(self) -> None:
+        """Reload when a file has changed, until cancelled."""
+        while True:
+            await trio.sleep(_LOOK_S)
+            await trio.to_thread.run_sync(self.look)
+
+    def look(self) -> None:
+        """Reload if a file has changed; a failure is logged, and the files are read again when they change."""
+        stamps = self._stamps_now()
+        if stamps == self._stamps:
+            return
+        try:
+            self.reload()
+        except TlsFilesUnusable:
+            self._stamps = stamps
+
+    @property
+    def _files(self) -> dict[str, str]:
+        config = self.config
+        files = {"cert": config.cert, "key": config.key, "ca": config.ca}
+        return {key: path for key, path in files.items() if path}
+
+    def _stamps_now(self) -> tuple[_Stamp, ...]:
+        """Return what changes with the files; a missing one has none."""
+        found = []
+        for path in self._files.values():
+            try:
+                found.append(_stamp(path))
+            except OSError:
+                continue
+        return tuple(found)
+
+    def _load(self) -> None:
+        config, stamps = self.config, self._stamps_now()
+        ends = {}
+        if config.cert:
+            ends["cert"] = min(_ends("cert", config.cert))
+        if config.ca:
+            ends["ca"] = max(_ends("ca", config.ca))
+        if config.is_on:
+            context, http_context = _server_context(config), _server_context(config)
+            if config.client_cert != "none":
+                _load_ca(context, config.ca)
+                is_required = config.client_cert == "required"
+                context.verify_mode = ssl.CERT_REQUIRED if is_required else ssl.CERT_OPTIONAL
+            self._context, self._http_context = context, http_context
+        self.end_times_s, self._stamps = ends, stamps
+
+
+def outgoing_context(config: TlsConfig) -> ssl.SSLContext | None:
+    """Return what connections to other brokers and name servers are made with; None without TLS.
+
+    The files are read again if they have changed.
+
+    Raises:
+        TlsFilesUnusable: a file cannot be used.
+    """
+    if not config.connect:
+        return None
+    try:
+        stamps = [_stamp(path) if path else None for path in (config.ca, config.cert, config.key)]
+    except OSError as error:
+        raise TlsFilesUnusable(f"{error.filename} of [tls] cannot be read: {error.strerror}") from error
+    return _outgoing_context(*stamps)
+
+
+@lru_cache(maxsize=4)
+def _outgoing_context(ca: _Stamp | None, cert: _Stamp | None, key: _Stamp | None) -> ssl.SSLContext:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    if ca is None:
+        context.load_default_certs()
+    else:
+        _load_ca(context, ca[0])
+    if cert is not None:
+        _load_cert(context, cert[0], "" if key is None else key[0])
+    return context
+
+
+def _server_context(config: TlsConfig) -> ssl.SSLContext:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    _load_cert(context, config.cert, config.key)
+    return context
+
+
+def _load_cert(context: ssl.SSLContext, cert: str, key: str) -> None:
+    place = f"tls.cert {cert}" + (f" with tls.key {key}" if key else "")
+    try:
+        context.load_cert_chain(cert, key or None, password=_refuse)
+    except ssl.SSLError as error:
+        if error.reason == "KEY_VALUES_MISMATCH":
+            raise TlsFilesUnusable(f"{place}: the key is not the certificate's; give its own") from error
+        text = "both are needed in PEM, in one file or in two"
+        raise TlsFilesUnusable(f"{place}: there is no certificate or no key; {text}") from error
+    except OSError as error:
+        raise TlsFilesUnusable(f"{place}: cannot be read: {error.strerror}") from error
+
+
+def _load_ca(context: ssl.SSLContext, ca: str) -> None:
+    try:
+        context.load_verify_locations(ca)
+    except ssl.SSLError as error:
+        raise TlsFilesUnusable(f"tls.ca {ca}: there is no certificate in PEM") from error
+    except OSError as error:
+        raise TlsFilesUnusable(f"tls.ca {ca}: cannot be read: {error.strerror}") from error
+
+
+def _ends(key: str, path: str) -> list[float]:
+    try:
+        ends = ends_of_validity(Path(path).read_text(encoding="ascii", errors="replace"))
+    except OSError as error:
+        raise TlsFilesUnusable(f"tls.{key} {path}: cannot be read: {error.strerror}") from error
+    except ValueError as error:
+        raise TlsFilesUnusable(f"tls.{key} {path}: {error}") from error
+    if not ends:
+        raise TlsFilesUnusable(f"tls.{key} {path}: there is no certificate in PEM")
+    return ends
+
+
+def _refuse() -> str:
+    raise TlsFilesUnusable(
+        "tls.key is encrypted; give one without a passphrase, readable by the broker's user only"
+    )
+
+
+def _stamp(path: str) -> _Stamp:
+    status = os.stat(path)
+    return path, status.st_ino, status.st_size, status.st_mtime_ns

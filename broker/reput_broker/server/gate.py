@@ -1,0 +1,229 @@
+"""What a new connection does before its first request: the TLS handshake.
+
+A client that has begun with TLS, or must, has a limited time for it, and a limited number of clients are at it at once.
+In the permissive mode the first byte decides, and a client that says nothing is an idle connection.
+"""
+
+from __future__ import annotations
+
+import socket
+import ssl
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from typing import Final, NamedTuple
+
+import structlog
+import trio
+
+from reput_broker.access.tls import ServerTls
+from reput_broker.config.model import BrokerConfig
+from reput_broker.observe.counters import Counters, ListenerTraffic
+from reput_broker.server.transport import SocketTransport, TlsTransport
+from reput_protocol.codes import ROCKETMQ_VERSION
+from reput_protocol.errors import ErrorCode, ReputError, TlsFailed, refusal_remark
+from reput_protocol.wire.frames import encode_frame
+from reput_protocol.wire.header import RESPONSE_FLAG, Header, HeaderType
+from reput_protocol.wire.tls import FIRST_BYTE, tls_failure
+
+log = structlog.get_logger(__name__)
+
+HANDSHAKES_MAX: Final = 256
+"""Clients that may be at the handshake at once; beyond it, one of the address with most of them is closed."""
+
+_NEEDS_TLS: Final = "it speaks without TLS, and this port needs TLS"
+_NEEDS_TLS_HINT: Final = "connect the client with TLS; in the mode permissive it would be served without"
+_HANDSHAKE_HINT: Final = "no request of this client was read"
+_HTTP_NEEDS_TLS: Final = (
+    b"HTTP/1.1 400 Bad Request\r\nContent-Type: text/plain\r\nContent-Length: 31\r\nConnection: close\r\n\r\n"
+    b"this port needs TLS: use https\n"
+)
+_UNREAD_BYTES: Final = 1 << 16
+
+
+class _NotAdmitted(ReputError):
+    """A connection does not come to its first request."""
+
+    def __init__(self, detail: str, hint: str) -> None:
+        super().__init__(detail)
+        self.hint = hint
+
+
+class Admitted(NamedTuple):
+    """A connection that may send requests."""
+
+    transport: SocketTransport
+    identity: str | None
+    """The subject of the client's verified certificate."""
+
+
+class Gate:
+    """Admits connections.
+
+    Args:
+        tls: None if no port has TLS.
+    """
+
+    def __init__(self, config: BrokerConfig, counters: Counters, tls: ServerTls | None) -> None:
+        self._config = config
+        self._counters = counters
+        self._tls = tls
+        self._at_handshake: dict[trio.CancelScope, str] = {}
+
+    @property
+    def is_open(self) -> bool:
+        """Whether connections of the broker's protocol send their first request at once."""
+        return self._config.tls.mode == "off"
+
+    async def admit(self, accepted: socket.socket, peer: str, traffic: ListenerTraffic) -> Admitted | None:
+        """Return a connection of the broker's protocol once it may send requests; None if it was closed.
+
+        Args:
+            peer: its `ip:port`.
+            traffic: counters of its listener.
+        """
+        accepted.setblocking(False)
+        reason = "tls"
+        try:
+            return await self._admit(accepted, peer.rpartition(":")[0], traffic)
+        except _NotAdmitted as refused:
+            _log_refused(peer, refused)
+        except (OSError, EOFError):
+            reason = "peer"
+        except trio.Cancelled:
+            traffic.connection_closed("shutdown")
+            accepted.close()
+            raise
+        traffic.connection_closed(reason)
+        accepted.close()
+        return None
+
+    async def _admit(self, accepted: socket.socket, host: str, traffic: ListenerTraffic) -> Admitted | None:
+        is_required = self._config.tls.mode == "required"
+        if not is_required:
+            with trio.move_on_after(self._config.limits.idle_timeout) as silence:
+                await _first_byte(accepted)
+            if silence.cancelled_caught:
+                raise EOFError
+        with self._bounded(host):
+            if await _first_byte(accepted) == FIRST_BYTE:
+                try:
+                    transport = await self._with_tls(accepted)
+                except (_NotAdmitted, OSError, EOFError):
+                    traffic.handshakes["failed"] += 1
+                    raise
+                traffic.handshakes["ok"] += 1
+                return Admitted(transport, transport.peer_subject)
+            traffic.handshakes["plain"] += 1
+            if is_required:
+                _say_needs_tls(accepted)
+                raise _NotAdmitted(_NEEDS_TLS, _NEEDS_TLS_HINT)
+            return Admitted(SocketTransport(accepted), None)
+
+    async def admit_stream(
+        self, stream: trio.SocketStream, peer: tuple[str, int], *, http: bool = False
+    ) -> trio.abc.Stream | None:
+        """Return a stream of a slave, or of HTTP, once it may be read; None if it was closed."""
+        tls = self._config.tls
+        mode = tls.effective_http_mode if http else tls.mode
+        if mode == "off" or self._tls is None:
+            return stream
+        try:
+            with self._bounded(peer[0]):
+                if await stream.socket.recv(1, socket.MSG_PEEK) == bytes([FIRST_BYTE]):
+                    context = self._tls.http_context if http else self._tls.context
+                    secured = trio.SSLStream(stream, context, server_side=True, https_compatible=http)
+                    await _handshake(secured)
+                    return secured
+                if mode == "required":
+                    if http:
+                        await stream.send_all(_HTTP_NEEDS_TLS)
+                    raise _NotAdmitted(_NEEDS_TLS, _NEEDS_TLS_HINT)
+                return stream
+        except _NotAdmitted as refused:
+            _log_refused(f"{peer[0]}:{peer[1]}", refused)
+        except (OSError, EOFError, trio.BrokenResourceError):
+            pass  # the client has gone
+        with trio.CancelScope(shield=True):
+            await trio.aclose_forcefully(stream)
+        return None
+
+    async def _with_tls(self, accepted: socket.socket) -> TlsTransport:
+        assert self._tls is not None, "this port has TLS"
+        transport = TlsTransport(accepted, self._tls.context)
+        try:
+            await transport.handshake()
+        except TlsFailed as error:
+            raise _NotAdmitted(str(error), _HANDSHAKE_HINT) from error
+        return transport
+
+    @contextmanager
+    def _bounded(self, host: str) -> Iterator[None]:
+        """Limit the time and the number of handshakes.
+
+        Raises:
+            _NotAdmitted: it took too long, or too many others came meanwhile.
+        """
+        if len(self._at_handshake) >= HANDSHAKES_MAX:
+            self._make_room()
+        timeout_s = self._config.tls.handshake_timeout
+        detail, hint = f"it did not end the TLS handshake within {timeout_s:g} s", "see tls.handshake_timeout"
+        with trio.move_on_after(timeout_s) as scope:
+            self._at_handshake[scope] = host
+            try:
+                yield
+            finally:
+                if self._at_handshake.pop(scope, None) is None:
+                    detail = f"more than {HANDSHAKES_MAX} clients were at the TLS handshake"
+                    hint = "find out what connects and does not end it"
+        if scope.cancelled_caught:
+            raise _NotAdmitted(detail, hint)
+
+    def _make_room(self) -> None:
+        greediest = Counter(self._at_handshake.values()).most_common(1)[0][0]
+        oldest = next(scope for scope, host in self._at_handshake.items() if host == greediest)
+        del self._at_handshake[oldest]
+        oldest.cancel()
+
+
+async def _first_byte(accepted: socket.socket) -> int:
+    """Return the first byte that the client sends; it stays to be read. Raises EOFError or OSError."""
+    while True:
+        await trio.lowlevel.wait_readable(accepted)
+        try:
+            data = accepted.recv(1, socket.MSG_PEEK)
+        except BlockingIOError:
+            continue
+        if not data:
+            raise EOFError
+        return data[0]
+
+
+async def _handshake(secured: trio.SSLStream[trio.SocketStream]) -> None:
+    try:
+        await secured.do_handshake()
+    except trio.BrokenResourceError as error:
+        if isinstance(error.__cause__, ssl.SSLError):
+            failure = tls_failure(error.__cause__, "the client")
+            raise _NotAdmitted(str(failure), _HANDSHAKE_HINT) from error
+        raise
+
+
+def _say_needs_tls(accepted: socket.socket) -> None:
+    """Send the reason to a client that can read it: the bundled one shows it."""
+    code = ErrorCode.TLS_REQUIRED
+    remark = refusal_remark(code, "this port takes encrypted connections only; connect with TLS")
+    header = Header(int(code.response_code), 0, RESPONSE_FLAG, remark, version=ROCKETMQ_VERSION)
+    with suppress(OSError):
+        accepted.send(encode_frame(header, HeaderType.JSON))
+        accepted.recv(_UNREAD_BYTES)  # closing with unread bytes would discard the answer
+
+
+def _log_refused(peer: str, refused: _NotAdmitted) -> None:
+    log.warning(
+        "connection_refused",
+        peer=peer,
+        reason="tls",
+        detail=str(refused),
+        hint=refused.hint,
+    )

@@ -1,0 +1,95 @@
+"""How clients encrypt their connections, and whom they trust."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import TYPE_CHECKING, TypeAlias
+
+if TYPE_CHECKING:
+    import ssl  # at runtime on first use: most clients need none
+
+Path: TypeAlias = str | os.PathLike[str]
+_Stamp: TypeAlias = tuple[str, int, int, int] | None
+
+
+@dataclass(frozen=True)
+class TLS:
+    """Connect with TLS: `Producer(address, tls=TLS(ca="ca.pem"))`.
+
+    The certificate of each broker is checked, and that it is for the address that is connected to. TLS 1.2 or later is
+    used. The files are read at the first connection, and again at a later one if they have changed.
+
+    Args:
+        ca: file with the certificates of the authorities that are trusted, in PEM; None: those of the system.
+        cert: file with the certificate of this client, and those of the authorities between it and the brokers'
+            `tls.ca`, in PEM; for brokers that require one.
+        key: file with its key, in PEM and not encrypted; None: it is in `cert`.
+        server_name: the name that the certificates of all brokers have, if it is not the address.
+
+    Raises:
+        ValueError: there is a key and no certificate.
+    """
+
+    ca: Path | None = None
+    cert: Path | None = None
+    key: Path | None = None
+    server_name: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.key is not None and self.cert is None:
+            raise ValueError("key belongs to cert, which is not given")
+
+    def context(self) -> ssl.SSLContext:
+        """Return what connections are made with; the same one while the files stay the same.
+
+        Raises:
+            ValueError: a file cannot be used. The text has its name.
+        """
+        return _context(_stamp(self.ca, "ca"), _stamp(self.cert, "cert"), _stamp(self.key, "key"))
+
+
+def _stamp(path: Path | None, what: str) -> _Stamp:
+    """Return the path of a file and what changes with its content."""
+    if path is None:
+        return None
+    try:
+        status = os.stat(path)
+    except OSError as error:
+        raise ValueError(f"{what} {os.fspath(path)} cannot be read: {error.strerror}") from error
+    return os.fspath(path), status.st_ino, status.st_size, status.st_mtime_ns
+
+
+@lru_cache(maxsize=16)
+def _context(ca: _Stamp, cert: _Stamp, key: _Stamp) -> ssl.SSLContext:
+    import ssl
+
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    try:
+        if ca is None:
+            context.load_default_certs()
+        else:
+            context.load_verify_locations(ca[0])
+    except OSError as error:  # of which the errors of `ssl` are a kind
+        reason = "has no certificate in PEM" if isinstance(error, ssl.SSLError) else error.strerror
+        raise ValueError(f"ca {ca[0] if ca else 'of the system'}: {reason}") from error
+    if cert is not None:
+        place = cert[0] if key is None else f"{cert[0]} with key {key[0]}"
+        try:
+            context.load_cert_chain(cert[0], None if key is None else key[0], password=_refuse)
+        except OSError as error:
+            reason = _unusable(error) if isinstance(error, ssl.SSLError) else error.strerror
+            raise ValueError(f"cert {place}: {reason}") from error
+    return context
+
+
+def _refuse() -> str:
+    raise ValueError("the key is encrypted; give one without a passphrase, readable by this user only")
+
+
+def _unusable(error: ssl.SSLError) -> str:
+    if error.reason == "KEY_VALUES_MISMATCH":
+        return "the key is not the certificate's"
+    return "has no certificate, or no key, in PEM"

@@ -1,0 +1,159 @@
+"""Clients and brokers that speak TLS, over real sockets."""
+
+from __future__ import annotations
+
+import ssl
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import trio
+
+from faces import FACES, Face
+from reput_broker import Broker, BrokerConfig
+from reput_broker.background import BackgroundBroker
+from reput_broker.name_server import NameServer
+from reput_client import TLS, Message, Producer, PullConsumer
+from reput_client.errors import ConnectFailed, TlsRefused
+from tls_files import TlsFiles, make_tls_files
+
+SMALL = {"commit_log_file_size": "16MiB", "index": False}
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory: pytest.TempPathFactory) -> TlsFiles:
+    return make_tls_files(tmp_path_factory.mktemp("tls"))
+
+
+@pytest.fixture(scope="module")
+def address(files: TlsFiles, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """A broker that serves only clients with a certificate."""
+    config = BrokerConfig(
+        data_dir=tmp_path_factory.mktemp("broker"),
+        port=0,
+        store=SMALL,
+        tls=files.server_options(client_cert="required"),
+    )
+    with BackgroundBroker(config) as broker:
+        yield broker.address
+
+
+@pytest.fixture(params=FACES)
+def face(request: pytest.FixtureRequest) -> Face:
+    return Face(request.param)
+
+
+def test_messages_of_every_size_come_back(face: Face, files: TlsFiles, address: str) -> None:
+    tls = TLS(ca=files.ca, cert=files.client)
+    bodies = [b"", b"x" * 70_000, bytes(range(256)) * 12_000]
+
+    async def scenario() -> None:
+        async with (
+            face.Producer(address, tls=tls) as producer,
+            face.PullConsumer(address, group="g", tls=tls) as consumer,
+        ):
+            for body in bodies:
+                receipt = await producer.send(Message(face.name, body))
+                result = await consumer.pull(
+                    face.name, queue_id=receipt.queue_id, offset=receipt.queue_offset
+                )
+                assert result.messages[0].body == body
+
+    face.run(scenario)
+
+
+@pytest.mark.parametrize(
+    ("ca", "cert", "says"),
+    [
+        ("other_ca", "client", "signed by an authority that is not trusted; give the file"),
+        ("ca", None, "requires a certificate, and none was given; give a certificate"),
+        ("ca", "foreign", "does not trust the authority of this side's certificate"),
+    ],
+)
+def test_a_refusal_names_cause_and_remedy_and_nothing_was_sent(
+    face: Face, files: TlsFiles, address: str, ca: str, cert: str | None, says: str
+) -> None:
+    tls = TLS(ca=getattr(files, ca), cert=None if cert is None else getattr(files, cert))
+
+    async def scenario() -> None:
+        with pytest.raises(TlsRefused, match=says):
+            async with face.Producer(address, tls=tls) as producer:
+                await producer.send(Message("refused", b"x"))
+
+    face.run(scenario)
+
+
+def test_a_client_without_tls_learns_that_it_needs_it(face: Face, address: str) -> None:
+    async def scenario() -> None:
+        with pytest.raises(TlsRefused, match="takes encrypted connections only; connect with TLS"):
+            async with face.Producer(address) as producer:
+                await producer.send(Message("refused", b"x"))
+
+    face.run(scenario)
+
+
+@pytest.mark.trio
+async def test_a_port_without_tls(files: TlsFiles, tmp_path: Path) -> None:
+    async with Broker(BrokerConfig(data_dir=tmp_path, port=0, store=SMALL)) as broker:
+        with pytest.raises(TlsRefused, match="speaks without TLS; connect without TLS"):
+            async with Producer(broker.address, tls=TLS(ca=files.ca)):
+                pass
+
+
+@pytest.mark.trio
+async def test_a_silent_port_is_given_up_in_time(files: TlsFiles) -> None:
+    (listener,) = await trio.open_tcp_listeners(0, host="127.0.0.1")
+    address = f"127.0.0.1:{listener.socket.getsockname()[1]}"
+    async with listener:
+        with pytest.raises(ConnectFailed, match="not answered the TLS handshake in time"):
+            async with Producer(address, tls=TLS(ca=files.ca), connect_timeout_s=0.05):
+                pass
+
+
+@pytest.mark.trio
+async def test_a_cluster_in_which_everything_is_encrypted(files: TlsFiles, tmp_path: Path) -> None:
+    """Registration, replication and HTTP, each with certificates on both sides."""
+    tls = files.server_options(client_cert="required", connect=True)
+    of_names = files.server_options(client_cert="required")
+
+    def config(name: str, **more: object) -> BrokerConfig:
+        return BrokerConfig(data_dir=tmp_path / name, port=0, ha_port=0, store=SMALL, tls=tls, **more)
+
+    names = NameServer(BrokerConfig(data_dir=tmp_path / "n", port=0, http_port="off", tls=of_names))
+    async with names:
+        followed = [names.address]
+        async with Broker(config("a", name_servers=followed, http_port=0)) as master:
+            slave_options = {"broker_id": 1, "ha": {"role": "SLAVE"}, "name_servers": followed}
+            async with (
+                Broker(config("b", **slave_options)) as slave,
+                Producer(master.address, tls=TLS(ca=files.ca, cert=files.client)) as producer,
+            ):
+                await producer.send(Message("t", b"x"))
+                end = master.store.max_physical_offset
+                with trio.fail_after(60):
+                    while slave.store.max_physical_offset < end:
+                        await trio.sleep(0.05)
+                    while names.routes.registered < 2:
+                        await trio.sleep(0.05)
+                async with PullConsumer(
+                    names.address, group="g", tls=TLS(ca=files.ca, cert=files.client)
+                ) as consumer:
+                    assert len(await consumer.queues("t")) == 4
+                assert master.http_address is not None
+                await check_http(master.http_address, files)
+
+
+async def check_http(address: str, files: TlsFiles) -> None:
+    trusting = ssl.create_default_context(cafile=files.ca)
+
+    def ask(url: str) -> int:
+        try:
+            with urllib.request.urlopen(url, timeout=20, context=trusting) as answer:
+                return int(answer.status)
+        except urllib.error.HTTPError as error:
+            error.close()
+            return error.code
+
+    assert await trio.to_thread.run_sync(ask, f"https://{address}/readyz") == 200
+    assert await trio.to_thread.run_sync(ask, f"http://{address}/readyz") == 400
