@@ -53,6 +53,7 @@ _PLAIN: Final = (
     "http_host",
     "http_port",
     "http_allowed_hosts",
+    "proxy_protocol_from",
     "shutdown_grace",
 )
 _SECTIONS: Final = ("limits.", "log.", "tls.")

@@ -56,6 +56,7 @@ from reput_broker.config.units import (
     DataPath,
     Duration,
     HostNames,
+    Networks,
     Port,
     PortChoice,
     checked_address,
@@ -109,6 +110,10 @@ class BrokerConfig(Section):
     http_allowed_hosts: HostNames = option(
         (),
         "further names that browsers may give in Host; addresses, names without a dot and advertise always pass",
+    )
+    proxy_protocol_from: Networks = option(
+        (),
+        "proxies in front of port, name_port and fast_port; each of their connections begins with a PROXY header",
     )
     advertise: Annotated[str | None, BeforeValidator(_empty_to_none)] = option(
         None, 'host:port that routes name; "" names the address that the client dialled'

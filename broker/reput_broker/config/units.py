@@ -5,6 +5,7 @@ A configuration file must give durations and sizes with their unit.
 
 from __future__ import annotations
 
+import ipaddress
 import re
 from datetime import timedelta
 from enum import Enum
@@ -158,6 +159,23 @@ DataPath = Annotated[Path, BeforeValidator(_to_path)]
 
 HostNames = Annotated[tuple[str, ...], BeforeValidator(_to_host_names)]
 """Host names, written as a list or with commas between them, in lower case."""
+
+
+def _to_networks(value: object) -> tuple[str, ...]:
+    if isinstance(value, str):
+        value = [part.strip() for part in value.split(",")] if value.strip() else []
+    if not isinstance(value, (list, tuple)) or not all(isinstance(item, str) for item in value):
+        raise ValueError(f'addresses are needed, such as ["10.0.0.7", "10.1.0.0/16"], not {value!r}')
+    for item in value:
+        try:
+            ipaddress.ip_network(item)
+        except ValueError as error:
+            raise ValueError(f'an address such as "10.0.0.7" or "10.1.0.0/16" is needed: {error}') from None
+    return tuple(dict.fromkeys(value))
+
+
+Networks = Annotated[tuple[str, ...], BeforeValidator(_to_networks)]
+"""IP addresses and networks, written as a list or with commas between them; duplicates are dropped."""
 
 
 def _to_urls(value: object) -> tuple[str, ...]:

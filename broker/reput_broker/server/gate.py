@@ -1,4 +1,4 @@
-"""What a new connection does before its first request: the TLS handshake.
+"""What a new connection does before its first request: the header of a proxy, and the TLS handshake.
 
 A client that has begun with TLS, or must, has a limited time for it, and a limited number of clients are at it at once.
 In the permissive mode the first byte decides, and a client that says nothing is an idle connection.
@@ -6,6 +6,7 @@ In the permissive mode the first byte decides, and a client that says nothing is
 
 from __future__ import annotations
 
+import ipaddress
 import socket
 import ssl
 from collections import Counter
@@ -19,6 +20,7 @@ import trio
 from reput_broker.access.tls import ServerTls
 from reput_broker.config.model import BrokerConfig
 from reput_broker.observe.counters import Counters, ListenerTraffic
+from reput_broker.server.proxy_protocol import ProxyHeaderWrong, is_trusted, read_header
 from reput_broker.server.transport import SocketTransport, TlsTransport
 from reput_protocol.codes import ROCKETMQ_VERSION
 from reput_protocol.errors import ErrorCode, ReputError, TlsFailed, refusal_remark
@@ -44,9 +46,10 @@ _UNREAD_BYTES: Final = 1 << 16
 class _NotAdmitted(ReputError):
     """A connection does not come to its first request."""
 
-    def __init__(self, detail: str, hint: str) -> None:
+    def __init__(self, detail: str, hint: str, reason: str = "tls") -> None:
         super().__init__(detail)
         self.hint = hint
+        self.reason = reason
 
 
 class Admitted(NamedTuple):
@@ -55,6 +58,8 @@ class Admitted(NamedTuple):
     transport: SocketTransport
     identity: str | None
     """The subject of the client's verified certificate."""
+    source: tuple[str, int] | None = None
+    """The client's address and port, if a proxy has told them."""
 
 
 class Gate:
@@ -69,11 +74,12 @@ class Gate:
         self._counters = counters
         self._tls = tls
         self._at_handshake: dict[trio.CancelScope, str] = {}
+        self._proxies = [ipaddress.ip_network(text) for text in config.proxy_protocol_from]
 
     @property
     def is_open(self) -> bool:
         """Whether connections of the broker's protocol send their first request at once."""
-        return self._config.tls.mode == "off"
+        return self._config.tls.mode == "off" and not self._proxies
 
     async def admit(self, accepted: socket.socket, peer: str, traffic: ListenerTraffic) -> Admitted | None:
         """Return a connection of the broker's protocol once it may send requests; None if it was closed.
@@ -88,6 +94,7 @@ class Gate:
             return await self._admit(accepted, peer.rpartition(":")[0], traffic)
         except _NotAdmitted as refused:
             _log_refused(peer, refused)
+            reason = "tls" if refused.reason == "tls" else "malformed"
         except (OSError, EOFError):
             reason = "peer"
         except trio.Cancelled:
@@ -99,6 +106,11 @@ class Gate:
         return None
 
     async def _admit(self, accepted: socket.socket, host: str, traffic: ListenerTraffic) -> Admitted | None:
+        source = None
+        if is_trusted(host, self._proxies):
+            source = await self._proxy_header(accepted, host)
+        if self._config.tls.mode == "off":
+            return Admitted(SocketTransport(accepted), None, source)
         is_required = self._config.tls.mode == "required"
         if not is_required:
             with trio.move_on_after(self._config.limits.idle_timeout) as silence:
@@ -113,12 +125,21 @@ class Gate:
                     traffic.handshakes["failed"] += 1
                     raise
                 traffic.handshakes["ok"] += 1
-                return Admitted(transport, transport.peer_subject)
+                return Admitted(transport, transport.peer_subject, source)
             traffic.handshakes["plain"] += 1
             if is_required:
                 _say_needs_tls(accepted)
                 raise _NotAdmitted(_NEEDS_TLS, _NEEDS_TLS_HINT)
-            return Admitted(SocketTransport(accepted), None)
+            return Admitted(SocketTransport(accepted), None, source)
+
+    async def _proxy_header(self, accepted: socket.socket, host: str) -> tuple[str, int] | None:
+        with self._bounded(host, "the PROXY header", "proxy"):
+            try:
+                return await read_header(accepted)
+            except ProxyHeaderWrong as error:
+                detail = f"it is in proxy_protocol_from and has sent no PROXY header: {error}"
+                hint = "have the proxy send one (HAProxy: send-proxy-v2), or remove its address there"
+                raise _NotAdmitted(detail, hint, "proxy") from error
 
     async def admit_stream(
         self, stream: trio.SocketStream, peer: tuple[str, int], *, http: bool = False
@@ -158,7 +179,7 @@ class Gate:
         return transport
 
     @contextmanager
-    def _bounded(self, host: str) -> Iterator[None]:
+    def _bounded(self, host: str, what: str = "the TLS handshake", reason: str = "tls") -> Iterator[None]:
         """Limit the time and the number of handshakes.
 
         Raises:
@@ -167,17 +188,17 @@ class Gate:
         if len(self._at_handshake) >= HANDSHAKES_MAX:
             self._make_room()
         timeout_s = self._config.tls.handshake_timeout
-        detail, hint = f"it did not end the TLS handshake within {timeout_s:g} s", "see tls.handshake_timeout"
+        detail, hint = f"it did not end {what} within {timeout_s:g} s", "see tls.handshake_timeout"
         with trio.move_on_after(timeout_s) as scope:
             self._at_handshake[scope] = host
             try:
                 yield
             finally:
                 if self._at_handshake.pop(scope, None) is None:
-                    detail = f"more than {HANDSHAKES_MAX} clients were at the TLS handshake"
+                    detail = f"more than {HANDSHAKES_MAX} clients were at it at once: {what}"
                     hint = "find out what connects and does not end it"
         if scope.cancelled_caught:
-            raise _NotAdmitted(detail, hint)
+            raise _NotAdmitted(detail, hint, reason)
 
     def _make_room(self) -> None:
         greediest = Counter(self._at_handshake.values()).most_common(1)[0][0]
@@ -223,7 +244,7 @@ def _log_refused(peer: str, refused: _NotAdmitted) -> None:
     log.warning(
         "connection_refused",
         peer=peer,
-        reason="tls",
+        reason=refused.reason,
         detail=str(refused),
         hint=refused.hint,
     )

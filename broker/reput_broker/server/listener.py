@@ -219,8 +219,12 @@ class Server:
             admitted = await gate.admit(accepted, addresses.peer, self._counters.listeners[name])
         finally:
             self._at_gate -= 1
-        if admitted is not None:
-            self._serve(name, admitted, addresses, nursery)
+        if admitted is None:
+            return
+        if admitted.source is not None:
+            host, port = admitted.source
+            addresses = addresses._replace(peer=f"{host}:{port}", born_host=born_host_bytes(host, port))
+        self._serve(name, admitted, addresses, nursery)
 
     def _serve(self, name: str, admitted: Admitted, addresses: Addresses, nursery: trio.Nursery) -> None:
         connection = Connection(

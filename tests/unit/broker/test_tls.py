@@ -280,7 +280,7 @@ async def test_the_number_of_handshakes_is_limited(files: TlsFiles, monkeypatch:
             await finish(made.secured(TLS(ca=files.ca)))
             await settle(made, 2)
         assert [found is not None for found in made.admitted].count(True) == 1
-        assert "more than 3 clients" in logs[0]["detail"]
+        assert "more than 3 clients were at it at once: the TLS handshake" in logs[0]["detail"]
         closed = []
         for other in others:
             try:
