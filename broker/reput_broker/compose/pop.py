@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Awaitable, Callable
+from functools import partial
 
 import structlog
 import trio
@@ -31,6 +32,7 @@ from reput_broker.processors.pop_polling import PopPolling
 from reput_broker.processors.pop_queues import PopQueues
 from reput_broker.processors.topic_access import TopicAccess
 from reput_broker.put.own_puts import OwnPuts
+from reput_broker.remoting_client import RemotingClient
 from reput_broker.request import Handler
 from reput_broker.tables.table_saver import TableSaver
 from reput_protocol.errors import ReputError
@@ -126,7 +128,7 @@ class PopParts:
             clock_ms=clock_ms,
         )
         self._assignment = AssignmentProcessor(
-            TopicQueues(routes, config.name_servers),
+            TopicQueues(routes, config.name_servers, partial(RemotingClient, tls=config.tls)),
             tables.request_modes,
             tables.mode_saver,
             groups.online,

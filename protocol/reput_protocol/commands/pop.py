@@ -76,14 +76,16 @@ class PopHandle(NamedTuple):
     def parse(cls, text: str) -> Self:
         """Read a handle; one without the last field, of older clients, has -1 there.
 
+        RocketMQ's proxy adds the message's log offset, which is ignored like all that follows.
+
         Raises:
             ValueError: it is not a handle.
         """
         parts = text.split(" ")
-        if len(parts) not in (7, 8):
+        if len(parts) < 7:
             raise ValueError(f"{text[:80]!r} is not the handle of a popped message: it has 8 parts")
         start, pop_time, invisible_time, revive_queue_id = map(_number, parts[:4])
-        queue_offset = _number(parts[7]) if len(parts) == 8 else -1
+        queue_offset = _number(parts[7]) if len(parts) > 7 else -1
         return cls(
             start,
             pop_time,
