@@ -11,6 +11,9 @@ import warnings
 from collections.abc import Iterable, Mapping
 from typing import Final
 
+TLS_OPTIONS: Final = ("tls", "tlsCa", "tlsCert", "tlsKey", "tlsServerName")
+"""Of source and sink; documented spelling."""
+
 SOURCE_OPTIONS: Final = (
     "nameServer",
     "path",
@@ -39,6 +42,7 @@ SOURCE_OPTIONS: Final = (
     "pullTimeoutMs",
     "fetchOffset.numRetries",
     "fetchOffset.retryIntervalMs",
+    *TLS_OPTIONS,
 )
 """Documented spelling; Spark ignores case."""
 
@@ -50,6 +54,7 @@ SINK_OPTIONS: Final = (
     "ack",
     "sendTimeoutMs",
     "commitTimeoutMs",
+    *TLS_OPTIONS,
 )
 """Documented spelling."""
 

@@ -16,6 +16,10 @@ from reput_broker.background import BackgroundBroker
 from reput_broker.name_server import NameServer
 from reput_client import TLS, Message, Producer, PullConsumer
 from reput_client.errors import ConnectFailed, TlsRefused
+from reput_pipeline.sink.options import parse_sink_options
+from reput_pipeline.sink.task import brokers_of
+from reput_pipeline.source.live_cluster import connect
+from reput_pipeline.source.options import parse_source_options
 from tls_files import TlsFiles, make_tls_files
 
 SMALL = {"commit_log_file_size": "16MiB", "index": False}
@@ -91,6 +95,16 @@ def test_a_client_without_tls_learns_that_it_needs_it(face: Face, address: str) 
                 await producer.send(Message("refused", b"x"))
 
     face.run(scenario)
+
+
+def test_the_source_and_the_sink_of_spark(files: TlsFiles, address: str) -> None:
+    given = {"nameServer": address, "tlsCa": str(files.ca), "tlsCert": str(files.client)}
+    reader = connect(parse_source_options({**given, "subscribe": "t"}, streaming=False))
+    assert reader.brokers() == ["broker-a"]
+    reader.close()
+    assert brokers_of(parse_sink_options(given, streaming=False)) == ["broker-a"]
+    with pytest.raises(TlsRefused):
+        brokers_of(parse_sink_options({**given, "tlsCert": str(files.foreign)}, streaming=False))
 
 
 @pytest.mark.trio

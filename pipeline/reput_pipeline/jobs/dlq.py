@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from reput_client.blocking import Message, Producer
+from reput_client.tls import TLS
 from reput_pipeline.jobs.arguments import APPLICATION_TOPICS
 from reput_pipeline.jobs.command_line import job, main
 from reput_pipeline.jobs.messages import Messages, messages_arguments
@@ -135,7 +136,7 @@ def command(
     if dry_run:
         return Outcome({**figures, "would_send": total})
     assert server is not None, "was checked"
-    sent = _send(run, letters, server, to_topic, rate)
+    sent = _send(run, letters, server, to_topic, rate, messages.options.tls)
     return Outcome({**figures, "sent": sent}, ExitCode.DONE if sent == total else ExitCode.PARTIAL)
 
 
@@ -194,13 +195,15 @@ def grouped(letters: DataFrame) -> DataFrame:
     )
 
 
-def _send(run: JobRun, letters: DataFrame, server: str, to_topic: str | None, rate: float) -> int:
+def _send(
+    run: JobRun, letters: DataFrame, server: str, to_topic: str | None, rate: float, tls: TLS | None = None
+) -> int:
     """Send letters one by one at a rate per second; return how many were stored."""
     sent = 0
     started_at = time.monotonic()
     ordered = letters.orderBy("storeTimestamp", "topic", "queueId", "queueOffset")
     try:
-        with Producer(server, group="reput-pipeline-dlq", retries=3) as producer:
+        with Producer(server, group="reput-pipeline-dlq", retries=3, tls=tls) as producer:
             for message in _messages(ordered.toLocalIterator(), to_topic):
                 early = started_at + sent / rate - time.monotonic()
                 if early > 0:

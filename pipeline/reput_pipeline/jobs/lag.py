@@ -138,7 +138,7 @@ def _committed(
                 yield group, QueueKey(topic, "", queue_id), offset
         return
     assert options.name_servers is not None, "either a path or a broker is set"
-    with Admin(options.name_servers) as admin:
+    with Admin(options.name_servers, tls=options.tls) as admin:
         for group in sorted(groups) or [summary.group for summary in admin.list_groups()]:
             for queue in admin.describe_group(group).queues:
                 if queue.committed_offset >= 0:

@@ -21,7 +21,7 @@ from reput_pipeline.archives.manifests import ArchiveDirectory
 from reput_pipeline.archives.read import read_archive
 from reput_pipeline.data_source import register
 from reput_pipeline.jobs.arguments import DEFAULT_SERVER
-from reput_pipeline.jobs.command_line import job, main
+from reput_pipeline.jobs.command_line import job, main, pairs_of
 from reput_pipeline.jobs.outcomes import ArgumentError, Outcome
 from reput_pipeline.jobs.run import JobRun
 from reput_pipeline.option_reader import OptionError
@@ -47,6 +47,14 @@ _COLUMNS = ("topic", "queueId", "keys", "tags", "body", "properties", "flag", "b
     show_default=True,
     help="at-least-once is faster; started again, it sends messages again.",
 )
+@click.option(
+    "-o",
+    "--option",
+    "given",
+    multiple=True,
+    metavar="KEY=VALUE",
+    help="Any option of the Spark sink; repeatable.",
+)
 @click.option("--name", default="", help="Name of this replay: under another name the archive is sent again.")
 @click.option("--dry-run", is_flag=True, help="Only print what would be sent.")
 def command(
@@ -56,6 +64,7 @@ def command(
     topics: tuple[str, ...],
     to_topic: str | None,
     semantics: str,
+    given: tuple[str, ...],
     name: str,
     dry_run: bool,
 ) -> Outcome:
@@ -66,11 +75,11 @@ def command(
     """
     source = ArchiveDirectory(archive.absolute())
     kind = source.existing()
-    options = {"nameServer": server, "semantics": semantics}
+    options = {**pairs_of(given, "--option"), "nameServer": server, "semantics": semantics}
     if to_topic is not None:
         options["topic"] = to_topic
     try:
-        parse_sink_options(options, streaming=False)
+        parsed = parse_sink_options(options, streaming=False)
     except OptionError as error:
         raise ArgumentError(_ARGUMENTS.get(error.option, error.option), error.reason) from None
     known = {file.topic for file in source.files()}
@@ -80,7 +89,7 @@ def command(
                 "--topic", f"{topic!r} is not in {source.root}; it has {', '.join(sorted(known)) or 'none'}"
             )
     if not dry_run:
-        with Admin(server) as admin:
+        with Admin(server, tls=parsed.tls) as admin:
             # Fails at once without a broker; the sink would retry many times.
             _prepare_topics(admin, _queues_of(run, source, topics, to_topic), to_topic)
     sent = batches = 0

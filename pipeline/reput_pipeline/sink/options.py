@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Final
 from urllib.parse import quote
 
+from reput_client.tls import TLS
 from reput_client.transport.address import parse_addresses
 from reput_pipeline.option_reader import (
     SINK_OPTIONS,
@@ -15,6 +16,7 @@ from reput_pipeline.option_reader import (
     OptionReader,
     options_for,
 )
+from reput_pipeline.tls_options import read_tls
 from reput_protocol.codes import AckLevel
 from reput_protocol.errors import InvalidName
 from reput_protocol.names import check_send_topic
@@ -33,6 +35,7 @@ class SinkOptions:
     ack: AckLevel
     send_timeout_s: float
     commit_timeout_s: float
+    tls: TLS | None
 
 
 def parse_sink_options(options: Mapping[str, str], *, streaming: bool) -> SinkOptions:
@@ -70,6 +73,7 @@ def parse_sink_options(options: Mapping[str, str], *, streaming: bool) -> SinkOp
         ack=AckLevel(reader.choice("ack", (AckLevel.FLUSHED, AckLevel.PAGE_CACHE), AckLevel.FLUSHED)),
         send_timeout_s=(reader.whole("sendTimeoutMs", 120_000) or 0) / 1000,
         commit_timeout_s=(reader.whole("commitTimeoutMs", 600_000) or 0) / 1000,
+        tls=read_tls(reader),
     )
 
 

@@ -32,7 +32,7 @@ _NO_QUEUES: Final = (0,)
 
 def connect(options: SinkOptions, broker: str) -> BatchWriter:
     """Return a writer to a broker; it connects on `with`."""
-    return BatchWriter(options.name_servers, broker, timeout_s=options.send_timeout_s)
+    return BatchWriter(options.name_servers, broker, timeout_s=options.send_timeout_s, tls=options.tls)
 
 
 def brokers_of(options: SinkOptions) -> list[str]:
@@ -42,7 +42,7 @@ def brokers_of(options: SinkOptions) -> list[str]:
         RequestTimeout, ConnectFailed: no address answers in time.
         SinkError: the topic cannot be written anywhere.
     """
-    reader = BulkReader(options.name_servers, timeout_s=options.send_timeout_s)
+    reader = BulkReader(options.name_servers, timeout_s=options.send_timeout_s, tls=options.tls)
     try:
         names = reader.brokers(options.topic)
     finally:
@@ -186,7 +186,10 @@ class SinkTask:
         later = messages.columns.take(np.flatnonzero(~at_once))
         times = deliver_at.drop_null().to_pylist()
         with Producer(
-            self._options.name_servers, group="reput-sink", timeout_s=self._options.send_timeout_s
+            self._options.name_servers,
+            group="reput-sink",
+            timeout_s=self._options.send_timeout_s,
+            tls=self._options.tls,
         ) as producer:
             queue_id = None if messages.queue_id == ANY_QUEUE else messages.queue_id
             delayed = _delayed_messages(messages.topic, later, times)

@@ -26,6 +26,7 @@ def connect(options: SourceOptions) -> BulkReader:
         options.name_servers,
         timeout_s=options.pull_timeout_s,
         connect_timeout_s=min(_CONNECT_TIMEOUT_S, options.pull_timeout_s),
+        tls=options.tls,
     )
 
 

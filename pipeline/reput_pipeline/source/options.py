@@ -8,10 +8,12 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Final
 
+from reput_client.tls import TLS
 from reput_client.transport.address import parse_addresses
 from reput_pipeline.option_reader import (
     SINK_OPTIONS,
     SOURCE_OPTIONS,
+    TLS_OPTIONS,
     OptionError,
     OptionReader,
     options_for,
@@ -27,12 +29,19 @@ from reput_pipeline.source.places import (
     parse_word_or_offsets,
 )
 from reput_pipeline.source.schema import columns_of
+from reput_pipeline.tls_options import read_tls
 from reput_protocol.errors import FilterSyntaxError
 from reput_protocol.filter.tags import TagFilter
 from reput_protocol.names import is_system_topic
 from reput_protocol.units import parse_duration
 
-_LIVE_ONLY: Final = ("groupId", "pullTimeoutMs", "fetchOffset.numRetries", "fetchOffset.retryIntervalMs")
+_LIVE_ONLY: Final = (
+    "groupId",
+    "pullTimeoutMs",
+    "fetchOffset.numRetries",
+    "fetchOffset.retryIntervalMs",
+    *TLS_OPTIONS,
+)
 _BATCH_ONLY: Final = ("endingOffsets", "endingTimestamp", "endingOffsetsByTimestamp")
 _STREAM_ONLY: Final = ("maxOffsetsPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay")
 
@@ -63,6 +72,7 @@ class SourceOptions:
     pull_timeout_s: float
     fetch_retries: int
     fetch_retry_interval_s: float
+    tls: TLS | None
 
     @property
     def all_columns(self) -> dict[str, str]:
@@ -164,6 +174,7 @@ def parse_source_options(options: Mapping[str, str], *, streaming: bool | None =
         pull_timeout_s=(reader.whole("pullTimeoutMs", 120_000) or 0) / 1000,
         fetch_retries=reader.whole("fetchOffset.numRetries", 3, least=0) or 0,
         fetch_retry_interval_s=(reader.whole("fetchOffset.retryIntervalMs", 10, least=0) or 0) / 1000,
+        tls=read_tls(reader),
     )
 
 

@@ -17,6 +17,7 @@ from typing import Any
 from pyspark.sql.streaming.listener import StreamingQueryListener
 
 from reput_client.blocking.bulk import BulkReader
+from reput_client.tls import TLS
 from reput_pipeline.notes import note
 from reput_pipeline.source.places import QueueKey
 from reput_pipeline.source.stream_offsets import OffsetsUnreadable, decode_offsets
@@ -30,10 +31,12 @@ class _BatchListener(StreamingQueryListener):
     Args:
         name_server: address of the broker.
         query: name of the query; None: every query over this source.
+        tls: how to encrypt; None: not at all.
     """
 
-    def __init__(self, name_server: str, query: str | None) -> None:
+    def __init__(self, name_server: str, query: str | None, tls: TLS | None) -> None:
         self._name_server = name_server
+        self._tls = tls
         self._query = query
 
     @abstractmethod
@@ -61,7 +64,7 @@ class _BatchListener(StreamingQueryListener):
         except (ValueError, AttributeError, OffsetsUnreadable):
             return
         try:
-            with BulkReader(self._name_server) as reader:
+            with BulkReader(self._name_server, tls=self._tls) as reader:
                 self.ended(reader, query, batch_id, ends)
         except ReputError as error:
             note(f"{type(self).__name__} of {self._name_server}: {error}")
@@ -76,10 +79,13 @@ class GroupProgress(_BatchListener):
         name_server: address of the broker.
         group: the consumer group.
         query: name of the query; None: every query over this source.
+        tls: how to encrypt; None: not at all.
     """
 
-    def __init__(self, name_server: str, group: str, query: str | None = None) -> None:
-        super().__init__(name_server, query)
+    def __init__(
+        self, name_server: str, group: str, query: str | None = None, tls: TLS | None = None
+    ) -> None:
+        super().__init__(name_server, query, tls)
         self._group = group
 
     def ended(self, reader: BulkReader, _query: str, _batch_id: int, ends: dict[QueueKey, int]) -> None:
@@ -124,12 +130,17 @@ class QueryLag(_BatchListener):
         name_server: address of the broker.
         on_lag: called with each measurement; writes a line to stderr by default.
         query: name of the query; None: every query over this source.
+        tls: how to encrypt; None: not at all.
     """
 
     def __init__(
-        self, name_server: str, on_lag: Callable[[Lag], None] = _write, query: str | None = None
+        self,
+        name_server: str,
+        on_lag: Callable[[Lag], None] = _write,
+        query: str | None = None,
+        tls: TLS | None = None,
     ) -> None:
-        super().__init__(name_server, query)
+        super().__init__(name_server, query, tls)
         self._on_lag = on_lag
 
     def ended(self, reader: BulkReader, query: str, batch_id: int, ends: dict[QueueKey, int]) -> None:

@@ -7,6 +7,7 @@ import re
 import pytest
 
 from pipeline_schemas import spark_schema_of
+from reput_client import TLS
 from reput_pipeline.data_source import options_in_force, with_options_kept
 from reput_pipeline.option_reader import OptionError
 from reput_pipeline.sink.options import parse_sink_options
@@ -62,6 +63,17 @@ def test_a_group_to_start_from_has_to_be_named() -> None:
     assert options.start.word == GROUP
 
 
+def test_how_to_encrypt_is_the_same_for_source_and_sink() -> None:
+    for given, tls in (
+        ({}, None),
+        ({"tls": "true"}, TLS()),
+        ({"tlsCa": "ca.pem", "tlsServerName": "b"}, TLS(ca="ca.pem", server_name="b")),
+        ({"tlsCert": "c.pem", "tlsKey": "k.pem"}, TLS(cert="c.pem", key="k.pem")),
+    ):
+        assert parse_source_options({**LIVE, **given}, streaming=False).tls == tls
+        assert parse_sink_options({"nameServer": "a:1", "topic": "t", **given}, streaming=False).tls == tls
+
+
 @pytest.mark.parametrize(
     ("text", "seconds"), [("500ms", 0.5), ("30s", 30), ("15m", 900), ("2 hours", 7200), ("1500", 1.5)]
 )
@@ -109,6 +121,9 @@ REFUSED: list[tuple[dict[str, str], bool, str]] = [
     ({**LIVE, "subExpression": "||"}, True, "names no tag"),
     ({**LIVE, "groupId": ""}, True, "is empty"),
     ({"path": "/x", "subscribe": "t", "pullTimeoutMs": "5"}, False, "needs nameServer"),
+    ({"path": "/x", "subscribe": "t", "tlsCa": "ca.pem"}, False, "needs nameServer"),
+    ({**LIVE, "tlsKey": "k.pem"}, False, "the key of tlsCert"),
+    ({**LIVE, "tls": "false", "tlsCa": "ca.pem"}, False, "contradicts tls=false"),
     ({"path": "/x", "subscribe": "t"}, True, "a stream needs nameServer"),
 ]
 
