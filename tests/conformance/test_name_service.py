@@ -9,75 +9,19 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from broker_process import BrokerProcess, free_port
 from conformance import apache
 from conformance.counts import COUNTS
+from conformance.java_cluster import JavaCluster
 from reput_client.blocking import Consumer, Message, Producer
 
 pytestmark = pytest.mark.process
 
 REPUT, APACHE = "broker-reput", "broker-apache"
 SETTLE_S = 90
-
-
-class JavaCluster:
-    """What RocketMQ has of the cluster, in one process; see apache/src/main/java/reput/conformance/Cluster.java."""
-
-    def __init__(self, home: Path) -> None:
-        home.mkdir()
-        self._home = home
-        self._errors = (home / "stderr").open("wb")
-        self._process = subprocess.Popen(
-            [
-                "java",
-                *apache.JVM_OPTIONS,
-                f"-Duser.home={home}",
-                *("-cp", apache.classpath(), "reput.conformance.Cluster"),
-            ],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=self._errors,
-            text=True,
-            encoding="utf-8",
-        )
-
-    def ask(self, verb: str, **fields: object) -> dict[str, Any]:
-        """Have one request carried out; return its answer."""
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
-        self._process.stdin.write(json.dumps({"do": verb, **fields}) + "\n")
-        self._process.stdin.flush()
-        answer: dict[str, Any] = json.loads(self._process.stdout.readline())
-        assert "error" not in answer, answer
-        return answer
-
-    def start_broker(self, names: str, port: int, *, compressed: bool = False) -> None:
-        """Start a broker that registers with a name server."""
-        geometry = apache.SMALL
-        self.ask(
-            "broker",
-            name=APACHE,
-            names=names,
-            port=port,
-            compressed=compressed,
-            dir=str(self._home / "store"),
-            commitLogFileSize=geometry.commit_log_file_size,
-            consumeQueueEntries=geometry.consume_queue_entries,
-            indexSlots=geometry.index_slots,
-            indexEntries=geometry.index_entries,
-            haPort=free_port(),
-            timerWheel=True,  # without it RocketMQ fails when it deletes a topic
-        )
-
-    def close(self) -> None:
-        """End it."""
-        self._process.kill()
-        self._process.communicate()
-        self._errors.close()
 
 
 class Scene:
@@ -132,7 +76,7 @@ def scene(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Scene]:
         environment = {"REPUT_BROKER_NAME": REPUT, "REPUT_NAME_SERVERS": names}
         with BrokerProcess(tmp_path / "reput", environment=environment) as reput:
             port = apache.free_broker_port()
-            java.start_broker(names, port, compressed=request.param == "reput")
+            java.start_broker(APACHE, names, port, compressed=request.param == "reput")
             yield Scene(java, names, reput, port)
     finally:
         java.close()

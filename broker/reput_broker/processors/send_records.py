@@ -206,7 +206,8 @@ def record_of(header: SendMessageHeader, body: bytes, text: bytes, flag: int, bo
     if len(text) > PROPERTIES_BYTES_MAX:
         raise Refusal(
             ErrorCode.TOO_LARGE,
-            f"properties of {len(text)} bytes, but at most {PROPERTIES_BYTES_MAX} fit; shorten them",
+            f"the message is illegal: properties of {len(text)} bytes, but at most {PROPERTIES_BYTES_MAX} fit; "
+            "shorten them",
         )
     return Record(
         header.topic,

@@ -239,17 +239,22 @@ class Appender:
             rejected["busy"] += 1
             return Refusal(
                 ErrorCode.BUSY,
-                "all buffers of the transient store pool wait for the disk; send again in a moment",
+                # The beginning is RocketMQ's, which its users look for.
+                "[PC_SYNCHRONIZED]broker busy, start flow control for a while: all buffers of the transient store pool "
+                "wait for the disk; send again in a moment",
             )
         if status is PutStatus.SERVICE_NOT_AVAILABLE:
             return Refusal(ErrorCode.NOT_READY, "the store is not open; send again shortly")
         rejected["too_large"] += 1
         if status is PutStatus.PROPERTIES_SIZE_EXCEEDED:
-            return Refusal(ErrorCode.TOO_LARGE, "the properties take more than 32767 bytes; shorten them")
+            return Refusal(
+                ErrorCode.TOO_LARGE,
+                "the message is illegal: its properties take more than 32767 bytes; shorten them",
+            )
         options = store.options
         return Refusal(
             ErrorCode.TOO_LARGE,
-            f"the message breaks a limit: topic at most 127 bytes, body at most {options.message_bytes_max} bytes "
+            f"the message is illegal: topic at most 127 bytes, body at most {options.message_bytes_max} bytes "
             f"(store.message_size_max), and all that is put at once must fit into one log file of "
             f"{options.commit_log_file_size} bytes (store.commit_log_file_size); make it smaller",
         )

@@ -13,6 +13,7 @@ _NO_COLD_CONTROL: Final = "reads of cold messages run in threads of their own, a
 _REASONS: Final = {
     354: ("CHECK_ROCKSDB_CQ_WRITE_PROGRESS", _NO_ROCKSDB),
     355: ("EXPORT_ROCKSDB_CONFIG_TO_JSON", _NO_ROCKSDB),
+    200_056: ("POP_ROLLBACK", "POP consumption keeps no records in RocksDB that could be moved back"),
     513: (
         "UPDATE_AND_CREATE_STATIC_TOPIC",
         "there are no static topics, whose queues can move to other brokers",
