@@ -52,7 +52,13 @@ class DelayParts:
         waiting = WaitingMessages(schedule, store, reader, clock_ms)
         canceller = Canceller(schedule, counts, store, own_puts, waiting, clock_ms=clock_ms)
         self.processor = DelayProcessor(
-            waiting, canceller, puts.flush, store.options.host, lambda: encode(schedule.offset_members())
+            waiting,
+            canceller,
+            puts.flush,
+            store.options.host,
+            config.broker_name,
+            lambda topic: storage.tables.topics.get(topic) is not None,
+            lambda: encode(schedule.offset_members()),
         )
 
     def handlers(self) -> dict[int, Handler]:

@@ -257,6 +257,7 @@ class MasterParts:
                 requesters,
                 puts.transfer,
                 cluster=config.cluster,
+                broker_name=config.broker_name,
                 default_ack=puts.default_ack,
             ),
             ReplyProcessor(

@@ -86,8 +86,10 @@ class Canceller:
         self._clock_ms = clock_ms
         self._limiter = trio.CapacityLimiter(1)
 
-    async def cancel(self, topic: str, key: str) -> list[Cancelled]:
+    async def cancel(self, topic: str, key: str, *, is_unique_id: bool = False) -> list[Cancelled]:
         """Cancel the messages for `topic` with this unique id or key; return the result for each.
+
+        With `is_unique_id` only the one with that unique id.
 
         Raises:
             Refusal: the store refuses writes, or the latest messages cannot be searched yet.
@@ -98,7 +100,7 @@ class Canceller:
         while True:
             self._puts.wrote()
             await self._waiting.until_walked()
-            found = await self._find(topic, key)
+            found = await self._find(topic, key, is_unique_id=is_unique_id)
             has_moved = False
             for delayed in found.waiting:
                 place = delayed.physical_offset
@@ -128,7 +130,7 @@ class Canceller:
 
     # -- finding -------------------------------------------------------------------------------------------
 
-    async def _find(self, topic: str, key: str) -> _Found:
+    async def _find(self, topic: str, key: str, *, is_unique_id: bool) -> _Found:
         is_settled = True
         try:
             self._store.complete_index()
@@ -146,7 +148,11 @@ class Canceller:
             cursor = WalkCursor()
             while (some := await self._waiting.next(cursor, _WALKED_AT_ONCE)) is not None:
                 delayed_records += [delayed for delayed in some if has_key(delayed, key)]
-        by_place = {delayed.physical_offset: delayed for delayed in delayed_records if delayed.topic == topic}
+        by_place = {
+            delayed.physical_offset: delayed
+            for delayed in delayed_records
+            if delayed.topic == topic and (not is_unique_id or delayed.unique_key == key)
+        }
         return _found([by_place[place] for place in sorted(by_place)], records)
 
     # -- deciding ------------------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""Delayed messages: list them (700010), cancel them (700011), progress of the levels (45)."""
+"""Delayed messages: list them (700010), cancel them (700011), recall one (370), progress of the levels (45)."""
 
 from __future__ import annotations
 
@@ -10,14 +10,18 @@ from reput_broker.delay.delayed_record import DelayedRecord
 from reput_broker.delay.waiting_messages import WaitingMessages, WalkCursor
 from reput_broker.put.flush_service import FlushCommitLogService
 from reput_broker.request import Client, Handler, Refusal, Request, Response
-from reput_protocol.codes import RequestCode
+from reput_protocol.codes import RequestCode, ResponseCode
 from reput_protocol.commands.delay import (
     CancelDelayedHeader,
     CancelledMessage,
+    CancelOutcome,
     CancelResult,
     DelayedMessage,
     DelayedMessageList,
     ListDelayedHeader,
+    RecallHandle,
+    RecallMessageHeader,
+    RecallMessageResult,
 )
 from reput_protocol.errors import ErrorCode, HeaderFieldError, refusal_remark
 from reput_protocol.names import REVIVE_PREFIX
@@ -34,6 +38,8 @@ class DelayProcessor:
 
     Args:
         host: the address of the store, for message ids.
+        broker_name: of recall handles that are valid here.
+        has_topic: tells whether a topic exists.
         offsets_json: returns the current content of `config/delayOffset.json`.
     """
 
@@ -43,12 +49,16 @@ class DelayProcessor:
         cancelling: Canceller,
         flush: FlushCommitLogService,
         host: Host,
+        broker_name: str,
+        has_topic: Callable[[str], bool],
         offsets_json: Callable[[], bytes],
     ) -> None:
         self._waiting = waiting
         self._cancelling = cancelling
         self._flush = flush
         self._host = host
+        self._broker_name = broker_name
+        self._has_topic = has_topic
         self._offsets_json = offsets_json
 
     def handlers(self) -> dict[int, Handler]:
@@ -56,6 +66,7 @@ class DelayProcessor:
         return {
             RequestCode.LIST_DELAYED_MESSAGES: self.list_delayed,
             RequestCode.CANCEL_DELAYED_MESSAGE: self.cancel_delayed,
+            RequestCode.RECALL_MESSAGE: self.recall,
             RequestCode.GET_ALL_DELAY_OFFSET: self.delay_offsets,
         }
 
@@ -128,6 +139,38 @@ class DelayProcessor:
         )
         return None
 
+    def recall(self, request: Request) -> None:
+        """Cancel the message of a recall handle, and answer once that is on disk (RocketMQ: RecallMessageProcessor).
+
+        Unlike RocketMQ's, the answer says whether it was in time.
+        """
+        request.client.note_role("producer")
+        header = RecallMessageHeader.from_ext(request.ext)
+        if not self._has_topic(header.topic):
+            raise Refusal(
+                ErrorCode.NO_TOPIC, f"topic {header.topic!r} does not exist; there is nothing to recall"
+            )
+        try:
+            handle = RecallHandle.parse(header.recall_handle)
+        except ValueError as error:
+            raise _not_recalled(str(error)) from None
+        if handle.topic != header.topic:
+            raise _not_recalled(f"the handle is of topic {handle.topic!r}; name that one")
+        if handle.broker_name != self._broker_name:
+            raise _not_recalled(f"the handle is of broker {handle.broker_name!r}; ask that one")
+        request.client.spawn(_answering, request, lambda: self._recall(request, handle))
+
+    async def _recall(self, request: Request, handle: RecallHandle) -> None:
+        results = await self._cancelling.cancel(handle.topic, handle.unique_id, is_unique_id=True)
+        done = (CancelOutcome.CANCELLED, CancelOutcome.ALREADY_CANCELLED)
+        if not results or any(result.outcome not in done for result in results):
+            raise _not_recalled("the message does not wait any more: it was delivered, or is not stored here")
+        result = RecallMessageResult(handle.unique_id)
+        response = Response(0, result.to_ext(request.header_type))
+        self._flush.answer_when_flushed(
+            max(result.end_offset for result in results), _PendingCancel(request, response)
+        )
+
     def _told(self, result: Cancelled) -> CancelledMessage:
         delayed = result.delayed
         message_id = offset_message_id(self._host, delayed.physical_offset)
@@ -164,6 +207,14 @@ class _PendingCancel:
     def refuse(self, reason: str) -> None:
         text = f"not known to be cancelled: {reason}; ask again once the broker takes messages"
         self.client.answer(self.request, Refusal(ErrorCode.READ_ONLY, text).response())
+
+
+def _not_recalled(reason: str) -> Refusal:
+    return Refusal(
+        ErrorCode.NOT_FOUND,
+        f"the message was not recalled: {reason}",
+        response_code=int(ResponseCode.ILLEGAL_OPERATION),
+    )
 
 
 def _is_wanted(delayed: DelayedRecord, header: ListDelayedHeader) -> bool:

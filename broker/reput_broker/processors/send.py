@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable
 from functools import lru_cache, partial
 from typing import Final
 
+from reput_broker.delay.delayed_record import number_of
 from reput_broker.groups.reply_push import Requesters
 from reput_broker.processors.put_once import Alone, PutBackOnce, PutOnce, Work
 from reput_broker.processors.send_records import BatchParts, SendParts, records_of
@@ -22,11 +23,12 @@ from reput_broker.store.message_store import MessageStore
 from reput_broker.store.results import PutResult, PutStatus
 from reput_protocol.buffers import Buffer
 from reput_protocol.codes import AckLevel, RequestCode
+from reput_protocol.commands.delay import RecallHandle
 from reput_protocol.commands.send import SendMessageHeader, SendMessageResult
 from reput_protocol.commands.topic import TopicConfig
 from reput_protocol.errors import ErrorCode
 from reput_protocol.kernel.records import record_starts
-from reput_protocol.names import dlq_topic, group_of_retry_topic
+from reput_protocol.names import RETRY_PREFIX, dlq_topic, group_of_retry_topic
 from reput_protocol.properties import SEND_BACK_ID, UNIQ_KEY, find_property
 from reput_protocol.record.host import Host
 from reput_protocol.record.message_id import offset_message_id_of
@@ -51,6 +53,7 @@ class SendProcessor:
         transfer: GroupTransfer,
         *,
         cluster: str,
+        broker_name: str,
         default_ack: Callable[[], AckLevel],
     ) -> None:
         self._store = store
@@ -61,6 +64,7 @@ class SendProcessor:
         self._requesters = requesters
         self._transfer = transfer
         self._cluster = cluster
+        self._broker_name = broker_name
         self._default_ack = default_ack
         options = store.options
         self._packed_host = options.host.packed()
@@ -142,6 +146,7 @@ class SendProcessor:
                 result.queue_id if isinstance(result, StoredBefore) else header.queue_id,
                 result.queue_offset,
                 transaction_id=parts.unique_key,
+                recall_handle=self._recall_handle(header, parts),
             )
             if request.is_native:
                 receipt.store_timestamp = result.store_timestamp_ms
@@ -167,6 +172,15 @@ class SendProcessor:
                 key, group, parts.records[0], alone, put_request, look=key is not None
             )
         return self._once.append_alone(_alone(header, parts), header.dedup, alone, put_request)
+
+    def _recall_handle(self, header: SendMessageHeader, parts: SendParts) -> str | None:
+        """Return by what the producer can recall a message; None if it does not wait in the timer."""
+        if parts.kind != "delayed" or parts.unique_key is None or header.topic.startswith(RETRY_PREFIX):
+            return None
+        out_ms = number_of(find_property(parts.records[0].properties, b"TIMER_OUT_MS"))
+        if out_ms is None:
+            return None
+        return str(RecallHandle(header.topic, self._broker_name, out_ms + 1, parts.unique_key))
 
     def _put_and_tell(self, block: Block | PutResult, on_stored: Callable[[], None] | None) -> PutResult:
         """Store a block and call `on_stored` as soon as it is in the log."""

@@ -1,9 +1,10 @@
-"""Listing and cancelling delayed messages; the requests are Reput's."""
+"""Listing and cancelling delayed messages, which are Reput's, and RocketMQ's recall (RecallMessageHandle)."""
 
 from __future__ import annotations
 
+import base64
 from enum import StrEnum
-from typing import ClassVar
+from typing import ClassVar, NamedTuple, Self
 
 from msgspec import field
 
@@ -93,3 +94,54 @@ class CancelResult(Body):
     """Answer body of CANCEL_DELAYED_MESSAGE."""
 
     messages: list[CancelledMessage] = []
+
+
+# -- recall ------------------------------------------------------------------------------------------------------------
+
+
+class RecallHandle(NamedTuple):
+    """By what a producer recalls a message with a deliver time (RocketMQ: RecallMessageHandle.HandleV1)."""
+
+    topic: str
+    broker_name: str
+    timestamp_ms: int
+    """The second of the timer in which it waits, plus 1 ms."""
+    unique_id: str
+
+    def __str__(self) -> str:
+        return base64.urlsafe_b64encode(" ".join(("v1", *map(str, self))).encode()).decode()
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """Read a handle.
+
+        Raises:
+            ValueError: it is not one.
+        """
+        try:
+            parts = base64.urlsafe_b64decode(text.encode("ascii")).decode().split(" ")
+            version, topic, broker_name, timestamp, unique_id = parts[:5]
+            if version == "v1" and len(timestamp) < 20:
+                return cls(topic, broker_name, int(timestamp), unique_id)
+        except ValueError:
+            pass
+        raise ValueError(f"{text[:80]!r} is not a recall handle: use the one that the send returned")
+
+
+class RecallMessageHeader(CommandHeader):
+    """Header of 370: cancel the message that a send stored for `topic`."""
+
+    REQUEST_CODE: ClassVar[RequestCode] = RequestCode.RECALL_MESSAGE
+
+    topic: str
+    recall_handle: str
+    producer_group: str | None = None
+
+
+class RecallMessageResult(CommandHeader):
+    """Answer to 370: the message's unique id."""
+
+    REQUEST_CODE: ClassVar[RequestCode] = RequestCode.RECALL_MESSAGE
+
+    msg_id: str
+    msg_region: str | None = field(default="DefaultRegion", name="MSG_REGION")

@@ -78,8 +78,9 @@ _V2: Final[Any] = defstruct(
 class SendMessageResult(CommandHeader):
     """Answer to 10, 310 and 320. Java's client fails without the first three fields.
 
-    `msg_id` is the offset message id; for a batch, all ids separated by commas, and `queue_offset` is the first. The
-    last two fields, store time and ack level reached, are for Reput's own client only.
+    `msg_id` is the offset message id; for a batch, all ids separated by commas, and `queue_offset` is the first. By
+    `recall_handle` a message with a deliver time is cancelled (`RecallHandle`). The last two fields, store time and ack
+    level reached, are for Reput's own client only.
     """
 
     REQUEST_CODE: ClassVar[RequestCode] = RequestCode.SEND_MESSAGE
@@ -90,6 +91,7 @@ class SendMessageResult(CommandHeader):
     transaction_id: str | None = None
     msg_region: str | None = field(default="DefaultRegion", name="MSG_REGION")
     trace_on: str | None = field(default="true", name="TRACE_ON")
+    recall_handle: str | None = None
     store_timestamp: I64 | None = None
     ack: AckLevel | None = None
 
