@@ -173,7 +173,7 @@ COMMANDS: Final[Mapping[str, Command]] = {
     "setCommitLogReadAheadMode": _refused("the log is read with normal read-ahead", "-b {broker} -m 0"),
     "checkRocksdbCqWriteProgress": _refused("no RocksDB", "-c {cluster} -t orders"),
     "updateStaticTopic": _refused("no static topics", "-t static -qn 4 -c {cluster}"),
-    "remappingStaticTopic": _refused("no static topics", "-t static -c {cluster}"),
+    "remappingStaticTopic": _refused("no static topics, and so it finds none", "-t static -c {cluster}"),
     "getSyncStateSet": _refused(_NO_CONTROLLER, "-a {names} -b broker-a"),
     "getBrokerEpoch": _refused(_NO_CONTROLLER, "-b broker-a"),
     "getControllerMetaData": _refused(_NO_CONTROLLER, "-a {names}"),
@@ -317,7 +317,7 @@ def table() -> str:
     rows = [
         f"Of the {len(COMMANDS)} commands of `mqadmin` {_version()} (besides those about users) {count} work.",
         "",
-        "| Command | | |",
+        "| Command | Result | Remarks |",
         "|---|---|---|",
     ]
     for name in sorted(COMMANDS, key=str.lower):

@@ -95,8 +95,8 @@ class BrokerConfig(Section):
     )
     fast_port: PortChoice = option(
         "auto",
-        "the same under the port at which RocketMQ's slaves ask for topics; auto: 10909 with port 10911, "
-        "otherwise off",
+        "the same under port - 2, which RocketMQ's clients with the VIP channel and its slaves use; "
+        "auto: 10909 with port 10911, otherwise off",
     )
     ha_port: PortChoice = option(
         "auto", "port that slaves connect to; auto: 10912 with port 10911, otherwise off; 0 picks a free one"
