@@ -81,6 +81,10 @@ COPY --from=build /opt/reput /opt/reput
 COPY conf/container.toml /etc/reput/broker.toml
 WORKDIR /var/lib/reput
 VOLUME /var/lib/reput
+# For the commands in the container: the broker's administrator, and the broker's users.
+ENV REPUT_USER=admin \
+    REPUT_SECRET_FILE=/var/lib/reput/access/admin.secret \
+    REPUT_DATA_DIR=/var/lib/reput
 # Clients of every kind, RocketMQ's name service port, and HTTP: metrics, health, status.
 EXPOSE 10911 9876 10909 10912 10913
 HEALTHCHECK --interval=10s --timeout=5s --start-period=60s --retries=3 CMD ["reput", "health"]

@@ -9,7 +9,7 @@ from typing import Any
 import trio
 
 from reput_broker.groups.client_table import ClientChannel
-from reput_broker.request import ClientAnswer, Request, Response
+from reput_broker.request import ClientAnswer, Principal, Request, Response
 from reput_protocol.codes import LanguageCode, MessageModel
 from reput_protocol.commands.group import ConsumerData, SubscriptionData
 from reput_protocol.wire.header import HeaderType, Value
@@ -27,6 +27,8 @@ class FakeClient:
         self.dialled_address = "10.0.0.2:10911"
         self.opened_at = 0.0
         self.identity: str | None = None
+        self.is_local = True
+        self.principal: Principal | None = None
         self.sent: list[tuple[int, dict[str, Value], bytes]] = []
         self.is_full = False
         self.share = 1 << 24

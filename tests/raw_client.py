@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from itertools import count
 from types import TracebackType
 
+from reput_protocol.signature import Credentials
 from reput_protocol.wire.frames import FrameReader, decode_header, encode_frame
 from reput_protocol.wire.header import Header, HeaderType, Value
 
@@ -22,10 +23,14 @@ def in_letters(topic: str, **more: Value) -> dict[str, Value]:
 
 
 class RawClient:
-    """One connection; `header_type` is what its requests are written in."""
+    """One connection; `header_type` is what its requests are written in, `credentials` what they are signed with."""
 
     def __init__(
-        self, address: str, header_type: int = HeaderType.MSGPACK, timeout_s: float = TIMEOUT_S
+        self,
+        address: str,
+        header_type: int = HeaderType.MSGPACK,
+        timeout_s: float = TIMEOUT_S,
+        credentials: Credentials | None = None,
     ) -> None:
         host, _, port = address.rpartition(":")
         self._socket = socket.create_connection((host, int(port)), timeout=timeout_s)
@@ -33,6 +38,7 @@ class RawClient:
         self._answers: list[tuple[Header, bytes, int]] = []
         self._opaques = count(1)
         self.header_type = header_type
+        self.credentials = credentials
 
     def request(
         self, code: int, ext: Mapping[str, Value] | None = None, body: bytes = b"", *, flag: int = 0
@@ -49,7 +55,10 @@ class RawClient:
     ) -> int:
         """Send a request and return its opaque number."""
         opaque = next(self._opaques)
-        self.send_bytes(encode_frame(Header(code, opaque, flag, ext=dict(ext or {})), self.header_type, body))
+        fields = dict(ext or {})
+        if self.credentials is not None:
+            fields = self.credentials.signed(fields, body, version=0)
+        self.send_bytes(encode_frame(Header(code, opaque, flag, ext=fields), self.header_type, body))
         return opaque
 
     def send_bytes(self, data: bytes) -> None:
@@ -87,4 +96,8 @@ class RawClient:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the connection."""
         self._socket.close()

@@ -18,6 +18,9 @@ from typing import TYPE_CHECKING, Any
 import structlog
 import trio
 
+from reput_broker.access.control import AccessControl
+from reput_broker.access.opening import open_access
+from reput_broker.access.pages import GuardedPages
 from reput_broker.access.tls import ServerTls
 from reput_broker.compose.election import NOT_OPEN, make_elector
 from reput_broker.compose.live_config import LiveConfig
@@ -27,7 +30,7 @@ from reput_broker.compose.served_tenure import BrokerBase, ServedTenure
 from reput_broker.compose.span_receiver import make_span_exporter
 from reput_broker.compose.storage import Storage
 from reput_broker.config.model import BrokerConfig
-from reput_broker.console.app import Console
+from reput_broker.console.app import Console, needs_admin
 from reput_broker.console.source import Serving
 from reput_broker.ha.election.elector import Elector
 from reput_broker.ha.roles import StaticTenures, Tenure, TenureSource
@@ -42,7 +45,7 @@ from reput_broker.observe.status import status_of
 from reput_broker.processors.operations import OperationsProcessor
 from reput_broker.request import Handler
 from reput_broker.server.gate import Gate
-from reput_broker.server.http_server import serve_http
+from reput_broker.server.http_server import App, serve_http
 from reput_broker.server.listener import address_of, bind
 from reput_broker.store.message_store import MessageStore
 from reput_broker.store.results import RecoveryReport
@@ -75,6 +78,7 @@ class Broker:
     Raises (on entering):
         RuntimeError: there is no trio loop.
         ListenFailed, HttpListenFailed: a port is taken.
+        NoUsers, UserFileRefused: access control is on, and there is no user, or the file with them cannot be used.
         StoreError: the directory is in use, foreign or damaged. Nothing in it was changed.
         TlsFilesUnusable: a certificate or its key cannot be used.
     """
@@ -207,10 +211,13 @@ class Broker:
         base.gate = Gate(self.config, self.counters, tls)
         self._bind()
         try:
+            base.access = await trio.to_thread.run_sync(open_access, self.config, self.counters)
             if self.config.tracing.endpoint:
                 self.sources.spans = await trio.to_thread.run_sync(make_span_exporter, self.config)
             async with trio.open_nursery() as nursery:
                 await self._start_http(nursery)
+                if isinstance(base.access, AccessControl):
+                    nursery.start_soon(base.access.watch)
                 await self._start_election(nursery)
                 nursery.start_soon(measure_loop_delay, self.counters.loop_delay_seconds)
                 if tls is not None:
@@ -324,11 +331,14 @@ class Broker:
         if port is None:
             return
         routes: list[BaseRoute] = []
+        access = self._base.access
         if self.config.console.enabled:
             console = Console(self.sources, self._serving, self._status)
             routes = console.routes()
             nursery.start_soon(console.live.run)
-        app = make_app(self.sources, self._status, routes)
+        app: App = make_app(self.sources, self._status, routes)
+        if isinstance(access, AccessControl):
+            app = GuardedPages(app, access, needs_admin)
         serve = partial(
             serve_http,
             allowed_hosts=self._own_names(),
@@ -362,18 +372,18 @@ class Broker:
             http=self.http_address,
             flush=self.config.store.flush,
             kernel=kernel.FORM,
-            authentication="off",
             tls=self.config.tls.mode,
+            access_control="on" if self.config.access.enabled else "off",
             recovery=report.kind,
             records_checked=report.records,
             truncated_b=report.truncated_bytes,
             duration_s=round(report.duration_s, 3),
         )
-        if not self.config.allow_insecure:
+        if self.config.access.enabled or not self.config.is_reachable:
             return
         log.warning(
-            "listening_without_authentication",
-            hint="any client that can connect may read and write everything",
+            "listening_without_access_control",
+            hint="any client that can connect may read and write everything; see access.enabled",
         )
 
     def _status(self) -> dict[str, Any]:

@@ -18,6 +18,9 @@ from typing import Any, Final
 import structlog
 import trio
 
+from reput_broker.access.control import AccessControl
+from reput_broker.access.opening import Access, open_access
+from reput_broker.access.pages import GuardedPages
 from reput_broker.access.tls import ServerTls
 from reput_broker.compose.live_config import LiveConfig
 from reput_broker.compose.open_files import raise_limit, shares_of, warn_if_few
@@ -35,7 +38,7 @@ from reput_broker.processors.namesrv import NameServerProcessor
 from reput_broker.processors.properties import PropertiesProcessor
 from reput_broker.server.dispatch import RequestDispatcher
 from reput_broker.server.gate import Gate
-from reput_broker.server.http_server import serve_http
+from reput_broker.server.http_server import App, serve_http
 from reput_broker.server.listener import Server, address_of, bind
 from reput_broker.store.file_io import make_directories
 from reput_broker.tables.kv_config import KVConfigManager
@@ -56,8 +59,15 @@ _PLAIN: Final = (
     "proxy_protocol_from",
     "shutdown_grace",
 )
-_SECTIONS: Final = ("limits.", "log.", "tls.")
-_OF_BROKERS: Final = ("limits.pull_bytes", "limits.pull_messages", "tls.connect", "tls.server_name")
+_SECTIONS: Final = ("access.", "limits.", "log.", "tls.")
+_OF_BROKERS: Final = (
+    "access.broker_user",
+    "access.broker_secret",
+    "limits.pull_bytes",
+    "limits.pull_messages",
+    "tls.connect",
+    "tls.server_name",
+)
 
 
 def is_option(key: str) -> bool:
@@ -95,6 +105,7 @@ class NameServer:
     Raises (on entering):
         ListenFailed, HttpListenFailed: a port is taken.
         TlsFilesUnusable: a certificate or its key cannot be used.
+        NoUsers, UserFileRefused: access control is on, and there is no user, or the file with them cannot be used.
         DirectoryInUse, ConfigFileDamaged, OSError: the data directory cannot be used.
     """
 
@@ -149,6 +160,7 @@ class NameServer:
         gate = Gate(config, self.counters, tls)
         with bind(config.host, config.port) as bound, _locked(config.data_dir):
             self._address = address_of(bound)
+            access = await trio.to_thread.run_sync(open_access, config, self.counters)
             await trio.to_thread.run_sync(self._kv_config.load)
             processor = NameServerProcessor(
                 self.routes,
@@ -160,7 +172,9 @@ class NameServer:
             )
             server = Server(
                 config,
-                RequestDispatcher({**processor.handlers(), **properties.handlers()}, limits=config.limits),
+                RequestDispatcher(
+                    {**processor.handlers(), **properties.handlers()}, limits=config.limits, access=access
+                ),
                 self.counters,
                 connections_max=files.connections,
                 on_gone=self.routes.client_gone,
@@ -168,9 +182,11 @@ class NameServer:
             )
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(measure_loop_delay, self.counters.loop_delay_seconds)
-                await self._start_http(nursery, files.http_connections, gate)
+                await self._start_http(nursery, files.http_connections, gate, access)
                 if tls is not None:
                     nursery.start_soon(tls.watch)
+                if isinstance(access, AccessControl):
+                    nursery.start_soon(access.watch)
                 for task in processor.tasks():
                     nursery.start_soon(task)
                 await nursery.start(server.run, {"main": bound})
@@ -180,8 +196,8 @@ class NameServer:
                     address=self.address,
                     http=self.http_address,
                     data_dir=str(config.data_dir),
-                    authentication="off",
                     tls=config.tls.mode,
+                    access_control="on" if config.access.enabled else "off",
                 )
                 try:
                     yield
@@ -191,12 +207,16 @@ class NameServer:
                     nursery.cancel_scope.cancel()
         log.info("name_server_stopped")
 
-    async def _start_http(self, nursery: trio.Nursery, connections_max: int, gate: Gate) -> None:
+    async def _start_http(
+        self, nursery: trio.Nursery, connections_max: int, gate: Gate, access: Access
+    ) -> None:
         config = self.config
         port = config.http_port_to_open(embedded=False)
         if port is None:
             return
-        app = make_app(self.sources, self._status)
+        app: App = make_app(self.sources, self._status)
+        if isinstance(access, AccessControl):
+            app = GuardedPages(app, access)
         names = (socket.gethostname(), config.host, *config.http_allowed_hosts)
         serve = partial(serve_http, allowed_hosts=names, connections_max=connections_max, gate=gate)
         self._http_address = await nursery.start(serve, app, config.http_host, port)

@@ -17,6 +17,7 @@ from reput_broker.config.units import checked_address
 from reput_broker.request import ClientAnswer
 from reput_protocol.codes import PROTOCOL_VERSION, ROCKETMQ_VERSION, LanguageCode
 from reput_protocol.errors import ProtocolError, ReputError
+from reput_protocol.signature import Credentials
 from reput_protocol.wire.frames import FrameReader, decode_header, encode_frame
 from reput_protocol.wire.header import Header, HeaderType, Value
 from reput_protocol.wire.tls import tls_failure
@@ -87,16 +88,23 @@ class RemotingClient:
         address: `host:port`.
         header_type: JSON, which Apache RocketMQ reads, or msgpack for Reput's own requests.
         tls: whether and how to encrypt; None: not at all.
+        credentials: what the requests are signed with; None: they are not.
     """
 
     def __init__(
-        self, address: str, *, header_type: HeaderType = HeaderType.JSON, tls: TlsConfig | None = None
+        self,
+        address: str,
+        *,
+        header_type: HeaderType = HeaderType.JSON,
+        tls: TlsConfig | None = None,
+        credentials: Credentials | None = None,
     ) -> None:
         self.address = address
         self._tls = tls
         self.connections = 0
         """How many connections were made."""
         self._header_type = header_type
+        self._credentials = credentials
         self._connection: _Connection | None = None
         self._connecting = trio.Lock()
         self._is_closed = False
@@ -136,7 +144,7 @@ class RemotingClient:
                 raise RemoteUnreachable(self.address, "the connection was closed by this broker")
             if self._connection is None or not self._connection.is_usable:
                 stream = await dial(self.address, self._tls)
-                self._connection = _Connection(self.address, stream, self._header_type)
+                self._connection = _Connection(self.address, stream, self._header_type, self._credentials)
                 self.connections += 1
             return self._connection
 
@@ -163,10 +171,17 @@ class _Call:
 class _Connection:
     """One connection, its open requests, and a system task that reads their answers."""
 
-    def __init__(self, address: str, stream: trio.abc.Stream, header_type: HeaderType) -> None:
+    def __init__(
+        self,
+        address: str,
+        stream: trio.abc.Stream,
+        header_type: HeaderType,
+        credentials: Credentials | None,
+    ) -> None:
         self._address = address
         self._stream = stream
         self._header_type = header_type
+        self._credentials = credentials
         self._version = PROTOCOL_VERSION if header_type == HeaderType.MSGPACK else ROCKETMQ_VERSION
         self._sending = trio.Lock()
         self._opaque = 0
@@ -185,6 +200,8 @@ class _Connection:
     async def call(self, code: int, ext: Mapping[str, Value], body: bytes) -> ClientAnswer:
         """Send a request and wait for its answer. Raises RemoteUnreachable if the connection ends before."""
         self._opaque = opaque = self._opaque % _OPAQUE_MAX + 1  # never 0, which some peers replace
+        if self._credentials is not None:
+            ext = self._credentials.signed(ext, body, version=self._version)
         header = Header(code, opaque, 0, None, dict(ext), LanguageCode.PYTHON.value, self._version)
         frame = encode_frame(header, self._header_type, body)
         call = self._calls[opaque] = _Call()

@@ -89,6 +89,24 @@ class ClientAnswer(Struct):
     body: bytes
 
 
+class Principal(Protocol):
+    """The user of a request, under access control; see `access.model`."""
+
+    @property
+    def name(self) -> str:
+        """The user's name."""
+
+    @property
+    def is_admin(self) -> bool:
+        """Whether it may do everything."""
+
+    def permits(self, right: str, kind: str, name: str) -> bool:
+        """Whether it has a right on a topic, a group or the cluster."""
+
+    def may_write_something(self) -> bool:
+        """Whether it may send to any topic."""
+
+
 class Client(Protocol):
     """The connection of a request."""
 
@@ -104,6 +122,10 @@ class Client(Protocol):
     """When it connected, by trio's clock."""
     identity: str | None
     """The subject of its verified TLS certificate, such as `CN=orders,O=Example`; None without one."""
+    is_local: bool
+    """Whether it is on this machine."""
+    principal: Principal | None
+    """The user of its last request; None without access control, and before its first one."""
 
     @property
     def is_closed(self) -> bool:
@@ -165,6 +187,8 @@ class Request(Struct, eq=False):
     """Whether long polling counts its memory."""
     cost: int = 0
     """Approximate memory while it waits for its answer, without its body."""
+    principal: Principal | None = None
+    """The user who sent it; None without access control."""
 
     @property
     def ext(self) -> Mapping[str, Value]:
@@ -183,6 +207,34 @@ class Request(Struct, eq=False):
         return self.header_type == _MSGPACK or (
             header.version == PROTOCOL_VERSION and header.language == _PYTHON
         )
+
+    def may(self, right: str, topic: str) -> bool:
+        """Whether its user has a right on a topic."""
+        return self.principal is None or self.principal.permits(right, "topic", topic)
+
+    def check(self, right: str, topic: str) -> None:
+        """Check that its user has a right on a topic. Raises Refusal: NO_PERMISSION."""
+        if not self.may(right, topic):
+            assert self.principal is not None, "it lacks a right"
+            raise Refusal(
+                ErrorCode.NO_PERMISSION,
+                f"user {self.principal.name!r} lacks the right {right!r} on topic {topic!r}; an administrator can "
+                f"grant it: reput acl allow {self.principal.name} {right} topic:{topic}",
+            )
+
+    def check_topic_of_message(self, right: str, topic: str) -> None:
+        """Check that its user has a right on the topic of a message that the request names by its place.
+
+        Raises:
+            Refusal: NO_PERMISSION; it does not name the topic.
+        """
+        if not self.may(right, topic):
+            assert self.principal is not None, "it lacks a right"
+            raise Refusal(
+                ErrorCode.NO_PERMISSION,
+                f"user {self.principal.name!r} lacks the right {right!r} on the topic of this message; an "
+                "administrator can grant it",
+            )
 
     def note_held(self) -> None:
         """Drop what the answer does not need; long polling holds the request and counts its memory."""

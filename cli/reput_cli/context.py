@@ -32,11 +32,29 @@ def command() -> None:
     "--server", required=True, type=ServerType(), metavar="HOST[:PORT]", help="Brokers, joined by commas."
 )
 @click.option("--timeout", metavar="DURATION", help="Longest wait for an answer, such as 10s.")
+@click.option("--user", metavar="NAME", help="Sign the requests as this user.")
+@click.option("--secret-file", metavar="FILE", help="File with the secret of the user.")
 @tls_options
 @output_options
-def add(settings: Settings, name: str, server: str, timeout: str | None, **tls: Any) -> int:
+def add(
+    settings: Settings,
+    name: str,
+    server: str,
+    timeout: str | None,
+    user: str | None,
+    secret_file: str | None,
+    **tls: Any,
+) -> int:
     """Add the context NAME, or replace it. The first one is used at once."""
     values = {"server": server}
+    if (user is None) != (secret_file is None):
+        raise CommandFailed(
+            "a user needs a secret, and a secret a user",
+            remedy="--user NAME --secret-file FILE",
+            code=ExitCode.USAGE,
+        )
+    if user is not None and secret_file is not None:
+        values |= {"user": user, "secret_file": os.path.abspath(secret_file)}
     if timeout is not None:
         try:
             parse_duration(timeout)
@@ -78,9 +96,9 @@ def list_contexts(settings: Settings) -> int:
     """List the contexts."""
     known = profiles.load()
     Printer(settings).rows(
-        ["context", "in_use", "server", "timeout"],
+        ["context", "in_use", "server", "timeout", "user"],
         [
-            (name, name == known.current, values.get("server"), values.get("timeout"))
+            (name, name == known.current, values.get("server"), values.get("timeout"), values.get("user"))
             for name, values in sorted(known.contexts.items())
         ],
     )

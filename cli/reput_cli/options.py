@@ -132,6 +132,17 @@ def shared_options(command: _Command) -> _Command:
         metavar="NAME",
         help="Connect with the settings of this context: reput context list.",
     )
+    @click.option(
+        "--user",
+        metavar="NAME",
+        help="Sign the requests as this user.  [default: REPUT_USER, or that of the context]",
+    )
+    @click.option(
+        "--secret-file",
+        metavar="FILE",
+        help="File with the secret of the user.  [default: REPUT_SECRET_FILE, REPUT_SECRET, that of the context, or "
+        "a prompt]",
+    )
     @click.option("--timeout", type=DURATION, help="Longest wait for an answer.  [default: 5s]")
     @tls_options
     @_about_output
@@ -140,6 +151,8 @@ def shared_options(command: _Command) -> _Command:
     def with_settings(
         servers: tuple[str, ...],
         context: str | None,
+        user: str | None,
+        secret_file: str | None,
         timeout: float | None,
         output: str | None,
         no_color: bool,
@@ -157,6 +170,9 @@ def shared_options(command: _Command) -> _Command:
         except (click.BadParameter, ValueError) as error:
             where = "REPUT_SERVER" if of_context is None and not context else "the context"
             raise click.UsageError(f"{where} is not valid: {error}") from None
+        from reput_cli.secret import use_user
+
+        use_user(user, secret_file, values)
         settings = Settings(
             server=server,
             timeout_s=default_s if timeout is None else timeout,

@@ -8,6 +8,8 @@ The file is `reput/contexts.toml` in the user's configuration directory:
     server = "broker1:10911,broker2:10911"
     timeout = "10s"
     tls_ca = "/etc/reput/ca.pem"
+    user = "alice"
+    secret_file = "/home/alice/.reput-secret"
 
 Only its owner may read and write it: another user who can write it redirects every command.
 """
@@ -27,7 +29,7 @@ from reput_protocol.exit_codes import ExitCode
 DEFAULT_SERVER = "127.0.0.1:10911"
 TLS_KEYS = ("tls", "tls_ca", "tls_cert", "tls_key", "tls_server_name")
 """`tls = "on"` trusts the authorities of the system; the others say more, and are enough without it."""
-_KEYS = ("server", "timeout", *TLS_KEYS)
+_KEYS = ("server", "timeout", "user", "secret_file", *TLS_KEYS)
 
 
 @dataclass(slots=True)

@@ -28,6 +28,8 @@ _COMMANDS = {
     "store": ("reput_cli.store", "Verify, dump, repair, rebuild and export a store directory, offline."),
     "doctor": ("reput_cli.doctor", "Look for faults, and say what to do about each."),
     "health": ("reput_cli.health", "Exit 0 if the broker is ready (for container health checks)."),
+    "user": ("reput_cli.user", "List, create, alter and delete the users of access control."),
+    "acl": ("reput_cli.acl", "List, allow and deny what users may do."),
     "context": ("reput_cli.context", "Name connections, and choose one."),
     "generate": ("reput_cli.generate", "Print dashboard, alert rules, and other files."),
     "pipeline": ("reput_cli.pipeline", "Archive, audit, rebuild, report and more, on Spark."),

@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     )
     from reput_client.consume.pull import PullResult, PullStatus
     from reput_client.consume.pull_consumer import PullConsumer
+    from reput_client.credentials import Credentials
     from reput_client.errors import (
         AckNotReached,
         AmbiguousQueue,
@@ -105,6 +106,7 @@ __all__ = [
     "ConnectFailed",
     "ConnectionLost",
     "Consumer",
+    "Credentials",
     "DamagedMessage",
     "ErrorCode",
     "Failure",
@@ -171,6 +173,7 @@ _MODULES = {
     "Again": "reput_client.consume.group.failures",
     "ColumnsResult": "reput_client.consume.fetch_records",
     "Consumer": "reput_client.consume.consumer",
+    "Credentials": "reput_client.credentials",
     "Failure": "reput_client.consume.group.failures",
     "GiveBack": "reput_client.consume.group.failures",
     "LocalFileOffsetStore": "reput_client.offset_store",

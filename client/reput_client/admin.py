@@ -10,6 +10,7 @@ from reput_client.admin_groups import GroupAdmin
 from reput_client.cluster_members import ClusterMember, cluster_members
 from reput_client.consume.offsets import OffsetRequests, timestamp_ms
 from reput_client.consume.pull import FoundMessages, PulledMessages
+from reput_client.credentials import Credentials
 from reput_client.received import ReceivedMessage
 from reput_client.tls import TLS
 from reput_client.transport.backoff import Backoff
@@ -86,6 +87,7 @@ class Admin(GroupAdmin):
         connect_timeout_s: float = CONNECT_TIMEOUT_S,
         new_backoff: Callable[[], Backoff] = Backoff,
         tls: TLS | None = None,
+        credentials: Credentials | None = None,
     ) -> None:
         super().__init__(
             address,
@@ -93,6 +95,7 @@ class Admin(GroupAdmin):
             connect_timeout_s=connect_timeout_s,
             new_backoff=new_backoff,
             tls=tls,
+            credentials=credentials,
         )
         self._offsets = OffsetRequests(self._session)
 

@@ -9,13 +9,17 @@ from __future__ import annotations
 import difflib
 import warnings
 from collections.abc import Iterable, Mapping
-from typing import Final
+from typing import Final, NamedTuple
+
+from reput_client.credentials import Credentials, credentials_of
 
 TLS_OPTIONS: Final = ("tls", "tlsCa", "tlsCert", "tlsKey", "tlsServerName")
 """Of source and sink; documented spelling."""
 
 SOURCE_OPTIONS: Final = (
     "nameServer",
+    "user",
+    "secretFile",
     "path",
     "subscribe",
     "subscribePattern",
@@ -48,6 +52,8 @@ SOURCE_OPTIONS: Final = (
 
 SINK_OPTIONS: Final = (
     "nameServer",
+    "user",
+    "secretFile",
     "topic",
     "semantics",
     "idempotencyKey",
@@ -107,6 +113,40 @@ def check_names(given: Iterable[str], known: Iterable[str]) -> dict[str, str]:
             raise OptionError(name, f"the source has no such option; {hint}")
         found[proper] = name
     return found
+
+
+class UserOption(NamedTuple):
+    """The user that signs the requests, and the file with its secret on each executor."""
+
+    user: str
+    secret_file: str
+
+    @classmethod
+    def of(cls, reader: OptionReader) -> UserOption | None:
+        """Return the user that the options name; None: that of the environment, if there is one.
+
+        Raises:
+            OptionError: one of the two options is missing.
+        """
+        user, file = reader.text("user"), reader.text("secretFile")
+        if user is None and file is None:
+            return None
+        if user is None or file is None:
+            missing, given = ("user", "secretFile") if user is None else ("secretFile", "user")
+            raise OptionError(missing, f"is missing, and {given} is given; a user needs both")
+        return cls(user, file)
+
+    def credentials(self) -> Credentials:
+        """Read the file, and return the user with its secret. Raises OptionError."""
+        try:
+            return credentials_of(self.user, self.secret_file)
+        except ValueError as error:
+            raise OptionError("secretFile", str(error)) from None
+
+
+def credentials_for(user: UserOption | None) -> Credentials | None:
+    """Return the user of an option with its secret; None: that of the environment. Raises OptionError."""
+    return None if user is None else user.credentials()
 
 
 def is_table(options: Mapping[str, str]) -> bool:

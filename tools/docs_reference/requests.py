@@ -12,6 +12,7 @@ import trio
 
 from docs_reference.markdown import cell
 from reput_broker import Broker, BrokerConfig
+from reput_broker.access.requests import requirement_of
 from reput_broker.request import Handler
 from reput_protocol.codes import OWN_REQUEST_CODE_MIN, RequestCode
 
@@ -21,13 +22,18 @@ HEAD = """\
 What a broker serves, with RocketMQ's numbers and names. Any other request gets response code 3
 (`REQUEST_CODE_NOT_SUPPORTED`), and its connection stays open. [Protocol](../protocol.md) has the
 fields of each request, [Compatibility](../compatibility.md) has the clients that send them.
+
+*Right* is what the user of a request needs with [access control](../security.md). Names in `code`
+are fields of its header. The retry and dead-letter topics of a group are checked as the group,
+system topics as the cluster. Requests marked * are administrative: they are logged, and while access
+control is off they are taken from the broker's own machine only.
 """
 
 TABLE = """
 ## {title}
 
-| Code | Name | What the broker does |
-|---|---|---|
+| Code | Name | What the broker does | Right |
+|---|---|---|---|
 """
 
 
@@ -38,11 +44,16 @@ def page() -> str:
     for title, is_own in (("RocketMQ's", False), ("Reput's", True)):
         parts.append(TABLE.format(title=title))
         parts += [
-            f"| {code} | `{RequestCode(code).name}` | {cell(what)} |\n"
+            f"| {code} | `{RequestCode(code).name}` | {cell(what)} | {_right(code)} |\n"
             for code, what in sorted(served.items())
             if (code >= OWN_REQUEST_CODE_MIN) is is_own
         ]
     return "".join(parts)
+
+
+def _right(code: int) -> str:
+    found = requirement_of(code)
+    return cell(found.text) + " *" * found.is_administrative
 
 
 async def _served() -> Mapping[int, str]:

@@ -8,6 +8,8 @@ from functools import partial
 
 import trio
 
+from reput_broker.access.control import AccessControl
+from reput_broker.access.opening import Access
 from reput_broker.compose.delay import DelayParts
 from reput_broker.compose.election import Leadership
 from reput_broker.compose.parts import CommonParts, Processor, handlers_of
@@ -15,6 +17,7 @@ from reput_broker.compose.pop import PopParts
 from reput_broker.compose.retry import RetryParts
 from reput_broker.compose.storage import Storage
 from reput_broker.groups.reply_push import ReplyPusher
+from reput_broker.ha.admission import SlaveAdmission
 from reput_broker.ha.copies import Copies
 from reput_broker.ha.election.elector import slave_id
 from reput_broker.ha.election.group_copies import GroupCopies
@@ -66,6 +69,7 @@ class MasterParts:
         tenures: TenureSource,
         routes: RouteInfoManager,
         gate: Gate,
+        access: Access,
         *,
         connections_max: int,
         epoch: int,
@@ -81,6 +85,7 @@ class MasterParts:
             tenures,
             routes,
             gate,
+            access,
             before_delete=lambda: self.staging.before_delete(),
             needed_from=lambda: self.staging.needed_from(),
             waiting_from=storage.schedule.waiting_from,
@@ -88,6 +93,7 @@ class MasterParts:
             fence=Fence() if leadership is None else leadership.fence,
             ids_to_pull_from=self._slave_ids,
         )
+        self._admission = SlaveAdmission(access) if isinstance(access, AccessControl) else None
         self._is_elected = leadership is not None
         self.groups, self.puts = common.groups, common.puts
         self.overview = common.overview
@@ -151,6 +157,7 @@ class MasterParts:
                 storage.epochs,
                 epoch=epoch,
                 ha_port=None if ha_listener is None else address_of(ha_listener)[1],
+                admission=self._admission,
                 on_fitness=_nothing if leadership is None else leadership.in_sync.fitness,
             ),
         )
@@ -179,7 +186,13 @@ class MasterParts:
         """Return the service for slaves, whose reports answer the puts that wait for copies."""
         common, transfer = self._common, self._common.puts.transfer
         store, config = common.storage.store, common.config
-        service = HAService(store, config.ha, epoch=epoch, on_ack=lambda _: transfer.advance())
+        service = HAService(
+            store,
+            config.ha,
+            epoch=epoch,
+            on_ack=lambda _: transfer.advance(),
+            admit=None if self._admission is None else self._admission.admit,
+        )
         is_sync = config.store.flush == "sync"
         transfer.serve(Copies(service, store, config.ha, is_sync=is_sync), service.wake)
         return service
@@ -207,7 +220,14 @@ class MasterParts:
             service.wake()
             copies.moved()
 
-        service = HAService(store, config.ha, epoch=epoch, on_ack=copies.acknowledged, on_gone=copies.gone)
+        service = HAService(
+            store,
+            config.ha,
+            epoch=epoch,
+            on_ack=copies.acknowledged,
+            on_gone=copies.gone,
+            admit=None if self._admission is None else self._admission.admit,
+        )
         puts.transfer.serve(copies, appended)
         puts.on_flushed = copies.moved
         elector.on_set_change(copies.moved)

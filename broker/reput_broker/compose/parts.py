@@ -7,6 +7,7 @@ from typing import Protocol
 
 import trio
 
+from reput_broker.access.opening import Access
 from reput_broker.compose.puts import PutParts
 from reput_broker.compose.storage import Storage
 from reput_broker.groups.group_state import GroupState
@@ -77,6 +78,7 @@ class CommonParts:
         tenures: the current one is what routes show of this broker.
         routes: what other brokers have registered; they stay when the role changes.
         gate: what connections pass before their first request.
+        access: checks the requests.
         before_delete: awaited before files of the log are deleted; an error keeps them.
         needed_from: returns a log offset from which on files are kept in any case; None: none; called in a thread.
         waiting_from: returns a log offset from which on messages are still needed; called in a thread.
@@ -96,6 +98,7 @@ class CommonParts:
         tenures: TenureSource,
         routes: RouteInfoManager,
         gate: Gate,
+        access: Access,
         *,
         before_delete: Callable[[], Awaitable[None]],
         needed_from: Callable[[], int | None],
@@ -108,6 +111,7 @@ class CommonParts:
         config, counters = sources.config, sources.counters
         store, tables = storage.store, storage.tables
         self.config, self.counters, self.storage = config, counters, storage
+        self._access = access
         self._health = sources.health
         self._more_figures = lambda: {
             "brokerRole": tenures.current.role,
@@ -196,6 +200,7 @@ class CommonParts:
             self.puts.put_by,
             lambda can_wait: self.puts.reput.dispatch_acknowledged(can_wait=can_wait),
             self.config.limits,
+            self._access,
         )
         return Server(
             self.config,

@@ -15,6 +15,7 @@ from functools import partial
 import structlog
 import trio
 
+from reput_broker.access.opening import Access
 from reput_broker.compose.election import Leadership
 from reput_broker.compose.master import MasterParts
 from reput_broker.compose.open_files import OpenFiles
@@ -78,6 +79,8 @@ class BrokerBase:
     waits_for_room: bool
     """Whether a start waits while the disk is full, instead of raising."""
     operations: OperationsProcessor
+    access: Access = None
+    """What checks the requests, in every role."""
     routes: RouteInfoManager = field(default_factory=lambda: RouteInfoManager(None, trio.current_time))
     """What other brokers have registered with this one."""
     stop_wanted: trio.Event = field(default_factory=trio.Event)
@@ -252,6 +255,7 @@ class ServedTenure:
             base.tenures,
             base.routes,
             base.gate,
+            base.access,
         )
         parts: MasterParts | SlaveParts
         if self.tenure.is_master:

@@ -8,6 +8,7 @@ from typing import Final
 
 import trio
 
+from reput_broker.access.opening import Access
 from reput_broker.compose.parts import CommonParts, handlers_of
 from reput_broker.compose.storage import Storage
 from reput_broker.ha.client import HAClient
@@ -55,6 +56,7 @@ class SlaveParts:
         tenures: TenureSource,
         routes: RouteInfoManager,
         gate: Gate,
+        access: Access,
         *,
         on_reopen: Callable[[int | None, str], Awaitable[None]],
         connections_max: int,
@@ -70,6 +72,7 @@ class SlaveParts:
             tenures,
             routes,
             gate,
+            access,
             before_delete=_nothing_to_save,
             needed_from=lambda: None,
             # What the master keeps, messages that wait for their time among it, a new master needs.
@@ -89,7 +92,7 @@ class SlaveParts:
             self.master_log,
             self._accepted,
             self._forget_topic,
-            partial(RemotingClient, tls=sources.config.tls),
+            partial(RemotingClient, tls=sources.config.tls, credentials=sources.config.access.credentials()),
         )
         refusals = SlaveRefusals(
             sources.config.ha,

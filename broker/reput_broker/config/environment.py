@@ -13,6 +13,9 @@ FILE_SUFFIX: Final = "_FILE"
 
 OTHER_VARIABLES: Final = {
     "REPUT_SERVER": "the broker that the commands connect to",
+    "REPUT_USER": "the user that clients and commands sign their requests as",
+    "REPUT_SECRET": "the secret of that user",
+    "REPUT_SECRET_FILE": "a file with the secret of that user",
     "REPUT_CONTEXT": "the context of `reput context` that the commands use",
     "REPUT_OFFSETS_DIR": "where a client that broadcasts keeps its offsets",
     "REPUT_BUILD_COMMIT": "the label `commit` of reput_build_info, set when an image is built",

@@ -22,13 +22,13 @@ from pydantic import (
     Field,
     PrivateAttr,
     ValidationError,
-    ValidationInfo,
     field_validator,
 )
 
 from reput_broker.config.description import flatten, option_fields
 from reput_broker.config.errors import ConfigError, ConfigProblem, problems_of
 from reput_broker.config.sections import (
+    AccessConfig,
     ConsoleConfig,
     DedupConfig,
     DelayConfig,
@@ -86,7 +86,8 @@ class BrokerConfig(Section):
     data_dir: DataPath = option(Path("reput-data"), "the store directory; one broker at a time uses it")
     allow_insecure: bool = option(
         False,
-        "permit listening beyond loopback without authentication; any client that can connect may do anything",
+        "permit listening beyond loopback without access control; any client that can connect may read and write "
+        "everything",
     )
     host: str = option("127.0.0.1", "address that the broker's ports listen on")
     port: Port = option(DEFAULT_PORT, "port for clients; 0 picks a free one")
@@ -135,6 +136,7 @@ class BrokerConfig(Section):
         20.0, "time that running requests get at shutdown", live=True, ge=0.0, le=3600.0
     )
     # Each configuration has its own sections, because a reload sets their live options.
+    access: AccessConfig = Field(default_factory=AccessConfig)
     store: StoreConfig = Field(default_factory=StoreConfig)
     ha: HAConfig = Field(default_factory=HAConfig)
     election: ElectionConfig = Field(default_factory=ElectionConfig)
@@ -170,14 +172,9 @@ class BrokerConfig(Section):
 
     @field_validator("host", "http_host")
     @classmethod
-    def _loopback_or_permitted(cls, value: str, info: ValidationInfo) -> str:
+    def _some_address(cls, value: str) -> str:
         if not value:
             raise ValueError('an address is needed; "127.0.0.1" listens on loopback only')
-        if not is_loopback(value) and info.data.get("allow_insecure") is False:
-            raise ValueError(
-                f"{value} can be reached from other machines and there is no authentication; "
-                "set allow_insecure = true if the network is trusted, or use 127.0.0.1"
-            )
         return value
 
     @field_validator("advertise")
@@ -211,6 +208,11 @@ class BrokerConfig(Section):
         self._origins.clear()
         self._origins.update(origins)
         self._path = path
+
+    @property
+    def is_reachable(self) -> bool:
+        """Whether other machines can reach a port of this broker."""
+        return not (is_loopback(self.host) and is_loopback(self.http_host))
 
     def name_port_to_open(self) -> int | None:
         """Return the port of the second listener (0 = any free one), or None for no such listener."""
@@ -266,6 +268,7 @@ class _Place(NamedTuple):
 def contradictions(config: BrokerConfig) -> list[ConfigProblem]:
     """Return the combinations of valid options that cannot work together."""
     return [
+        *_open_to_all(config),
         *_shared_ports(config),
         *_messages_beyond_frames(config),
         *_roles(config),
@@ -274,6 +277,27 @@ def contradictions(config: BrokerConfig) -> list[ConfigProblem]:
         *_console(config),
         *_tls(config),
     ]
+
+
+def _open_to_all(config: BrokerConfig) -> list[ConfigProblem]:
+    """Addresses at which other machines could do everything."""
+    access = config.access
+    problems = []
+    if access.broker_user and not access.broker_secret:
+        problems.append(
+            ConfigProblem("access.broker_secret", "code", "it belongs to access.broker_user, which is set")
+        )
+    if access.enabled or config.allow_insecure:
+        return problems
+    for key in ("host", "http_host"):
+        address = getattr(config, key)
+        if not is_loopback(address):
+            text = (
+                f"{address} can be reached from other machines, and access control is off; set access.enabled = true "
+                "(docs/security.md), or allow_insecure = true if the network is trusted, or use 127.0.0.1"
+            )
+            problems.append(ConfigProblem(key, "code", text))
+    return problems
 
 
 def _shared_ports(config: BrokerConfig) -> list[ConfigProblem]:

@@ -13,6 +13,7 @@ from pydantic.config import JsonDict
 
 from reput_broker.config.units import Address, Directories, Duration, HoursOfDay, Size, Url, Urls
 from reput_broker.store.options import physical_memory_bytes
+from reput_protocol.signature import Credentials, check_secret, check_user_name
 
 LOCK_TIMEOUT_MIN_S: Final = 40.0
 """Members renew their locks every 20 s and consume for 30 s after the last confirmation, in RocketMQ's clients
@@ -34,6 +35,44 @@ def option(default: Any, description: str, *, live: bool = False, secret: bool =
     """Declare an option; `live` marks one that a reload changes while the broker runs, `secret` one never shown."""
     extra: JsonDict = {"live": live, "secret": secret}
     return Field(default, description=description, json_schema_extra=extra, repr=not secret, **limits)
+
+
+class AccessConfig(Section):
+    """Who may do what; see docs/security.md."""
+
+    enabled: bool = option(
+        False,
+        "check the signature and the rights of every request; needed beyond loopback, see allow_insecure",
+    )
+    file: str = option("", 'file with the users and their rights; "": data_dir/access/users.json')
+    admin_user: str = option("admin", "name of the administrator with admin_secret")
+    admin_secret: str = option(
+        "", 'secret of an administrator besides the users of the file; "": there is none', secret=True
+    )
+    generate_admin: bool = option(
+        False,
+        "without any user at a start, make admin_user with a new secret, in admin.secret beside the users' file",
+    )
+    broker_user: str = option(
+        "", 'user that signs this broker\'s requests to other brokers and name servers; "": admin_user'
+    )
+    broker_secret: str = option("", "secret of broker_user", secret=True)
+
+    @field_validator("admin_user", "broker_user")
+    @classmethod
+    def _valid_name(cls, value: str, info: ValidationInfo) -> str:
+        return value if not value and info.field_name == "broker_user" else check_user_name(value)
+
+    @field_validator("admin_secret", "broker_secret")
+    @classmethod
+    def _valid_secret(cls, value: str) -> str:
+        return check_secret(value) if value else value
+
+    def credentials(self) -> Credentials | None:
+        """Return what requests to other brokers are signed with; None if no secret is configured."""
+        if self.broker_user:
+            return Credentials(self.broker_user, self.broker_secret) if self.broker_secret else None
+        return Credentials(self.admin_user, self.admin_secret) if self.admin_secret else None
 
 
 class StoreConfig(Section):

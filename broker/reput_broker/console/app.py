@@ -18,6 +18,7 @@ import msgspec
 import structlog
 import trio
 
+from reput_broker.access.pages import IS_ADMIN
 from reput_broker.console import dead_letters, delayed, groups, messages, system, topics
 from reput_broker.console.figures import LiveFigures
 from reput_broker.console.login import COOKIE, LASTS_S, Logins
@@ -103,6 +104,13 @@ _CHANGES: Final[Mapping[str, Page]] = {
     "cancel": delayed.cancel,
 }
 
+_OVERVIEW: Final = frozenset({f"{PATH}api/{name}" for name in (*_PAGES, "session")})
+
+
+def needs_admin(path: str) -> bool:
+    """Tell whether a path shows messages or changes something, so that access control permits it to few."""
+    return path.startswith(f"{PATH}api/") and path not in _OVERVIEW
+
 
 class Console:
     """The console of one broker.
@@ -167,13 +175,16 @@ class Console:
     # What guards
 
     def _is_logged_in(self, request: Request) -> bool:
+        if IS_ADMIN in request.scope:  # access control knows the user
+            return bool(request.scope[IS_ADMIN])
         return self._logins.is_valid(request.cookies.get(COOKIE))
 
     def _check_reader(self, request: Request) -> None:
         _check_site(request)
         if request.url.path.endswith("/session"):
             return
-        if not self._options.read_without_login and not self._is_logged_in(request):
+        is_known = IS_ADMIN in request.scope or self._is_logged_in(request)
+        if not self._options.read_without_login and not is_known:
             raise self._not_logged_in(request, "log in to see this", "the token is that of console.token")
 
     def _not_logged_in(self, request: Request, error: str, remedy: str) -> _Refused:
@@ -195,7 +206,7 @@ class Console:
 
     async def _change(self, page: Page, request: Request) -> Response:
         if not self._is_logged_in(request):
-            raise self._not_logged_in(request, "log in to change something", self._how_to_log_in())
+            raise self._not_logged_in(request, "log in to change something", self._how_to_log_in(request))
         client = request.client
         log.info("console_change", path=request.url.path, peer="" if client is None else client.host)
         query = Query(await _members(request))
@@ -249,10 +260,10 @@ class Console:
 
     async def _session(self, request: Request) -> Response:
         members = {
-            "can_log_in": self._logins.is_possible,
+            "can_log_in": self._logins.is_possible and IS_ADMIN not in request.scope,
             "is_logged_in": self._is_logged_in(request),
             "read_without_login": self._options.read_without_login,
-            "how": self._how_to_log_in(),
+            "how": self._how_to_log_in(request),
             "broker": self._source.figures.config.broker_name,
             "cluster": self._source.figures.config.cluster,
         }
@@ -266,7 +277,7 @@ class Console:
             log.warning("console_login_failed", peer="" if client is None else client.host)
             self._failures["bad_credentials"] += 1
             await trio.sleep(_WRONG_TOKEN_S)
-            raise _Refused(401, "this is not the token", self._how_to_log_in())
+            raise _Refused(401, "this is not the token", self._how_to_log_in(request))
         response = _json(b"{}")
         response.set_cookie(COOKIE, login, max_age=LASTS_S, path=PATH, httponly=True, samesite="strict")
         return response
@@ -277,7 +288,9 @@ class Console:
         response.delete_cookie(COOKIE, path=PATH, httponly=True, samesite="strict")
         return response
 
-    def _how_to_log_in(self) -> str:
+    def _how_to_log_in(self, request: Request) -> str:
+        if IS_ADMIN in request.scope:
+            return "only an administrator of the cluster may change something here"
         if self._logins.is_possible:
             return "the token is that of console.token"
         return (

@@ -21,6 +21,7 @@ import structlog
 import trio
 
 from reput_broker.config.model import BrokerConfig
+from reput_broker.ha.admission import proof_frame
 from reput_broker.ha.epochs import Epoch, EpochFile
 from reput_broker.ha.frames import REPORT, HAProtocolError, Hello, TransferReader, encode_hello
 from reput_broker.ha.history import OwnLog, Refuse, SetAside, TruncateTo, decide
@@ -33,7 +34,7 @@ from reput_broker.store.errors import StoreReadOnly
 from reput_broker.store.message_store import MessageStore
 from reput_protocol.codes import RequestCode, ResponseCode
 from reput_protocol.commands.query import ViewMessageHeader
-from reput_protocol.commands.replica import QueryReplicaStateHeader, ReplicaState
+from reput_protocol.commands.replica import QueryReplicaStateHeader, ReplicaAdmission, ReplicaState
 from reput_protocol.errors import ReputError, leaves
 from reput_protocol.record.layout import BLANK_BYTES
 from reput_protocol.wire.header import HeaderType
@@ -103,6 +104,8 @@ class HAClient:
         self._tenures = tenures
         self._member = member
         self._on_reopen = on_reopen
+        self._credentials = config.access.credentials()
+        self._admission: str | None = None
         self._is_sync = config.store.flush == "sync"
         self._progress = trio.Event()
         self._master_epochs: list[Epoch] = []
@@ -155,10 +158,13 @@ class HAClient:
     async def _follow(self, master: Master) -> None:
         """Compare histories and copy the log until the connection ends."""
         self.state = f"asks master {master.address} for its history"
-        remote = RemotingClient(master.address, header_type=HeaderType.JSON, tls=self._config.tls)
+        remote = RemotingClient(
+            master.address, header_type=HeaderType.JSON, tls=self._config.tls, credentials=self._credentials
+        )
         try:
             last = await self._last_record()
-            state = await self._ask(remote, last)
+            self._admission = None
+            state = await self._ask(remote, last, proves_user=self._credentials is not None)
             if state is not None:
                 await self._decide(state, last, remote)
             else:
@@ -177,15 +183,25 @@ class HAClient:
             return await dial(address, self._config.tls)
         raise RemoteUnreachable(address, f"has not accepted a connection within {_ASK_TIMEOUT_S:g} s")
 
-    async def _ask(self, remote: RemotingClient, record_offset: int = -1) -> ReplicaState | None:
-        """Return the master's description of its log, and of one record; None from a RocketMQ broker."""
+    async def _ask(
+        self, remote: RemotingClient, record_offset: int = -1, *, proves_user: bool = False
+    ) -> ReplicaState | None:
+        """Return the master's description of its log, and of one record; None from a RocketMQ broker.
+
+        Args:
+            proves_user: have the master say what to prove this slave's user with.
+        """
         is_fit = self._store.unfit_reason is None
-        ext = QueryReplicaStateHeader(record_offset, self._member, is_fit).to_ext(HeaderType.JSON)
+        ext = QueryReplicaStateHeader(record_offset, self._member, is_fit, proves_user or None).to_ext(
+            HeaderType.JSON
+        )
         answer = await remote.call(RequestCode.QUERY_REPLICA_STATE, ext, timeout_s=_ASK_TIMEOUT_S)
         if answer.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
             return None
         if answer.code != ResponseCode.SUCCESS:
             raise MasterRefused(f"it answered code {answer.code}: {answer.remark}")
+        if proves_user:
+            self._admission = ReplicaAdmission.from_ext(answer.ext).admission
         return ReplicaState.from_json(answer.body)
 
     async def _last_record(self) -> int:
@@ -279,7 +295,7 @@ class HAClient:
         end = self._store.max_physical_offset
         await self._sync_to(end)
         hello = b"" if state is None else encode_hello(Hello(self._member, state.epoch))
-        await stream.send_all(hello + REPORT.pack(self._durable_end()))
+        await stream.send_all(self._proof() + hello + REPORT.pack(self._durable_end()))
         self.is_connected = True
         self.state = f"copies the log of {address}"
         log.info("replication_begins", master=address, offset=end)
@@ -309,6 +325,15 @@ class HAClient:
                         received = ReceivedLog(self._store.options, offset)
                     received.add(piece)
                 await self._append(received)
+
+    def _proof(self) -> bytes:
+        """Return what proves this slave's user, empty if the master does not need it. Raises MasterRefused."""
+        if self._admission is None or self._credentials is None:
+            return b""
+        try:
+            return proof_frame(self._admission, self._credentials.secret)
+        except ValueError as error:
+            raise MasterRefused(f"it sent something that cannot be proved: {error}") from None
 
     async def _append(self, received: ReceivedLog) -> None:
         """Append what is complete.

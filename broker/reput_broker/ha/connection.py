@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Final, Protocol
 
 import trio
@@ -34,6 +34,7 @@ class HAConnection:
         epoch: of this tenure, which a Reput slave must name.
         on_hello: called after the slave's first report, before anything is sent.
         on_ack: called after each report.
+        admit: see `HAService`.
     """
 
     def __init__(
@@ -47,6 +48,7 @@ class HAConnection:
         epoch: int,
         on_hello: Callable[[HAConnection], None],
         on_ack: Callable[[HAConnection], None],
+        admit: Callable[[trio.abc.Stream], Awaitable[None]] | None = None,
     ) -> None:
         self.peer = peer
         self.member: int | None = None
@@ -62,6 +64,7 @@ class HAConnection:
         self._epoch = epoch
         self._on_hello = on_hello
         self._on_ack = on_ack
+        self._admit = admit
         self._scope = trio.CancelScope()
         self._end_reason = ""
         self._sent_at = trio.current_time()
@@ -80,6 +83,8 @@ class HAConnection:
         """
         with self._scope:
             async with self._stream, trio.open_nursery() as nursery:
+                if self._admit is not None:
+                    await self._admit(self._stream)
                 reports = ReportReader()
                 await self._begin(reports)
                 nursery.start_soon(self._transfer)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 
 import structlog
 import trio
@@ -25,6 +25,7 @@ class HAService:
         epoch: of this tenure.
         on_ack: called after each report of a slave.
         on_gone: called after a slave that has begun has gone.
+        admit: awaited with each connection before anything else; raises HAProtocolError to refuse the slave.
     """
 
     def __init__(
@@ -35,12 +36,14 @@ class HAService:
         epoch: int,
         on_ack: Callable[[HAConnection], None],
         on_gone: Callable[[HAConnection], None] = lambda _: None,
+        admit: Callable[[trio.abc.Stream], Awaitable[None]] | None = None,
     ) -> None:
         self.epoch = epoch
         self._store = store
         self._config = config
         self._on_ack = on_ack
         self._on_gone = on_gone
+        self._admit = admit
         self._slaves: list[HAConnection] = []
         self._waiting_for_hello: list[HAConnection] = []
         self._appended = trio.Event()
@@ -93,6 +96,7 @@ class HAService:
             epoch=self.epoch,
             on_hello=self._begun,
             on_ack=self._on_ack,
+            admit=self._admit,
         )
         silent.append(connection)
         reason = ""

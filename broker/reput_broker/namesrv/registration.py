@@ -154,7 +154,7 @@ class _NameServer:
         self.heard: Heard | None = None
         self._config = config
         self._registration = registration
-        self._client = RemotingClient(address, tls=config.tls)
+        self._client = RemotingClient(address, tls=config.tls, credentials=config.access.credentials())
         self._wanted = trio.Event()
         self._registered: tuple[Announced, int, DataVersion] | None = None
         self._registered_at = 0.0

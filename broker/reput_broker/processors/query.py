@@ -24,6 +24,7 @@ from reput_protocol.commands.query import (
     ViewMessageHeader,
 )
 from reput_protocol.errors import ErrorCode
+from reput_protocol.record.record import decode_record
 
 _QUERIES_AT_ONCE = 2
 _ANSWER_BYTES_MAX = 15 * 1024 * 1024
@@ -59,6 +60,8 @@ class QueryProcessor:
                 f"there is no message at physical offset {header.offset}; it may have been deleted",
                 response_code=1,
             )
+        if request.principal is not None:
+            request.check_topic_of_message("read", decode_record(record).topic)
         return Response(0, {}, record)
 
     async def consume_queue(self, request: Request) -> Response:

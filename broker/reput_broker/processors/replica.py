@@ -6,11 +6,12 @@ from collections.abc import Callable
 from zlib import crc32
 
 from reput_broker.config.model import BrokerConfig
+from reput_broker.ha.admission import SlaveAdmission
 from reput_broker.ha.epochs import EpochFile
 from reput_broker.request import Handler, Request, Response
 from reput_broker.store.message_store import MessageStore
 from reput_protocol.codes import RequestCode
-from reput_protocol.commands.replica import QueryReplicaStateHeader, ReplicaState
+from reput_protocol.commands.replica import QueryReplicaStateHeader, ReplicaAdmission, ReplicaState
 
 
 class ReplicaProcessor:
@@ -19,6 +20,7 @@ class ReplicaProcessor:
     Args:
         epoch: of this tenure as master; 0 for a slave, and for a master that counts none.
         ha_port: where the log is served; None if it is not.
+        admission: gives a slave what it proves its user with on that port; None: it need not.
         on_fitness: called with the number of a slave, and whether it could store messages, when it asks.
     """
 
@@ -30,6 +32,7 @@ class ReplicaProcessor:
         *,
         epoch: int,
         ha_port: int | None,
+        admission: SlaveAdmission | None = None,
         on_fitness: Callable[[int, bool], None] = lambda _member, _is_fit: None,
     ) -> None:
         self._config = config
@@ -37,6 +40,7 @@ class ReplicaProcessor:
         self._epochs = epochs
         self._epoch = epoch
         self._ha_port = ha_port
+        self._admission = admission
         self._on_fitness = on_fitness
 
     def handlers(self) -> dict[int, Handler]:
@@ -64,4 +68,7 @@ class ReplicaProcessor:
             member=self._config.broker_id if self._config.election.is_on else None,
             record_crc=None if record is None else crc32(record),
         )
-        return Response(0, {}, state.to_json())
+        number = None
+        if header.proves_user and self._admission is not None and request.principal is not None:
+            number = self._admission.number_for(request.principal.name)
+        return Response(0, ReplicaAdmission(number).to_ext(request.header_type), state.to_json())

@@ -88,6 +88,7 @@ class SendBackProcessor:
                 f"no message of a consumer is at log offset {header.offset}; it may have expired",
                 response_code=int(ResponseCode.SYSTEM_ERROR),
             )
+        request.check_topic_of_message("read", record.topic)
         key = SendBackKey(header.group, header.offset, header.send_back_id or "")
         returned = returned_message(
             record,

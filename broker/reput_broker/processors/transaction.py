@@ -72,7 +72,7 @@ class TransactionProcessor:
                 request.wants_no_answer()
             return Response() if request.is_native else None
         state = TransactionState(state)
-        half = self._half(header)
+        half = self._half(header, request)
         if header.from_transaction_check:
             self._counts.checks[half.topic, _RESULTS[state]] += 1
         copy = self._transactions.open_copy(half)
@@ -87,7 +87,7 @@ class TransactionProcessor:
         self._counts.transactions[half.topic, "rollback"] += 1
         return Response()
 
-    def _half(self, header: EndTransactionHeader) -> HalfMessage:
+    def _half(self, header: EndTransactionHeader, request: Request) -> HalfMessage:
         record = record_at(self._store, header.commit_log_offset)
         half = None if record is None else half_message_of(record)
         if half is None:
@@ -96,6 +96,7 @@ class TransactionProcessor:
                 f"no half message is at log offset {header.commit_log_offset}; it may have expired",
                 response_code=_FAILED,
             )
+        request.check_topic_of_message("write", half.topic)
         if self._is_too_late(header, half):
             raise Refusal(
                 ErrorCode.INVALID_ARGUMENT,

@@ -16,7 +16,16 @@ import trio
 
 from reput_broker.config.sections import LimitsConfig
 from reput_broker.observe.counters import Counters, ListenerTraffic
-from reput_broker.request import ClientAnswer, ClientGone, Outcome, Put, Refusal, Request, Response
+from reput_broker.request import (
+    ClientAnswer,
+    ClientGone,
+    Outcome,
+    Principal,
+    Put,
+    Refusal,
+    Request,
+    Response,
+)
 from reput_broker.server.calls import ServerCalls
 from reput_broker.server.dispatch import PUTS, RequestDispatcher
 from reput_broker.server.memory import HeldBytes
@@ -58,6 +67,7 @@ class Addresses(NamedTuple):
     peer: str
     born_host: bytes
     dialled_address: str
+    is_local: bool = False
 
 
 class Shared(NamedTuple):
@@ -143,7 +153,8 @@ class Connection:
         listener: str = "main",
         identity: str | None = None,
     ) -> None:
-        self.peer, self.born_host, self.dialled_address = addresses
+        self.peer, self.born_host, self.dialled_address, self.is_local = addresses
+        self.principal: Principal | None = None
         self.header_type = HeaderType.JSON.value
         self.listener = listener
         self.identity = identity

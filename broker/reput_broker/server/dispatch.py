@@ -8,7 +8,7 @@ from __future__ import annotations
 import secrets
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from types import MappingProxyType
-from typing import Final
+from typing import Final, Protocol
 
 import structlog
 import trio
@@ -58,10 +58,21 @@ _OF_A_PEER = (ConnectionError, TimeoutError)
 _PULLS = frozenset({RequestCode.PULL_MESSAGE, RequestCode.LITE_PULL_MESSAGE})
 
 
+class Access(Protocol):
+    """Checks who sends a request, and whether that user may; see `access.control`."""
+
+    def authenticate(self, request: Request) -> None:
+        """Set the user of a request. Raises Refusal."""
+
+    def authorize(self, request: Request) -> None:
+        """Check the rights that a request needs. Raises Refusal, HeaderFieldError, BodyMalformed."""
+
+
 class RequestDispatcher:
     """The table of processors.
 
     Args:
+        access: checks every request before anything else looks at it; None: all requests are served.
         append: appends puts, now or when its result is awaited, and sets the outcome of each.
         after_puts: called with the connection once the puts of a read are stored and their answers written.
         before_look: called before a request that may read what was put; the argument: whether it is a pull that can
@@ -75,7 +86,9 @@ class RequestDispatcher:
         after_puts: Callable[[object], None] = lambda _: None,
         before_look: Callable[[bool], None] = lambda _: None,
         limits: LimitsConfig | None = None,
+        access: Access | None = None,
     ) -> None:
+        self._access = access
         self._served = dict(handlers)
         self._handlers = self._served
         self._append = append
@@ -109,7 +122,12 @@ class RequestDispatcher:
         Returns:
             The answer, a put, a coroutine that ends with one of these, or None if the answer is sent later.
         """
-        code = request.header.code
+        code, access = request.header.code, self._access
+        if access is not None:
+            try:
+                access.authenticate(request)
+            except Exception as error:
+                return self._refused(request, error)
         handler = self._handlers.get(code)
         if handler is None:
             return Response(int(ErrorCode.UNSUPPORTED_REQUEST.response_code), remark=why_unsupported(code))
@@ -118,7 +136,11 @@ class RequestDispatcher:
                 return self._too_large(request)
             return self._handle_in_turn(request, handler)
         try:
-            return handler(request) if code in PUTS else self._handle(request, handler)
+            if code not in PUTS:
+                return self._handle(request, handler)
+            if access is not None:
+                access.authorize(request)
+            return handler(request)
         except Exception as error:
             return self._refused(request, error)
 
@@ -146,6 +168,8 @@ class RequestDispatcher:
                 request.client.answer(request, self._refused(request, outcome))
 
     def _handle(self, request: Request, handler: Handler) -> Result:
+        if self._access is not None:
+            self._access.authorize(request)
         self._before_look(request.header.code in _PULLS and _asks_to_wait(request))
         return handler(request)
 

@@ -81,6 +81,10 @@ class Gate:
         """Whether connections of the broker's protocol send their first request at once."""
         return self._config.tls.mode == "off" and not self._proxies
 
+    def is_proxy(self, host: str) -> bool:
+        """Whether connections from an address are those of clients elsewhere."""
+        return is_trusted(host, self._proxies)
+
     async def admit(self, accepted: socket.socket, peer: str, traffic: ListenerTraffic) -> Admitted | None:
         """Return a connection of the broker's protocol once it may send requests; None if it was closed.
 

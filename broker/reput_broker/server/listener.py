@@ -13,7 +13,7 @@ from contextlib import suppress
 import structlog
 import trio
 
-from reput_broker.config.model import BrokerConfig
+from reput_broker.config.model import BrokerConfig, is_loopback
 from reput_broker.observe.counters import Counters
 from reput_broker.request import Client
 from reput_broker.server.acceptor import Acceptor
@@ -205,6 +205,7 @@ class Server:
             f"{peer_host}:{peer_port}",
             born_host_bytes(peer_host, peer_port),
             f"{local_host}:{local_port}",
+            is_loopback(peer_host) and not (self._gate is not None and self._gate.is_proxy(peer_host)),
         )
         if self._gate is None:
             self._serve(name, Admitted(SocketTransport(accepted), None), addresses, nursery)

@@ -8,8 +8,9 @@ from typing import Any, Final
 
 import trio
 
+from reput_broker.access.model import OPERATOR
 from reput_broker.observe.counters import RequestTraffic
-from reput_broker.request import ClientAnswer, ClientGone, Put, Request, Response
+from reput_broker.request import ClientAnswer, ClientGone, Principal, Put, Request, Response
 from reput_broker.server.dispatch import RequestDispatcher
 from reput_protocol.codes import PROTOCOL_VERSION, LanguageCode
 from reput_protocol.errors import BrokerError, ErrorCode, error_from_response
@@ -81,6 +82,7 @@ class LocalRequests:
         request = Request(
             client, client.header_type, header, memoryview(body), time.monotonic(), RequestTraffic()
         )
+        request.principal = client.principal
         begun = self._dispatcher.begin(request)
         if isinstance(begun, Put):
             waiting = self._dispatcher.append((begun,))
@@ -97,6 +99,8 @@ class _LocalClient:
 
     header_type = HeaderType.MSGPACK.value
     peer = "console"
+    is_local = True
+    principal: Principal | None = OPERATOR
     is_closed = is_crowded = False
     share = _SHARE
     born_host = _HOST.packed()

@@ -186,7 +186,7 @@ class StagingProcessor:
                     ErrorCode.DISK_FULL, f"{self._store.disk_full_reason}; free disk space, then stage again"
                 )
             try:
-                await self._take(file, key, body[done:], request.client.born_host)
+                await self._take(file, key, body[done:], request)
             except FileNotFoundError as error:
                 raise Refusal(
                     ErrorCode.NOT_FOUND,
@@ -217,17 +217,23 @@ class StagingProcessor:
         return min(size, has - position)
 
     async def _take(
-        self, file: StagingFile | None, key: StagingKey, body: memoryview, born_host: bytes
+        self, file: StagingFile | None, key: StagingKey, body: memoryview, request: Request
     ) -> None:
         """Check the blocks of a request like a put, and store them if their topics accept messages.
 
         If the staging already has blocks for all of these queues, one thread does everything.
 
         Raises:
-            Refusal: a block is invalid or its queue closed.
+            Refusal: a block is invalid, its queue closed, or the user may not send to its topic.
             OSError, DiskFull: they cannot be stored.
         """
-        known = set() if file is None else {queue for queue in file.queues if self._access.may_write(*queue)}
+        known = set()
+        if file is not None:
+            known = {
+                queue
+                for queue in file.queues
+                if self._access.may_write(*queue) and request.may("write", queue[0])
+            }
 
         def check() -> CheckedBlocks:
             checked = check_staged(body, self._limits, self._record_max)
@@ -242,6 +248,8 @@ class StagingProcessor:
         if not checked.blocks:
             raise Refusal(ErrorCode.MALFORMED, "there is no block to stage; send at least one")
         if file is None or not known.issuperset(queues_of(checked)):
+            for topic, _ in queues_of(checked):
+                request.check("write", topic)
             new = {
                 topic
                 for topic, queue_id in queues_of(checked)
@@ -252,7 +260,7 @@ class StagingProcessor:
                     self._access.check_new(topic, queue_id)
             if file is None:
                 file = await trio.to_thread.run_sync(
-                    self._staging.create, key, born_host, limiter=self._files
+                    self._staging.create, key, request.client.born_host, limiter=self._files
                 )
                 self._staging.add(file)
             if file.new_topics is not None:

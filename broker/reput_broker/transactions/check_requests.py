@@ -87,13 +87,18 @@ class CheckRequests:
         )
         body = check_body(half)
         tried: list[ClientChannel] = []
+        is_refused = False
         while (channel := self._producers.pick(half.producer_group)) is not None and channel not in tried:
             client = channel.client
-            if client.send_request(
+            user = client.principal
+            # The request has the message, and any user can name any producer group.
+            may_see = user is None or user.permits("write", "topic", half.topic)
+            is_refused |= may_see
+            if may_see and client.send_request(
                 RequestCode.CHECK_TRANSACTION_STATE, header.to_ext(client.header_type), body
             ):
                 return True
             tried.append(channel)
-        if tried:
+        if is_refused:
             self._skipped.add(half.producer_group)
         return False

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from reput_client.consume.group.failures import StopRunning as StopRunning
     from reput_client.consume.pull import PullResult as PullResult
     from reput_client.consume.pull import PullStatus as PullStatus
+    from reput_client.credentials import Credentials as Credentials
     from reput_client.offset_store import ReadOffsetType as ReadOffsetType
     from reput_client.produce.posted_block import Posted as Posted
     from reput_client.produce.receipts import SendReceipt as SendReceipt
@@ -38,6 +39,7 @@ __all__ = [
     "TLS",
     "Admin",
     "Consumer",
+    "Credentials",
     "GiveBack",
     "LocalFileOffsetStore",
     "Message",
@@ -62,6 +64,7 @@ __all__ = [
 _MODULES = {
     "Admin": "reput_client.blocking.admin",
     "Consumer": "reput_client.blocking.consumer",
+    "Credentials": "reput_client.credentials",
     "GiveBack": "reput_client.consume.group.failures",
     "LocalFileOffsetStore": "reput_client.blocking.offset_store",
     "Message": "reput_protocol.record.message",

@@ -14,6 +14,7 @@ from reput_client.consume.group.allocation import AllocationStrategy, averagely
 from reput_client.consume.group.failures import OnFailure
 from reput_client.consume.group.overdue import Handlers
 from reput_client.consume.group.subscriptions import Start
+from reput_client.credentials import Credentials
 from reput_client.errors import ClientClosed
 from reput_client.received import ReceivedMessage
 from reput_client.tls import TLS
@@ -63,6 +64,7 @@ class Consumer(BlockingClient[asynchronous.Consumer]):
         connect_timeout_s: float = CONNECT_TIMEOUT_S,
         new_backoff: Callable[[], Backoff] = Backoff,
         tls: TLS | None = None,
+        credentials: Credentials | None = None,
     ) -> None:
         client = _Consumer(
             address,
@@ -91,6 +93,7 @@ class Consumer(BlockingClient[asynchronous.Consumer]):
             connect_timeout_s=connect_timeout_s,
             new_backoff=new_backoff,
             tls=tls,
+            credentials=credentials,
         )
         super().__init__(client)
 

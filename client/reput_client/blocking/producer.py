@@ -14,6 +14,7 @@ from reput_client.blocking.client import (
     on_blocking_runtime,
     signature_of,
 )
+from reput_client.credentials import Credentials
 from reput_client.errors import ClientClosed, PostsFailed
 from reput_client.produce import producer as asynchronous
 from reput_client.produce import transactions
@@ -184,6 +185,7 @@ class TransactionProducer(Producer):
         max_in_flight: int = 64,
         new_backoff: Callable[[], Backoff] = Backoff,
         tls: TLS | None = None,
+        credentials: Credentials | None = None,
     ) -> None:
         async def checked(message: ReceivedMessage) -> TransactionState:
             return await self._runtime.in_thread(lambda: check(message))
@@ -203,6 +205,7 @@ class TransactionProducer(Producer):
             max_in_flight=max_in_flight,
             new_backoff=new_backoff,
             tls=tls,
+            credentials=credentials,
         )
         BlockingClient.__init__(self, client)  # not Producer's, which makes a client without transactions
 

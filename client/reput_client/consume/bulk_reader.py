@@ -13,6 +13,7 @@ from typing import Final
 from reput_client.consume.fetch_records import FetchedBlock, fetch_ext, fetched_block
 from reput_client.consume.offsets import OffsetRequests
 from reput_client.consume.pull import ReadAhead
+from reput_client.credentials import Credentials
 from reput_client.errors import BrokerNotFound
 from reput_client.tls import TLS
 from reput_client.transport.backoff import Backoff
@@ -51,6 +52,7 @@ class BulkReader(Client):
         connect_timeout_s: float = CONNECT_TIMEOUT_S,
         new_backoff: Callable[[], Backoff] = Backoff,
         tls: TLS | None = None,
+        credentials: Credentials | None = None,
     ) -> None:
         super().__init__(
             address,
@@ -58,6 +60,7 @@ class BulkReader(Client):
             connect_timeout_s=connect_timeout_s,
             new_backoff=new_backoff,
             tls=tls,
+            credentials=credentials,
         )
         self._offsets = OffsetRequests(self._session)
         self._ahead = self._new_ahead()

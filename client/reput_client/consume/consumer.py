@@ -18,6 +18,7 @@ from reput_client.consume.group.options import MemberOptions
 from reput_client.consume.group.overdue import Handlers
 from reput_client.consume.group.subscriptions import Start, checked_start, parse_topics
 from reput_client.consume.send_back import send_back
+from reput_client.credentials import Credentials
 from reput_client.offset_store import LocalFileOffsetStore, OffsetStore
 from reput_client.received import ReceivedMessage
 from reput_client.tls import TLS
@@ -110,6 +111,7 @@ class Consumer(Client):
         connect_timeout_s: float = CONNECT_TIMEOUT_S,
         new_backoff: Callable[[], Backoff] = Backoff,
         tls: TLS | None = None,
+        credentials: Credentials | None = None,
     ) -> None:
         if mode not in _MODELS:
             raise ValueError(f"mode is 'clustering' or 'broadcasting', not {mode!r}")
@@ -124,6 +126,7 @@ class Consumer(Client):
             connect_timeout_s=connect_timeout_s,
             new_backoff=new_backoff,
             tls=tls,
+            credentials=credentials,
         )
         model = _MODELS[mode]
         self._own_file: FileOwner | None = None

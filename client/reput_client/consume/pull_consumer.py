@@ -28,6 +28,7 @@ from reput_client.consume.pull import (
     pull_result,
 )
 from reput_client.consume.slave_pulls import SlavePulls
+from reput_client.credentials import Credentials
 from reput_client.tls import TLS
 from reput_client.transport.backoff import Backoff
 from reput_client.transport.client import Client
@@ -62,6 +63,7 @@ class PullConsumer(Client):
         connect_timeout_s: float = CONNECT_TIMEOUT_S,
         new_backoff: Callable[[], Backoff] = Backoff,
         tls: TLS | None = None,
+        credentials: Credentials | None = None,
     ) -> None:
         self.group = check_client_group(group)
         super().__init__(
@@ -70,6 +72,7 @@ class PullConsumer(Client):
             connect_timeout_s=connect_timeout_s,
             new_backoff=new_backoff,
             tls=tls,
+            credentials=credentials,
         )
         self._offsets = OffsetRequests(self._session)
         self._new_read_aheads()

@@ -10,6 +10,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from typing import Final, NamedTuple, Self
 
+from reput_client.credentials import Credentials
 from reput_client.errors import BrokerNotFound, ConnectionLost, RequestTimeout
 from reput_client.tls import TLS
 from reput_client.transport.backoff import Backoff
@@ -90,6 +91,7 @@ class BatchWriter(Client):
         window_bytes: int = WINDOW_BYTES,
         new_backoff: Callable[[], Backoff] = Backoff,
         tls: TLS | None = None,
+        credentials: Credentials | None = None,
     ) -> None:
         super().__init__(
             address,
@@ -97,6 +99,7 @@ class BatchWriter(Client):
             connect_timeout_s=connect_timeout_s,
             new_backoff=new_backoff,
             tls=tls,
+            credentials=credentials,
         )
         self._broker_name = broker_name
         self._window_bytes = window_bytes

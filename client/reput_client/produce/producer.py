@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import Final
 
+from reput_client.credentials import Credentials
 from reput_client.errors import AckNotReached, PartlySent, PostsFailed, SendOutcomeUnknown
 from reput_client.produce.accumulator import Accumulator, OnDone
 from reput_client.produce.block import Terms
@@ -102,6 +103,7 @@ class Producer(Client):
         heartbeat_interval_s: float = HEARTBEAT_INTERVAL_S,
         new_backoff: Callable[[], Backoff] = Backoff,
         tls: TLS | None = None,
+        credentials: Credentials | None = None,
     ) -> None:
         self.group = check_group(group)
         self._ack = AckLevel(ack)
@@ -121,6 +123,7 @@ class Producer(Client):
             connect_timeout_s=connect_timeout_s,
             new_backoff=new_backoff,
             tls=tls,
+            credentials=credentials,
         )
         self._putter = Putter(self._session, self.group, deduplicate=deduplicate)
         self._selector = RoundRobin()

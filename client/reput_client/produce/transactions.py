@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable, Iterable
 from copy import copy
 from typing import Final, NamedTuple, Self, TypeAlias
 
+from reput_client.credentials import Credentials
 from reput_client.errors import AckNotReached
 from reput_client.produce.presence import HEARTBEAT_INTERVAL_S
 from reput_client.produce.producer import SEND_TIMEOUT_S, Producer
@@ -99,6 +100,7 @@ class TransactionProducer(Producer):
         max_in_flight: int = 64,
         new_backoff: Callable[[], Backoff] = Backoff,
         tls: TLS | None = None,
+        credentials: Credentials | None = None,
     ) -> None:
         if checks_at_once < 1:
             raise ValueError("checks_at_once must be 1 or more")
@@ -115,6 +117,7 @@ class TransactionProducer(Producer):
             heartbeat_interval_s=heartbeat_interval_s,
             new_backoff=new_backoff,
             tls=tls,
+            credentials=credentials,
         )
         self._ends = TransactionEnds(self._session, self.group)
         self._checks = TransactionChecks(self._session, self.group, check, self._ends, checks_at_once)

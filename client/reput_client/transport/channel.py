@@ -10,11 +10,12 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable, Hashable, Iterable, Mapping
 from enum import Enum
-from typing import Final, TypeAlias
+from typing import Final, NamedTuple, TypeAlias
 
 from reput_protocol.buffers import Buffer
 from reput_protocol.codes import PROTOCOL_VERSION, ROCKETMQ_VERSION, LanguageCode
 from reput_protocol.errors import ReputError
+from reput_protocol.signature import SIGNATURE, SIGNATURE_LENGTH, Credentials, signed_content
 from reput_protocol.wire.frames import (
     FRAME_BYTES_MAX,
     FrameReader,
@@ -22,7 +23,7 @@ from reput_protocol.wire.frames import (
     encode_frame_head,
     encode_header,
 )
-from reput_protocol.wire.header import Header, HeaderType, Value
+from reput_protocol.wire.header import Header, HeaderType, Value, text_ext
 
 _HEAD: Final = struct.Struct(">II")
 _OPAQUE: Final = struct.Struct(">I")
@@ -166,10 +167,20 @@ class OnewayCall(NoticedCall):
         self.waiter.notify()
 
 
-class RequestTemplate:
-    """A request whose header differs only in its opaque: encoded once, copied for each frame."""
+class _SignedForm(NamedTuple):
+    """The msgpack header of a template with a user: all but the opaque and the signature, which ends it."""
 
-    __slots__ = ("_head_bytes", "_prefix", "_suffix", "code", "ext", "flag", "of_many", "queue")
+    credentials: Credentials
+    prefix: bytes
+    middle: bytes
+    content: bytes
+    """What is signed, before the body."""
+
+
+class RequestTemplate:
+    """A request whose header differs only in its opaque and signature: encoded once, copied for each frame."""
+
+    __slots__ = ("_head_bytes", "_prefix", "_signed", "_suffix", "code", "ext", "flag", "of_many", "queue")
 
     def __init__(
         self,
@@ -192,6 +203,7 @@ class RequestTemplate:
         self.ext = ext
         self.flag = flag
         self._head_bytes = 0  # not encoded yet
+        self._signed: _SignedForm | None = None
 
     def _header(self, opaque: int, version: int) -> Header:
         return Header(self.code, opaque, self.flag, None, dict(self.ext), _PYTHON, version)
@@ -219,6 +231,37 @@ class RequestTemplate:
             self._suffix,
         )
 
+    def encode_signed(
+        self, credentials: Credentials, opaque: int, body: tuple[Buffer, ...], peer: Peer = _REPUT
+    ) -> bytes:
+        """Return the frame up to its body, which consists of the pieces `body`, with the user's signature."""
+        body_bytes = sum(map(len, body))
+        if peer is not _REPUT:
+            header = self._header(opaque, PROTOCOL_VERSION if peer is _UNKNOWN else ROCKETMQ_VERSION)
+            header.ext = credentials.signed(text_ext(header.ext), *body, version=header.version)
+            return encode_frame_head(header, HeaderType.JSON, body_bytes)
+        form = self._signed
+        if form is None or form.credentials is not credentials:
+            form = self._signed = self._signed_form(credentials)
+        signature = credentials.signature(form.content, *body).encode()
+        size = len(form.prefix) + _OPAQUE.size + len(form.middle) + SIGNATURE_LENGTH
+        return b"%b%b%b%b%b" % (
+            _HEAD.pack(4 + size + body_bytes, HeaderType.MSGPACK << 24 | size),
+            form.prefix,
+            _OPAQUE.pack(opaque),
+            form.middle,
+            signature,
+        )
+
+    def _signed_form(self, credentials: Credentials) -> _SignedForm:
+        header = self._header(_OPAQUE_MARK, PROTOCOL_VERSION)
+        header.ext = {**header.ext, **credentials.fields()}
+        content = signed_content(header.ext)
+        header.ext[SIGNATURE] = "?" * SIGNATURE_LENGTH  # the last field, and so the end of the header
+        encoded = encode_header(header, HeaderType.MSGPACK)
+        before, _, after = encoded.partition(_OPAQUE.pack(_OPAQUE_MARK))
+        return _SignedForm(credentials, before, after[:-SIGNATURE_LENGTH], content)
+
 
 Outgoing: TypeAlias = tuple[Call, tuple[Buffer, ...]]
 """A frame to be written, in one or more pieces: a request, or an answer to the broker."""
@@ -236,9 +279,14 @@ class Channel:
         *,
         peer: Peer = _REPUT,
         frame_limit: int = FRAME_BYTES_MAX,
+        credentials: Credentials | None = None,
     ) -> None:
-        """Start without calls; requests from the broker go to `on_request`, or are dropped."""
+        """Start without calls; requests from the broker go to `on_request`, or are dropped.
+
+        Requests are signed with `credentials`.
+        """
         self.peer = peer
+        self.credentials = credentials
         self._on_request = on_request
         self._reader = FrameReader(frame_limit=frame_limit)
         self._pending: dict[int, Call] = {}
@@ -250,6 +298,12 @@ class Channel:
     def pending(self) -> int:
         """How many calls wait for an answer."""
         return len(self._pending)
+
+    def head(self, template: RequestTemplate, opaque: int, *body: Buffer) -> bytes:
+        """Return a request's frame up to its body, which consists of the pieces `body`."""
+        if self.credentials is None:
+            return template.encode(opaque, sum(map(len, body)), self.peer)
+        return template.encode_signed(self.credentials, opaque, body, self.peer)
 
     def new_call(self, waiter: Waiter) -> Call:
         """Return a pending call with an opaque of its own."""

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable
 from types import TracebackType
 from typing import TYPE_CHECKING, ClassVar, Final, Self
 
+from reput_client.credentials import Credentials, from_environment
 from reput_client.tls import TLS
 from reput_client.transport.backoff import Backoff
 from reput_client.transport.runtime import Runtime
@@ -40,6 +41,7 @@ class Client:
         connect_timeout_s: float,
         new_backoff: Callable[[], Backoff],
         tls: TLS | None = None,
+        credentials: Credentials | None = None,
     ) -> None:
         self._session = Session(
             address,
@@ -48,6 +50,7 @@ class Client:
             connect_timeout_s=connect_timeout_s,
             new_backoff=new_backoff,
             tls=tls,
+            credentials=from_environment() if credentials is None else credentials,
         )
 
     async def __aenter__(self) -> Self:

@@ -34,6 +34,7 @@ from reput_client.transport.sharing import Batch, SharedCall, apart, next_batch
 from reput_protocol.buffers import Buffer
 from reput_protocol.codes import RequestCode
 from reput_protocol.errors import ErrorCode, ProtocolError, ReputError, TlsFailed
+from reput_protocol.signature import Credentials
 from reput_protocol.wire.frames import encode_frame_head
 from reput_protocol.wire.header import Header, Value
 
@@ -101,11 +102,13 @@ class Connection:
         on_lost: Callable[[Connection], None],
         on_met: Callable[[Connection], None] = lambda _connection: None,
         tls: TLS | None = None,
+        credentials: Credentials | None = None,
     ) -> None:
         """Start without a connection. The callbacks must neither wait nor raise.
 
         Args:
             tls: how to encrypt; None: not at all.
+            credentials: what requests are signed with; None: they are not.
             on_request: called with each request from the broker.
             on_lost: called when the connection has ended.
             on_met: called when the broker has identified itself.
@@ -118,6 +121,7 @@ class Connection:
         self._on_request = on_request
         self._on_lost = on_lost
         self._on_met = on_met
+        self._credentials = credentials
         self._places = deque(address.each)  # next to try first
         self._expected: BrokerIdentity | None = None
         self.broker: BrokerIdentity | None = None
@@ -445,7 +449,10 @@ class Connection:
             if template.of_many is None or peer is not Peer.REPUT
             else channel.new_shareable(waiter, template)
         )
-        head = template.encode(call.opaque, len(body), peer)
+        if channel.credentials is None:
+            head = template.encode(call.opaque, len(body), peer)
+        else:
+            head = channel.head(template, call.opaque, body)
         self._out.append((call, (head, body) if body else (head,)))
         return call
 
@@ -459,7 +466,7 @@ class Connection:
             except ReputError as error:
                 call.fail(error)
                 return call
-        self._out.append((call, (template.encode(call.opaque, len(body), channel.peer), body)))
+        self._out.append((call, (channel.head(template, call.opaque, body), body)))
         return call
 
     def _start_rocket(self, template: RequestTemplate, waiter: Waiter, body: Buffer) -> Call:
@@ -476,7 +483,7 @@ class Connection:
             if ack is None
             else SentToRocket(channel.next_opaque(), waiter, ack)
         )
-        head = template.encode(call.opaque, len(body), channel.peer)
+        head = channel.head(template, call.opaque, body)
         self._out.append((call, (head, body) if body else (head,)))
         return call
 
@@ -498,7 +505,7 @@ class Connection:
         def take(header: Header, header_type: int, body: memoryview) -> None:
             self._on_request(BrokerRequest(self, channel, header, header_type, body))
 
-        channel = Channel(take, peer=self._peer)
+        channel = Channel(take, peer=self._peer, credentials=self._credentials)
         return channel
 
     def usable(self) -> bool:
@@ -626,7 +633,7 @@ class Connection:
                 left.append(frame)
                 index += 1
             for untouched in batch.frames[index:]:
-                left += apart(untouched)
+                left += apart(untouched, self._channel)
             break
         out.extendleft(reversed(left))
         self._out_skip = written
@@ -642,7 +649,7 @@ class Connection:
         frames: list[Outgoing] = [self._out.popleft()] if self._out_skip else []
         for call, record in puts:
             self._channel.renew(call)
-            frames.append((call, (call.template.encode(call.opaque, len(record)), record)))
+            frames.append((call, (self._channel.head(call.template, call.opaque, record), record)))
         self._out.extendleft(reversed(frames))
 
     def abandon(self, call: Call) -> bool:

@@ -40,6 +40,7 @@ from reput_protocol.errors import (
 )
 from reput_protocol.names import DEFAULT_TOPIC
 from reput_protocol.record.message import MessageQueue
+from reput_protocol.signature import Credentials
 from reput_protocol.wire.header import ONEWAY_FLAG, HeaderType, Value
 
 CONNECT_TIMEOUT_S: Final = 3.0
@@ -72,6 +73,7 @@ class Session:
         connect_timeout_s: float = CONNECT_TIMEOUT_S,
         new_backoff: Callable[[], Backoff] = Backoff,
         tls: TLS | None = None,
+        credentials: Credentials | None = None,
     ) -> None:
         if timeout_s <= 0 or connect_timeout_s <= 0:
             raise ValueError("timeouts must be more than 0 seconds")
@@ -86,6 +88,7 @@ class Session:
         self.connect_timeout_s = connect_timeout_s
         self._new_backoff = new_backoff
         self._tls = tls
+        self._credentials = credentials
         self._connections: dict[Address, Connection] = {}
         self._looks: dict[str, float] = {}  # by topic: when its route was last looked up
         self._looking: dict[str, Event] = {}
@@ -119,6 +122,7 @@ class Session:
                 lambda connection: self.on_lost(connection),
                 self._met,
                 self._tls,
+                self._credentials,
             )
         return connection
 

@@ -170,13 +170,13 @@ def next_batch(
     return Batch(frames, taken, size if taken == len(frames) else sum(map(len, flat)), flat)
 
 
-def apart(frame: Outgoing) -> list[Outgoing]:
-    """Return the original frames of an unwritten one."""
+def apart(frame: Outgoing, channel: Channel) -> list[Outgoing]:
+    """Return the original frames of an unwritten one on `channel`."""
     call, _ = frame
     if not isinstance(call, SharedCall):
         return [frame]
     return [
-        (member, (member.template.encode(member.opaque, len(record)), record))
+        (member, (channel.head(member.template, member.opaque, record), record))
         for member, record in call.frames
     ]
 
@@ -190,5 +190,5 @@ def _block(
     assert of_many is not None, "only such templates make shareable calls"
     call = SharedCall(channel.next_opaque(), members, again)
     records = [record for _, record in members]
-    head = of_many(len(records)).encode(call.opaque, sum(map(len, records)))
+    head = channel.head(of_many(len(records)), call.opaque, *records)
     return call, (head, *records)

@@ -14,6 +14,7 @@ from reput_pipeline.option_reader import (
     SOURCE_OPTIONS,
     OptionError,
     OptionReader,
+    UserOption,
     options_for,
 )
 from reput_pipeline.tls_options import read_tls
@@ -29,6 +30,7 @@ class SinkOptions:
     """Where and how a DataFrame is written."""
 
     name_servers: str
+    user: UserOption | None
     topic: str | None
     exactly_once: bool
     idempotency_key: str | None
@@ -67,6 +69,7 @@ def parse_sink_options(options: Mapping[str, str], *, streaming: bool) -> SinkOp
         reader.refuse(("ack",), "needs semantics=at-least-once; an exactly-once commit is always flushed")
     return SinkOptions(
         name_servers=name_servers,
+        user=UserOption.of(reader),
         topic=topic,
         exactly_once=exactly_once,
         idempotency_key=_idempotency_key(reader, exactly_once, streaming),

@@ -19,6 +19,7 @@ from reput_client.blocking.bulk import BatchWriter, BulkReader
 from reput_client.produce.batch_writer import StagingScope
 from reput_client.produce.unique_ids import new_generator
 from reput_pipeline.errors import SinkError
+from reput_pipeline.option_reader import credentials_for
 from reput_pipeline.sink.options import SinkOptions
 from reput_pipeline.sink.record_blocks import Columns, encode_records
 from reput_pipeline.sink.rows import ANY_QUEUE, Messages, RowReader
@@ -32,7 +33,13 @@ _NO_QUEUES: Final = (0,)
 
 def connect(options: SinkOptions, broker: str) -> BatchWriter:
     """Return a writer to a broker; it connects on `with`."""
-    return BatchWriter(options.name_servers, broker, timeout_s=options.send_timeout_s, tls=options.tls)
+    return BatchWriter(
+        options.name_servers,
+        broker,
+        timeout_s=options.send_timeout_s,
+        tls=options.tls,
+        credentials=credentials_for(options.user),
+    )
 
 
 def brokers_of(options: SinkOptions) -> list[str]:
@@ -42,7 +49,12 @@ def brokers_of(options: SinkOptions) -> list[str]:
         RequestTimeout, ConnectFailed: no address answers in time.
         SinkError: the topic cannot be written anywhere.
     """
-    reader = BulkReader(options.name_servers, timeout_s=options.send_timeout_s, tls=options.tls)
+    reader = BulkReader(
+        options.name_servers,
+        timeout_s=options.send_timeout_s,
+        tls=options.tls,
+        credentials=credentials_for(options.user),
+    )
     try:
         names = reader.brokers(options.topic)
     finally:
@@ -190,6 +202,7 @@ class SinkTask:
             group="reput-sink",
             timeout_s=self._options.send_timeout_s,
             tls=self._options.tls,
+            credentials=credentials_for(self._options.user),
         ) as producer:
             queue_id = None if messages.queue_id == ANY_QUEUE else messages.queue_id
             delayed = _delayed_messages(messages.topic, later, times)

@@ -9,6 +9,7 @@ from typing import ParamSpec, TypeVar
 
 from reput_client.blocking.bulk import BulkReader
 from reput_client.errors import BrokerNotFound, ConnectFailed, ConnectionLost, RequestTimeout
+from reput_pipeline.option_reader import credentials_for
 from reput_pipeline.source.options import SourceOptions
 from reput_pipeline.source.places import Generations, QueueKey, TopicKey
 from reput_pipeline.source.ranges import Bounds
@@ -27,6 +28,7 @@ def connect(options: SourceOptions) -> BulkReader:
         timeout_s=options.pull_timeout_s,
         connect_timeout_s=min(_CONNECT_TIMEOUT_S, options.pull_timeout_s),
         tls=options.tls,
+        credentials=credentials_for(options.user),
     )
 
 

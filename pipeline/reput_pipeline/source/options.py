@@ -16,6 +16,7 @@ from reput_pipeline.option_reader import (
     TLS_OPTIONS,
     OptionError,
     OptionReader,
+    UserOption,
     options_for,
 )
 from reput_pipeline.source.places import (
@@ -36,6 +37,8 @@ from reput_protocol.names import is_system_topic
 from reput_protocol.units import parse_duration
 
 _LIVE_ONLY: Final = (
+    "user",
+    "secretFile",
     "groupId",
     "pullTimeoutMs",
     "fetchOffset.numRetries",
@@ -51,6 +54,7 @@ class SourceOptions:
     """The options of a query: either `name_servers` or `path`, and one kind of subscription."""
 
     name_servers: str | None
+    user: UserOption | None
     path: str | None
     topics: tuple[str, ...]
     pattern: str | None
@@ -153,6 +157,7 @@ def parse_source_options(options: Mapping[str, str], *, streaming: bool | None =
         reader.refuse(("maxTriggerDelay",), "needs minOffsetsPerTrigger; without it no batch is put off")
     return SourceOptions(
         name_servers=name_servers,
+        user=UserOption.of(reader),
         path=reader.text("path"),
         topics=topics,
         pattern=pattern,

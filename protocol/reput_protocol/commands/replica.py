@@ -22,6 +22,17 @@ class QueryReplicaStateHeader(CommandHeader):
     """The slave's number in its group."""
     is_fit: bool | None = None
     """Whether the slave could store messages, as master."""
+    proves_user: bool | None = None
+    """Whether the slave will prove its user on the port of the log, if the master has access control."""
+
+
+class ReplicaAdmission(CommandHeader):
+    """Header of the answer: what the slave proves its user with; absent without access control."""
+
+    REQUEST_CODE: ClassVar[RequestCode] = RequestCode.QUERY_REPLICA_STATE
+
+    admission: str | None = None
+    """A number in hexadecimal digits, valid once."""
 
 
 class ReplicaState(Body):

@@ -53,7 +53,6 @@ def test_the_environment_does_not_reach_code(monkeypatch: pytest.MonkeyPatch) ->
 def test_all_mistakes_are_reported_at_once() -> None:
     found = problems(
         port=70000,
-        host="0.0.0.0",
         stoer={"flush": "sync"},
         store={"flush": "maybe", "sync_timeout": 5, "flush_intervall": "1s"},
         limits={"connections": 0},
@@ -62,7 +61,6 @@ def test_all_mistakes_are_reported_at_once() -> None:
     )
     assert set(found) == {
         "port",
-        "host",
         "stoer",
         "store.flush",
         "store.sync_timeout",
@@ -102,7 +100,9 @@ def test_listening_beyond_loopback_must_be_permitted(host: str, key: str) -> Non
     found = problems(**{key: host})
     assert set(found) == {key}
     assert "allow_insecure = true" in found[key]
+    assert "access.enabled = true" in found[key]
     assert getattr(BrokerConfig(**{key: host, "allow_insecure": True}), key) == host
+    assert getattr(BrokerConfig(**{key: host, "access": {"enabled": True}}), key) == host
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "127.8.8.8", "::1", "localhost"])

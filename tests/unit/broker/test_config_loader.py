@@ -183,7 +183,9 @@ def _comment_blocks(lines: list[str]) -> list[list[str]]:
 
 def test_the_image_s_file_is_valid() -> None:
     config = load_config(CONF / "container.toml")
-    assert (config.host, config.http_host, config.allow_insecure) == ("0.0.0.0", "0.0.0.0", True)
+    assert (config.host, config.http_host, config.allow_insecure) == ("0.0.0.0", "0.0.0.0", False)
+    assert config.access.enabled
+    assert config.access.generate_admin
 
 
 def test_every_option_is_described() -> None:

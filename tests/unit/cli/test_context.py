@@ -36,8 +36,8 @@ def test_profiles_are_added_used_shown_and_removed(file: Path) -> None:
     assert "in use" not in run("add", "a b\n'", "--server", "c").stderr
     assert file.stat().st_mode & 0o777 == 0o600
     assert json.loads(run("list", "-O", "json").output) == [
-        {"context": "a b\n'", "in_use": False, "server": "c", "timeout": None},
-        {"context": "prod", "in_use": True, "server": "a:1,b:2", "timeout": "10s"},
+        {"context": "a b\n'", "in_use": False, "server": "c", "timeout": None, "user": None},
+        {"context": "prod", "in_use": True, "server": "a:1,b:2", "timeout": "10s", "user": None},
     ]
     run("use", "a b\n'")
     assert json.loads(run("show", "-O", "json").output) == {

@@ -22,7 +22,9 @@ def test_the_image_and_the_compose_file_advertise_nothing() -> None:
     """The address of a published port is another broker's elsewhere; clients went there in silence."""
     assert "REPUT_ADVERTISE" not in (REPOSITORY / "Dockerfile").read_text()
     service = yaml.safe_load(COMPOSE.read_text())["services"]["reput"]
-    assert service["environment"] == {"REPUT_ADVERTISE": "${REPUT_ADVERTISE:-}"}
+    environment = service["environment"]
+    assert environment["REPUT_ADVERTISE"] == "${REPUT_ADVERTISE:-}"
+    assert environment["REPUT_ACCESS__ENABLED"] == "${REPUT_ACCESS__ENABLED:-false}"
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,265 @@
+"""Users, groups of rules, and what a user may do.
+
+A rule permits or denies rights on the topics or groups of a name pattern, or on the cluster. Of the rules that match,
+those with the most specific pattern decide, and among these a denial wins, as in RocketMQ 5. What no rule permits is
+refused. An administrator may do everything.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+from secrets import token_hex
+from typing import Final, NamedTuple
+
+from reput_protocol.names import (
+    BENCHMARK_TOPIC,
+    DEFAULT_TOPIC,
+    DLQ_PREFIX,
+    RETRY_PREFIX,
+    SYSTEM_TOPICS,
+    TRACE_TOPIC,
+)
+from reput_protocol.signature import check_secret, check_user_name
+
+_SYSTEM_PREFIXES: Final = ("rmq_sys_", "RMQ_SYS_")
+_ORDINARY_SYSTEM_TOPICS: Final = frozenset({BENCHMARK_TOPIC})
+_KEPT_DECISIONS_MAX: Final = 4096
+_ANY: Final = "*"
+
+
+class Right(StrEnum):
+    """What a rule permits.
+
+    `READ`: consume; of a group, be its member and commit its offsets. `WRITE`: send to a topic. `ADMIN`: create, alter
+    and delete; of a group, set its offsets too. `DESCRIBE`: see queues, offsets, members, and figures; each of the
+    other three includes it. `REPLICATE`, of the cluster only: be one of its brokers.
+    """
+
+    READ = "read"
+    WRITE = "write"
+    ADMIN = "admin"
+    DESCRIBE = "describe"
+    REPLICATE = "replicate"
+
+
+class Kind(StrEnum):
+    """What a rule is about."""
+
+    TOPIC = "topic"
+    GROUP = "group"
+    CLUSTER = "cluster"
+
+
+RIGHTS_OF: Final[Mapping[Kind, frozenset[Right]]] = {
+    Kind.TOPIC: frozenset({Right.READ, Right.WRITE, Right.ADMIN, Right.DESCRIBE}),
+    Kind.GROUP: frozenset({Right.READ, Right.ADMIN, Right.DESCRIBE}),
+    Kind.CLUSTER: frozenset({Right.ADMIN, Right.DESCRIBE, Right.REPLICATE}),
+}
+"""The rights that exist for each kind."""
+
+
+class Need(NamedTuple):
+    """A right that a request needs."""
+
+    right: Right
+    kind: Kind
+    name: str = ""
+
+    def __str__(self) -> str:
+        on = "the cluster" if self.kind is Kind.CLUSTER else f"{self.kind.value} {self.name!r}"
+        return f"{self.right.value!r} on {on}"
+
+    @property
+    def resource(self) -> str:
+        """The resource as commands and rules have it: `topic:orders`."""
+        return f"{self.kind.value}:{self.name or _ANY}"
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """Permits or denies rights on what a pattern matches.
+
+    Args:
+        pattern: a name, or its beginning and `*`; `*` alone matches every name. Of the cluster always `*`.
+
+    Raises:
+        ValueError: the pattern has a `*` elsewhere, or a right does not exist for the kind.
+    """
+
+    kind: Kind
+    pattern: str
+    rights: frozenset[Right]
+    is_denial: bool = False
+
+    def __post_init__(self) -> None:
+        if not self.pattern or _ANY in self.pattern[:-1]:
+            raise ValueError(
+                f"{self.pattern!r} is not a pattern; write a name, or the beginning of names and *"
+            )
+        if self.kind is Kind.CLUSTER and self.pattern != _ANY:
+            raise ValueError("a rule about the cluster has the pattern *")
+        if not self.rights:
+            raise ValueError("a rule has at least one right")
+        wrong = self.rights - RIGHTS_OF[self.kind]
+        if wrong:
+            known = ", ".join(sorted(RIGHTS_OF[self.kind]))
+            raise ValueError(f"{self.kind.value} has no right {min(wrong).value!r}; it has {known}")
+
+    @property
+    def resource(self) -> str:
+        """What it is about: `topic:orders*`."""
+        return f"{self.kind.value}:{self.pattern}"
+
+    def specificity(self, name: str) -> int | None:
+        """Return how closely the pattern matches a name, None if it does not; a larger number is closer."""
+        if self.pattern[-1] != _ANY:
+            return 1 << 16 if self.pattern == name else None
+        return len(self.pattern) if name.startswith(self.pattern[:-1]) else None
+
+    def concerns(self, right: Right) -> bool:
+        """Whether it permits or denies a right."""
+        if right in self.rights:
+            return True
+        # To read, write or manage something, its user has to see it. A denial concerns what it names only.
+        implied = right is Right.DESCRIBE and not self.is_denial
+        return implied and bool(self.rights & {Right.READ, Right.WRITE, Right.ADMIN})
+
+
+@dataclass(frozen=True, slots=True)
+class User:
+    """A user as it is stored. `secret` is never shown."""
+
+    name: str
+    secret: str = field(repr=False)
+    is_admin: bool = False
+    is_enabled: bool = True
+    groups: tuple[str, ...] = ()
+    """The groups whose rules it has besides its own."""
+    rules: tuple[Rule, ...] = ()
+
+    def __post_init__(self) -> None:
+        check_user_name(self.name)
+        check_secret(self.secret)
+
+
+@dataclass(frozen=True, slots=True)
+class Users:
+    """All users, and the groups of rules.
+
+    Raises:
+        ValueError: a user is in a group that does not exist.
+    """
+
+    users: Mapping[str, User] = field(default_factory=dict)
+    groups: Mapping[str, tuple[Rule, ...]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        for name in self.groups:
+            check_user_name(name)
+        for user in self.users.values():
+            for group in user.groups:
+                if group not in self.groups:
+                    raise ValueError(
+                        f"user {user.name!r} is in group {group!r}, which does not exist; create it first, "
+                        "with the rules of its members"
+                    )
+
+    def with_user(self, user: User) -> Users:
+        """Return the users with one more, or with another one of this name."""
+        return replace(self, users={**self.users, user.name: user})
+
+    def without_user(self, name: str) -> Users:
+        """Return the users without one."""
+        return replace(self, users={known: user for known, user in self.users.items() if known != name})
+
+    def with_group(self, name: str, rules: Iterable[Rule]) -> Users:
+        """Return the users with one more group of rules, or with another one of this name."""
+        return replace(self, groups={**self.groups, name: tuple(rules)})
+
+    def without_group(self, name: str) -> Users:
+        """Return the users without a group of rules. Raises ValueError while a user is in it."""
+        return replace(self, groups={known: rules for known, rules in self.groups.items() if known != name})
+
+    def rules_of(self, user: User) -> tuple[Rule, ...]:
+        """Return the rules that apply to a user: its own and those of its groups."""
+        return (*user.rules, *(rule for group in user.groups for rule in self.groups[group]))
+
+
+class Account:
+    """A user whose requests are checked: its secret, and its rights with the last decisions kept."""
+
+    __slots__ = ("_kept", "_rules", "is_admin", "name", "secret")
+
+    def __init__(self, user: User, rules: tuple[Rule, ...]) -> None:
+        self.name = user.name
+        self.secret = user.secret.encode()
+        self.is_admin = user.is_admin
+        self._rules = rules
+        self._kept: dict[Need, bool] = {}
+
+    def may(self, need: Need) -> bool:
+        """Whether the user has a right."""
+        if self.is_admin:
+            return True
+        decision = self._kept.get(need)
+        if decision is None:
+            if len(self._kept) >= _KEPT_DECISIONS_MAX:
+                self._kept.clear()
+            decision = self._kept[need] = self._decide(need)
+        return decision
+
+    def permits(self, right: str, kind: str, name: str = "") -> bool:
+        """Like `may`, with the parts of the need."""
+        return self.may(Need(Right(right), Kind(kind), name))
+
+    def may_write_something(self) -> bool:
+        """Whether the user may send to any topic."""
+        return self.is_admin or any(
+            rule.kind is Kind.TOPIC and Right.WRITE in rule.rights and not rule.is_denial
+            for rule in self._rules
+        )
+
+    def _decide(self, need: Need) -> bool:
+        stand_in = _stand_in(need) if need.kind is Kind.TOPIC else need
+        if stand_in is None:
+            return True
+        right, kind, name = stand_in
+        closest, permitted = -1, False
+        for rule in self._rules:
+            if rule.kind is not kind or not rule.concerns(right):
+                continue
+            found = rule.specificity(name)
+            if found is None or found < closest:
+                continue
+            permitted = not rule.is_denial and (permitted or found > closest)
+            closest = found
+        return permitted
+
+
+OPERATOR: Final = Account(User("console", token_hex(32), is_admin=True), ())
+"""Sends the requests of the broker's own pages, which have checked their user. No network request can be its."""
+
+
+def _stand_in(need: Need) -> Need | None:
+    """Return the right that decides about a topic; None: every user has it.
+
+    The retry and dead-letter topics of a group belong to the group, and system topics to the cluster, since they hold
+    messages of all topics.
+    """
+    right, _, name = need
+    if name.startswith(RETRY_PREFIX):
+        return Need(
+            Right.READ if right is Right.WRITE else right, Kind.GROUP, name.removeprefix(RETRY_PREFIX)
+        )
+    if name.startswith(DLQ_PREFIX):
+        return Need(Right.ADMIN if right is Right.WRITE else right, Kind.GROUP, name.removeprefix(DLQ_PREFIX))
+    is_system = name in SYSTEM_TOPICS or name.startswith(_SYSTEM_PREFIXES)
+    if not is_system or name in _ORDINARY_SYSTEM_TOPICS:
+        return need
+    if (name == TRACE_TOPIC and right is Right.WRITE) or (
+        name in (DEFAULT_TOPIC, TRACE_TOPIC) and right is Right.DESCRIBE
+    ):
+        return None
+    return Need(Right.DESCRIBE if right is Right.DESCRIBE else Right.ADMIN, Kind.CLUSTER)

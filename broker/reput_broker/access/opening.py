@@ -1,0 +1,82 @@
+"""Makes the access control that the configuration asks for, when a broker or name server starts."""
+
+from __future__ import annotations
+
+import secrets
+from pathlib import Path
+from typing import Final, TypeAlias
+
+import structlog
+
+from reput_broker.access.control import AccessControl
+from reput_broker.access.insecure import InsecureAccess
+from reput_broker.access.model import User, Users
+from reput_broker.access.user_file import UserFile, write_private
+from reput_broker.config.model import BrokerConfig
+from reput_broker.observe.counters import Counters
+from reput_protocol.errors import ReputError
+
+Access: TypeAlias = AccessControl | InsecureAccess | None
+"""What checks the requests of a broker; None: nothing, since only this machine can connect."""
+
+log = structlog.get_logger(__name__)
+
+SECRET_FILE: Final = "admin.secret"
+"""Beside the file with the users: the secret of the administrator that was made by itself."""
+
+
+class NoUsers(ReputError):
+    """Access control is on and there is no user. Nothing was changed."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(
+            f"access.enabled is on, but {path} has no users and access.admin_secret is empty; put the secret of an "
+            "administrator into a file that REPUT_ACCESS__ADMIN_SECRET_FILE names, or run "
+            f"`reput user create admin --admin --file {path}`"
+        )
+        self.path = path
+
+
+def user_file_of(config: BrokerConfig) -> UserFile:
+    """Return the file with the users."""
+    return UserFile(
+        Path(config.access.file) if config.access.file else config.data_dir / "access" / "users.json"
+    )
+
+
+def open_access(config: BrokerConfig, counters: Counters) -> Access:
+    """Return what checks the requests; None if nothing does, because only this machine can connect. Blocks.
+
+    Raises:
+        NoUsers: there is no user.
+        UserFileRefused: the file with the users cannot be used.
+    """
+    options = config.access
+    if not options.enabled:
+        return InsecureAccess() if config.is_reachable else None
+    file = user_file_of(config)
+    seen = file.state()
+    users = file.load()
+    configured = None
+    if options.admin_secret:
+        configured = User(options.admin_user, options.admin_secret, is_admin=True)
+    elif not users.users and options.generate_admin:
+        users = _generate(file, options.admin_user)
+        seen = file.state()
+    access = AccessControl(file, users, configured, counters, seen)
+    if not access.user_names:
+        raise NoUsers(file.path)
+    return access
+
+
+def _generate(file: UserFile, name: str) -> Users:
+    """Make an administrator with a new secret, and write that into a file of its own."""
+    secret = secrets.token_hex(32)
+    path = file.path.with_name(SECRET_FILE)
+    users = file.change(lambda users: users.with_user(User(name, secret, is_admin=True)))
+    path.unlink(missing_ok=True)
+    write_private(path, secret.encode() + b"\n")
+    log.info(
+        "administrator_made", user=name, secret_file=str(path), hint="only the owner of the file can read it"
+    )
+    return users

@@ -1,0 +1,88 @@
+"""The users of access control on the HTTP port, by Basic authentication.
+
+The pages of a container's health checks are open; every other page needs a user.
+"""
+
+from __future__ import annotations
+
+import binascii
+from base64 import b64decode
+from collections.abc import Awaitable, Callable, Iterable
+from typing import Any, Final
+
+import trio
+
+from reput_broker.access.control import AccessControl
+from reput_broker.access.model import Kind, Need, Right
+
+App = Callable[[Any, Any, Any], Awaitable[None]]
+"""An ASGI application."""
+
+OPEN_PAGES: Final = frozenset({"/livez", "/readyz"})
+IS_ADMIN: Final = "reput.is_admin"
+"""Set in the scope of a request whose user is known: whether it may administer the cluster."""
+_WRONG_PASSWORD_S: Final = 1.0
+_SEE: Final = Need(Right.DESCRIBE, Kind.CLUSTER)
+_CHANGE: Final = Need(Right.ADMIN, Kind.CLUSTER)
+
+
+class GuardedPages:
+    """An ASGI application that answers for another one until it knows that the user may see the page.
+
+    Args:
+        needs_admin: tells whether a path needs the right to administer the cluster; others need that to describe it.
+    """
+
+    def __init__(
+        self, app: App, access: AccessControl, needs_admin: Callable[[str], bool] = lambda _path: False
+    ) -> None:
+        self._app = app
+        self._access = access
+        self._needs_admin = needs_admin
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        """Answer one request."""
+        path = scope["path"]
+        if path in OPEN_PAGES:
+            await self._app(scope, receive, send)
+            return
+        peer = "{}:{}".format(*(scope.get("client") or ("", 0)))
+        given = _basic(scope["headers"])
+        account = None if given is None else self._access.check_password(*given)
+        if account is None:
+            self._access.note_page_refused("" if given is None else given[0], path[:80], peer, None)
+            if given is not None:
+                await trio.sleep(_WRONG_PASSWORD_S)
+            await _refuse(
+                send, 401, "this page needs a user of the broker and its secret, as Basic authentication\n"
+            )
+            return
+        need = _CHANGE if self._needs_admin(path) else _SEE
+        if not account.may(need):
+            self._access.note_page_refused(account.name, path[:80], peer, need)
+            await _refuse(send, 403, f"user {account.name!r} lacks the right {need}\n")
+            return
+        await self._app({**scope, IS_ADMIN: account.may(_CHANGE)}, receive, send)
+
+
+def _basic(headers: Iterable[tuple[bytes, bytes]]) -> tuple[str, str] | None:
+    """Return the user and password of a request, or None."""
+    given = [value for name, value in headers if name.lower() == b"authorization"]
+    if len(given) != 1:
+        return None
+    scheme, _, coded = given[0].partition(b" ")
+    if scheme.lower() != b"basic":
+        return None
+    try:
+        user, colon, password = b64decode(coded.strip(), validate=True).decode().partition(":")
+    except (binascii.Error, UnicodeDecodeError):
+        return None
+    return (user, password) if colon else None
+
+
+async def _refuse(send: Any, status: int, text: str) -> None:
+    headers = [(b"content-type", b"text/plain; charset=utf-8"), (b"cache-control", b"no-store")]
+    if status == 401:
+        headers.append((b"www-authenticate", b'Basic realm="reput", charset="UTF-8"'))
+    await send({"type": "http.response.start", "status": status, "headers": headers})
+    await send({"type": "http.response.body", "body": text.encode()})

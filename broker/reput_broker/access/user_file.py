@@ -1,0 +1,282 @@
+"""The file with the users and their rules, written by `reput user` and `reput acl`; brokers read it when it changes.
+
+    {"version": 1,
+     "users": {"alice": {"secret": "...", "admin": false, "enabled": true, "groups": ["billing"],
+                         "rules": [{"resource": "topic:orders*", "rights": ["read", "write"]}]}},
+     "groups": {"billing": [{"resource": "group:billing*", "rights": ["read"]}]}}
+
+A rule with `"deny": true` denies. The secrets are stored as they are, because a signature can only be checked with the
+secret itself; so only the owner of the file may read it.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import stat
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Final, NamedTuple, NoReturn
+
+from reput_broker.access.model import Kind, Right, Rule, User, Users
+from reput_protocol.errors import ReputError
+
+_VERSION: Final = 1
+_READ_BY_OTHERS: Final = stat.S_IRWXO | stat.S_IWGRP | stat.S_IXGRP
+_BYTES_MAX: Final = 64 << 20
+
+
+class UserFileRefused(ReputError):
+    """The file with the users cannot be used; nothing was changed.
+
+    Attributes:
+        path: the file.
+        reason: why, without any secret.
+    """
+
+    def __init__(self, path: Path, reason: str) -> None:
+        super().__init__(f"{path} cannot be used: {reason}")
+        self.path = path
+        self.reason = reason
+
+
+class FileState(NamedTuple):
+    """What changes when the file is written; compared to notice that."""
+
+    inode: int
+    size: int
+    changed_ns: int
+
+
+_NO_FILE: Final = FileState(0, 0, 0)
+
+
+class UserFile:
+    """The file. Its methods block."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def state(self) -> FileState:
+        """Return what is compared to notice that another process has written it. Raises UserFileRefused."""
+        try:
+            found = self.path.stat()
+        except FileNotFoundError:
+            return _NO_FILE
+        except OSError as error:
+            raise self._unreadable(error) from error
+        return FileState(found.st_ino, found.st_size, found.st_mtime_ns)
+
+    def load(self) -> Users:
+        """Return the users; none if there is no file.
+
+        Raises:
+            UserFileRefused: users other than the owner may read or change it, or it is not valid.
+        """
+        try:
+            with self.path.open("rb") as file:
+                mode = stat.S_IMODE(os.fstat(file.fileno()).st_mode)
+                data = file.read(_BYTES_MAX + 1)
+        except FileNotFoundError:
+            return Users()
+        except OSError as error:
+            raise self._unreadable(error) from error
+        if mode & _READ_BY_OTHERS:
+            raise UserFileRefused(
+                self.path, f"its mode is {mode:04o}, and it has secrets; run chmod 600 {self.path}"
+            )
+        if len(data) > _BYTES_MAX:
+            raise UserFileRefused(self.path, f"it has more than {_BYTES_MAX} bytes")
+        try:
+            return decode_users(data)
+        except ValueError as error:
+            raise UserFileRefused(self.path, str(error)) from None
+
+    def change(self, change: Callable[[Users], Users]) -> Users:
+        """Replace the file by what `change` makes of its users, and return that.
+
+        The new file has mode 0600 and is on disk before it takes the old one's name. Other processes that change it
+        wait.
+
+        Raises:
+            UserFileRefused: the file cannot be read or written. Errors of `change` are raised as they are. Nothing was
+                changed.
+        """
+        with self._locked():
+            users = change(self.load())
+            fresh = self.path.with_name(f"{self.path.name}.tmp")
+            try:
+                fresh.unlink(missing_ok=True)
+                write_private(fresh, encode_users(users))
+                fresh.replace(self.path)
+                _sync_directory(self.path.parent)
+            except OSError as error:
+                raise UserFileRefused(self.path, f"it cannot be written: {error.strerror}") from error
+            return users
+
+    @contextmanager
+    def _locked(self) -> Iterator[None]:
+        lock = self.path.with_name(f"{self.path.name}.lock")
+        try:
+            self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            fd = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        except OSError as error:
+            raise UserFileRefused(self.path, f"it cannot be written: {error.strerror}") from error
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX)
+            yield
+        finally:
+            os.close(fd)
+
+    def _unreadable(self, error: OSError) -> UserFileRefused:
+        return UserFileRefused(self.path, f"it cannot be read: {error.strerror}")
+
+
+def write_private(path: Path, data: bytes) -> None:
+    """Create a file that only its owner may read, and sync it. Raises OSError; FileExistsError if it exists."""
+    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    with open(fd, "wb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def _sync_directory(path: Path) -> None:
+    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
+# -- the text ------------------------------------------------------------------------------------------------
+
+
+def encode_users(users: Users) -> bytes:
+    """Return the text of the file."""
+    members = {
+        "version": _VERSION,
+        "users": {
+            user.name: {
+                "secret": user.secret,
+                "admin": user.is_admin,
+                "enabled": user.is_enabled,
+                "groups": list(user.groups),
+                "rules": [_rule_members(rule) for rule in user.rules],
+            }
+            for user in users.users.values()
+        },
+        "groups": {name: [_rule_members(rule) for rule in rules] for name, rules in users.groups.items()},
+    }
+    return json.dumps(members, indent=1).encode() + b"\n"
+
+
+def _rule_members(rule: Rule) -> dict[str, Any]:
+    members: dict[str, Any] = {"resource": rule.resource, "rights": sorted(rule.rights)}
+    if rule.is_denial:
+        members["deny"] = True
+    return members
+
+
+def decode_users(data: bytes) -> Users:
+    """Read the text of the file. Raises ValueError, which names the place and shows no secret."""
+    try:
+        members = json.loads(data, object_pairs_hook=_without_repeats)
+    except json.JSONDecodeError as error:
+        raise ValueError(f"it is not JSON (line {error.lineno}, column {error.colno})") from None
+    except UnicodeDecodeError:
+        raise ValueError("it is not UTF-8") from None
+    table = _members(members, "the file", {"version": int, "users": dict, "groups": dict})
+    if table.get("version") != _VERSION:
+        raise ValueError(f"its version is not {_VERSION}; it is from another version of Reput")
+    groups = {name: _rules(rules, f"group {name!r}") for name, rules in table.get("groups", {}).items()}
+    users = {name: _user(name, found) for name, found in table.get("users", {}).items()}
+    return Users(users, groups)
+
+
+def _without_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    members = dict(pairs)
+    if len(members) != len(pairs):
+        raise ValueError("a name occurs twice in one of its tables")
+    return members
+
+
+def _user(name: str, found: Any) -> User:
+    where = f"user {name!r}"
+    kinds = {"secret": str, "admin": bool, "enabled": bool, "groups": list, "rules": list}
+    members = _members(found, where, kinds)
+    groups = members.get("groups", [])
+    if not all(isinstance(group, str) for group in groups):
+        raise ValueError(f"groups of {where} is not a list of names")
+    try:
+        return User(
+            name,
+            members.get("secret", ""),
+            members.get("admin", False),
+            members.get("enabled", True),
+            tuple(groups),
+            _rules(members.get("rules", []), where),
+        )
+    except ValueError as error:
+        raise ValueError(f"{where}: {error}") from None
+
+
+def _rules(found: Any, where: str) -> tuple[Rule, ...]:
+    if not isinstance(found, list):
+        raise ValueError(f"rules of {where} are not a list")
+    rules = []
+    for position, rule in enumerate(found):
+        place = f"rule {position} of {where}"
+        members = _members(rule, place, {"resource": str, "rights": list, "deny": bool})
+        try:
+            rules.append(
+                rule_of(
+                    members.get("resource", ""),
+                    members.get("rights", []),
+                    is_denial=members.get("deny", False),
+                )
+            )
+        except ValueError as error:
+            raise ValueError(f"{place}: {error}") from None
+    return tuple(rules)
+
+
+def rule_of(resource: str, rights: list[str], *, is_denial: bool = False) -> Rule:
+    """Return a rule of its text.
+
+    Args:
+        resource: `topic:PATTERN`, `group:PATTERN` or `cluster`.
+        rights: names of rights.
+
+    Raises:
+        ValueError: a part is not valid.
+    """
+    kind, _, pattern = resource.partition(":")
+    if kind not in set(Kind):
+        raise ValueError(f"{resource!r} is not a resource; write topic:PATTERN, group:PATTERN or cluster")
+    if kind == Kind.CLUSTER and not pattern:
+        pattern = "*"
+    known = set(Right)
+    for right in rights:
+        if right not in known:
+            raise ValueError(f"{right!r} is not a right; rights are {', '.join(sorted(known))}")
+    return Rule(Kind(kind), pattern, frozenset(map(Right, rights)), is_denial)
+
+
+def _members(found: Any, where: str, kinds: dict[str, type]) -> dict[str, Any]:
+    """Return the members of a table if they are known and of their type."""
+    if not isinstance(found, dict):
+        _refuse(where, "is not a table")
+    for name, value in found.items():
+        if name not in kinds:
+            _refuse(where, f"has the unknown member {name!r}; it has {', '.join(kinds)}")
+        if type(value) is not kinds[name]:
+            _refuse(where, f"has a member {name!r} of a wrong type")
+    members: dict[str, Any] = found
+    return members
+
+
+def _refuse(where: str, reason: str) -> NoReturn:
+    raise ValueError(f"{where} {reason}")
