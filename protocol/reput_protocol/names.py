@@ -67,7 +67,7 @@ FORBIDDEN_SEND_TOPICS: Final = frozenset(
         DELAY_CANCEL_TOPIC,
     }
 )
-"""Topics that only the broker writes to."""
+"""Topics that only the broker writes to, besides those of `REVIVE_PREFIX`."""
 
 SYSTEM_GROUPS: Final = frozenset(
     {
@@ -144,11 +144,16 @@ def check_send_topic(topic: str) -> str:
 @lru_cache(maxsize=1024)
 def _check_send_topic(topic: str) -> str:
     check_topic(topic)
-    if topic in FORBIDDEN_SEND_TOPICS:
+    if only_broker_writes(topic):
         raise InvalidName(
             f"topic {topic!r} belongs to the broker and takes no messages; send to a topic of your own"
         )
     return topic
+
+
+def only_broker_writes(topic: str) -> bool:
+    """Return whether clients may not send to `topic`, because the broker relies on what is in it."""
+    return topic in FORBIDDEN_SEND_TOPICS or topic.startswith(REVIVE_PREFIX)
 
 
 def check_group(group: str) -> str:

@@ -11,7 +11,7 @@ from reput_broker.tables.topics import TooManyTopics, TopicConfigManager, why_no
 from reput_protocol.codes import Perm
 from reput_protocol.commands.topic import TopicConfig
 from reput_protocol.errors import ErrorCode
-from reput_protocol.names import DLQ_PREFIX, FORBIDDEN_SEND_TOPICS, RETRY_PREFIX, is_system_topic
+from reput_protocol.names import DLQ_PREFIX, RETRY_PREFIX, is_system_topic, only_broker_writes
 
 
 class TopicAccess:
@@ -33,9 +33,9 @@ class TopicAccess:
             return None
         if why_not_kept(topic, config.attributes) is not None:
             self._refuse_unkept(topic, config.attributes)
-        if not config.perm & Perm.WRITE or topic in FORBIDDEN_SEND_TOPICS:
+        if not config.perm & Perm.WRITE or only_broker_writes(topic):
             self._counters.rejected["no_permission"] += 1
-            why = "belongs to the system" if topic in FORBIDDEN_SEND_TOPICS else "is not writable"
+            why = "belongs to the system" if only_broker_writes(topic) else "is not writable"
             raise Refusal(
                 ErrorCode.NO_PERMISSION, f"topic {topic!r} {why}; send to another topic or alter it"
             )
@@ -49,7 +49,7 @@ class TopicAccess:
         return (
             config is not None
             and bool(config.perm & Perm.WRITE)
-            and topic not in FORBIDDEN_SEND_TOPICS
+            and not only_broker_writes(topic)
             and why_not_kept(topic, config.attributes) is None
             and 0 <= queue_id < max(config.write_queue_nums, config.read_queue_nums)
         )
@@ -83,7 +83,7 @@ class TopicAccess:
     ) -> TopicConfig:
         self._refuse_unkept(topic, {})
         try:
-            made = None if topic in FORBIDDEN_SEND_TOPICS else make(topic, *arguments)
+            made = None if only_broker_writes(topic) else make(topic, *arguments)
         except TooManyTopics as error:
             self._counters.rejected["no_topic"] += 1
             raise Refusal(ErrorCode.NO_TOPIC, str(error)) from error

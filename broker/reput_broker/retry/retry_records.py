@@ -21,7 +21,7 @@ from enum import StrEnum
 from typing import Final, NamedTuple
 
 from reput_protocol import properties as names
-from reput_protocol.names import FORBIDDEN_SEND_TOPICS, dlq_topic, retry_topic
+from reput_protocol.names import dlq_topic, only_broker_writes, retry_topic
 from reput_protocol.properties import PROPERTIES_BYTES_MAX, encode_properties
 from reput_protocol.record.record import Record
 
@@ -142,7 +142,7 @@ def dead_letter(record: Record, group: str, properties: dict[str, str], reason: 
 def can_be_returned(topic: str) -> bool:
     """Whether consumers receive messages of a topic; they do not receive half messages and delayed
     ones."""
-    return topic not in FORBIDDEN_SEND_TOPICS
+    return not only_broker_writes(topic)
 
 
 def truncate_reason(reason: str) -> str:

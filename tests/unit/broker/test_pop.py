@@ -500,6 +500,15 @@ async def test_pops_of_what_cannot_be_are_refused(tmp_path: Path, change: dict[s
         assert (await Consumer(bench).ask_pop(**change)).code == ResponseCode.INVALID_PARAMETER
 
 
+async def test_no_client_writes_check_points(tmp_path: Path) -> None:
+    async with broker_bench(tmp_path / "s") as bench:
+        assert (await bench.client().send(REVIVE, b"{}", {"TAGS": "ck"})).code == ResponseCode.NO_PERMISSION
+        await send(bench, b"m")
+        await Consumer(bench).pop()
+        assert (await bench.client().send(REVIVE, b"{}", {"TAGS": "ck"})).code == ResponseCode.NO_PERMISSION
+        assert await bench.read(REVIVE, 0) == []
+
+
 async def test_without_the_timer_nothing_is_popped(tmp_path: Path) -> None:
     async with broker_bench(tmp_path / "s", delay={"timer_wheel": False}) as bench:
         await send(bench, b"m")
