@@ -94,6 +94,7 @@ class MasterParts:
             ids_to_pull_from=self._slave_ids,
         )
         self._admission = SlaveAdmission(access) if isinstance(access, AccessControl) else None
+        common.statistics.timer_totals = storage.schedule.timer_totals
         self._is_elected = leadership is not None
         self.groups, self.puts = common.groups, common.puts
         self.overview = common.overview

@@ -191,6 +191,11 @@ class Schedule:
         """Return how many messages with a deliver time are not in the wheel yet."""
         return max(0, self._store.max_offset_in_queue(TIMER_TOPIC, 0) - self.timers.queue_offset)
 
+    def timer_totals(self) -> tuple[int, int]:
+        """Return the messages with a deliver time accepted in this run, and the delayed messages delivered."""
+        stats = self.stats
+        return sum(ahead.count for ahead in stats.ahead_seconds.values()), sum(stats.delivered.values())
+
     def figures(self) -> dict[str, object]:
         """Return the figures that RocketMQ's tools show, under its names (RocketMQ:
         ScheduleMessageService.buildRunningStats)."""
@@ -200,8 +205,6 @@ class Schedule:
             "timerReadBehind": late_ms // 1000,
             "timerOffsetBehind": self.timers_behind(),
             "timerCongestNum": sum(self.stats.waiting.values()),
-            "timerEnqueueTps": 0.0,
-            "timerDequeueTps": 0.0,
         }
         for level, end in self.levels.waiting():
             figures[f"scheduleMessageOffset_{level.number}"] = f"{level.next_offset},{end}"

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from typing import Final, NamedTuple, TypeAlias
 
 import trio
@@ -100,6 +100,8 @@ class _Read(NamedTuple):
     get_messages: int
     get_calls: int
     get_found: int
+    timers_accepted: int
+    timers_delivered: int
 
 
 class Statistics:
@@ -121,6 +123,8 @@ class Statistics:
         self._store = store
         self._clock_ms = clock_ms
         self._local_day = local_day
+        self.timer_totals: Callable[[], tuple[int, int]] = lambda: (0, 0)
+        """Returns how many messages with a deliver time were accepted, and how many delayed ones delivered."""
         self._before: dict[Key, Totals] = dict(self._all())
         self._minute, self._hour, self._day = Window(6, 1), Window(6, 60), Window(24, 360)
         self._rounds = 0
@@ -139,7 +143,12 @@ class Statistics:
     def _read(self) -> _Read:
         store = self._store
         return _Read(
-            self._clock_ms(), store.put_messages, store.get_messages, store.get_calls, store.get_found
+            self._clock_ms(),
+            store.put_messages,
+            store.get_messages,
+            store.get_calls,
+            store.get_found,
+            *self.timer_totals(),
         )
 
     async def run(self) -> None:
@@ -216,7 +225,7 @@ class Statistics:
         now = self._read()
         spans = [(now, self._read_before(now.at_ms - 1000 * span_s)) for span_s in _RATE_SPANS_S]
 
-        def rates(total: Callable[[_Read], int]) -> str:
+        def rates(total: Callable[[_Read], int], spans: Sequence[tuple[_Read, _Read]] = spans) -> str:
             return " ".join(
                 str(round((total(now) - total(then)) * 1000 / max(1000, now.at_ms - then.at_ms), 2))
                 for now, then in spans
@@ -228,6 +237,8 @@ class Statistics:
             "getFoundTps": rates(lambda read: read.get_found),
             "getMissTps": rates(lambda read: read.get_calls - read.get_found),
             "getTotalTps": rates(lambda read: read.get_calls),
+            "timerEnqueueTps": rates(lambda read: read.timers_accepted, spans[:1]),
+            "timerDequeueTps": rates(lambda read: read.timers_delivered, spans[:1]),
             "msgPutTotalYesterdayMorning": self._yesterday_morning[0],
             "msgPutTotalTodayMorning": self._this_morning[0],
             "msgPutTotalTodayNow": now.put_messages,

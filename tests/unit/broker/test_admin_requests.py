@@ -209,6 +209,18 @@ async def test_rates_of_topics_and_groups_are_shown(tmp_path: Path) -> None:
         } <= {*figures}
 
 
+async def test_rates_of_delayed_messages_are_shown(tmp_path: Path) -> None:
+    async with broker_bench(tmp_path) as bench:
+        client = bench.client(HeaderType.JSON)
+        await client.send("orders", b"", {"TIMER_DELAY_SEC": "5"})
+        for _ in range(20):
+            await client.send("orders", b"", {"TIMER_DELAY_SEC": "9"})
+        await trio.sleep(7)
+        figures = KVTable.from_json(await body_of(client, RequestCode.GET_BROKER_RUNTIME_INFO)).table
+        assert float(figures["timerEnqueueTps"]) == pytest.approx(3.0, rel=0.05)
+        assert float(figures["timerDequeueTps"]) == pytest.approx(1 / 7, rel=0.1)
+
+
 class Clock:
     """Rounds of statistics, each ten seconds after the one before."""
 
