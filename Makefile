@@ -59,7 +59,7 @@ UV := set -e; export PATH="$$PATH:$(CURDIR)/build/uv/bin"; command -v uv >/dev/n
 	&& build/uv/bin/python -m pip install --quiet uv; };
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test check format demo example pipeline-demo bench bench-peers bench-stalls bench-delay
+.PHONY: help setup run test check format demo example example-java pipeline-demo bench bench-peers bench-stalls bench-delay
 .PHONY: bench-scaling bench-replication bench-groups bench-memory bench-store bench-console console-pictures bench-spark crash faults planted histories histories-planted
 .PHONY: simulate simulate-planted ops-check
 .PHONY: cluster cluster-faults filters fuzz fuzz-kernel hostile conformance image-check
@@ -151,6 +151,9 @@ pipeline-demo: $(SPARK) ## the same lines with Spark: archive them to Parquet, c
 
 example: $(RUN) ## a small shop: transactions, retries, dead letters, delayed reminders; checks how every order ends
 	$(BIN)/python examples/order_service $(ARGS)
+
+example-java: $(RUN) ## a Java producer with a Python consumer, and the reverse with ARGS=--reverse (java, mvn)
+	$(BIN)/python examples/java_and_python.py $(ARGS)
 
 bench: $(RUN) ## measure speed and memory on this machine
 	$(BIN)/python benchmarks/run.py $(ARGS)
@@ -247,7 +250,7 @@ fuzz-kernel: $(DEV) ## read CASES (10000000) damaged records with the kernel, bo
 conformance: $(DEV) ## open directories alternately with this broker and Apache RocketMQ (java, mvn), and compare
 	$(BIN)/python -m pytest tests/conformance $(ARGS)
 
-interop: $(DEV) ## check RocketMQ's clients against a broker, feature by feature, and print a table (java, mvn)
+interop: $(DEV) ## check RocketMQ's clients against a broker, feature by feature, and print a table (java, mvn, node, npm)
 	$(BIN)/python tests/interop/run.py $(ARGS)
 
 image-check: $(DEV) ## build the image and run it; INSTALL=1 may install what is missing with apt

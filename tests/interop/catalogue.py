@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Final
 
 from interop import building
@@ -44,20 +44,23 @@ _JVM: Final = (
 )
 JAVA_4: Final = "4.9.8"
 JAVA_5: Final = "5.5.0"
+NODE: Final = "3.12.0"
+CPP: Final = "0.4.4"
 
 
 @dataclass(frozen=True, slots=True)
 class Kind:
     """A client.
 
-    `command` makes what starts its driver, and raises `Unreachable`; `lacks` has what the client does not offer.
+    `command` makes what starts its driver, and raises `Unreachable`; `lacks` has what the client does not offer. With
+    `bodies_end_at_zero` it hands out what of a body is before its first zero byte.
     """
 
     title: str
     version: str
     command: Callable[[], Sequence[str]]
     lacks: frozenset[str] = frozenset()
-    environment: Mapping[str, str] = field(default_factory=dict)
+    bodies_end_at_zero: bool = False
 
 
 def _java(version: str) -> Callable[[], Sequence[str]]:
@@ -74,7 +77,28 @@ CLIENTS: Final = {
         lambda: [sys.executable, str(building.SOURCES / "reput_driver.py")],
         frozenset({"send-compressed", "lite-pull"}),
     ),
-    "java-5": Kind("Java 5", JAVA_5, _java(JAVA_5)),
-    "java-4": Kind("Java 4.9", JAVA_4, _java(JAVA_4), frozenset({"send-delay-time"})),
+    "java-5": Kind("Java", JAVA_5, _java(JAVA_5)),
+    "java-4": Kind("Java", JAVA_4, _java(JAVA_4), frozenset({"send-delay-time"})),
+    "node": Kind(
+        "Node, ali-ons",
+        NODE,
+        lambda: ["node", str(building.node(NODE) / "driver.js")],
+        frozenset(
+            {
+                *("send-oneway", "send-batch", "send-delay-time", "send-transaction"),
+                *("orderly", "lite-pull", "request", "reply"),
+            }
+        ),
+    ),
+    "cpp": Kind(
+        "C++, by PyPI's rocketmq",
+        CPP,
+        lambda: [
+            str(building.environment(f"cpp-{CPP}", (f"rocketmq=={CPP}",))),
+            str(building.SOURCES / "cpp_driver.py"),
+        ],
+        frozenset({"send-delay-time", "send-transaction", "sql", "lite-pull", "request", "reply"}),
+        bodies_end_at_zero=True,
+    ),
 }
 """Columns of the table, by name."""

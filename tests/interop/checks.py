@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import itertools
 import threading
-from collections import defaultdict
+import time
+from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 
-from interop.client import ClientFailed, Letter, Received
+from interop.catalogue import CLIENTS
+from interop.client import DEADLINE_S, ClientFailed, Letter, NotReceived, Received
 from interop.scene import Scene
 from reput_client.blocking import Admin, Consumer, Message, Producer, ReceivedMessage
 from reput_client.errors import ClientClosed
@@ -124,8 +127,13 @@ def same_letters(letters: Sequence[Letter], messages: Sequence[ReceivedMessage])
     for letter in letters:
         message = by_body[letter.body]
         assert message.tag == letter.tag
-        assert message.keys == tuple((letter.keys or "").split())
+        assert same_keys(" ".join(message.keys), letter.keys)
         assert letter.properties.items() <= message.properties.items()
+
+
+def same_keys(one: str | None, other: str | None) -> bool:
+    """Whether these are the same keys; to some clients they are a set."""
+    return sorted((one or "").split()) == sorted((other or "").split())
 
 
 def in_one_queue(letters: Sequence[Letter], messages: Sequence[ReceivedMessage]) -> None:
@@ -174,17 +182,36 @@ def check_orderly(scene: Scene, name: str) -> None:
 
 
 def check_broadcasting(scene: Scene, name: str) -> None:
-    """Each of two members receives every message once."""
+    """Each of two members receives every message once. Where they begin is the client's own decision."""
     topic, group = scene.topic(), scene.name("group")
-    letters = letters_of(10)
-    scene.send(topic, letters)
-    consumers = [scene.name("consumer"), scene.name("consumer")]
-    for number, consumer in enumerate(consumers, start=1):
+    consumers = {scene.name("consumer"): number for number in (1, 2)}
+    for consumer, number in consumers.items():
         scene.client(name, number).consume(consumer, group, topic, "broadcasting")
-    for consumer in consumers:
-        received_once(scene, name, [consumer], letters)
-    for number, consumer in enumerate(consumers, start=1):
+        have_begun(scene, topic, consumer)
+    letters = letters_of(20)
+    scene.send(topic, letters)
+    bodies = {letter.body for letter in letters}
+    for consumer, number in consumers.items():
+        received = wait(scene, name, [consumer], lambda found: bodies <= {each.body for each in found})
+        assert sorted(each.body for each in received if each.body in bodies) == sorted(bodies)
         scene.client(name, number).stop(consumer)
+
+
+def have_begun(scene: Scene, topic: str, consumer: str) -> None:
+    """Send rounds of a message to each queue until a consumer receives a whole round."""
+    for number in range(60):
+        letters = letters_of(4, f"{consumer}-round-{number}")
+        bodies = {letter.body for letter in letters}
+        scene.send(topic, letters, range(4))
+        with suppress(NotReceived):
+            scene.inbox.wait(
+                [consumer],
+                lambda found, bodies=bodies: bodies <= {each.body for each in found},  # type: ignore[misc]
+                consumer,
+                deadline_s=3.0,
+            )
+            return
+    raise AssertionError(f"{consumer} has received none of 60 rounds")
 
 
 def check_tags(scene: Scene, name: str) -> None:
@@ -240,10 +267,11 @@ def check_dead_letter(scene: Scene, name: str) -> None:
     letters = letters_of(2)
     scene.send(topic, letters)
     scene.client(name).consume(consumer, group, topic, fail=1000, maxTimes=1)
-    received = wait(scene, name, [consumer], lambda found: len(found) >= 2 * len(letters))
-    assert sorted(each.times for each in received) == [0, 0, 1, 1]
+    # Not for the second delivery of each: the C++ client gives back the rest of a batch with what has failed.
+    received = wait(scene, name, [consumer], lambda found: any(each.times == 1 for each in found))
     dead = scene.collect(f"%DLQ%{group}", len(letters))
     assert {message.body for message in dead} == {letter.body for letter in letters}
+    assert sorted(each.times for each in received)[:3] == [0, 0, 1]
     scene.client(name).stop(consumer)
 
 
@@ -303,19 +331,21 @@ def check_reply(scene: Scene, name: str) -> None:
 
 
 def check_fields(scene: Scene, name: str) -> None:
-    """What each client has sent is received with equal fields, under the id that the sender got."""
-    topic, sent = scene.exchange()
+    """What each client has sent is received with equal fields and the same id."""
+    topic, whole = scene.exchange()
+    ends_at_zero = CLIENTS[name].bodies_end_at_zero
+    sent = {body.partition(b"\0")[0] if ends_at_zero else body: fields for body, fields in whole.items()}
     consumer = scene.name("consumer")
     scene.client(name).consume(consumer, scene.name("group"), topic)
-    received = wait(scene, name, [consumer], lambda found: len(found) >= len(sent))
-    assert sorted(each.body for each in received) == sorted(sent)
+    received = wait(scene, name, [consumer], lambda found: sent.keys() <= {each.body for each in found})
+    assert len(received) == len(sent), Counter((each.queue_id, each.offset) for each in received)
     for each in received:
-        sender, letter, sent_id = sent[each.body]
+        sender, letter, ids = sent[each.body]
         assert each.tag == letter.tag, f"from {sender}"
-        assert each.keys == letter.keys, f"from {sender}"
+        assert same_keys(each.keys, letter.keys), f"from {sender}: {each.keys}"
         wrong = letter.properties.items() - each.properties.items()
         assert not wrong, f"from {sender}: {wrong}"
-        assert each.id == sent_id, f"from {sender}"
+        assert each.id in ids, f"from {sender}: {each.id} is none of {ids}"
     scene.client(name).stop(consumer)
 
 
@@ -361,7 +391,9 @@ def group_of_two(scene: Scene, first: tuple[str, int], second: tuple[str, int], 
 
 def settled(scene: Scene, topic: str, members: dict[str, tuple[str, int]]) -> dict[str, set[int]]:
     """Send rounds of a message to each queue until each member has received all of a round in its own queues."""
-    for number in range(60):
+    queues: dict[str, set[int]] = {}
+    ends_at = time.monotonic() + DEADLINE_S
+    for number in itertools.count():
         letters = letters_of(4, f"round-{number}")
         scene.send(topic, letters, range(4))
         bodies = {letter.body for letter in letters}
@@ -370,13 +402,15 @@ def settled(scene: Scene, topic: str, members: dict[str, tuple[str, int]]) -> di
             return bodies <= {each.body for each in found}
 
         found = scene.inbox.wait(list(members), complete, f"round {number} of {members}")
-        queues: dict[str, set[int]] = defaultdict(set)
+        queues = defaultdict(set)
         for each in found:
             if each.body in bodies:
                 queues[each.consumer].add(each.queue_id)
         if len(queues) == len(members) and sum(map(len, queues.values())) == 4:
             return queues
-    raise AssertionError(f"after 60 rounds the queues are not shared out: {dict(queues)}")
+        if time.monotonic() > ends_at:
+            break
+    raise AssertionError(f"after {DEADLINE_S:.0f} s the queues are not shared out: {dict(queues)}")
 
 
 def check_broker_killed(scene: Scene, name: str) -> None:

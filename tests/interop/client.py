@@ -158,7 +158,6 @@ class Client:
         address: str,
         home: Path,
         inbox: Inbox,
-        environment: Mapping[str, str] | None = None,
     ) -> None:
         home.mkdir(parents=True)
         self.name = name
@@ -175,7 +174,7 @@ class Client:
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=errors,
-                env={**os.environ, **(environment or {}), "HOME": str(home)},
+                env={**os.environ, "HOME": str(home)},
                 text=True,
                 encoding="utf-8",
             )

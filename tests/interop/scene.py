@@ -6,6 +6,7 @@ import itertools
 import threading
 from collections.abc import Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 from broker_process import BrokerProcess
 from interop.catalogue import CLIENTS
@@ -16,9 +17,17 @@ SETTINGS = {
     "REPUT_TRANSACTIONS__TIMEOUT": "1s",
     "REPUT_TRANSACTIONS__CHECK_INTERVAL": "1s",
     "REPUT_STORE__COMMIT_LOG_FILE_SIZE": "16MiB",
-    # What waits for others must not be ended by them: the machine may be slow.
     "REPUT_NAME_PORT": "off",
 }
+
+
+class Sent(NamedTuple):
+    """A message in `Scene.exchange`."""
+
+    sender: str
+    letter: Letter
+    ids: tuple[str, str]
+    """The unique id, and the one that encodes the place in the log: clients show either."""
 
 
 class Scene:
@@ -38,7 +47,7 @@ class Scene:
         self._clients: dict[tuple[str, int], Client] = {}
         self._starts: dict[tuple[str, int], threading.Lock] = {}
         self._lock = threading.Lock()
-        self._exchange: tuple[str, dict[bytes, tuple[str, Letter, str]]] | None = None
+        self._exchange: tuple[str, dict[bytes, Sent]] | None = None
         self._exchange_lock = threading.Lock()
 
     @property
@@ -55,7 +64,7 @@ class Scene:
             if found is None:
                 kind = CLIENTS[name]
                 home = self.directory / f"{name}-{number}-{next(self._numbers)}"
-                found = Client(name, kind.command(), self.address, home, self.inbox, kind.environment)
+                found = Client(name, kind.command(), self.address, home, self.inbox)
                 self._clients[name, number] = found
             return found
 
@@ -114,18 +123,26 @@ class Scene:
         self.broker.start()
         self.broker.wait_ready(DEADLINE_S)
 
-    def exchange(self) -> tuple[str, dict[bytes, tuple[str, Letter, str]]]:
-        """A topic in which every client has sent messages; by body: which client, what, and the id that it got."""
+    def exchange(self) -> tuple[str, dict[bytes, Sent]]:
+        """A topic in which every client has sent messages, and these by their bodies."""
         with self._exchange_lock:
             if self._exchange is None:
                 topic = self.topic()
-                sent: dict[bytes, tuple[str, Letter, str]] = {}
+                letters = {
+                    letter.body: (name, letter) for name in self.senders for letter in odd_letters(name)
+                }
                 for name in self.senders:
-                    letters = odd_letters(name)
-                    results = self.client(name).produce(topic, letters)
-                    for letter, result in zip(letters, results, strict=True):
-                        sent[letter.body] = (name, letter, result["id"])
-                self._exchange = topic, sent
+                    self.client(name).produce(topic, odd_letters(name))
+                stored = self.collect(topic, len(letters))
+                self._exchange = (
+                    topic,
+                    {
+                        message.body: Sent(
+                            *letters[message.body], (message.message_id, message.offset_message_id)
+                        )
+                        for message in stored
+                    },
+                )
             return self._exchange
 
     senders: Sequence[str] = ()
@@ -150,7 +167,7 @@ def odd_letters(name: str) -> list[Letter]:
     return [
         Letter(b"plain from " + sender, "paid", "order-1", {"colour": "red"}),
         Letter(
-            bytes(range(256)) + sender,
+            sender + bytes(range(256)),
             "été",
             "k-1 k-2 ключ",
             {"größe": "超大", "blank": "a b", "sign": "=&;"},

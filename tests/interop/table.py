@@ -40,21 +40,21 @@ Results = Mapping[tuple[str, str], Result]
 
 def text(results: Results, clients: Sequence[str] = tuple(CLIENTS)) -> str:
     """Return the table in Markdown, with the features that were checked."""
-    titles = [f"{CLIENTS[name].title} {CLIENTS[name].version}".strip() for name in clients]
-    rows = [["Feature", *titles], ["---"] * (1 + len(titles))]
-    for feature, title in FEATURES.items():
-        cells = [str(results.get((name, feature), "")) for name in clients]
-        if any(cells):
-            rows.append([title, *cells])
-    return "\n".join(f"| {' | '.join(row)} |" for row in rows) + "\n"
+    return _markdown(
+        clients,
+        {key: str(result) for key, result in results.items()},
+        [feature for feature in FEATURES if any((name, feature) in results for name in clients)],
+    )
 
 
 def write(results: Results) -> None:
-    """Replace the table of the page."""
-    page = PAGE.read_text(encoding="utf-8")
-    before, _, rest = page.partition(BEGIN)
-    _, _, after = rest.partition(END)
-    PAGE.write_text(f"{before}{BEGIN}{text(results)}{END}{after}", encoding="utf-8")
+    """Write what was checked into the table of the page; other cells stay."""
+    before, rest = PAGE.read_text(encoding="utf-8").split(BEGIN)
+    _, after = rest.split(END)
+    cells = {**_cells_of_page(), **{key: str(result) for key, result in results.items()}}
+    PAGE.write_text(
+        f"{before}{BEGIN}{_markdown(tuple(CLIENTS), cells, tuple(FEATURES))}{END}{after}", "utf-8"
+    )
 
 
 def of_page() -> list[list[str]]:
@@ -62,3 +62,30 @@ def of_page() -> list[list[str]]:
     made = PAGE.read_text(encoding="utf-8").partition(BEGIN)[2].partition(END)[0]
     rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in made.splitlines()]
     return [rows[0], *rows[2:]]
+
+
+def head() -> list[str]:
+    """Return the header of the page's table."""
+    return ["Feature", *(_title(name) for name in CLIENTS)]
+
+
+def _title(name: str) -> str:
+    return f"{CLIENTS[name].title} {CLIENTS[name].version}".strip()
+
+
+def _cells_of_page() -> dict[tuple[str, str], str]:
+    titles, *rows = of_page()
+    names = {_title(name): name for name in CLIENTS}
+    features = {title: feature for feature, title in FEATURES.items()}
+    return {
+        (names[title], features[row[0]]): cell
+        for row in rows
+        for title, cell in zip(titles[1:], row[1:], strict=True)
+        if title in names and row[0] in features
+    }
+
+
+def _markdown(clients: Sequence[str], cells: Mapping[tuple[str, str], str], features: Sequence[str]) -> str:
+    rows = [["Feature", *map(_title, clients)], ["---"] * (1 + len(clients))]
+    rows += [[FEATURES[each], *(cells.get((name, each), "") for name in clients)] for each in features]
+    return "\n".join(f"| {' | '.join(row)} |" for row in rows) + "\n"

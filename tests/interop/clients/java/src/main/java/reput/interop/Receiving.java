@@ -7,6 +7,7 @@ import java.util.LinkedHashMap;
 import java.util.List;
 import java.util.Map;
 import java.util.concurrent.ConcurrentHashMap;
+import java.util.concurrent.atomic.AtomicBoolean;
 import org.apache.rocketmq.client.consumer.DefaultLitePullConsumer;
 import org.apache.rocketmq.client.consumer.DefaultMQPushConsumer;
 import org.apache.rocketmq.client.consumer.MessageSelector;
@@ -43,6 +44,7 @@ final class Receiving {
         DefaultMQPushConsumer consumer = new DefaultMQPushConsumer(request.text("group"));
         consumer.setNamesrvAddr(address);
         consumer.setInstanceName(request.text("consumer"));
+        consumer.setMqClientApiTimeout(Sending.TIMEOUT_MS);
         consumer.setConsumeFromWhere(ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET);
         if (request.has("maxTimes")) {
             consumer.setMaxReconsumeTimes(request.number("maxTimes"));
@@ -77,17 +79,20 @@ final class Receiving {
         DefaultLitePullConsumer consumer = new DefaultLitePullConsumer(request.text("group"));
         consumer.setNamesrvAddr(address);
         consumer.setInstanceName(request.text("consumer"));
+        consumer.setMqClientApiTimeout(Sending.TIMEOUT_MS);
         consumer.setConsumeFromWhere(ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET);
         consumer.subscribe(request.text("topic"), request.has("tags") ? request.text("tags") : "*");
         consumer.start();
+        AtomicBoolean stops = new AtomicBoolean();
         Thread polls = new Thread(() -> {
-            while (consumer.isRunning()) {
+            while (!stops.get()) {
                 handle(consumer.poll(500), request, new Failures(request));
             }
+            consumer.shutdown();
         });
         polls.setDaemon(true);
         polls.start();
-        return consumer::shutdown;
+        return () -> stops.set(true);
     }
 
     private boolean handle(List<MessageExt> messages, Request request, Failures failures) {

@@ -19,7 +19,7 @@ import org.apache.rocketmq.common.message.MessageExt;
 
 /** Sends messages in every way that the client offers. */
 final class Sending {
-    private static final int TIMEOUT_MS = 60_000;
+    static final int TIMEOUT_MS = 60_000;
 
     private final String address;
     private DefaultMQProducer producer;
@@ -106,6 +106,7 @@ final class Sending {
             producer.setNamesrvAddr(address);
             producer.setInstanceName("interop");
             producer.setSendMsgTimeout(TIMEOUT_MS);
+            producer.setMqClientApiTimeout(TIMEOUT_MS);
             producer.start();
         }
         return producer;
@@ -117,6 +118,7 @@ final class Sending {
             transactions.setNamesrvAddr(address);
             transactions.setInstanceName("transactions");
             transactions.setSendMsgTimeout(TIMEOUT_MS);
+            transactions.setMqClientApiTimeout(TIMEOUT_MS);
             transactions.setTransactionListener(new Decisions());
             transactions.start();
         }
