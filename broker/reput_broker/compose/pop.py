@@ -128,7 +128,11 @@ class PopParts:
             clock_ms=clock_ms,
         )
         self._assignment = AssignmentProcessor(
-            TopicQueues(routes, config.name_servers, partial(RemotingClient, tls=config.tls)),
+            TopicQueues(
+                routes,
+                config.name_servers,
+                partial(RemotingClient, tls=config.tls, credentials=config.access.credentials()),
+            ),
             tables.request_modes,
             tables.mode_saver,
             groups.online,
