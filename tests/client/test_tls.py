@@ -7,6 +7,7 @@ import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 
+import anyio
 import pytest
 import trio
 
@@ -16,6 +17,7 @@ from reput_broker.background import BackgroundBroker
 from reput_broker.name_server import NameServer
 from reput_client import TLS, Message, Producer, PullConsumer
 from reput_client.errors import ConnectFailed, TlsRefused
+from reput_client.faststream import ReputBroker
 from reput_pipeline.sink.options import parse_sink_options
 from reput_pipeline.sink.task import brokers_of
 from reput_pipeline.source.live_cluster import connect
@@ -105,6 +107,29 @@ def test_the_source_and_the_sink_of_spark(files: TlsFiles, address: str) -> None
     assert brokers_of(parse_sink_options(given, streaming=False)) == ["broker-a"]
     with pytest.raises(TlsRefused):
         brokers_of(parse_sink_options({**given, "tlsCert": str(files.foreign)}, streaming=False))
+
+
+def test_faststream(files: TlsFiles, address: str) -> None:
+    broker = ReputBroker(address, tls=TLS(ca=files.ca, cert=files.client))
+    received: list[str] = []
+
+    async def scenario() -> None:
+        arrived = anyio.Event()
+
+        @broker.subscriber("letters", group="readers", start="earliest")
+        async def handle(body: str) -> None:
+            received.append(body)
+            arrived.set()
+
+        with anyio.fail_after(60):
+            async with broker:
+                await broker.publish("hello", "letters")
+                await broker.start()
+                assert await broker.ping()
+                await arrived.wait()
+
+    anyio.run(scenario)
+    assert received == ["hello"]
 
 
 @pytest.mark.trio

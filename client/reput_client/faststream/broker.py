@@ -50,6 +50,7 @@ from reput_client.faststream.subscriber import (
 )
 from reput_client.produce.producer import Producer
 from reput_client.produce.receipts import SendReceipt
+from reput_client.tls import TLS
 
 if TYPE_CHECKING:
     from fast_depends.dependencies import Dependant
@@ -203,6 +204,7 @@ class ReputBroker(_Declarations, BrokerUsecase[Delivered, Producer, ReputBrokerC
         timeout_s: seconds a send may take.
         retries: how often a send is repeated; see `Producer`.
         deduplicate: store a repeated message once.
+        tls: how to encrypt; None: not at all.
         parser, decoder, codec, dependencies, middlewares, routers, ack_policy, graceful_timeout, apply_types,
             serializer, provider, context, logger, log_level: as of FastStream's other brokers.
         specification_url, description, tags: for AsyncAPI.
@@ -217,6 +219,7 @@ class ReputBroker(_Declarations, BrokerUsecase[Delivered, Producer, ReputBrokerC
         timeout_s: float = 10.0,
         retries: int = 0,
         deduplicate: bool = False,
+        tls: TLS | None = None,
         parser: CustomCallable | None = None,
         decoder: CustomCallable | None = None,
         codec: CodecProto | None = None,
@@ -244,11 +247,13 @@ class ReputBroker(_Declarations, BrokerUsecase[Delivered, Producer, ReputBrokerC
             timeout_s=timeout_s,
             retries=retries,
             deduplicate=deduplicate,
+            tls=tls,
         )
         self._sender = ReputProducer(parser, decoder)
         super().__init__(
             config=ReputBrokerConfig(
                 address=addresses,
+                tls=tls,
                 producer=self._sender,
                 broker_parser=parser,
                 broker_decoder=decoder,
@@ -321,7 +326,8 @@ class ReputBroker(_Declarations, BrokerUsecase[Delivered, Producer, ReputBrokerC
         if self._connection is None or any(each.has_failed for each in self._members()):
             return False
         with anyio.move_on_after(timeout), suppress(ReputError):
-            async with Admin(self.config.broker_config.address) as admin:
+            config = self.config.broker_config
+            async with Admin(config.address, tls=config.tls) as admin:
                 await admin.cluster_info()
                 return True
         return False

@@ -30,6 +30,7 @@ from reput_client.consume.group.failures import Decision, Failure, GiveBack, OnF
 from reput_client.consume.group.subscriptions import Start
 from reput_client.faststream.messages import Delivered, ReputPublishCommand, ReputStreamMessage, decode, parse
 from reput_client.received import ReceivedMessage
+from reput_client.tls import TLS
 from reput_client.transport.session import Session
 
 if TYPE_CHECKING:
@@ -62,6 +63,7 @@ class ReputBrokerConfig(BrokerConfig):
     """What a broker shares with its subscribers and publishers."""
 
     address: Sequence[str] = ()
+    tls: TLS | None = None
 
 
 @dataclass(kw_only=True)
@@ -160,6 +162,7 @@ class ReputSubscriber(SubscriberUsecase[Delivered]):
             group=self.group,
             topic=self.topic,
             on_failure=self._on_failure,
+            tls=self._outer_config.tls,
             **self.options,
         )
 
