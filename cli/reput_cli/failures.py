@@ -92,6 +92,8 @@ def worded(error: BaseException) -> CommandFailed:
     from reput_protocol import errors as protocol_errors
 
     table: list[tuple[type[BaseException], ExitCode, Callable[[], str | None]]] = [
+        # Before its base class; its text has the remedy.
+        (client_errors.TlsRefused, ExitCode.CANNOT_CONNECT, lambda: None),
         (
             client_errors.ConnectFailed,
             ExitCode.CANNOT_CONNECT,

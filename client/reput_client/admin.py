@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from reput_client.admin_groups import GroupAdmin
 from reput_client.cluster_members import ClusterMember, cluster_members
@@ -12,7 +12,6 @@ from reput_client.consume.offsets import OffsetRequests, timestamp_ms
 from reput_client.consume.pull import FoundMessages, PulledMessages
 from reput_client.credentials import Credentials
 from reput_client.received import ReceivedMessage
-from reput_client.tls import TLS
 from reput_client.transport.backoff import Backoff
 from reput_client.transport.session import (
     CONNECT_TIMEOUT_S,
@@ -59,6 +58,9 @@ from reput_protocol.errors import NotFound, TopicNotFound, error_from_response
 from reput_protocol.names import check_topic
 from reput_protocol.record.message import MessageQueue
 from reput_protocol.wire.header import HeaderType
+
+if TYPE_CHECKING:
+    from reput_client.tls import TLS
 
 _MSGPACK = HeaderType.MSGPACK
 _QUEUES_MAX = 65_536

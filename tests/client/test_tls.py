@@ -15,13 +15,15 @@ from faces import FACES, Face
 from reput_broker import Broker, BrokerConfig
 from reput_broker.background import BackgroundBroker
 from reput_broker.name_server import NameServer
-from reput_client import TLS, Message, Producer, PullConsumer
+from reput_cli.failures import worded
+from reput_client import TLS, Message, Producer, PullConsumer, blocking
 from reput_client.errors import ConnectFailed, TlsRefused
 from reput_client.faststream import ReputBroker
 from reput_pipeline.sink.options import parse_sink_options
 from reput_pipeline.sink.task import brokers_of
 from reput_pipeline.source.live_cluster import connect
 from reput_pipeline.source.options import parse_source_options
+from reput_protocol.exit_codes import ExitCode
 from tls_files import TlsFiles, make_tls_files
 
 SMALL = {"commit_log_file_size": "16MiB", "index": False}
@@ -107,6 +109,14 @@ def test_the_source_and_the_sink_of_spark(files: TlsFiles, address: str) -> None
     assert brokers_of(parse_sink_options(given, streaming=False)) == ["broker-a"]
     with pytest.raises(TlsRefused):
         brokers_of(parse_sink_options({**given, "tlsCert": str(files.foreign)}, streaming=False))
+
+
+def test_a_command_shows_one_remedy_the_right_one(address: str) -> None:
+    with pytest.raises(TlsRefused) as refused, blocking.Admin(address) as admin:
+        admin.list_topics()
+    failure = worded(refused.value)
+    assert (failure.code, failure.remedy) == (ExitCode.CANNOT_CONNECT, None)
+    assert "reput --tls-ca FILE" in failure.what
 
 
 def test_faststream(files: TlsFiles, address: str) -> None:

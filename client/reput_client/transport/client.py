@@ -9,13 +9,13 @@ from types import TracebackType
 from typing import TYPE_CHECKING, ClassVar, Final, Self
 
 from reput_client.credentials import Credentials, from_environment
-from reput_client.tls import TLS
 from reput_client.transport.backoff import Backoff
 from reput_client.transport.runtime import Runtime
 from reput_client.transport.session import Session
 
 if TYPE_CHECKING:
     from reput_client.otel import Tracing
+    from reput_client.tls import TLS
 
 
 class Client:

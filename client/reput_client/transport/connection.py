@@ -12,7 +12,6 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from reput_client.errors import ClientClosed, ConnectFailed, ConnectionLost, NotABroker, TlsRefused
-from reput_client.tls import TLS
 from reput_client.transport.address import Address
 from reput_client.transport.backoff import Backoff
 from reput_client.transport.broker_requests import BrokerRequest
@@ -39,6 +38,7 @@ from reput_protocol.wire.frames import encode_frame_head
 from reput_protocol.wire.header import Header, Value
 
 if TYPE_CHECKING:
+    from reput_client.tls import TLS
     from reput_client.transport.tls_socket import TlsSocket
 
 # The system maps a larger read buffer each time, which costs more than a small read. So it is large only after a read

@@ -7,7 +7,7 @@ import math
 import time
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from reput_client.errors import (
     AmbiguousQueue,
@@ -17,7 +17,6 @@ from reput_client.errors import (
     ConnectionLost,
     RequestTimeout,
 )
-from reput_client.tls import TLS
 from reput_client.transport.address import Address, parse_addresses
 from reput_client.transport.backoff import Backoff
 from reput_client.transport.broker_requests import RequestHandlers
@@ -42,6 +41,9 @@ from reput_protocol.names import DEFAULT_TOPIC
 from reput_protocol.record.message import MessageQueue
 from reput_protocol.signature import Credentials
 from reput_protocol.wire.header import ONEWAY_FLAG, HeaderType, Value
+
+if TYPE_CHECKING:
+    from reput_client.tls import TLS
 
 CONNECT_TIMEOUT_S: Final = 3.0
 REQUEST_TIMEOUT_S: Final = 3.0
