@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hmac
 import secrets
+from collections.abc import Callable
 from typing import Final
 
 import structlog
@@ -66,6 +67,21 @@ class AccessControl:
     def account(self, name: str) -> Account | None:
         """Return a user that is enabled, or None."""
         return self._accounts.get(name)
+
+    def stored(self) -> Users:
+        """Return the users in the file. Blocks. Raises UserFileRefused."""
+        return self._file.load()
+
+    def change(self, change: Callable[[Users], Users]) -> Users:
+        """Change the users in the file and in force; return them. Blocks.
+
+        Raises:
+            UserFileRefused: the file cannot be read or written. Errors of `change` are raised as they are. Nothing was
+                changed.
+        """
+        users = self._file.change(change)
+        self.apply(users)
+        return users
 
     async def watch(self) -> None:
         """Read the file again when it has changed, until cancelled. A file that is not valid changes nothing."""

@@ -163,6 +163,7 @@ _TOPIC_FIGURES: Final = _on((_DESCRIBE, _TOPIC, "topic"))
 _TOPIC_ADMIN: Final = _on((_ADMIN, _TOPIC, "topic"))
 _LISTING: Final = _cluster(_DESCRIBE)
 _ADMINISTRATION: Final = _cluster(_ADMIN)
+_USERS: Final = _ADMINISTRATION._replace(text="a user made with --admin")
 _REPLICATION: Final = _cluster(_REPLICATE)
 _SINK: Final = Requirement("write on some topic", lambda _: (), writes_something=True)
 _POP_GROUP: Final = _on((_READ, _GROUP, "consumerGroup"), (_READ, _TOPIC, "topic"))
@@ -301,6 +302,17 @@ REQUIREMENTS: Final[Mapping[int, Requirement]] = {
     RequestCode.CLEAN_EXPIRED_CONSUMEQUEUE: _ADMINISTRATION,
     RequestCode.CLEAN_UNUSED_TOPIC: _ADMINISTRATION,
     RequestCode.RESUME_CHECK_HALF_MESSAGE: _ADMINISTRATION,
+    # Users and rules: only administrators, which the processor checks
+    RequestCode.AUTH_CREATE_USER: _USERS,
+    RequestCode.AUTH_UPDATE_USER: _USERS,
+    RequestCode.AUTH_DELETE_USER: _USERS,
+    RequestCode.AUTH_GET_USER: _USERS,
+    RequestCode.AUTH_LIST_USER: _USERS,
+    RequestCode.AUTH_CREATE_ACL: _USERS,
+    RequestCode.AUTH_UPDATE_ACL: _USERS,
+    RequestCode.AUTH_DELETE_ACL: _USERS,
+    RequestCode.AUTH_GET_ACL: _USERS,
+    RequestCode.AUTH_LIST_ACL: _USERS,
     # Brokers among themselves
     RequestCode.REGISTER_BROKER: _REPLICATION,
     RequestCode.UNREGISTER_BROKER: _REPLICATION,

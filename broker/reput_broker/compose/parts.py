@@ -7,6 +7,7 @@ from typing import Protocol
 
 import trio
 
+from reput_broker.access.control import AccessControl
 from reput_broker.access.opening import Access
 from reput_broker.compose.puts import PutParts
 from reput_broker.compose.storage import Storage
@@ -38,6 +39,7 @@ from reput_broker.processors.query import QueryProcessor
 from reput_broker.processors.spans import Spans
 from reput_broker.processors.topic import TopicProcessor
 from reput_broker.processors.topic_access import TopicAccess
+from reput_broker.processors.users import UsersProcessor
 from reput_broker.put.fence import Fence
 from reput_broker.request import Client, Handler
 from reput_broker.server.dispatch import RequestDispatcher
@@ -295,7 +297,11 @@ class CommonParts:
 
     def _broker_processors(self) -> tuple[Processor, ...]:
         config, storage, store = self.config, self.storage, self.storage.store
+        users = (
+            (UsersProcessor(self._access, config.cluster),) if isinstance(self._access, AccessControl) else ()
+        )
         return (
+            *users,
             self._names,
             self._promotion,
             TopicProcessor(

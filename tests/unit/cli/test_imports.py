@@ -45,7 +45,7 @@ def imported(*arguments: str) -> tuple[int, set[str]]:
         ("group describe g --server 127.0.0.1:1", 100),
         ("broker status --server 127.0.0.1:1", 100),
         ("client list --server 127.0.0.1:1", 100),
-        ("message get 00 --server 127.0.0.1:1", 100),
+        ("message get 00 --server 127.0.0.1:1", 102),
         ("produce t x --server 127.0.0.1:1", 125),
         ("context list", 20),
         ("generate alerts", 18),
