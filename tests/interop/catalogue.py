@@ -46,6 +46,7 @@ JAVA_4: Final = "4.9.8"
 JAVA_5: Final = "5.5.0"
 NODE: Final = "3.12.0"
 CPP: Final = "0.4.4"
+GRPC_PYTHON: Final = "5.1.2"
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +54,8 @@ class Kind:
     """A client.
 
     `command` makes what starts its driver, and raises `Unreachable`; `lacks` has what the client does not offer. With
-    `bodies_end_at_zero` it hands out what of a body is before its first zero byte.
+    `bodies_end_at_zero` it hands out what of a body is before its first zero byte. With `through_proxy` it
+    is a gRPC client and gets the address of RocketMQ's proxy. `unchecked` has what no check here suits.
     """
 
     title: str
@@ -61,6 +63,8 @@ class Kind:
     command: Callable[[], Sequence[str]]
     lacks: frozenset[str] = frozenset()
     bodies_end_at_zero: bool = False
+    through_proxy: bool = False
+    unchecked: frozenset[str] = frozenset()
 
 
 def _java(version: str) -> Callable[[], Sequence[str]]:
@@ -99,6 +103,23 @@ CLIENTS: Final = {
         ],
         frozenset({"send-delay-time", "send-transaction", "sql", "lite-pull", "request", "reply"}),
         bodies_end_at_zero=True,
+    ),
+    "grpc-python": Kind(
+        "gRPC, Python",
+        GRPC_PYTHON,
+        lambda: [
+            str(building.environment(f"grpc-{GRPC_PYTHON}", (f"rocketmq-python-client=={GRPC_PYTHON}",))),
+            str(building.SOURCES / "grpc_driver.py"),
+        ],
+        frozenset(
+            {
+                *("send-oneway", "send-batch", "send-compressed", "send-delay-level"),
+                *("broadcasting", "lite-pull", "request", "reply"),
+            }
+        ),
+        through_proxy=True,
+        # Its consumers have no queues of their own, and get no places in queues.
+        unchecked=frozenset({"orderly", "shared-group", "member-killed"}),
     ),
 }
 """Columns of the table, by name."""

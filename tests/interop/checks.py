@@ -19,6 +19,9 @@ from reput_protocol.commands.group import SubscriptionGroupConfig
 
 Check = Callable[[Scene, str], None]
 
+_KILLED = 3
+"""The process of a client that is killed; no other check uses it."""
+
 
 def letters_of(count: int, prefix: str = "m") -> list[Letter]:
     """Ordinary messages with different bodies."""
@@ -356,7 +359,7 @@ def check_shared_group(scene: Scene, name: str) -> None:
 
 def check_member_killed(scene: Scene, name: str) -> None:
     """Of two members one is killed; the other receives what is sent from then on, in all queues."""
-    group_of_two(scene, (name, 1), (name, 2), kill=True)
+    group_of_two(scene, (name, 1), (name, _KILLED), kill=True)
 
 
 def group_of_two(scene: Scene, first: tuple[str, int], second: tuple[str, int], *, kill: bool) -> None:

@@ -19,7 +19,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 sys.path.remove(str(Path(__file__).resolve().parent))
 
-from interop import table
+from interop import proxy, table
 from interop.catalogue import CLIENTS, FEATURES
 from interop.checks import ALONE, CHECKS
 from interop.scene import Scene
@@ -49,7 +49,7 @@ def main() -> int:
     failed = {key: result for key, result in results.items() if not result.holds}
     for (client, feature), result in failed.items():
         print(f"FAILED: {CLIENTS[client].title}: {FEATURES[feature]}: {result.reason}")
-    count = sum(result.holds and not result.lacks for result in results.values())
+    count = sum(result.holds and result.absent is None for result in results.values())
     print(f"{count} passed, {len(failed)} failed, {len(skipped)} skipped")
     if arguments.write:
         table.write(results)
@@ -62,6 +62,8 @@ def _available(names: Sequence[str]) -> tuple[list[str], dict[str, str]]:
     for name in names:
         try:
             CLIENTS[name].command()
+            if CLIENTS[name].through_proxy:
+                proxy.command()
             found.append(name)
         except Unreachable as error:
             skipped[name] = str(error)
@@ -85,13 +87,15 @@ def run(
             (client, feature)
             for feature in features
             for client in clients
-            if feature not in CLIENTS[client].lacks
+            if feature not in CLIENTS[client].lacks | CLIENTS[client].unchecked
         ]
         for future in [threads.submit(check, *each) for each in wanted]:
             future.result()
     for client in clients:
         for feature in CLIENTS[client].lacks.intersection(features):
-            results[client, feature] = table.Result(lacks=True)
+            results[client, feature] = table.Result(absent=table.LACKS)
+        for feature in CLIENTS[client].unchecked.intersection(features):
+            results[client, feature] = table.Result(absent=table.UNCHECKED)
     return results
 
 

@@ -9,13 +9,18 @@ from pathlib import Path
 from typing import NamedTuple
 
 from broker_process import BrokerProcess
+from group_client import GroupClient
 from interop.catalogue import CLIENTS
 from interop.client import DEADLINE_S, Client, Inbox, Letter, NotReceived
-from reput_client.blocking import Admin, Consumer, Message, Producer, ReceivedMessage
+from interop.proxy import Proxy
+from reput_client.blocking import Consumer, Message, Producer, ReceivedMessage
+from reput_protocol.commands.topic import CreateTopicHeader
 
 SETTINGS = {
     "REPUT_TRANSACTIONS__TIMEOUT": "1s",
     "REPUT_TRANSACTIONS__CHECK_INTERVAL": "1s",
+    # RocketMQ's proxy makes itself known as a producer only after some seconds.
+    "REPUT_TRANSACTIONS__CHECK_MAX": "600",
     "REPUT_STORE__COMMIT_LOG_FILE_SIZE": "16MiB",
     "REPUT_NAME_PORT": "off",
 }
@@ -47,6 +52,7 @@ class Scene:
         self._clients: dict[tuple[str, int], Client] = {}
         self._starts: dict[tuple[str, int], threading.Lock] = {}
         self._lock = threading.Lock()
+        self._proxy: Proxy | None = None
         self._exchange: tuple[str, dict[bytes, Sent]] | None = None
         self._exchange_lock = threading.Lock()
 
@@ -64,9 +70,17 @@ class Scene:
             if found is None:
                 kind = CLIENTS[name]
                 home = self.directory / f"{name}-{number}-{next(self._numbers)}"
-                found = Client(name, kind.command(), self.address, home, self.inbox)
+                address = self.proxy().address if kind.through_proxy else self.address
+                found = Client(name, kind.command(), address, home, self.inbox)
                 self._clients[name, number] = found
             return found
+
+    def proxy(self) -> Proxy:
+        """RocketMQ's proxy in front of the broker."""
+        with self._lock:
+            if self._proxy is None:
+                self._proxy = Proxy(self.address, self.directory / "proxy")
+            return self._proxy
 
     def kill(self, name: str, number: int) -> None:
         """Kill a process of a client; the next `client` starts another one."""
@@ -77,10 +91,11 @@ class Scene:
         return f"{prefix}-{next(self._numbers)}"
 
     def topic(self, queues: int = 4) -> str:
-        """A new topic."""
+        """A new topic. By its attribute RocketMQ's proxy takes messages of all types."""
         topic = self.name("topic")
-        with Admin(self.address, timeout_s=60.0) as admin:
-            admin.create_topic(topic, queues=queues)
+        with GroupClient(self.address, "interop") as client:
+            answer, _ = client.ask(CreateTopicHeader(topic, queues, queues, attributes="+message.type=MIXED"))
+            assert answer.code == 0, answer
         return topic
 
     def send(self, topic: str, letters: Sequence[Letter], queue_ids: Sequence[int] | None = None) -> None:
@@ -152,6 +167,8 @@ class Scene:
         """End all processes."""
         for client in self._clients.values():
             client.kill()
+        if self._proxy is not None:
+            self._proxy.kill()
         self.broker.kill()
 
     def __enter__(self) -> Scene:

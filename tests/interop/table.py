@@ -14,15 +14,16 @@ BEGIN: Final = "<!-- made by `make interop ARGS=--write` -->\n\n"
 END: Final = "\n<!-- end of what is made -->\n"
 PASSED: Final = "passed"
 LACKS: Final = "not offered"
+UNCHECKED: Final = "not checked"
 FAILED: Final = "fails"
 
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """Of one feature of one client: it holds, the client lacks it, or it fails with a reason."""
+    """Of one feature of one client: it holds, fails with a reason, or is absent, as the cell then says."""
 
     reason: str | None = None
-    lacks: bool = False
+    absent: str | None = None
 
     @property
     def holds(self) -> bool:
@@ -30,9 +31,7 @@ class Result:
         return self.reason is None
 
     def __str__(self) -> str:
-        if self.lacks:
-            return LACKS
-        return PASSED if self.holds else FAILED
+        return self.absent or (PASSED if self.holds else FAILED)
 
 
 Results = Mapping[tuple[str, str], Result]

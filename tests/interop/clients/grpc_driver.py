@@ -1,0 +1,163 @@
+"""RocketMQ's gRPC client for Python as a driver of the interop suite; `interop/client.py` has the lines.
+
+It runs in a virtual environment of its own, without Reput. The address is that of a proxy.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import sys
+import threading
+import time
+from collections import Counter
+from typing import Any
+
+# The library may write to stdout, which is for lines of JSON.
+_OUT = os.fdopen(os.dup(1), "w", encoding="utf-8")
+os.dup2(2, 1)
+
+import rocketmq  # noqa: E402
+from rocketmq.grpc_protocol import FilterType  # noqa: E402
+
+
+class Checker(rocketmq.TransactionChecker):
+    """Commits what the broker asks about."""
+
+    def check(self, message: Any) -> Any:
+        """Decide about a half message."""
+        return rocketmq.TransactionResolution.COMMIT
+
+
+class Driver:
+    """Its producers and consumers."""
+
+    def __init__(self, address: str) -> None:
+        self._configuration = rocketmq.ClientConfiguration(
+            address, rocketmq.Credentials(), request_timeout=30
+        )
+        self._producers: dict[str, Any] = {}
+        self._consumers: dict[str, Any] = {}
+        self._said = threading.Lock()
+        self._made = threading.Lock()
+
+    def run(self) -> None:
+        """Carry out what stdin says, until it ends."""
+        self._say({"event": "ready"})
+        for line in sys.stdin:
+            threading.Thread(target=self._answer, args=(json.loads(line),), daemon=True).start()
+        os._exit(0)
+
+    def _answer(self, request: dict[str, Any]) -> None:
+        verbs: dict[str, Any] = {"produce": self._produce, "consume": self._consume, "stop": self._stop}
+        try:
+            answer: dict[str, object] = {"ok": verbs[request["do"]](request)}
+        except Exception as error:
+            answer = {"error": repr(error)}
+        self._say({"id": request["id"], **answer})
+
+    def _say(self, line: dict[str, object]) -> None:
+        with self._said:
+            print(json.dumps(line), file=_OUT, flush=True)
+
+    def _producer(self, topic: str, *, checks: bool) -> Any:
+        """A producer, which this client makes for given topics."""
+        with self._made:
+            if topic not in self._producers:
+                producer = rocketmq.Producer(self._configuration, (topic,), Checker() if checks else None)
+                producer.startup()
+                self._producers[topic] = producer
+            return self._producers[topic]
+
+    def _produce(self, request: dict[str, Any]) -> list[dict[str, object]]:
+        producer = self._producer(request["topic"], checks=request["how"] == "transaction")
+        messages = [_message(request, fields) for fields in request["messages"]]
+        match request["how"]:
+            case "sync" | "orderly":
+                receipts = [producer.send(message) for message in messages]
+            case "async":
+                receipts = [each.result() for each in [producer.send_async(message) for message in messages]]
+            case "transaction":
+                for message in messages:
+                    transaction = producer.begin_transaction()
+                    producer.send(message, transaction)
+                    match message.properties["decision"]:
+                        case "commit":
+                            transaction.commit()
+                        case "rollback":
+                            transaction.rollback()
+                return []
+            case how:
+                raise ValueError(how)
+        return [{"id": each.message_id, "offset": each.offset} for each in receipts]
+
+    def _consume(self, request: dict[str, Any]) -> bool:
+        if "sql" in request:
+            wanted = rocketmq.FilterExpression(request["sql"], FilterType.SQL)
+        else:
+            wanted = rocketmq.FilterExpression(request.get("tags", "*"))
+        consumer = rocketmq.PushConsumer(
+            self._configuration, request["group"], Listener(self._say, request), {request["topic"]: wanted}
+        )
+        consumer.startup()
+        self._consumers[request["consumer"]] = consumer
+        return True
+
+    def _stop(self, request: dict[str, Any]) -> bool:
+        self._consumers.pop(request["consumer"]).shutdown()
+        return True
+
+
+class Listener(rocketmq.MessageListener):
+    """Says what a consumer receives."""
+
+    def __init__(self, say: Any, request: dict[str, Any]) -> None:
+        self._say = say
+        self._request = request
+        self._seen: Counter[bytes] = Counter()
+
+    def consume(self, message: Any) -> Any:
+        """Take one delivery."""
+        self._say(
+            {"event": "received", "consumer": self._request["consumer"], "message": _described(message)}
+        )
+        self._seen[message.body] += 1
+        fails = self._seen[message.body] <= self._request.get("fail", 0)
+        return rocketmq.ConsumeResult.FAILURE if fails else rocketmq.ConsumeResult.SUCCESS
+
+
+def _message(request: dict[str, Any], fields: dict[str, Any]) -> Any:
+    message = rocketmq.Message()
+    message.topic = request["topic"]
+    message.body = base64.b64decode(fields["body"])
+    if fields["tag"]:
+        message.tag = fields["tag"]
+    for key in (fields["keys"] or "").split():
+        message.keys = key
+    for name, value in fields["properties"].items():
+        message.add_property(name, value)
+    if request["how"] == "orderly":
+        message.message_group = request["key"]
+    if "delayMs" in request:
+        message.delivery_timestamp = int(time.time()) + request["delayMs"] // 1000 + 1
+    return message
+
+
+def _described(message: Any) -> dict[str, object]:
+    return {
+        "topic": message.topic,
+        # A gRPC client gets no place in a queue.
+        "queueId": -1,
+        "offset": -1,
+        "id": message.message_id,
+        "body": base64.b64encode(message.body).decode(),
+        "tag": message.tag,
+        "keys": " ".join(sorted(message.keys)),
+        "properties": dict(message.properties),
+        "times": message.delivery_attempt - 1,
+    }
+
+
+if __name__ == "__main__":
+    Driver(sys.argv[1]).run()

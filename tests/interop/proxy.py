@@ -1,0 +1,92 @@
+"""RocketMQ's own proxy in front of the broker, for its gRPC clients."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import time
+from pathlib import Path
+
+from broker_process import free_port
+from interop import building
+from interop.client import DEADLINE_S, ClientFailed
+
+VERSION = "5.3.3"
+
+_JVM = (
+    "-Xmx512m",
+    "-XX:+UseSerialGC",
+    "-XX:TieredStopAtLevel=1",
+    "-Duser.home=.",
+    "--add-opens=java.base/java.nio=ALL-UNNAMED",
+    "--add-opens=java.base/sun.nio.ch=ALL-UNNAMED",
+)
+
+
+def command() -> list[str]:
+    """What starts the proxy, before its arguments, built if need be; see `built_classpath` for its errors."""
+    return ["java", *_JVM, "-cp", building.java("proxy", VERSION), "org.apache.rocketmq.proxy.ProxyStartup"]
+
+
+class Proxy:
+    """A process of the proxy in cluster mode, whose cluster is one broker of Reput.
+
+    Args:
+        broker: the broker's address, which serves as that of a name server.
+        home: a new directory.
+    """
+
+    def __init__(self, broker: str, home: Path) -> None:
+        (home / "conf").mkdir(parents=True)
+        port = free_port()
+        self.address = f"127.0.0.1:{port}"
+        settings = home / "conf" / "rmq-proxy.json"
+        settings.write_text(
+            json.dumps(
+                {
+                    "proxyMode": "CLUSTER",
+                    "rocketMQClusterName": "DefaultCluster",
+                    "namesrvAddr": broker,
+                    "grpcServerPort": port,
+                    "remotingListenPort": free_port(),
+                    "localServeAddr": "127.0.0.1",
+                }
+            )
+        )
+        self._log = home / "stderr"
+        with self._log.open("wb") as log:
+            self._process = subprocess.Popen(
+                [*command(), "-pc", str(settings)],
+                cwd=home,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                env={**os.environ, "HOME": str(home), "ROCKETMQ_HOME": str(home), "NAMESRV_ADDR": broker},
+            )
+        try:
+            self._wait(port)
+        except BaseException:
+            self.kill()
+            raise
+
+    def _wait(self, port: int) -> None:
+        ends_at = time.monotonic() + DEADLINE_S
+        while time.monotonic() < ends_at:
+            if self._process.poll() is not None:
+                raise ClientFailed(f"the proxy ended with {self._process.returncode}\n{self._tail()}")
+            try:
+                socket.create_connection(("127.0.0.1", port), timeout=1.0).close()
+                return
+            except OSError:
+                time.sleep(0.1)
+        raise ClientFailed(f"the proxy does not listen after {DEADLINE_S:.0f} s\n{self._tail()}")
+
+    def kill(self) -> None:
+        """End the process with SIGKILL."""
+        self._process.kill()
+        self._process.wait()
+
+    def _tail(self) -> str:
+        return "\n".join(self._log.read_text(errors="replace").splitlines()[-15:])
