@@ -10,6 +10,7 @@ import subprocess
 import time
 import urllib.parse
 import urllib.request
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -61,6 +62,9 @@ def test_the_page_of_a_live_broker_keeps_to_the_catalogue(broker: BrokerProcess)
         "reput_delayed_messages",
         "reput_delayed_delivered_total",
         "reput_delayed_cancelled_total",
+        "reput_popped_messages",
+        "reput_pop_revive_due_seconds",
+        "reput_tls_certificate_end_time_seconds",
         "reput_name_server_registered",
         "reput_name_server_registrations_total",
         "reput_replication_lag_bytes",
@@ -103,7 +107,8 @@ def test_promtool_accepts_configuration_and_rules() -> None:
 def test_each_alert_fires_beyond_its_limit_and_not_within() -> None:
     alerts = re.findall(r"- alert: (\w+)", (CONF / "rules.yml").read_text())
     tested = re.findall(r"alertname: (\w+)", RULES_TEST.read_text())
-    assert tested == [name for alert in alerts for name in (alert, alert)]
+    assert [*dict.fromkeys(tested)] == alerts
+    assert min(Counter(tested).values()) == 2
     command = [program("promtool"), "test", "rules", str(RULES_TEST)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr

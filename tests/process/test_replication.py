@@ -15,6 +15,7 @@ import trio
 
 from reput_broker.broker import Broker
 from reput_broker.config.model import BrokerConfig
+from reput_broker.config.sections import TlsConfig
 from reput_broker.ha import client as ha_client
 from reput_broker.ha.epochs import decode_epochs
 from reput_broker.ha.frames import HEADER, REPORT, Hello, encode_hello
@@ -367,12 +368,12 @@ async def test_a_machine_without_power_refuses_no_connection(
     """The slave connects again when it is back."""
     dialled = 0
 
-    async def dial(address: str) -> trio.SocketStream:
+    async def dial(address: str, tls: TlsConfig | None) -> trio.abc.Stream:
         nonlocal dialled
         dialled += 1
         if dialled == 1:
             await trio.sleep_forever()
-        return await real_dial(address)
+        return await real_dial(address, tls)
 
     real_dial = ha_client.dial
     monkeypatch.setattr(ha_client, "dial", dial)
