@@ -183,7 +183,7 @@ async def test_a_cluster_in_which_everything_is_encrypted(files: TlsFiles, tmp_p
                 with trio.fail_after(60):
                     while slave.store.max_physical_offset < end:
                         await trio.sleep(0.05)
-                    while names.routes.registered < 2:
+                    while names.routes.registered < 2 or "t" not in names.routes.topics():
                         await trio.sleep(0.05)
                 async with PullConsumer(
                     names.address, group="g", tls=TLS(ca=files.ca, cert=files.client)

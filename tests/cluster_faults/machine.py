@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import os
 import shutil
@@ -17,7 +18,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
 
-from cluster_faults.network import Unavailable, address_of, inside
+from cluster_faults.network import USER, Unavailable, address_of, inside
 from mounts import try_to_mount, unmount
 
 PORT: Final = 10911
@@ -88,9 +89,11 @@ class Machine:
     def page(self, name: str) -> dict[str, Any]:
         """Return a JSON page of its HTTP port; empty if it does not answer."""
         url = f"http://{address_of(self.name)}:{HTTP_PORT}/{name}"
+        user = base64.b64encode(":".join(USER.values()).encode()).decode()
+        request = urllib.request.Request(url, headers={"Authorization": f"Basic {user}"})
         with suppress(OSError, ValueError):
             try:
-                with urllib.request.urlopen(url, timeout=1.0) as answer:
+                with urllib.request.urlopen(request, timeout=1.0) as answer:
                     page: dict[str, Any] = json.load(answer)
             except urllib.error.HTTPError as error:  # 503 with a body
                 page = json.load(error)

@@ -17,6 +17,8 @@ from typing import Final
 CLIENTS: Final = "clients"
 """The machine of clients and runner: the namespace that has the bridge."""
 ETCD: Final = "etcd"
+USER: Final = {"REPUT_USER": "admin", "REPUT_SECRET": "secret-of-the-cluster"}
+"""The brokers are reached over a network, so clients, commands and the runner need a user."""
 _ENTERED: Final = "CLUSTER_FAULTS_ENTERED"
 _NETNS: Final = Path("/run/netns")
 _BRIDGE: Final = "reput0"

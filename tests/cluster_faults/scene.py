@@ -29,15 +29,12 @@ _WORKLOAD: Final = str(Path(__file__).with_name("workload.py"))
 _READY_S: Final = 180.0
 _CREATE_S: Final = 5.0
 
-USER: Final = {"REPUT_USER": "admin", "REPUT_SECRET": "secret-of-the-cluster"}
-"""The brokers are reached over a network, so clients and commands need a user."""
-
 
 class Cluster(Clients):
     """Starts all; a context manager."""
 
     def __init__(self, directory: Path, *, seed: int, brokers: int) -> None:
-        os.environ.update(USER)
+        os.environ.update(network.USER)
         names = [f"b{number}" for number in range(brokers)]
         super().__init__(
             directory,
@@ -174,7 +171,7 @@ def _environment(name: str, brokers: int) -> dict[str, str]:
         "REPUT_HTTP_HOST": address_of(name),
         "REPUT_HTTP_PORT": str(HTTP_PORT),
         "REPUT_ACCESS__ENABLED": "true",
-        "REPUT_ACCESS__ADMIN_SECRET": USER["REPUT_SECRET"],
+        "REPUT_ACCESS__ADMIN_SECRET": network.USER["REPUT_SECRET"],
         "REPUT_STORE__COMMIT_LOG_FILE_SIZE": "4MiB",
         "REPUT_STORE__INDEX_SLOTS": "5000",
         "REPUT_STORE__INDEX_ENTRIES": "20000",
