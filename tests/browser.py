@@ -163,10 +163,12 @@ class Page:
             raise PageFailed(f"{script}: {answer['exceptionDetails']}")
         return answer["result"].get("value")
 
-    def until(self, condition: str) -> None:
-        """Wait until an expression is true."""
+    def until(self, condition: str, *, pressing: str | None = None) -> None:
+        """Wait until an expression is true; a key may be pressed again and again for it, as a person would."""
         ends_at = time.monotonic() + _DEADLINE_S
         while not self._is_true(condition):
+            if pressing is not None:
+                self.press(pressing)
             if time.monotonic() > ends_at:
                 text = self.run("document.body.innerText.slice(0, 2000)")
                 raise PageFailed(f"not true in time: {condition}\n{self.problems}\n{text}")
