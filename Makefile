@@ -248,7 +248,7 @@ fuzz-kernel: $(DEV) ## read CASES (10000000) damaged records with the kernel, bo
 	$(BIN)/python tests/fuzz/kernel.py $(if $(CASES),--cases $(CASES)) $(if $(SEED),--seed $(SEED)) $(ARGS)
 
 conformance: $(DEV) ## open directories alternately with this broker and Apache RocketMQ (java, mvn), and compare
-	$(BIN)/python -m pytest tests/conformance $(ARGS)
+	$(BIN)/python -m pytest tests/conformance --long $(ARGS)
 
 interop: $(DEV) ## check RocketMQ's clients against a broker, feature by feature, and print a table (java, mvn, node, npm)
 	$(BIN)/python tests/interop/run.py $(ARGS)

@@ -57,6 +57,19 @@ settings.register_profile("reput", deadline=None)
 settings.load_profile("reput")
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Add the option of the long tests."""
+    parser.addoption("--long", action="store_true", help="run also what takes long")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave out what takes long, unless it is asked for."""
+    if not config.getoption("--long"):
+        for item in items:
+            if item.get_closest_marker("long") is not None:
+                item.add_marker(pytest.mark.skip(reason="takes long: `make conformance` runs it"))
+
+
 def pytest_sessionfinish(session: pytest.Session) -> None:
     """Hand over what was compared."""
     counts.hand_over(session.config)

@@ -61,7 +61,7 @@ class Scene:
         return {REPUT: self.reput.address, APACHE: self.apache_address}
 
 
-@pytest.fixture(params=["rocketmq", "reput"])
+@pytest.fixture(params=[pytest.param("rocketmq", marks=pytest.mark.long), "reput"])
 def scene(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Scene]:
     names = f"127.0.0.1:{free_port()}"
     java = JavaCluster(tmp_path / "java")

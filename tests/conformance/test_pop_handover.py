@@ -20,7 +20,7 @@ from reput_protocol.record.record import Record, decode_record
 from reput_protocol.record.view import record_views
 from reput_protocol.wire.header import HeaderType
 
-pytestmark = pytest.mark.process
+pytestmark = [pytest.mark.process, pytest.mark.long]
 
 TOPIC, GROUP = "orders", "billing"
 INVISIBLE_MS = 12_000
