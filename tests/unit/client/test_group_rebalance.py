@@ -78,6 +78,26 @@ def test_routes_without_a_master_are_fetched_again_soon(group: Group) -> None:
         assert group.fetches == fetched + 2, "those of t and of the retry topic, which does not exist yet"
 
 
+def test_a_retry_topic_that_a_new_master_lacks_is_looked_for(
+    group: Group, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is made by the heartbeats of the members; a group that never had one waits for its first returned message."""
+
+    async def is_gone(topic: str, deadline: float) -> bool:
+        return True
+
+    rebalancer, session = group.member._rebalancer, group.member._rebalancer._session
+    monkeypatch.setattr(session, "is_gone", is_gone)
+    group.told("d")
+    assert rebalancer.next_due() == group.clock.now + 20.0
+    session.routes.put(Route("%RETRY%g", (), (), ("b",)), group.clock.now)
+    waited_s = []
+    for _ in range(25):
+        group.told("d", after_s=max(1.0, rebalancer.next_due() - group.clock.now))
+        waited_s.append(rebalancer.next_due() - group.clock.now)
+    assert waited_s == [1.0] * 20 + [20.0] * 5
+
+
 def test_what_one_had_that_is_gone_is_taken_at_once(group: Group) -> None:
     """Queue 4 was `b`'s, 1 and 7 are `c`'s and `e`'s."""
     group.told("bcde")

@@ -76,6 +76,7 @@ class Rebalancer:
         self._routes_due_at = -math.inf
         self._cut_off = False
         self._others_may_return_until = -math.inf
+        self._retry_topic_until = -math.inf
 
     def next_due(self) -> float:
         """See `Chore`."""
@@ -129,10 +130,16 @@ class Rebalancer:
                     assignment.unknown.add(topic)
                     self._try_again(with_routes=True)
                     continue
+                was_known = self._session.routes.get(topic) is not None
                 self._session.routes.forget(topic)
                 if topic != self._subscriptions.retry:  # which exists only after a message was given back
                     failure = failure if topic in self.awaited else error
                     self._try_again()
+                    continue
+                if was_known:  # a new master that does not have it makes it at this member's heartbeat
+                    self._retry_topic_until = now + INTERVAL_S
+                if now < self._retry_topic_until:
+                    self._try_again(with_routes=True)
             except ReputError as error:
                 log.warning("queues of %s not allocated, trying again: %s", topic, error)
                 assignment.unknown.add(topic)
