@@ -9,7 +9,35 @@ import trio
 from reput_broker.request import Client, Refusal, Response
 from reput_broker.store.get_message import FilteredGet
 from reput_broker.store.held_extents import HeldExtents
+from reput_broker.store.message_store import MessageStore
+from reput_broker.store.results import GetMessageResult, TransferLimits
 from reput_protocol.errors import ErrorCode
+from reput_protocol.filter.sql import SqlFilter
+from reput_protocol.filter.tags import MessageFilter
+
+
+def get_unless_cold(
+    store: MessageStore,
+    place: tuple[str, int, int],
+    count: int,
+    size: int,
+    message_filter: MessageFilter | None,
+    limits: TransferLimits,
+) -> GetMessageResult | FilteredGet:
+    """Read messages, or return a get for a worker thread, because it filters cold messages.
+
+    Args:
+        place: topic, queue and the queue offset to begin at.
+    """
+    if not isinstance(message_filter, SqlFilter):
+        return store.get_message(*place, count, size, message_filter, limits=limits)
+    found = store.get_filtered(*place, count, size, message_filter, limits=limits)
+    if isinstance(found, GetMessageResult) or found.cold:
+        return found
+    with found:
+        result = found.run()
+    store.count_get(result)
+    return result
 
 
 class ColdReads:

@@ -24,6 +24,7 @@ from reput_broker.pop.in_flight import InFlightMessages
 from reput_broker.pop.order_info import OrderInfos
 from reput_broker.pop.positions import Place, PopPositions, Written
 from reput_broker.pop.revive_log import ReviveLog, size_of
+from reput_broker.processors.cold_reads import get_unless_cold
 from reput_broker.processors.filter_check import FilterCheck
 from reput_broker.processors.pop_polling import PollingKey, PopPolling
 from reput_broker.processors.pop_queues import WRONG_OFFSET, PopQueues
@@ -47,7 +48,6 @@ from reput_protocol.commands.pop import (
     start_offset_info,
 )
 from reput_protocol.errors import ErrorCode
-from reput_protocol.filter.sql import SqlFilter
 from reput_protocol.filter.tags import MessageFilter
 from reput_protocol.names import RETRY_PREFIX
 from reput_protocol.properties import encode_properties
@@ -260,16 +260,7 @@ class PopProcessor:
     def _get(self, pop: _Pop, place: Place, offset: int, wanted: int) -> GetMessageResult | FilteredGet:
         size = min(self._limits.pull_bytes, pop.request.client.share)
         key = place.topic, place.queue_id, offset
-        message_filter = pop.message_filter
-        if not isinstance(message_filter, SqlFilter):
-            return self._store.get_message(*key, wanted, size, message_filter, limits=ROCKETMQ_LIMITS)
-        found = self._store.get_filtered(*key, wanted, size, message_filter, limits=ROCKETMQ_LIMITS)
-        if isinstance(found, GetMessageResult) or found.cold:
-            return found
-        with found:
-            result = found.run()
-        self._store.count_get(result)
-        return result
+        return get_unless_cold(self._store, key, wanted, size, pop.message_filter, ROCKETMQ_LIMITS)
 
     def _unlock(self, selection: _Selection) -> None:
         for taken in selection.taken:

@@ -11,7 +11,7 @@ from reput_broker.config.sections import HAConfig, LimitsConfig
 from reput_broker.groups.group_state import GroupState
 from reput_broker.ha.roles import MASTER_ID
 from reput_broker.observe.counters import PULL_WAIT_CODE, Counters
-from reput_broker.processors.cold_reads import ColdReads
+from reput_broker.processors.cold_reads import ColdReads, get_unless_cold
 from reput_broker.processors.filter_check import FilterCheck
 from reput_broker.processors.group_access import GroupAccess
 from reput_broker.processors.long_polling import PullRequestHoldService
@@ -29,7 +29,6 @@ from reput_protocol.codes import PullSysFlag, RequestCode, ResponseCode
 from reput_protocol.commands.group import SubscriptionGroupConfig
 from reput_protocol.commands.pull import PullMessageHeader, PullMessageResult
 from reput_protocol.errors import ErrorCode
-from reput_protocol.filter.sql import SqlFilter
 from reput_protocol.filter.tags import MessageFilter
 from reput_protocol.wire.header import HeaderType, Value
 
@@ -260,15 +259,7 @@ class PullProcessor:
         if request.is_native:
             transfer = TransferLimits(size, count, size, count, ROCKETMQ_LIMITS.scan_bytes)
         place = header.topic, header.queue_id, header.queue_offset
-        if not isinstance(message_filter, SqlFilter):
-            return self._store.get_message(*place, count, size, message_filter, limits=transfer)
-        found = self._store.get_filtered(*place, count, size, message_filter, limits=transfer)
-        if isinstance(found, GetMessageResult) or found.cold:
-            return found
-        with found:
-            result = found.run()
-        self._store.count_get(result)
-        return result
+        return get_unless_cold(self._store, place, count, size, message_filter, transfer)
 
     def _hold_pull(
         self, request: Request, header: PullMessageHeader, message_filter: MessageFilter | None
