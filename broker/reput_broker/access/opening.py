@@ -22,7 +22,7 @@ Access: TypeAlias = AccessControl | InsecureAccess | None
 log = structlog.get_logger(__name__)
 
 SECRET_FILE: Final = "admin.secret"
-"""Beside the file with the users: the secret of the administrator that was made by itself."""
+"""Next to the file with the users: the secret of the administrator that was made by itself."""
 
 
 class NoUsers(ReputError):

@@ -51,7 +51,7 @@ class AccessConfig(Section):
     )
     generate_admin: bool = option(
         False,
-        "without any user at a start, make admin_user with a new secret, in admin.secret beside the users' file",
+        "without any user at a start, make admin_user with a new secret, in admin.secret next to the users' file",
     )
     broker_user: str = option(
         "", 'user that signs this broker\'s requests to other brokers and name servers; "": admin_user'
