@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import shutil
 import sys
+from collections.abc import Iterator
 from importlib import import_module
 from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec
@@ -68,6 +70,14 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         for item in items:
             if item.get_closest_marker("long") is not None:
                 item.add_marker(pytest.mark.skip(reason="takes long: `make conformance` runs it"))
+
+
+@pytest.fixture(scope="module")
+def module_path(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """The directory of what a module's tests share. It is removed after them: a store takes more than 1 GiB."""
+    path = tmp_path_factory.mktemp("module")
+    yield path
+    shutil.rmtree(path)
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:

@@ -9,7 +9,9 @@ Every pytest run of the environment loads this module, so it imports the broker 
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -45,18 +47,20 @@ def new_reput_broker(
     """A function that starts another broker, on a free port and in a temporary directory, and returns it.
 
     Its arguments are options that override `reput_broker_config`; `data_dir=` sets the directory, for example that of a
-    stopped broker. At the end of the test all are stopped.
+    stopped broker. At the end of the test all are stopped, and the temporary directories are removed.
     """
     from reput_broker.background import BackgroundBroker
     from reput_broker.config.model import BrokerConfig
 
     started: list[BackgroundBroker] = []
+    temporary: list[Path] = []
 
     def start(**options: Any) -> BackgroundBroker:
         chosen: dict[str, Any] = {"port": 0, "http_port": None} | reput_broker_config | options
         chosen["store"] = _SMALL_STORE | reput_broker_config.get("store", {}) | options.get("store", {})
         if "data_dir" not in chosen:
-            chosen["data_dir"] = tmp_path_factory.mktemp("reput") / "data"
+            temporary.append(tmp_path_factory.mktemp("reput"))
+            chosen["data_dir"] = temporary[-1] / "data"
         broker = BackgroundBroker(BrokerConfig.model_validate(chosen))
         broker.start()
         started.append(broker)
@@ -65,6 +69,8 @@ def new_reput_broker(
     yield start
     for broker in reversed(started):
         broker.stop()
+    for directory in temporary:
+        shutil.rmtree(directory)
 
 
 @pytest.fixture

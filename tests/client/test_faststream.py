@@ -7,6 +7,7 @@ import subprocess
 import sys
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Annotated, Any
 
 import pytest
@@ -298,8 +299,8 @@ def test_without_faststream_the_extra_is_named() -> None:
 
 
 @pytest.fixture(scope="module")
-def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    with BrokerProcess(tmp_path_factory.mktemp("faststream") / "store") as process:
+def address(module_path: Path) -> Iterator[str]:
+    with BrokerProcess(module_path / "store") as process:
         yield process.address
 
 

@@ -193,8 +193,8 @@ def _get(broker: BrokerProcess, path: str) -> str:
 
 
 @pytest.fixture(scope="module")
-def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
-    with BrokerProcess(tmp_path_factory.mktemp("delays") / "store") as process:
+def broker(module_path: Path) -> Iterator[BrokerProcess]:
+    with BrokerProcess(module_path / "store") as process:
         yield process
 
 

@@ -10,6 +10,7 @@ import sys
 import time
 from collections.abc import Iterator
 from itertools import count
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -26,8 +27,8 @@ _numbers = count()
 
 
 @pytest.fixture(scope="module")
-def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
-    with BrokerProcess(tmp_path_factory.mktemp("dlq") / "store") as process:
+def broker(module_path: Path) -> Iterator[BrokerProcess]:
+    with BrokerProcess(module_path / "store") as process:
         yield process
 
 

@@ -12,6 +12,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -66,11 +67,9 @@ class Group:
 
 
 @pytest.fixture(scope="module")
-def group(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Group]:
+def group(module_path: Path) -> Iterator[Group]:
     options = {"REPUT_HA__IN_SYNC_REPLICAS": "2", "REPUT_TOPICS__DEFAULT_QUEUES": "1"}
-    with ClusterOfThree(
-        tmp_path_factory.mktemp("failover"), lease=f"{LEASE_S:g}s", environment=options
-    ) as cluster:
+    with ClusterOfThree(module_path, lease=f"{LEASE_S:g}s", environment=options) as cluster:
         yield Group(cluster)
 
 

@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from itertools import count
+from pathlib import Path
 
 import pytest
 
@@ -56,8 +57,8 @@ JSON = HeaderType.JSON
 
 
 @pytest.fixture(scope="module")
-def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
-    with BrokerProcess(tmp_path_factory.mktemp("groups") / "store") as process:
+def broker(module_path: Path) -> Iterator[BrokerProcess]:
+    with BrokerProcess(module_path / "store") as process:
         yield process
 
 
@@ -405,8 +406,8 @@ def test_offsets_are_copied_to_another_group(
     assert target.committed(topic) == 8
 
 
-def test_offsets_that_were_set_are_there_after_a_crash(tmp_path_factory: pytest.TempPathFactory) -> None:
-    broker = BrokerProcess(tmp_path_factory.mktemp("crash") / "store")
+def test_offsets_that_were_set_are_there_after_a_crash(tmp_path: Path) -> None:
+    broker = BrokerProcess(tmp_path / "store")
     with broker:
         with Admin(broker.address, timeout_s=30.0) as admin:
             admin.create_topic("T")

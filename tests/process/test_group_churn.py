@@ -30,8 +30,8 @@ KINDS = pytest.mark.parametrize("kind", [(), ("--orderly",)], ids=["side by side
 
 
 @pytest.fixture(scope="module")
-def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
-    store = tmp_path_factory.mktemp("groups") / "store"
+def broker(module_path: Path) -> Iterator[BrokerProcess]:
+    store = module_path / "store"
     with BrokerProcess(store, environment=QUICKLY, command=SHORT_LOCKS) as process:
         yield process
 

@@ -6,6 +6,7 @@ import json
 import subprocess
 from collections.abc import Iterator
 from itertools import count
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -22,8 +23,8 @@ HEAD = "topic\tqueue\tcommitted\tnew\tmove"
 
 
 @pytest.fixture(scope="module")
-def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
-    with BrokerProcess(tmp_path_factory.mktemp("cli") / "store") as process:
+def broker(module_path: Path) -> Iterator[BrokerProcess]:
+    with BrokerProcess(module_path / "store") as process:
         yield process
 
 

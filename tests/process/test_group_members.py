@@ -7,6 +7,7 @@ import logging
 import urllib.request
 from collections.abc import Iterator
 from contextlib import nullcontext
+from pathlib import Path
 from typing import Any
 
 import anyio
@@ -23,16 +24,16 @@ NUMBERS = itertools.count()
 
 
 @pytest.fixture(scope="module")
-def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
-    with BrokerProcess(tmp_path_factory.mktemp("members") / "store") as process:
+def broker(module_path: Path) -> Iterator[BrokerProcess]:
+    with BrokerProcess(module_path / "store") as process:
         yield process
 
 
 @pytest.fixture(scope="module")
-def quiet_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
+def quiet_broker(module_path: Path) -> Iterator[BrokerProcess]:
     """One that tells members of a reset only in the answers to their pulls."""
     environment = {"REPUT_GROUPS__RESET_TELLS_MEMBERS": "false"}
-    with BrokerProcess(tmp_path_factory.mktemp("quiet") / "store", environment=environment) as process:
+    with BrokerProcess(module_path / "quiet", environment=environment) as process:
         yield process
 
 

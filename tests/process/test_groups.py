@@ -31,8 +31,8 @@ _numbers = count()
 
 
 @pytest.fixture(scope="module")
-def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
-    with BrokerProcess(tmp_path_factory.mktemp("groups") / "store") as process:
+def broker(module_path: Path) -> Iterator[BrokerProcess]:
+    with BrokerProcess(module_path / "store") as process:
         yield process
 
 

@@ -37,9 +37,9 @@ def program(name: str) -> str:
 
 
 @pytest.fixture(scope="module")
-def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
+def broker(module_path: Path) -> Iterator[BrokerProcess]:
     small = {"REPUT_STORE__COMMIT_LOG_FILE_SIZE": "16MiB"}
-    with BrokerProcess(tmp_path_factory.mktemp("prometheus") / "store", environment=small) as process:
+    with BrokerProcess(module_path / "store", environment=small) as process:
         with Producer(process.address, group="metrics") as producer:
             producer.send_batch([Message("metered", b"x" * 100, tag="t") for _ in range(250)])
         yield process

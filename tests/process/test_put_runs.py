@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from random import Random
 
 import pytest
@@ -24,11 +25,9 @@ FIRST_OPAQUE = 1_000_000  # written in four bytes, as those of a long-lived prod
 
 
 @pytest.fixture(scope="module", params=["sync", "async"])
-def broker(
-    tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest
-) -> Iterator[BrokerProcess]:
+def broker(module_path: Path, request: pytest.FixtureRequest) -> Iterator[BrokerProcess]:
     environment = {"REPUT_STORE__FLUSH": request.param}
-    with BrokerProcess(tmp_path_factory.mktemp("runs") / "store", environment=environment) as process:
+    with BrokerProcess(module_path / request.param, environment=environment) as process:
         yield process
 
 
@@ -173,10 +172,10 @@ def test_puts_and_other_requests_alternate_in_one_write(broker: BrokerProcess) -
         assert len(bodies_of(client, topic, 0, 40)) == 40
 
 
-def test_a_run_across_the_end_of_a_log_file_loses_nothing(tmp_path_factory: pytest.TempPathFactory) -> None:
+def test_a_run_across_the_end_of_a_log_file_loses_nothing(tmp_path: Path) -> None:
     environment = {"REPUT_STORE__COMMIT_LOG_FILE_SIZE": "256KiB", "REPUT_STORE__FLUSH": "async"}
     with (
-        BrokerProcess(tmp_path_factory.mktemp("rolls") / "store", environment=environment) as broker,
+        BrokerProcess(tmp_path / "store", environment=environment) as broker,
         RawClient(broker.address) as client,
     ):
         topic = created(client, "rolls")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import struct
 import time
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -33,8 +34,8 @@ FIT_FOR_BINARY = pytest.mark.parametrize("kind", TYPES)
 
 
 @pytest.fixture(scope="module")
-def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
-    with BrokerProcess(tmp_path_factory.mktemp("wire") / "store") as process:
+def broker(module_path: Path) -> Iterator[BrokerProcess]:
+    with BrokerProcess(module_path / "store") as process:
         yield process
 
 

@@ -65,6 +65,13 @@ def slow_is_not_faulty(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(of_broker, "SLOW_S", 30.0)
 
 
+@pytest.fixture(autouse=True)
+def disk_half_full(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However full that of this machine is."""
+    half = SimpleNamespace(f_blocks=100, f_bfree=50, f_bavail=50, f_frsize=1 << 30, f_flag=0)
+    monkeypatch.setattr(os, "statvfs", lambda _path: half)
+
+
 @pytest.fixture
 def server(reput_broker: BackgroundBroker) -> str:
     return reput_broker.address
