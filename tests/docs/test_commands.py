@@ -155,6 +155,7 @@ class Reader:
                 stdout=output,
                 stderr=output,
                 start_new_session=True,
+                preexec_fn=_take_ctrl_c,
             )
         self._running.append((block, process))
         ends_at = time.monotonic() + _DEADLINE_S
@@ -172,6 +173,11 @@ class Reader:
         for written, here in self._names.items():
             text = text.replace(written, here)
         return text
+
+
+def _take_ctrl_c() -> None:
+    """A program that the shell has put into the background ignores Ctrl-C, and so would all that it starts."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 def _console(text: str) -> Iterator[tuple[str, list[str]]]:
