@@ -62,7 +62,7 @@ UV := set -e; export PATH="$$PATH:$(CURDIR)/build/uv/bin"; command -v uv >/dev/n
 .PHONY: help setup run test check format demo example example-java pipeline-demo bench bench-peers bench-stalls bench-delay
 .PHONY: bench-scaling bench-replication bench-groups bench-memory bench-store bench-console console-pictures bench-spark crash faults planted histories histories-planted
 .PHONY: simulate simulate-planted ops-check
-.PHONY: cluster cluster-faults filters fuzz fuzz-kernel hostile conformance image-check
+.PHONY: cluster cluster-faults filters fuzz fuzz-kernel scan hostile conformance image-check
 .PHONY: interop pipeline-faults pipeline-planted pipeline-clusters pipeline-roundtrip docs dist lock clean
 
 help: ## list the targets
@@ -240,9 +240,12 @@ cluster-faults: $(DEV) ## break three brokers with etcd, each in a network names
 filters: $(DEV) ## compare filters with an independent evaluation, CASES times (10000); SEED repeats a run
 	$(BIN)/python tests/filters/run.py $(if $(CASES),--cases $(CASES)) $(if $(SEED),--seed $(SEED)) $(ARGS)
 
-fuzz: $(DEV) ## send invalid data to the ports: CASES (1000000) to the HTTP port, a tenth as frames; KIND, SEED
+fuzz: $(DEV) ## send invalid data to the ports: CASES (1000000) changed requests of clients per type of header; KIND, SEED
 	$(BIN)/python tests/fuzz/run.py $(if $(CASES),--cases $(CASES)) $(if $(SEED),--seed $(SEED)) \
 		$(if $(KIND),--kind '$(KIND)') $(ARGS)
+
+scan: $(DEV) ## try from another network namespace what a client without a user can do to the image's broker (root)
+	$(BIN)/python tests/scan/run.py $(ARGS)
 
 fuzz-kernel: $(DEV) ## read CASES (10000000) damaged records with the kernel, bounds checked and under AddressSanitizer; SEED
 	$(BIN)/python tests/fuzz/kernel.py $(if $(CASES),--cases $(CASES)) $(if $(SEED),--seed $(SEED)) $(ARGS)

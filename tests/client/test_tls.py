@@ -77,6 +77,7 @@ def test_messages_of_every_size_come_back(face: Face, files: TlsFiles, address: 
         ("other_ca", "client", "signed by an authority that is not trusted; give the file"),
         ("ca", None, "requires a certificate, and none was given; give a certificate"),
         ("ca", "foreign", "does not trust the authority of this side's certificate"),
+        ("ca", "expired", "the certificate of this side has expired; renew it"),
     ],
 )
 def test_a_refusal_names_cause_and_remedy_and_nothing_was_sent(

@@ -23,7 +23,7 @@ _ENTERED: Final = "CLUSTER_FAULTS_ENTERED"
 _NETNS: Final = Path("/run/netns")
 _BRIDGE: Final = "reput0"
 _SUBNET: Final = "10.77.0"
-_TOOLS: Final = {"unshare": "util-linux", "nsenter": "util-linux", "ip": "iproute2", "iptables": "iptables"}
+_TOOLS: Final = {"unshare": "util-linux", "nsenter": "util-linux", "ip": "iproute2"}
 
 
 Undo = Callable[[], None]

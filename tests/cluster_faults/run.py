@@ -42,7 +42,7 @@ def main() -> int:
     if not weights:
         parser.error(f"no fault has {arguments.kind!r} in its name; there are {', '.join(WEIGHTS)}")
     try:
-        enter(("etcd", "etcd-server"))
+        enter(("etcd", "etcd-server"), ("iptables", "iptables"))
     except Unavailable as error:
         print(f"error: {error}", file=sys.stderr)
         return 2

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import NamedTuple
 
+from fuzz.client_frames import fuzz_requests
 from fuzz.http_port import fuzz_http
 from fuzz.message_port import fuzz_frames
 from fuzz.outcome import Outcome
+from reput_protocol.wire.header import HeaderType
 
 
 class Tried(NamedTuple):
@@ -19,6 +22,10 @@ class Tried(NamedTuple):
 
 
 KINDS = {
-    "http": Tried(fuzz_http, 1.0, 3_000),
+    "http": Tried(fuzz_http, 0.2, 3_000),
     "frames": Tried(fuzz_frames, 0.1, 1_000),
+    "json-of-clients": Tried(partial(fuzz_requests, HeaderType.JSON, False), 1.0, 400),
+    "rocketmq-of-clients": Tried(partial(fuzz_requests, HeaderType.BINARY, False), 1.0, 400),
+    "json-signed": Tried(partial(fuzz_requests, HeaderType.JSON, True), 0.2, 150),
+    "rocketmq-signed": Tried(partial(fuzz_requests, HeaderType.BINARY, True), 0.2, 150),
 }

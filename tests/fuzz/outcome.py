@@ -50,7 +50,7 @@ def defects_in_the_log(outcome: Outcome) -> Iterator[None]:
     """Count as a violation what is logged with an exception: bad input is the client's fault and never raises."""
 
     def judge(_logger: object, _method: str, event: Any) -> Any:
-        error = event.get("exc_info")
+        error = event.get("exc_info") or ("a defect of" in event.get("hint", "") and event.get("detail"))
         if error and not outcome.enough:
             outcome.violations.append(
                 f"{event['event']}: {event.get('path') or event.get('code')}: {error!r}"

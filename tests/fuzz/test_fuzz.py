@@ -41,6 +41,12 @@ def test_a_defect_is_noticed(name: str, function: str, monkeypatch: pytest.Monke
     assert any("IndexError('planted')" in violation for violation in outcome.violations)
 
 
+def test_a_signature_that_is_not_checked_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("reput_broker.access.control.hmac.compare_digest", lambda *_: True)
+    outcome = KINDS["json-signed"].kind(_SEED, 100)
+    assert any("access control lets" in violation for violation in outcome.violations)
+
+
 @pytest.mark.skipif(kernel.FORM == "interpreted", reason="the kernel is not compiled")
 def test_damaged_records_are_the_same_to_the_compiled_and_the_interpreted_kernel() -> None:
     command = [

@@ -127,7 +127,7 @@ class Body(Members):
         try:
             body: Self = _decoder(cls).decode(data)
             return body
-        except (DecodeError, RecursionError, UnicodeEncodeError):
+        except (DecodeError, RecursionError, UnicodeError):
             trusted = cls.IS_TRUSTED if is_trusted is None else is_trusted
             members = read_json(data, loose_bytes_max=len(data) if trusted else LOOSE_BYTES_MAX)
             cls.forgive(members)

@@ -246,6 +246,24 @@ async def test_half_a_handshake_ends_in_time(
 
 
 @pytest.mark.trio
+@pytest.mark.parametrize("http", [False, True])
+async def test_half_a_handshake_of_a_slave_or_a_browser_ends_in_time(
+    files: TlsFiles, autojump_clock: MockClock, http: bool
+) -> None:
+    config = BrokerConfig(tls=files.server_options(handshake_timeout="4s"))
+    gate = Gate(config, Counters(), ServerTls(config.tls))
+    for begin, says in ((b"", "within 4 s"), (b"\x16\x03", "within 4 s"), (b"GET / HTTP/1.1", "without TLS")):
+        ours, theirs = socket.socketpair()
+        ours.send(begin)
+        started_at = trio.current_time()
+        with ours, structlog.testing.capture_logs() as logs:
+            stream = trio.SocketStream(trio.socket.from_stdlib_socket(theirs))
+            assert await gate.admit_stream(stream, (HOST, 1), http=http) is None
+        assert trio.current_time() - started_at < 5.0
+        assert says in logs[0]["detail"]
+
+
+@pytest.mark.trio
 async def test_permissive_serves_both_and_lets_the_silent_wait(
     files: TlsFiles, autojump_clock: MockClock
 ) -> None:

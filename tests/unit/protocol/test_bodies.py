@@ -102,8 +102,10 @@ def test_a_topic_config_takes_rocketmqs_defaults() -> None:
         (TopicStats, '{"offsetTable":{},"topicPutTps":"\\ud800"}'),
         (HeartbeatData, '{"clientID":"a","consumerDataSet":[{"groupName":"g","messageModel":"\\ud800"}]}'),
         (LockBatchBody, '{"mqSet":[{"topic":"t","brokerName":"b","queueId":18446744073709551616}]}'),
+        (LockBatchBody, '{"clientId":"a\udc89"}'),
+        (HeartbeatData, '{"clientID":"a","consumerDataSet":[{"groupName":"g\udced\udca0\udc80"}]}'),
     ],
 )
 def test_wrong_types_are_malformed(kind: Any, text: str) -> None:
     with pytest.raises(BodyMalformed):
-        kind.from_json(text.encode())
+        kind.from_json(text.encode("utf-8", "surrogateescape"))  # `\udc89` stands for the byte 0x89

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -96,7 +97,15 @@ async def test_every_request_has_its_right(tmp_path: Path) -> None:
         assert {RequestCode(code).name for code in missing} == set()
         assert not {RequestCode(code).name for code in REQUIREMENTS} & SERVER_REQUESTS
 
+        async with Producer(broker.address, credentials=ADMIN) as producer:
+            await producer.send(Message("kept", b"x"))
+        in_names, in_text = re.compile(rb'(?<=[:\[])"[gt]"'), re.compile(r"\b(?:kept|t|g)\b")
+
         def ask_all() -> None:
+            admin = RawClient(broker.address, HeaderType.JSON, credentials=ADMIN)
+            config = b'{"groupName": "kept"}'
+            assert admin.request(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, {}, config)[0].code == 0
+            admin.close()
             for header_type in HeaderType:
                 nobody, eve = (
                     RawClient(broker.address, header_type, credentials=user) for user in (None, EVE)
@@ -108,10 +117,15 @@ async def test_every_request_has_its_right(tmp_path: Path) -> None:
                     refused, _ = nobody.request(code, {"topic": "t"}, body)
                     assert (code, refused.code) == (code, NO_PERMISSION)
                     assert (refused.remark or "").startswith("UNAUTHENTICATED: ")
-                    answer, _ = eve.request(code, {"topic": "t", "b": "t", "group": "g"}, body)
+                    answer, content = eve.request(code, {"topic": "t", "b": "t", "group": "g"}, body)
                     is_refused = "lacks the right" in (answer.remark or "")
                     assert (code, is_refused) == (code, code not in OPEN_TO_ALL_USERS)
                     assert not is_refused or answer.code == NO_PERMISSION
+                    # What exists is refused in the same words as what does not.
+                    of_kept = {"topic": "kept", "b": "kept", "group": "kept"}
+                    other, more = eve.request(code, of_kept, in_names.sub(b'"kept"', body))
+                    said = (answer.code, in_text.sub("N", answer.remark or ""), content)
+                    assert (code, other.code, in_text.sub("N", other.remark or ""), more) == (code, *said)
                 nobody.close()
                 eve.close()
 

@@ -1,0 +1,194 @@
+"""Every request code at a port: without a signature, with a wrong one, and in ways that want no answer."""
+
+from __future__ import annotations
+
+import socket
+import ssl
+from collections.abc import Callable, Iterator, Sequence
+from itertools import count, islice
+from typing import Final
+
+from reput_client import Credentials
+from reput_protocol.codes import RequestCode, ResponseCode
+from reput_protocol.errors import ProtocolError
+from reput_protocol.wire.frames import FrameReader, decode_header, encode_frame
+from reput_protocol.wire.header import ONEWAY_FLAG, RESPONSE_FLAG, Header, HeaderType, Value
+from scan.findings import Finding
+
+KNOWN_CODES: Final = tuple(sorted({*map(int, RequestCode)}))
+ALL_CODES: Final = tuple(sorted({*KNOWN_CODES, *range(-1, 4001), *range(200_000, 200_201)}))
+_AT_ONCE: Final = 400
+_TIMEOUT_S: Final = 20.0
+_BODY: Final = (
+    b'{"clientID":"scan","clientId":"scan","consumerGroup":"GROUP","group":"GROUP","groupName":"GROUP",'
+    b'"topic":"TOPIC","topics":["TOPIC"],"topicName":"TOPIC","mqSet":[],"groupConfigList":[{"groupName":"GROUP"}],'
+    b'"consumerDataSet":[{"groupName":"GROUP"}],"producerDataSet":[{"groupName":"GROUP"}],'
+    b'"subscriptionData":{"topic":"TOPIC"},"acks":[{"c":"GROUP","t":"TOPIC"}],"username":"scan","password":"12345678"}'
+)
+_SIGNERS: Final = {
+    "no signature": None,
+    "a wrong signature of `admin`": Credentials("admin", "not-its-secret"),
+    "a signature of an unknown user": Credentials("nobody-here", "some-secret-or-other"),
+}
+
+Connect = Callable[[], socket.socket]
+
+
+class Names:
+    """A topic and a group that exist, and those that do not."""
+
+    def __init__(self, existing: tuple[str, str], missing: tuple[str, str]) -> None:
+        self.pairs = (existing, missing)
+
+
+def plain(address: tuple[str, int]) -> Connect:
+    """Return what connects without TLS."""
+    return lambda: socket.create_connection(address, timeout=_TIMEOUT_S)
+
+
+def with_tls(address: tuple[str, int]) -> Connect:
+    """Return what connects with TLS and trusts any certificate."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    return lambda: context.wrap_socket(plain(address)())
+
+
+def scan_requests(
+    port: int, connect: Connect, names: Names, codes: Sequence[int], how: str = ""
+) -> Iterator[Finding]:
+    """Send each code in each type of header. Each must get one refusal, the same for every code, name and type."""
+    types = f"{len(HeaderType)} types of headers"
+    for signer, credentials in _SIGNERS.items():
+        finding, answers = Finding(port, ""), set[object]()
+        for header_type in HeaderType:
+            answers |= _ask(connect, _frames(header_type, codes, names, credentials), finding)
+        finding.tried = f"requests{how}, {len(codes):,} codes, {types}, {signer}"
+        if len(answers) != 1:
+            finding.wrong.append(f"{len(answers)} answers, which tell codes or names apart: {answers}")
+        yield finding
+    for flag, kind in ((ONEWAY_FLAG, "one-way requests"), (RESPONSE_FLAG, "answers to no request")):
+        finding = Finding(port, f"{kind}{how}, {len(codes):,} codes, {types}")
+        for header_type in HeaderType:
+            _tell(connect, _frames(header_type, codes, names, None, flag), finding)
+        yield finding
+
+
+def speaks_frames(connect: Connect) -> bool:
+    """Tell whether a port answers a request with a frame."""
+    try:
+        with connect() as end:
+            end.sendall(encode_frame(Header(int(RequestCode.HEART_BEAT), 1), HeaderType.JSON, b"{}"))
+            return bool(FrameReader().receive_data(end.recv(1 << 16)))
+    except (OSError, ProtocolError):
+        return False
+
+
+def scan_other_port(port: int, connect: Connect, names: Names, codes: Sequence[int]) -> Finding:
+    """Send requests to a port that does not speak frames, each on a connection of its own."""
+    finding = Finding(port, f"requests, {len(codes):,} codes, 2 types of headers")
+    for header_type in (HeaderType.JSON, HeaderType.BINARY):
+        for code in codes:
+            (frame, *_) = _frames(header_type, (code,), names, None)
+            finding.note(first_line(connect, frame))
+    for answer in finding.answers:
+        is_refused = answer in ("closed", "reset") or answer == "HTTP/1.1 400"
+        if not is_refused:
+            finding.wrong.append(answer)
+    return finding
+
+
+def first_line(connect: Connect, data: bytes, *, ends: bool = True) -> str:
+    """Send bytes, by default as the last ones; return the first line of the answer, or how the connection ends."""
+    try:
+        with connect() as end:
+            end.sendall(data)
+            if ends:
+                end.shutdown(socket.SHUT_WR)
+            answer = end.recv(4096)
+    except TimeoutError:
+        return "nothing, and the connection stays open"
+    except OSError:
+        return "reset"
+    return answer.partition(b"\r\n")[0].decode("ascii", "backslashreplace").strip() if answer else "closed"
+
+
+def _frames(
+    header_type: HeaderType,
+    codes: Sequence[int],
+    names: Names,
+    credentials: Credentials | None,
+    flag: int = 0,
+) -> list[bytes]:
+    frames, opaques = [], count(1)
+    for code in codes:
+        if header_type is HeaderType.BINARY:
+            code = (code & 0xFFFF) - (code << 1 & 0x10000)  # as RocketMQ's clients cut it
+        for topic, group in names.pairs:
+            body = _BODY.replace(b"TOPIC", topic.encode()).replace(b"GROUP", group.encode())
+            ext: dict[str, Value] = {
+                **dict.fromkeys(("topic", "b", "originTopic", "defaultTopic"), topic),
+                **dict.fromkeys(("group", "consumerGroup", "groupName", "a", "producerGroup"), group),
+                "queueId": "0", "e": "0", "queueOffset": "0", "offset": "0", "maxMsgNums": "32", "sysFlag": "0",
+                "commitOffset": "0", "key": "k", "maxNum": "10", "readQueueNums": "1", "writeQueueNums": "1",
+                "perm": "6", "username": "scan", "brokerName": "broker-a", "intake": "draining",
+            }  # fmt: skip
+            if credentials is not None:
+                ext = credentials.signed(ext, body, version=479)
+            frames.append(
+                encode_frame(Header(code, next(opaques), flag, None, ext, 0, 479), header_type, body)
+            )
+    return frames
+
+
+def _ask(connect: Connect, frames: Sequence[bytes], finding: Finding) -> set[object]:
+    """Note the answers; return those that differ."""
+    reader, seen = FrameReader(), set[object]()
+    with connect() as end:
+        for some in _parts(frames):
+            end.sendall(b"".join(some))
+            answered = 0
+            while answered < len(some):
+                data = end.recv(1 << 16)
+                if not data:
+                    finding.note("the connection is closed", wrong=True)
+                    return seen
+                for frame in reader.receive_data(data):
+                    answered += 1
+                    header = decode_header(frame.header_type, frame.header)
+                    body = bytes(frame.body)
+                    seen.add((header.code, header.remark, tuple(header.ext.items()), body))
+                    remark = header.remark or ""
+                    finding.expect(
+                        header.code == ResponseCode.NO_PERMISSION
+                        and remark.startswith("UNAUTHENTICATED: ")
+                        and not body,
+                        f"{header.code} {remark}",
+                    )
+    return seen
+
+
+def _tell(connect: Connect, frames: Sequence[bytes], finding: Finding) -> None:
+    """Send what gets no answer; a request at the end gets the only one."""
+    last = encode_frame(Header(int(RequestCode.HEART_BEAT), 1_000_000), HeaderType.JSON, b"{}")
+    reader = FrameReader()
+    with connect() as end:
+        for some in _parts(frames):
+            end.sendall(b"".join(some))
+        end.sendall(last)
+        while True:
+            data = end.recv(1 << 16)
+            if not data:
+                finding.note("the connection is closed", wrong=True)
+                return
+            for frame in reader.receive_data(data):
+                header = decode_header(frame.header_type, frame.header)
+                if header.opaque == 1_000_000:
+                    finding.note("nothing", count=len(frames))
+                    return
+                finding.note(f"{header.code} {header.remark}", wrong=True)
+
+
+def _parts(frames: Sequence[bytes]) -> Iterator[list[bytes]]:
+    rest = iter(frames)
+    while some := [*islice(rest, _AT_ONCE)]:
+        yield some
