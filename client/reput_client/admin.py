@@ -140,7 +140,7 @@ class Admin(GroupAdmin):
         await self._ask_each(RequestCode.UPDATE_AND_CREATE_TOPIC, ext, f"create {topic}", brokers=brokers)
 
     async def delete_topic(self, topic: str) -> None:
-        """Delete a topic, its queues, and all groups' offsets in it."""
+        """Delete a topic, its queues, all groups' offsets in it, and its retry topics of groups that pop."""
         header = DeleteTopicHeader(check_topic(topic))
         ext = header.to_ext(_MSGPACK)
         await self._ask_each(

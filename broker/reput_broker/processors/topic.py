@@ -31,7 +31,13 @@ from reput_protocol.commands.topic import (
     TopicStatsHeader,
 )
 from reput_protocol.errors import ErrorCode
-from reput_protocol.names import SYSTEM_TOPICS, check_topic
+from reput_protocol.names import (
+    RETRY_PREFIX,
+    SYSTEM_TOPICS,
+    check_topic,
+    pop_retry_topic,
+    pop_retry_topic_v2,
+)
 from reput_protocol.record.message import MessageQueue
 
 log = structlog.get_logger(__name__)
@@ -68,6 +74,7 @@ class TopicProcessor:
         self._saver = tables.topic_saver
         self._access = access
         self._offsets = tables.offsets
+        self._groups = tables.groups
         self._hold = hold
         self._counters = counters
         self._broker_name = broker_name
@@ -145,7 +152,10 @@ class TopicProcessor:
         return changed
 
     async def delete(self, request: Request) -> Response:
-        """Delete a topic with its queues and every group's offsets in it. An unknown topic counts as deleted."""
+        """Delete a topic with its queues, every group's offsets in it, and its retry topics of groups that pop.
+
+        An unknown topic counts as deleted.
+        """
         topic = DeleteTopicHeader.from_ext(request.ext).topic
         request.client.note_role("admin")
         if self._topics.get(topic) is None:  # RocketMQ may have created one whose name is not legal here
@@ -154,13 +164,25 @@ class TopicProcessor:
             raise Refusal(
                 ErrorCode.INVALID_ARGUMENT, f"{topic!r} cannot be deleted: it belongs to the system"
             )
-        was_there = self._topics.delete(topic)
+        # The topic comes last: after a failure, its offsets still name the groups.
+        topics = [*self._pop_retry_topics(topic), topic]
+        deleted = {name for name in topics if self._topics.delete(name)}
         await self._saver.save()
-        if was_there or any(
-            name == topic for name, _ in self._store.queues()
-        ):  # left over by a failed deletion
-            self._drop(topic)
+        deleted |= {name for name, _ in self._store.queues()}  # left over by a failed deletion
+        for name in topics:
+            if name in deleted:
+                self._drop(name)
         return Response()
+
+    def _pop_retry_topics(self, topic: str) -> list[str]:
+        """Return where groups' popped messages of a topic are redelivered (RocketMQ: clearRetryTopicWhenDeleteTopic).
+
+        A name that is also the retry topic of a group is left out: that group's messages may be of other topics.
+        """
+        names = []
+        for group in self._offsets.for_topic(topic):
+            names += [pop_retry_topic(topic, group), pop_retry_topic_v2(topic, group)]
+        return [name for name in names if self._groups.get(name.removeprefix(RETRY_PREFIX)) is None]
 
     def _drop(self, topic: str) -> None:
         """Drop what is kept of a topic that is not in the table."""

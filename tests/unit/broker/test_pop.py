@@ -213,6 +213,24 @@ async def test_a_changed_time_replaces_the_first_one(tmp_path: Path) -> None:
         assert len(await consumer.pop()) == 1, "the second pop was not acknowledged"
 
 
+async def test_its_retry_topics_are_deleted_with_a_topic(tmp_path: Path) -> None:
+    async with broker_bench(tmp_path / "s") as bench:
+        await send(bench, b"m")
+        tables = bench.broker._storage.tables
+        tables.groups.put(SubscriptionGroupConfig("other_orders"))  # %RETRY%other_orders is its, too
+        for group in (GROUP, "other"):
+            await Consumer(bench, group).pop(invisibleTime=2000)
+        await bench.pass_time(2.1)
+        assert await bench.bodies(RETRY) == [b"m"]
+        answer = await bench.client().ask(RequestCode.DELETE_TOPIC_IN_BROKER, {"topic": TOPIC})
+        assert answer is not None
+        assert answer.code == 0, answer.remark
+        left = {name for name in tables.topics.all() if name.startswith("%RETRY%")}
+        assert left == {"%RETRY%other_orders"}
+        assert committed(bench, GROUP, RETRY) is None
+        assert {name for name, _ in bench.broker._storage.store.queues()} & {RETRY, TOPIC} == set()
+
+
 async def test_a_message_wakes_one_held_pop(tmp_path: Path) -> None:
     async with broker_bench(tmp_path / "s") as bench:
         await send(bench, b"0", queues=2)
