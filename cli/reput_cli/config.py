@@ -60,10 +60,13 @@ def show(settings: Settings, keys: tuple[str, ...], changed: bool, name: str | N
 @click.option("--show", "with_values", is_flag=True, help="Print the options that are not at their default.")
 @output_options
 def check(settings: Settings, config_path: Path | None, with_values: bool) -> int:
-    """Check a file and the REPUT_ variables as a start of the broker would, and name every mistake at once."""
+    """Check a file and the REPUT_ variables as a start of the broker would, and name every mistake at once.
+
+    The certificates and keys of [tls] are checked too, also for having ended.
+    """
     from reput_broker.config.loading import load_config
 
-    config = checked_config(partial(load_config, config_path, os.environ))
+    config = checked_config(partial(load_config, config_path, os.environ), opens_files=True)
     printer = Printer(settings)
     printer.note("the configuration is valid")
     if with_values:

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 @click.option("--port", type=int, help="Port of the name server; 0 takes a free one.")
 @click.option("--http-port", type=int, help="Port of metrics and health.")
 @click.option("--address-file", help="Write the name server's address to this file once it is ready.")
-@click.option("--check", is_flag=True, help="Validate the configuration and exit.")
+@click.option("--check", is_flag=True, help="Validate the configuration and its certificates, and exit.")
 def command(config_path: Path | None, check: bool, address_file: str | None, **flags: Any) -> int:
     """Run a name server until SIGTERM or Ctrl-C; a second signal ends it at once.
 
@@ -41,7 +41,7 @@ def command(config_path: Path | None, check: bool, address_file: str | None, **f
     def load() -> BrokerConfig:
         return check_options(load_config(config_path, os.environ, flags, DEFAULTS))
 
-    config = checked_config(load)
+    config = checked_config(load, opens_files=check)
     if check:
         click.echo("the configuration is valid")
         return ExitCode.DONE

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
 @click.option("--name-port", type=int, help="Second port, for RocketMQ clients that look for a name server.")
 @click.option("--http-port", type=int, help="Port of metrics and health.")
 @click.option("--address-file", help="Write the broker's address to this file once it is ready.")
-@click.option("--check", is_flag=True, help="Validate the configuration and exit.")
+@click.option("--check", is_flag=True, help="Validate the configuration and its certificates, and exit.")
 def command(config_path: Path | None, check: bool, address_file: str | None, **flags: Any) -> int:
     """Run the broker until SIGTERM or Ctrl-C; a second signal ends it at once.
 
@@ -36,7 +37,7 @@ def command(config_path: Path | None, check: bool, address_file: str | None, **f
     from reput_broker.config.loading import load_config
 
     load = partial(load_config, config_path, os.environ, flags)
-    config = checked_config(load)
+    config = checked_config(load, opens_files=check)
     if check:
         click.echo("the configuration is valid")
         return ExitCode.DONE
@@ -46,8 +47,11 @@ def command(config_path: Path | None, check: bool, address_file: str | None, **f
     return run_broker(config, reload=load, on_ready=on_ready)
 
 
-def checked_config(load: Callable[[], BrokerConfig]) -> BrokerConfig:
+def checked_config(load: Callable[[], BrokerConfig], *, opens_files: bool = False) -> BrokerConfig:
     """Return the configuration.
+
+    Args:
+        opens_files: whether to check the certificates and keys that it names, too.
 
     Raises:
         CommandFailed: with every mistake in it.
@@ -55,6 +59,22 @@ def checked_config(load: Callable[[], BrokerConfig]) -> BrokerConfig:
     from reput_broker.config.errors import ConfigError
 
     try:
-        return load()
+        config = load()
+        if opens_files:
+            _check_files(config)
     except ConfigError as error:
         raise CommandFailed(str(error), code=ExitCode.USAGE) from error
+    return config
+
+
+def _check_files(config: BrokerConfig) -> None:
+    """Raise ConfigError if certificates or keys cannot be used, or have ended."""
+    from reput_broker.access.tls import file_problems
+    from reput_broker.config.errors import ConfigError, ConfigProblem
+
+    problems = [
+        ConfigProblem(problem.option, config.origins[problem.option], problem.problem)
+        for problem in file_problems(config.tls, time.time())
+    ]
+    if problems:
+        raise ConfigError(problems)

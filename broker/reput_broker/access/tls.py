@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import os
 import ssl
-from functools import lru_cache
+from collections.abc import Callable
+from datetime import UTC, datetime
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Final, TypeAlias
 
@@ -26,7 +28,17 @@ _Stamp: TypeAlias = tuple[str, int, int, int]
 
 
 class TlsFilesUnusable(ReputError):
-    """A certificate, a key or an authority cannot be used; the text has the option and the file."""
+    """A certificate, a key or an authority cannot be used.
+
+    Attributes:
+        option: the key of the option that names the file: `tls.cert`.
+        problem: the file, what is wrong with it, and the remedy.
+    """
+
+    def __init__(self, name: str, path: str, problem: str) -> None:
+        self.option = f"tls.{name}"
+        self.problem = f"{path}: {problem}"
+        super().__init__(f"{self.option} {self.problem}")
 
 
 class ServerTls:
@@ -136,6 +148,40 @@ class ServerTls:
         self.end_times_s, self._stamps = ends, stamps
 
 
+def file_problems(config: TlsConfig, now_s: float) -> list[TlsFilesUnusable]:
+    """Return all that is wrong with the files, also certificates that have ended, with which a broker still starts.
+
+    Args:
+        now_s: the Unix time.
+    """
+    problems: list[TlsFilesUnusable] = []
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+
+    def check(work: Callable[[], object]) -> None:
+        try:
+            work()
+        except TlsFilesUnusable as error:
+            if str(error) not in map(str, problems):
+                problems.append(error)
+
+    def check_end(name: str, path: str, pick: Callable[[list[float]], float]) -> None:
+        end_s = pick(_ends(name, path))
+        if end_s <= now_s:
+            ended = datetime.fromtimestamp(end_s, UTC).strftime("%Y-%m-%d %H:%M")
+            raise TlsFilesUnusable(name, path, f"the certificate ended at {ended} UTC; renew it")
+
+    if config.key:
+        check(partial(_text, "key", config.key))
+    if config.cert:
+        check(partial(check_end, "cert", config.cert, min))
+        check(partial(_load_cert, context, config.cert, config.key))
+    if config.ca:
+        # One of several authorities may have ended, as long as another one has taken over.
+        check(partial(check_end, "ca", config.ca, max))
+        check(partial(_load_ca, context, config.ca))
+    return problems
+
+
 def outgoing_context(config: TlsConfig) -> ssl.SSLContext | None:
     """Return what connections to other brokers and name servers are made with; None without TLS.
 
@@ -146,10 +192,12 @@ def outgoing_context(config: TlsConfig) -> ssl.SSLContext | None:
     """
     if not config.connect:
         return None
-    try:
-        stamps = [_stamp(path) if path else None for path in (config.ca, config.cert, config.key)]
-    except OSError as error:
-        raise TlsFilesUnusable(f"{error.filename} of [tls] cannot be read: {error.strerror}") from error
+    stamps: list[_Stamp | None] = []
+    for name, path in (("ca", config.ca), ("cert", config.cert), ("key", config.key)):
+        try:
+            stamps.append(_stamp(path) if path else None)
+        except OSError as error:
+            raise TlsFilesUnusable(name, path, f"it cannot be read: {error.strerror}; check it") from error
     return _outgoing_context(*stamps)
 
 
@@ -174,43 +222,59 @@ def _server_context(config: TlsConfig) -> ssl.SSLContext:
 
 
 def _load_cert(context: ssl.SSLContext, cert: str, key: str) -> None:
-    place = f"tls.cert {cert}" + (f" with tls.key {key}" if key else "")
+    for name, path in (("cert", cert), ("key", key)):
+        if path:
+            _text(name, path)
+
+    def refuse() -> str:
+        raise _of_key(
+            cert, key, "is encrypted; give one without a passphrase, which only the broker's user may read"
+        )
+
     try:
-        context.load_cert_chain(cert, key or None, password=_refuse)
+        context.load_cert_chain(cert, key or None, password=refuse)
     except ssl.SSLError as error:
+        _ends("cert", cert)
         if error.reason == "KEY_VALUES_MISMATCH":
-            raise TlsFilesUnusable(f"{place}: the key is not the certificate's; give its own") from error
-        text = "both are needed in PEM, in one file or in two"
-        raise TlsFilesUnusable(f"{place}: there is no certificate or no key; {text}") from error
-    except OSError as error:
-        raise TlsFilesUnusable(f"{place}: cannot be read: {error.strerror}") from error
+            raise _of_key(cert, key, f"is not that of the certificate in {cert}; give its own") from error
+        raise _of_key(
+            cert, key, "is not there, or not in PEM; both certificate and key are needed"
+        ) from error
+
+
+def _of_key(cert: str, key: str, problem: str) -> TlsFilesUnusable:
+    return TlsFilesUnusable("key" if key else "cert", key or cert, f"the key {problem}")
 
 
 def _load_ca(context: ssl.SSLContext, ca: str) -> None:
+    _ends("ca", ca)
     try:
         context.load_verify_locations(ca)
     except ssl.SSLError as error:
-        raise TlsFilesUnusable(f"tls.ca {ca}: there is no certificate in PEM") from error
-    except OSError as error:
-        raise TlsFilesUnusable(f"tls.ca {ca}: cannot be read: {error.strerror}") from error
+        raise TlsFilesUnusable("ca", ca, "a certificate in it is not valid; get the file again") from error
 
 
-def _ends(key: str, path: str) -> list[float]:
+def _ends(name: str, path: str) -> list[float]:
+    text = _text(name, path)
     try:
-        ends = ends_of_validity(Path(path).read_text(encoding="ascii", errors="replace"))
-    except OSError as error:
-        raise TlsFilesUnusable(f"tls.{key} {path}: cannot be read: {error.strerror}") from error
+        ends = ends_of_validity(text)
     except ValueError as error:
-        raise TlsFilesUnusable(f"tls.{key} {path}: {error}") from error
+        raise TlsFilesUnusable(name, path, f"{error}; get the file again") from error
     if not ends:
-        raise TlsFilesUnusable(f"tls.{key} {path}: there is no certificate in PEM")
+        raise TlsFilesUnusable(name, path, "there is no certificate in PEM; give a file with one")
     return ends
 
 
-def _refuse() -> str:
-    raise TlsFilesUnusable(
-        "tls.key is encrypted; give one without a passphrase, readable by the broker's user only"
-    )
+def _text(name: str, path: str) -> str:
+    try:
+        return Path(path).read_text(encoding="ascii", errors="replace")
+    except FileNotFoundError as error:
+        raise TlsFilesUnusable(name, path, "there is no such file; correct the path") from error
+    except PermissionError as error:
+        problem = "this user may not read it; give the file, or its group, to the broker's user"
+        raise TlsFilesUnusable(name, path, problem) from error
+    except OSError as error:
+        raise TlsFilesUnusable(name, path, f"it cannot be read: {error.strerror}; check it") from error
 
 
 def _stamp(path: str) -> _Stamp:

@@ -10,10 +10,16 @@ from pathlib import Path
 import pytest
 import structlog
 import trio
+from cryptography.hazmat.primitives.serialization import (
+    BestAvailableEncryption,
+    Encoding,
+    PrivateFormat,
+    load_pem_private_key,
+)
 from trio.testing import MockClock
 
 from reput_broker.access.certificate import ends_of_validity
-from reput_broker.access.tls import ServerTls, TlsFilesUnusable
+from reput_broker.access.tls import ServerTls, TlsFilesUnusable, file_problems
 from reput_broker.compose.live_config import LiveConfig
 from reput_broker.config.errors import ConfigError
 from reput_broker.config.model import BrokerConfig
@@ -75,14 +81,57 @@ def test_options_that_do_not_fit_together(options: dict[str, object], says: str)
         BrokerConfig(tls=options)
 
 
-def test_files_that_cannot_be_used_are_named(files: TlsFiles) -> None:
-    for cert, key, says in (
-        ("/nope.pem", "", "tls.cert /nope.pem: cannot be read: No such file"),
-        (str(files.ca), "", "there is no certificate or no key"),
-        (str(files.broker), str(files.client), "the key is not the certificate's"),
-    ):
-        config = BrokerConfig(tls={"mode": "required", "cert": cert, "key": key})
-        with pytest.raises(TlsFilesUnusable, match=says):
+AT_S = 1_600_000_000.0
+"""After the end of the certificate that has ended."""
+
+
+@pytest.mark.parametrize(
+    ("cert", "key", "ca", "says"),
+    [
+        ("broker", "", "ca", []),
+        (
+            "nope",
+            "none",
+            "nothing",
+            [
+                "key {none}: there is no such file; correct the path",
+                "cert {nope}: there is no such file; correct the path",
+                "ca {nothing}: there is no such file; correct the path",
+            ],
+        ),
+        ("ca", "", "", ["cert {ca}: the key is not there, or not in PEM; both certificate and key are needed"]),
+        ("broker", "client", "", ["key {client}: the key is not that of the certificate in {broker}; give its own"]),
+        ("key", "", "key", [
+            "cert {key}: there is no certificate in PEM; give a file with one",
+            "ca {key}: there is no certificate in PEM; give a file with one",
+        ]),
+        ("expired", "", "expired", [
+            "cert {expired}: the certificate ended at 2020-05-06 07:08 UTC; renew it",
+            "ca {expired}: the certificate ended at 2020-05-06 07:08 UTC; renew it",
+        ]),
+        ("broker", "locked", "", [
+            "key {locked}: the key is encrypted; give one without a passphrase, which only the broker's user may read"
+        ]),
+    ],
+)  # fmt: skip
+def test_files_that_cannot_be_used_are_named(
+    files: TlsFiles, tmp_path: Path, cert: str, key: str, ca: str, says: list[str]
+) -> None:
+    (tmp_path / "key.pem").write_text(files.broker.read_text().partition("-----BEGIN CERT")[0])
+    encryption = BestAvailableEncryption(b"passphrase")
+    private = load_pem_private_key(files.broker.read_bytes(), None)
+    (tmp_path / "locked.pem").write_bytes(
+        private.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, encryption)
+    )
+    paths = {name: str(tmp_path / f"{name}.pem") for name in ("nope", "none", "nothing", "key", "locked")}
+    paths |= {name: str(getattr(files, name)) for name in ("broker", "client", "ca", "expired")}
+    names = {"cert": cert, "key": key, "ca": ca}
+    options = {option: paths[name] for option, name in names.items() if name}
+    config = BrokerConfig(tls={"mode": "required", "client_cert": "optional" if ca else "none", **options})
+    found = [str(problem) for problem in file_problems(config.tls, AT_S)]
+    assert found == ["tls." + text.format(**paths) for text in says]
+    if says and "ended" not in says[0]:
+        with pytest.raises(TlsFilesUnusable):  # a start refuses them, too
             ServerTls(config.tls)
 
 
