@@ -36,6 +36,7 @@ from reput_broker.observe.metrics import MetricsSources
 from reput_broker.observe.pages import make_app
 from reput_broker.processors.namesrv import NameServerProcessor
 from reput_broker.processors.properties import PropertiesProcessor
+from reput_broker.processors.users import UsersProcessor
 from reput_broker.server.dispatch import RequestDispatcher
 from reput_broker.server.gate import Gate
 from reput_broker.server.http_server import App, serve_http
@@ -170,11 +171,12 @@ class NameServer:
             properties = PropertiesProcessor(
                 Properties(config, is_option), LiveConfig(config, None, self.sources), self.sources.clock_ms
             )
+            handlers = {**processor.handlers(), **properties.handlers()}
+            if isinstance(access, AccessControl):
+                handlers |= UsersProcessor(access, config.cluster).handlers()
             server = Server(
                 config,
-                RequestDispatcher(
-                    {**processor.handlers(), **properties.handlers()}, limits=config.limits, access=access
-                ),
+                RequestDispatcher(handlers, limits=config.limits, access=access),
                 self.counters,
                 connections_max=files.connections,
                 on_gone=self.routes.client_gone,

@@ -8,16 +8,24 @@ from typing import TYPE_CHECKING
 import click
 
 from reput_cli.failures import CommandFailed
-from reput_cli.options import Settings, output_options
+from reput_cli.options import Settings
 from reput_cli.output import Printer
-from reput_cli.user import changed, known, loaded, user_file_options
+from reput_cli.user import check_known, note_differences
+from reput_cli.user_store import UserStore, user_store_options
 from reput_protocol.exit_codes import ExitCode
 
 if TYPE_CHECKING:
-    from reput_broker.access.model import Rule, Users
-    from reput_broker.access.user_file import UserFile
+    from reput_client.users import UserTable
+    from reput_protocol.rights import Rule
 
 _GROUP = "@"
+_from_option = click.option(
+    "--from",
+    "sources",
+    multiple=True,
+    metavar="ADDRESS",
+    help="Only for requests from this IP address or network, such as 10.0.0.0/8. Repeatable.  [default: all]",
+)
 
 
 @click.group()
@@ -27,27 +35,36 @@ def command() -> None:
     Rights are read, write, admin and describe on topic:PATTERN; read, admin and describe on group:PATTERN; admin,
     describe and replicate on cluster. A pattern is a name, or the beginning of names and *. read, write and admin
     include describe. Of the rules that match, those with the longest pattern decide, and among these a denial.
+
+    The commands change the same brokers as those of `reput user`, or the same file.
     """
 
 
 @command.command(name="list")
 @click.argument("name", required=False)
-@user_file_options
-@output_options
-def list_rules(settings: Settings, file: UserFile, name: str | None) -> int:
+@user_store_options
+def list_rules(settings: Settings, store: UserStore, name: str | None) -> int:
     """List the rules of NAME, or of all users and groups. NAME is a user, or @ and a group of rules."""
-    users = loaded(file)
+    table = store.table()
     if name is not None:
-        _rules(users, name)
-    Printer(settings).rows(
-        ["subject", "decision", "rights", "resource"],
+        _check_subject(table, name)
+    printer = Printer(settings)
+    printer.rows(
+        ["subject", "decision", "rights", "resource", "from"],
         [
-            (subject, "deny" if rule.is_denial else "allow", ",".join(sorted(rule.rights)), rule.resource)
-            for subject, rules in _subjects(users)
+            (
+                subject,
+                "deny" if rule.is_denial else "allow",
+                ",".join(sorted(rule.rights)),
+                rule.resource,
+                " ".join(map(str, rule.sources)) or None,
+            )
+            for subject, rules in _subjects(table)
             if name in (None, subject)
             for rule in rules
         ],
     )
+    note_differences(printer, table)
     return ExitCode.DONE
 
 
@@ -55,39 +72,51 @@ def list_rules(settings: Settings, file: UserFile, name: str | None) -> int:
 @click.argument("name")
 @click.argument("rights")
 @click.argument("resources", nargs=-1, required=True)
-@user_file_options
-@output_options
-def allow(settings: Settings, file: UserFile, name: str, rights: str, resources: tuple[str, ...]) -> int:
+@_from_option
+@user_store_options
+def allow(
+    settings: Settings,
+    store: UserStore,
+    name: str,
+    rights: str,
+    resources: tuple[str, ...],
+    sources: tuple[str, ...],
+) -> int:
     """Permit NAME the RIGHTS, joined by commas, on each of the RESOURCES.
 
     NAME is a user, or @ and a group of rules, which is created. reput acl allow alice read,write 'topic:orders*'
     """
-    return _put(settings, file, name, rights, resources, is_denial=False)
+    return _put(settings, store, name, _rules_of(rights, resources, sources, is_denial=False))
 
 
 @command.command()
 @click.argument("name")
 @click.argument("rights")
 @click.argument("resources", nargs=-1, required=True)
-@user_file_options
-@output_options
-def deny(settings: Settings, file: UserFile, name: str, rights: str, resources: tuple[str, ...]) -> int:
+@_from_option
+@user_store_options
+def deny(
+    settings: Settings,
+    store: UserStore,
+    name: str,
+    rights: str,
+    resources: tuple[str, ...],
+    sources: tuple[str, ...],
+) -> int:
     """Deny NAME the RIGHTS, joined by commas, on each of the RESOURCES."""
-    return _put(settings, file, name, rights, resources, is_denial=True)
+    return _put(settings, store, name, _rules_of(rights, resources, sources, is_denial=True))
 
 
 @command.command()
 @click.argument("name")
 @click.argument("resources", nargs=-1)
-@user_file_options
-@output_options
-def remove(settings: Settings, file: UserFile, name: str, resources: tuple[str, ...]) -> int:
+@user_store_options
+def remove(settings: Settings, store: UserStore, name: str, resources: tuple[str, ...]) -> int:
     """Remove the rules of NAME about the RESOURCES; without RESOURCES, all its rules. An empty group is deleted."""
-    from reput_broker.access.user_file import rule_of
+    about = {rule.resource for rule in _rules_of("describe", resources, (), is_denial=False)}
+    _check_subject(store.table(), name)
 
-    def without(users: Users) -> Users:
-        about = {rule_of(resource, ["describe"]).resource for resource in resources}
-        rules = _rules(users, name)
+    def keep(rules: tuple[Rule, ...]) -> list[Rule]:
         left = [rule for rule in rules if about and rule.resource not in about]
         if len(left) == len(rules) and rules:
             raise CommandFailed(
@@ -95,37 +124,42 @@ def remove(settings: Settings, file: UserFile, name: str, resources: tuple[str, 
                 remedy=f"reput acl list {name}",
                 code=ExitCode.NOT_FOUND,
             )
-        return _with_rules(users, name, tuple(left))
+        return left
 
-    changed(file, without)
-    Printer(settings).note(f"removed rules of {name} in {file.path}")
+    store.change_rules(name, keep)
+    Printer(settings).note(f"removed rules of {name}")
     return ExitCode.DONE
 
 
-def _put(
-    settings: Settings, file: UserFile, name: str, rights: str, resources: tuple[str, ...], *, is_denial: bool
-) -> int:
-    from reput_broker.access.user_file import rule_of
+def _rules_of(
+    rights: str, resources: tuple[str, ...], sources: tuple[str, ...], *, is_denial: bool
+) -> list[Rule]:
+    from reput_protocol.rights import rule_of
 
-    def put(users: Users) -> Users:
-        rules = [
-            rule_of(resource, [right.strip() for right in rights.split(",")], is_denial=is_denial)
-            for resource in resources
-        ]
-        is_new_group = name.startswith(_GROUP) and name.removeprefix(_GROUP) not in users.groups
-        return _with_rules(users, name, _added(() if is_new_group else _rules(users, name), rules))
+    names = [right.strip() for right in rights.split(",")]
+    try:
+        return [rule_of(each, names, is_denial=is_denial, sources=sources) for each in resources]
+    except ValueError as error:
+        raise CommandFailed(str(error), reason="nothing was changed", code=ExitCode.USAGE) from error
 
-    changed(file, put)
-    Printer(settings).note(f"changed rules of {name} in {file.path}")
+
+def _put(settings: Settings, store: UserStore, name: str, rules: list[Rule]) -> int:
+    if not name.startswith(_GROUP):
+        check_known(store.table(), name)
+    store.change_rules(name, lambda before: _added(before, rules))
+    Printer(settings).note(f"changed rules of {name}")
     return ExitCode.DONE
 
 
 def _added(rules: tuple[Rule, ...], more: list[Rule]) -> tuple[Rule, ...]:
-    """Return rules with more; those about the same resource are joined, and the new decision about a right counts."""
+    """Return rules with more.
+
+    Those about the same resource and sources are joined, and the new decision about a right counts.
+    """
     found = list(rules)
     for rule in more:
         joined = rule
-        for old in [old for old in found if old.resource == rule.resource]:
+        for old in [old for old in found if (old.resource, old.sources) == (rule.resource, rule.sources)]:
             position = found.index(old)
             left = old.rights - rule.rights
             if old.is_denial == rule.is_denial:
@@ -139,26 +173,19 @@ def _added(rules: tuple[Rule, ...], more: list[Rule]) -> tuple[Rule, ...]:
     return tuple(found)
 
 
-def _rules(users: Users, name: str) -> tuple[Rule, ...]:
+def _check_subject(table: UserTable, name: str) -> None:
     if not name.startswith(_GROUP):
-        return known(users, name).rules
-    group = name.removeprefix(_GROUP)
-    if group not in users.groups:
+        check_known(table, name)
+    elif table.rules_of(name) is None:
         raise CommandFailed(
-            f"there is no group of rules {group!r}", remedy="reput acl list", code=ExitCode.NOT_FOUND
+            f"there is no group of rules {name.removeprefix(_GROUP)!r}",
+            remedy="reput acl list",
+            code=ExitCode.NOT_FOUND,
         )
-    return users.groups[group]
 
 
-def _with_rules(users: Users, name: str, rules: tuple[Rule, ...]) -> Users:
-    if not name.startswith(_GROUP):
-        return users.with_user(replace(known(users, name), rules=rules))
-    group = name.removeprefix(_GROUP)
-    return users.with_group(group, rules) if rules else users.without_group(group)
-
-
-def _subjects(users: Users) -> list[tuple[str, tuple[Rule, ...]]]:
+def _subjects(table: UserTable) -> list[tuple[str, tuple[Rule, ...]]]:
     return [
-        *((name, user.rules) for name, user in sorted(users.users.items())),
-        *((_GROUP + name, rules) for name, rules in sorted(users.groups.items())),
+        *((name, user.rules) for name, user in sorted(table.users.items())),
+        *((_GROUP + name, rules) for name, rules in sorted(table.groups.items())),
     ]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -114,8 +114,12 @@ def output_options(command: _Command) -> _Command:
     return with_settings  # type: ignore[return-value]
 
 
-def shared_options(command: _Command) -> _Command:
-    """Add the shared options to a command that connects to a broker; it receives them as `settings`."""
+def shared_options(command: _Command, offline: Collection[str] = ()) -> _Command:
+    """Add the shared options to a command that connects to a broker; it receives them as `settings`.
+
+    Args:
+        offline: arguments of the command; with one of them it connects to no broker, and takes no option about that.
+    """
 
     @click.option(
         "--server",
@@ -161,6 +165,12 @@ def shared_options(command: _Command) -> _Command:
         yes: bool,
         **arguments: Any,
     ) -> Any:
+        if any(arguments[name] is not None for name in offline):
+            of_tls = [arguments.pop(key) for key in TLS_KEYS]
+            if any((servers, context, user, secret_file, timeout, *of_tls)):
+                raise click.UsageError("a file is edited without a broker: leave out --server and its like")
+            settings = Settings("", 0.0, output, _has_color(no_color), quiet, verbose, yes)
+            return command(settings=settings, **arguments)
         server, values = chosen_server(servers, context, os.environ)
         of_context = values.get("timeout")
         tls = tls_of({key: arguments.pop(key) for key in TLS_KEYS}, values)

@@ -84,7 +84,7 @@ def new_secret(user: str, secret_file: str | None) -> str:
     else:
         raise CommandFailed(
             "there is no secret, and no terminal to ask for it",
-            remedy="--secret-file FILE, or --generate FILE",
+            remedy="--new-secret-file FILE, or --generate FILE",
             code=ExitCode.USAGE,
         )
     from reput_protocol.signature import check_secret

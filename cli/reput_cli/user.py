@@ -2,107 +2,50 @@
 
 from __future__ import annotations
 
-import os
 import secrets
-from collections.abc import Callable
-from dataclasses import replace
-from functools import wraps
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING
 
 import click
 
 from reput_cli.failures import CommandFailed
-from reput_cli.options import Settings, output_options
+from reput_cli.options import Settings
 from reput_cli.output import Printer
 from reput_cli.secret import new_secret
+from reput_cli.user_store import UserStore, user_store_options
 from reput_protocol.exit_codes import ExitCode
 from reput_protocol.signature import check_user_name
 
 if TYPE_CHECKING:
-    from reput_broker.access.model import User, Users
-    from reput_broker.access.user_file import UserFile
+    from reput_client.users import UserTable
 
-_Command = TypeVar("_Command", bound=Callable[..., Any])
-
-
-def user_file_options(command: _Command) -> _Command:
-    """Add the options that name the file with the users; the command receives it as `file`."""
-
-    @click.option(
-        "--file", "path", metavar="FILE", help="The file with the users: access.file of the broker."
-    )
-    @click.option(
-        "-c",
-        "--config",
-        metavar="FILE",
-        help="The broker's configuration, which names the file.  [default: none]",
-    )
-    @click.option("--data-dir", metavar="DIR", help="The broker's data directory, which has the file.")
-    @wraps(command)
-    def with_file(path: str | None, config: str | None, data_dir: str | None, **arguments: Any) -> Any:
-        return command(file=_file(path, config, data_dir), **arguments)
-
-    return with_file  # type: ignore[return-value]
-
-
-def _file(path: str | None, config: str | None, data_dir: str | None) -> UserFile:
-    from reput_broker.access.opening import user_file_of
-    from reput_broker.access.user_file import UserFile
-    from reput_broker.config.loading import load_config
-
-    if path is not None:
-        return UserFile(Path(path))
-    place = None if config is None else Path(config)
-    return user_file_of(load_config(place, os.environ, {"data_dir": data_dir}))
-
-
-def changed(file: UserFile, change: Callable[[Users], Users]) -> Users:
-    """Change the users in the file. Raises CommandFailed."""
-    from reput_broker.access.user_file import UserFileRefused
-
-    try:
-        return file.change(change)
-    except UserFileRefused as error:
-        raise CommandFailed(f"{file.path} was not changed", reason=error.reason) from error
-    except ValueError as error:
-        raise CommandFailed(str(error), reason="nothing was changed", code=ExitCode.USAGE) from error
-
-
-def loaded(file: UserFile) -> Users:
-    """Return the users in the file. Raises CommandFailed."""
-    from reput_broker.access.user_file import UserFileRefused
-
-    try:
-        return file.load()
-    except UserFileRefused as error:
-        raise CommandFailed(f"{file.path} cannot be used", reason=error.reason) from error
-
-
-def known(users: Users, name: str) -> User:
-    """Return a user. Raises CommandFailed if there is none of this name."""
-    found = users.users.get(name)
-    if found is None:
-        raise CommandFailed(f"there is no user {name!r}", remedy="reput user list", code=ExitCode.NOT_FOUND)
-    return found
+_new_secret_option = click.option(
+    "--new-secret-file", metavar="FILE", help="File with the user's new secret."
+)
+_generate_option = click.option(
+    "--generate", metavar="FILE", help="Make a new secret, and write it into this new file."
+)
 
 
 @click.group()
 def command() -> None:
     """List, create, alter and delete the users of access control.
 
-    The users are in a file of the broker or name server, which notices within seconds that it has changed. Every broker
-    of a cluster has its own file. `reput acl` says what the users may do.
+    The commands need an administrator, and change all brokers of the cluster, and the name servers at --server. With
+    --data-dir, --config or --file they edit the file of one broker, which need not run; one that does notices it
+    within seconds. `reput acl` says what the users may do.
     """
 
 
 @command.command(name="list")
-@user_file_options
-@output_options
-def list_users(settings: Settings, file: UserFile) -> int:
+@user_store_options
+def list_users(settings: Settings, store: UserStore) -> int:
     """List the users, without their secrets."""
-    users = loaded(file)
-    Printer(settings).rows(
+    table = store.table()
+    printer = Printer(settings)
+    printer.rows(
         ["user", "admin", "enabled", "groups", "rules"],
         [
             (
@@ -110,11 +53,12 @@ def list_users(settings: Settings, file: UserFile) -> int:
                 user.is_admin,
                 user.is_enabled,
                 " ".join(user.groups) or None,
-                len(users.rules_of(user)),
+                len(user.rules) + sum(len(table.groups.get(group, ())) for group in user.groups),
             )
-            for user in sorted(users.users.values(), key=lambda user: user.name)
+            for user in sorted(table.users.values(), key=lambda user: user.name)
         ],
     )
+    note_differences(printer, table)
     return ExitCode.DONE
 
 
@@ -124,43 +68,31 @@ def list_users(settings: Settings, file: UserFile) -> int:
 @click.option(
     "--group", "groups", multiple=True, metavar="NAME", help="A group of rules that it has. Repeatable."
 )
-@click.option("--secret-file", metavar="FILE", help="File with its secret.  [default: a prompt]")
-@click.option("--generate", metavar="FILE", help="Make a secret, and write it into this new file.")
-@user_file_options
-@output_options
+@_new_secret_option
+@_generate_option
+@user_store_options
 def create(
     settings: Settings,
-    file: UserFile,
+    store: UserStore,
     name: str,
     admin: bool,
     groups: tuple[str, ...],
-    secret_file: str | None,
+    new_secret_file: str | None,
     generate: str | None,
 ) -> int:
-    """Create the user NAME.
+    """Create the user NAME. Its secret is asked for, unless it is in a file or generated.
 
     Without --admin it may do nothing before `reput acl allow` permits it.
     """
-    from reput_broker.access.model import User
-
     _check_name(name)
-    if secret_file is not None and generate is not None:
-        raise CommandFailed(
-            "--secret-file and --generate are both given", remedy="give one of them", code=ExitCode.USAGE
-        )
-    if name in loaded(file).users:
+    table = store.table()
+    if name in table.users and name not in table.differing:
         raise CommandFailed(
             f"there is a user {name!r} already", remedy=f"reput user alter {name}", code=ExitCode.FAILED
         )
-    secret = new_secret(name, secret_file) if generate is None else _generated(generate)
-
-    def add(users: Users) -> Users:
-        if name in users.users:
-            raise ValueError(f"there is a user {name!r} already")
-        return users.with_user(User(name, secret, is_admin=admin, groups=groups))
-
-    changed(file, add)
-    Printer(settings).note(f"created user {name} in {file.path}")
+    with _new_secret(name, new_secret_file, generate) as given:
+        store.create(name, given or new_secret(name, None), is_admin=admin, groups=groups)
+    Printer(settings).note(f"created user {name}")
     return ExitCode.DONE
 
 
@@ -172,48 +104,55 @@ def create(
     "--group", "groups", multiple=True, metavar="NAME", help="The groups of rules that it has. Repeatable."
 )
 @click.option("--no-groups", is_flag=True, help="It has no group of rules any more.")
-@click.option("--secret-file", metavar="FILE", help="File with its new secret.")
-@user_file_options
-@output_options
+@_new_secret_option
+@_generate_option
+@user_store_options
 def alter(
     settings: Settings,
-    file: UserFile,
+    store: UserStore,
     name: str,
     admin: bool | None,
     enable: bool | None,
     groups: tuple[str, ...],
     no_groups: bool,
-    secret_file: str | None,
+    new_secret_file: str | None,
+    generate: str | None,
 ) -> int:
     """Alter the user NAME."""
-    secret = None if secret_file is None else new_secret(name, secret_file)
-
-    def alter_it(users: Users) -> Users:
-        user = known(users, name)
-        altered = replace(
-            user,
-            secret=user.secret if secret is None else secret,
-            is_admin=user.is_admin if admin is None else admin,
-            is_enabled=user.is_enabled if enable is None else enable,
-            groups=() if no_groups else groups or user.groups,
+    check_known(store.table(), name)
+    with _new_secret(name, new_secret_file, generate) as secret:
+        store.alter(
+            name,
+            secret=secret,
+            is_admin=admin,
+            is_enabled=enable,
+            groups=() if no_groups else groups or None,
         )
-        return users.with_user(altered)
-
-    changed(file, alter_it)
-    Printer(settings).note(f"altered user {name} in {file.path}")
+    Printer(settings).note(f"altered user {name}")
     return ExitCode.DONE
 
 
 @command.command()
 @click.argument("name")
-@user_file_options
-@output_options
-def delete(settings: Settings, file: UserFile, name: str) -> int:
+@user_store_options
+def delete(settings: Settings, store: UserStore, name: str) -> int:
     """Delete the user NAME, with its rules."""
-    known(loaded(file), name)
-    changed(file, lambda users: users.without_user(name))
-    Printer(settings).note(f"deleted user {name} from {file.path}")
+    check_known(store.table(), name)
+    store.delete(name)
+    Printer(settings).note(f"deleted user {name}")
     return ExitCode.DONE
+
+
+def check_known(table: UserTable, name: str) -> None:
+    """Raise CommandFailed if there is no user of this name."""
+    if name not in table.users:
+        raise CommandFailed(f"there is no user {name!r}", remedy="reput user list", code=ExitCode.NOT_FOUND)
+
+
+def note_differences(printer: Printer, table: UserTable) -> None:
+    """Name the brokers that have other users or rules."""
+    for subject, places in sorted(table.differing.items()):
+        printer.note(f"{subject} is missing, or another one, at {'; '.join(places)}")
 
 
 def _check_name(name: str) -> None:
@@ -223,12 +162,32 @@ def _check_name(name: str) -> None:
         raise CommandFailed(str(error), code=ExitCode.USAGE) from None
 
 
-def _generated(path: str) -> str:
+@contextmanager
+def _new_secret(name: str, secret_file: str | None, generate: str | None) -> Iterator[str | None]:
+    """Yield the secret that the options give, if any. A file made for one that all brokers refuse is removed again."""
+    if secret_file is not None and generate is not None:
+        raise CommandFailed(
+            "--new-secret-file and --generate are both given", remedy="give one of them", code=ExitCode.USAGE
+        )
+    if generate is None:
+        yield None if secret_file is None else new_secret(name, secret_file)
+        return
     from reput_broker.access.user_file import write_private
+    from reput_client.errors import BrokerError, BrokersFailed
 
-    secret = secrets.token_hex(32)
+    secret, path = secrets.token_hex(32), Path(generate)
     try:
-        write_private(Path(path), secret.encode() + b"\n")
+        write_private(path, secret.encode() + b"\n")
     except OSError as error:
-        raise CommandFailed(f"cannot create {path}", reason=error.strerror, code=ExitCode.USAGE) from error
-    return secret
+        raise CommandFailed(
+            f"cannot create {generate}", reason=error.strerror, code=ExitCode.USAGE
+        ) from error
+    try:
+        yield secret
+    except (BrokerError, CommandFailed, BrokersFailed) as error:
+        is_refused = not isinstance(error, BrokersFailed) or (
+            not error.done and all(isinstance(each, BrokerError) for each in error.failures.values())
+        )
+        if is_refused:
+            path.unlink(missing_ok=True)
+        raise

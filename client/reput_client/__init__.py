@@ -2,9 +2,9 @@
 
 - `produce`: producers, transactions, requests, the batch writer
 - `consume`: group consumers, pull consumers, bulk readers
-- `admin`, `admin_groups`: administration of a broker
+- `admin`, `admin_groups`, `admin_users`: administration of brokers
 - `transport`: connections, routes, requests
-- `tls`, `received`, `offset_store`, `errors`
+- `tls`, `received`, `users`, `offset_store`, `errors`
 
 Names are imported on first use: importing this package is cheap, and the synchronous API imports no event loop.
 """

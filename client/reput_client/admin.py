@@ -1,4 +1,4 @@
-"""The admin client; its methods for groups are in `admin_groups.py`."""
+"""The admin client; its methods for groups are in `admin_groups.py`, those for users in `admin_users.py`."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from reput_client.admin_groups import GroupAdmin
+from reput_client.admin_users import UserAdmin
 from reput_client.cluster_members import ClusterMember, cluster_members
 from reput_client.consume.offsets import OffsetRequests, timestamp_ms
 from reput_client.consume.pull import FoundMessages, PulledMessages
@@ -68,7 +69,7 @@ _TIME_MAX_MS = (1 << 63) - 1
 _NOT_FOUND = (ResponseCode.QUERY_NOT_FOUND.value,)
 
 
-class Admin(GroupAdmin):
+class Admin(GroupAdmin, UserAdmin):
     """Manages the brokers of a cluster; an async context manager for trio and asyncio.
 
     Changes are made at the master of every broker, and results of all of them are combined. Methods raise a subclass of

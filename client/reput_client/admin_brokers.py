@@ -65,7 +65,31 @@ class BrokersAdmin(Client):
         accepted: Collection[int] = (),
         timeout_s: float | None = None,
     ) -> dict[str, Call]:
-        """Ask every master, or those of `brokers`, one after the other; return the answers by broker.
+        """Ask every master, or those of `brokers`; the rest as for `_ask_all`."""
+        return await self._ask_all(
+            await self._masters(brokers),
+            code,
+            ext,
+            what,
+            body,
+            absent=absent,
+            accepted=accepted,
+            timeout_s=timeout_s,
+        )
+
+    async def _ask_all(
+        self,
+        addresses: Mapping[str, Address],
+        code: RequestCode,
+        ext: Mapping[str, Value],
+        what: str,
+        body: bytes = b"",
+        *,
+        absent: Collection[type[BrokerError]] = (),
+        accepted: Collection[int] = (),
+        timeout_s: float | None = None,
+    ) -> dict[str, Call]:
+        """Ask all brokers of `addresses`, one after the other; return the answers by broker.
 
         Brokers that refuse with one of the errors `absent`, because they do not have what is asked for, are left out,
         unless all do. Answers with a code in `accepted` are no refusals.
@@ -74,11 +98,10 @@ class BrokersAdmin(Client):
             BrokersFailed: some brokers failed. If there is only one broker, its own error.
             BrokerError: of `absent`: no broker has it.
         """
-        masters = await self._masters(brokers)
         answers: dict[str, Call] = {}
         failures: dict[str, ReputError] = {}
         missing: ReputError | None = None
-        for name, address in masters.items():
+        for name, address in addresses.items():
             try:
                 call = await self._session.ask(
                     code,
@@ -98,7 +121,7 @@ class BrokersAdmin(Client):
                 else:
                     failures[name] = error
         if failures:
-            if len(masters) == 1:
+            if len(addresses) == 1:
                 raise next(iter(failures.values()))
             raise BrokersFailed(what, failures, sorted(answers))
         if not answers and missing is not None:

@@ -15,12 +15,13 @@ import structlog
 import trio
 
 from reput_broker.access.audit import Audited, RefusalLog, request_name
-from reput_broker.access.model import Account, Need, Right, User, Users
+from reput_broker.access.model import Account, Need, User, Users
 from reput_broker.access.requests import requirement_of
 from reput_broker.access.user_file import FileState, UserFile, UserFileRefused
 from reput_broker.observe.counters import Counters
 from reput_broker.request import Principal, Refusal, Request
 from reput_protocol.errors import ErrorCode
+from reput_protocol.rights import Right
 from reput_protocol.signature import ACCESS_KEY, SECURITY_TOKEN, SIGNATURE, signature_of, signed_content
 
 log = structlog.get_logger(__name__)
@@ -36,14 +37,14 @@ class AccessControl:
     Args:
         file: with the users; `watch` reads it again when it changes.
         users: its present content.
-        configured: the administrator that the configuration names, besides those of the file.
+        configured: the administrator that the configuration names, instead of a user of that name in the file.
     """
 
     def __init__(
         self, file: UserFile, users: Users, configured: User | None, counters: Counters, seen: FileState
     ) -> None:
         self._file = file
-        self._configured = configured
+        self.configured = configured
         self._failures = counters.auth_failures
         self._refusals = RefusalLog()
         self._seen = seen
@@ -55,8 +56,8 @@ class AccessControl:
         accounts = {
             user.name: Account(user, users.rules_of(user)) for user in users.users.values() if user.is_enabled
         }
-        if self._configured is not None:
-            accounts[self._configured.name] = Account(self._configured, ())
+        if self.configured is not None:
+            accounts[self.configured.name] = Account(self.configured, ())
         self._accounts = accounts
 
     @property
@@ -64,9 +65,10 @@ class AccessControl:
         """The users that may do something."""
         return tuple(self._accounts)
 
-    def account(self, name: str) -> Account | None:
-        """Return a user that is enabled, or None."""
-        return self._accounts.get(name)
+    def account(self, name: str, host: str) -> Account | None:
+        """Return a user that is enabled, with its rights at an address, or None."""
+        account = self._accounts.get(name)
+        return None if account is None else account.seen_from(host)
 
     def stored(self) -> Users:
         """Return the users in the file. Blocks. Raises UserFileRefused."""
@@ -145,7 +147,8 @@ class AccessControl:
                 "wrong signature",
                 "the signature of this request is not that of the user it names; check the client's user and secret",
             )
-        request.principal = request.client.principal = account
+        client = request.client
+        request.principal = client.principal = account.seen_from(client.peer.rpartition(":")[0])
 
     def authorize(self, request: Request) -> None:
         """Check that the user of a request has the rights that it needs.
@@ -167,12 +170,15 @@ class AccessControl:
         if requirement.writes_something and not user.may_write_something():
             raise self._forbidden(request, user, requirement.text, None)
 
-    def check_password(self, name: str, password: str) -> Account | None:
-        """Return the user of a page if the password is its secret, else None, in the same time."""
+    def check_password(self, name: str, password: str, host: str) -> Account | None:
+        """Return the user of a page with its rights at an address, None if the password is not its secret.
+
+        Both take the same time.
+        """
         account = self._accounts.get(name)
         secret = _UNKNOWN_USERS_SECRET if account is None else account.secret
         is_valid = hmac.compare_digest(password.encode("utf-8", "replace"), secret)
-        return account if is_valid else None
+        return self.account(name, host) if is_valid else None
 
     def note_page_refused(self, user: str, page: str, peer: str, need: Need | None) -> None:
         """Count and log a refused request for a page; without `need`, its user is not known."""

@@ -1,15 +1,13 @@
 """Users, groups of rules, and what a user may do.
 
-A rule permits or denies rights on the topics or groups of a name pattern, or on the cluster. Of the rules that match,
-those with the most specific pattern decide, and among these a denial wins, as in RocketMQ 5. What no rule permits is
-refused. An administrator may do everything.
+Of the rules that match, those with the most specific pattern decide, and among these a denial wins, as in RocketMQ 5.
+What no rule permits is refused. An administrator may do everything.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from enum import StrEnum
 from secrets import token_hex
 from typing import Final, NamedTuple
 
@@ -21,43 +19,13 @@ from reput_protocol.names import (
     SYSTEM_TOPICS,
     TRACE_TOPIC,
 )
+from reput_protocol.rights import ANY, Kind, Right, Rule, source_of
 from reput_protocol.signature import check_secret, check_user_name
 
 _SYSTEM_PREFIXES: Final = ("rmq_sys_", "RMQ_SYS_")
 _ORDINARY_SYSTEM_TOPICS: Final = frozenset({BENCHMARK_TOPIC})
 _KEPT_DECISIONS_MAX: Final = 4096
-_ANY: Final = "*"
-
-
-class Right(StrEnum):
-    """What a rule permits.
-
-    `READ`: consume; of a group, be its member and commit its offsets. `WRITE`: send to a topic. `ADMIN`: create, alter
-    and delete; of a group, set its offsets too. `DESCRIBE`: see queues, offsets, members, and figures; each of the
-    other three includes it. `REPLICATE`, of the cluster only: be one of its brokers.
-    """
-
-    READ = "read"
-    WRITE = "write"
-    ADMIN = "admin"
-    DESCRIBE = "describe"
-    REPLICATE = "replicate"
-
-
-class Kind(StrEnum):
-    """What a rule is about."""
-
-    TOPIC = "topic"
-    GROUP = "group"
-    CLUSTER = "cluster"
-
-
-RIGHTS_OF: Final[Mapping[Kind, frozenset[Right]]] = {
-    Kind.TOPIC: frozenset({Right.READ, Right.WRITE, Right.ADMIN, Right.DESCRIBE}),
-    Kind.GROUP: frozenset({Right.READ, Right.ADMIN, Right.DESCRIBE}),
-    Kind.CLUSTER: frozenset({Right.ADMIN, Right.DESCRIBE, Right.REPLICATE}),
-}
-"""The rights that exist for each kind."""
+_KEPT_SOURCES_MAX: Final = 256
 
 
 class Need(NamedTuple):
@@ -74,57 +42,7 @@ class Need(NamedTuple):
     @property
     def resource(self) -> str:
         """The resource as commands and rules have it: `topic:orders`."""
-        return f"{self.kind.value}:{self.name or _ANY}"
-
-
-@dataclass(frozen=True, slots=True)
-class Rule:
-    """Permits or denies rights on what a pattern matches.
-
-    Args:
-        pattern: a name, or its beginning and `*`; `*` alone matches every name. Of the cluster always `*`.
-
-    Raises:
-        ValueError: the pattern has a `*` elsewhere, or a right does not exist for the kind.
-    """
-
-    kind: Kind
-    pattern: str
-    rights: frozenset[Right]
-    is_denial: bool = False
-
-    def __post_init__(self) -> None:
-        if not self.pattern or _ANY in self.pattern[:-1]:
-            raise ValueError(
-                f"{self.pattern!r} is not a pattern; write a name, or the beginning of names and *"
-            )
-        if self.kind is Kind.CLUSTER and self.pattern != _ANY:
-            raise ValueError("a rule about the cluster has the pattern *")
-        if not self.rights:
-            raise ValueError("a rule has at least one right")
-        wrong = self.rights - RIGHTS_OF[self.kind]
-        if wrong:
-            known = ", ".join(sorted(RIGHTS_OF[self.kind]))
-            raise ValueError(f"{self.kind.value} has no right {min(wrong).value!r}; it has {known}")
-
-    @property
-    def resource(self) -> str:
-        """What it is about: `topic:orders*`."""
-        return f"{self.kind.value}:{self.pattern}"
-
-    def specificity(self, name: str) -> int | None:
-        """Return how closely the pattern matches a name, None if it does not; a larger number is closer."""
-        if self.pattern[-1] != _ANY:
-            return 1 << 16 if self.pattern == name else None
-        return len(self.pattern) if name.startswith(self.pattern[:-1]) else None
-
-    def concerns(self, right: Right) -> bool:
-        """Whether it permits or denies a right."""
-        if right in self.rights:
-            return True
-        # To read, write or manage something, its user has to see it. A denial concerns what it names only.
-        implied = right is Right.DESCRIBE and not self.is_denial
-        return implied and bool(self.rights & {Right.READ, Right.WRITE, Right.ADMIN})
+        return f"{self.kind.value}:{self.name or ANY}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,14 +108,30 @@ class Users:
 class Account:
     """A user whose requests are checked: its secret, and its rights with the last decisions kept."""
 
-    __slots__ = ("_kept", "_rules", "is_admin", "name", "secret")
+    __slots__ = ("_by_source", "_depends_on_source", "_kept", "_rules", "_user", "is_admin", "name", "secret")
 
     def __init__(self, user: User, rules: tuple[Rule, ...]) -> None:
+        self._user = user
+        self._by_source: dict[str, Account] = {}
+        self._depends_on_source = any(rule.sources for rule in rules)
         self.name = user.name
         self.secret = user.secret.encode()
         self.is_admin = user.is_admin
         self._rules = rules
         self._kept: dict[Need, bool] = {}
+
+    def seen_from(self, host: str) -> Account:
+        """Return the user with those of its rules that concern requests of an address."""
+        if not self._depends_on_source:
+            return self
+        found = self._by_source.get(host)
+        if found is None:
+            if len(self._by_source) >= _KEPT_SOURCES_MAX:
+                self._by_source.clear()
+            address = source_of(host)
+            rules = [replace(rule, sources=()) for rule in self._rules if rule.concerns_source(address)]
+            found = self._by_source[host] = Account(self._user, tuple(rules))
+        return found
 
     def may(self, need: Need) -> bool:
         """Whether the user has a right."""

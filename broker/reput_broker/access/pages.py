@@ -13,7 +13,8 @@ from typing import Any, Final
 import trio
 
 from reput_broker.access.control import AccessControl
-from reput_broker.access.model import Kind, Need, Right
+from reput_broker.access.model import Need
+from reput_protocol.rights import Kind, Right
 
 App = Callable[[Any, Any, Any], Awaitable[None]]
 """An ASGI application."""
@@ -46,9 +47,10 @@ class GuardedPages:
         if path in OPEN_PAGES:
             await self._app(scope, receive, send)
             return
-        peer = "{}:{}".format(*(scope.get("client") or ("", 0)))
+        host, port = scope.get("client") or ("", 0)
+        peer = f"{host}:{port}"
         given = _basic(scope["headers"])
-        account = None if given is None else self._access.check_password(*given)
+        account = None if given is None else self._access.check_password(*given, host)
         if account is None:
             self._access.note_page_refused("" if given is None else given[0], path[:80], peer, None)
             if given is not None:

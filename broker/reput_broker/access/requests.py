@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final, NamedTuple
 
-from reput_broker.access.model import Kind, Need, Right
+from reput_broker.access.model import Need
 from reput_broker.request import Request
 from reput_protocol.codes import RequestCode
 from reput_protocol.commands.group import (
@@ -26,6 +26,7 @@ from reput_protocol.commands.pop import BatchAckBody, QueryAssignmentBody
 from reput_protocol.commands.pull import QueueBoundsRequest
 from reput_protocol.errors import HeaderFieldError
 from reput_protocol.names import popped_topic
+from reput_protocol.rights import Kind, Right
 from reput_protocol.wire.header import Value, value_text
 
 _READ, _WRITE, _ADMIN, _DESCRIBE, _REPLICATE = (

@@ -5,8 +5,9 @@
                          "rules": [{"resource": "topic:orders*", "rights": ["read", "write"]}]}},
      "groups": {"billing": [{"resource": "group:billing*", "rights": ["read"]}]}}
 
-A rule with `"deny": true` denies. The secrets are stored as they are, because a signature can only be checked with the
-secret itself; so only the owner of the file may read it.
+A rule with `"deny": true` denies, and one with `"sources": ["10.0.0.0/8"]` concerns requests of these addresses only.
+The secrets are stored as they are, because a signature can only be checked with the secret itself; so only the owner of
+the file may read it.
 """
 
 from __future__ import annotations
@@ -20,8 +21,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final, NamedTuple, NoReturn
 
-from reput_broker.access.model import Kind, Right, Rule, User, Users
+from reput_broker.access.model import User, Users
 from reput_protocol.errors import ReputError
+from reput_protocol.rights import Rule, rule_of
 
 _VERSION: Final = 1
 _READ_BY_OTHERS: Final = stat.S_IRWXO | stat.S_IWGRP | stat.S_IXGRP
@@ -177,6 +179,8 @@ def _rule_members(rule: Rule) -> dict[str, Any]:
     members: dict[str, Any] = {"resource": rule.resource, "rights": sorted(rule.rights)}
     if rule.is_denial:
         members["deny"] = True
+    if rule.sources:
+        members["sources"] = [str(source) for source in rule.sources]
     return members
 
 
@@ -229,40 +233,23 @@ def _rules(found: Any, where: str) -> tuple[Rule, ...]:
     rules = []
     for position, rule in enumerate(found):
         place = f"rule {position} of {where}"
-        members = _members(rule, place, {"resource": str, "rights": list, "deny": bool})
+        members = _members(rule, place, {"resource": str, "rights": list, "deny": bool, "sources": list})
+        if not all(
+            isinstance(text, str) for text in (*members.get("rights", []), *members.get("sources", []))
+        ):
+            raise ValueError(f"{place}: its rights and sources are lists of text")
         try:
             rules.append(
                 rule_of(
                     members.get("resource", ""),
                     members.get("rights", []),
                     is_denial=members.get("deny", False),
+                    sources=members.get("sources", []),
                 )
             )
         except ValueError as error:
             raise ValueError(f"{place}: {error}") from None
     return tuple(rules)
-
-
-def rule_of(resource: str, rights: list[str], *, is_denial: bool = False) -> Rule:
-    """Return a rule of its text.
-
-    Args:
-        resource: `topic:PATTERN`, `group:PATTERN` or `cluster`.
-        rights: names of rights.
-
-    Raises:
-        ValueError: a part is not valid.
-    """
-    kind, _, pattern = resource.partition(":")
-    if kind not in set(Kind):
-        raise ValueError(f"{resource!r} is not a resource; write topic:PATTERN, group:PATTERN or cluster")
-    if kind == Kind.CLUSTER and not pattern:
-        pattern = "*"
-    known = set(Right)
-    for right in rights:
-        if right not in known:
-            raise ValueError(f"{right!r} is not a right; rights are {', '.join(sorted(known))}")
-    return Rule(Kind(kind), pattern, frozenset(map(Right, rights)), is_denial)
 
 
 def _members(found: Any, where: str, kinds: dict[str, type]) -> dict[str, Any]:

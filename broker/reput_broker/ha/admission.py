@@ -16,8 +16,9 @@ from typing import Final
 import trio
 
 from reput_broker.access.control import AccessControl
-from reput_broker.access.model import Kind, Need, Right
+from reput_broker.access.model import Need
 from reput_broker.ha.frames import HAProtocolError
+from reput_protocol.rights import Kind, Right
 
 _MARK: Final = b"\xffRPTAUTH"
 _NUMBER_BYTES: Final = 16
@@ -53,18 +54,18 @@ class SlaveAdmission:
     def __init__(self, access: AccessControl, clock: Callable[[], float] = trio.current_time) -> None:
         self._access = access
         self._clock = clock
-        self._given: dict[bytes, tuple[str, float]] = {}
+        self._given: dict[bytes, tuple[str, str, float]] = {}
 
-    def number_for(self, user: str) -> str:
-        """Return a new number for a user, in hexadecimal digits."""
+    def number_for(self, user: str, host: str) -> str:
+        """Return a new number for a user at an address, in hexadecimal digits."""
         now = self._clock()
         while self._given:
             oldest = next(iter(self._given))
-            if len(self._given) < _NUMBERS_MAX and self._given[oldest][1] > now:
+            if len(self._given) < _NUMBERS_MAX and self._given[oldest][2] > now:
                 break
             del self._given[oldest]
         number = secrets.token_bytes(_NUMBER_BYTES)
-        self._given[number] = (user, now + _VALID_S)
+        self._given[number] = (user, host, now + _VALID_S)
         return number.hex()
 
     async def admit(self, stream: trio.abc.Stream) -> None:
@@ -85,8 +86,8 @@ class SlaveAdmission:
         if len(frame) < _FRAME_BYTES or not frame.startswith(_MARK):
             raise HAProtocolError("it has not proved its user, which access control needs")
         number = frame[len(_MARK) : -_PROOF_BYTES]
-        user, valid_until = self._given.pop(number, ("", 0.0))
-        account = self._access.account(user)
+        user, host, valid_until = self._given.pop(number, ("", "", 0.0))
+        account = self._access.account(user, host)
         if account is None or self._clock() > valid_until:
             raise HAProtocolError("its number is not valid any more; it asks for another")
         if not hmac.compare_digest(frame[-_PROOF_BYTES:], _proof(account.secret, number)):

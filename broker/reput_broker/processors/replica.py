@@ -70,5 +70,7 @@ class ReplicaProcessor:
         )
         number = None
         if header.proves_user and self._admission is not None and request.principal is not None:
-            number = self._admission.number_for(request.principal.name)
+            number = self._admission.number_for(
+                request.principal.name, request.client.peer.rpartition(":")[0]
+            )
         return Response(0, ReplicaAdmission(number).to_ext(request.header_type), state.to_json())

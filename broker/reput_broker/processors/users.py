@@ -1,48 +1,39 @@
-"""Users and rules administered by RocketMQ's tools: 3001 to 3010 (RocketMQ: AdminBrokerProcessor, module auth).
+"""Users and rules administered by requests: 3001 to 3010 (RocketMQ: AdminBrokerProcessor, module auth).
 
-RocketMQ's actions are mapped to rights: Pub to write, Sub to read, Create, Update and Delete together to admin, Get and
-List to describe. What has no counterpart is refused by name: single actions of administration, source addresses,
-default policies. Only an administrator may do any of this, since it could make itself one. No answer has a secret.
+What has no counterpart is refused by name: single actions of administration, default policies. Only an administrator
+may do any of this, since it could make itself one. No answer has a secret.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from dataclasses import replace
+from collections.abc import Callable
 from functools import partial
-from typing import Any, Final
+from typing import Any
 
 import msgspec
 import trio
 
+from reput_broker.access.changes import with_altered_user, with_changed_rules, with_new_user
 from reput_broker.access.control import AccessControl
-from reput_broker.access.model import RIGHTS_OF, Kind, Right, Rule, User, Users
-from reput_broker.access.user_file import UserFileRefused, rule_of
+from reput_broker.access.model import User, Users
+from reput_broker.access.user_file import UserFileRefused
 from reput_broker.request import Handler, Refusal, Request, Response
 from reput_protocol.codes import RequestCode
 from reput_protocol.commands.users import (
+    GROUP_MARK,
     AclHeader,
     AclInfo,
     ListAclsHeader,
     ListUsersHeader,
-    PolicyEntry,
     UserHeader,
     UserInfo,
+    resource_of,
+    subject_name,
 )
 from reput_protocol.errors import ErrorCode
+from reput_protocol.rights import Rule
 
-_SUBJECT: Final = "User:"
 _SUPER, _NORMAL, _ENABLED, _DISABLED = "Super", "Normal", "enable", "disable"
-_ALL: Final = frozenset({"ALL", "ANY"})
-_ADMINISTER: Final = frozenset({"CREATE", "UPDATE", "DELETE"})
-_DESCRIBE: Final = frozenset({"GET", "LIST"})
-_PUB, _SUB = "PUB", "SUB"
-_ACTIONS: Final = {
-    Right.WRITE: ("Pub",),
-    Right.READ: ("Sub",),
-    Right.ADMIN: ("Create", "Update", "Delete"),
-    Right.DESCRIBE: ("Get", "List"),
-}
 
 
 class UsersProcessor:
@@ -75,123 +66,108 @@ class UsersProcessor:
 
     async def create_user(self, request: Request) -> Response:
         """Create a user."""
-        name, info = _named(request)
+        name, info = self._named(request)
+        fields = _fields(info)
 
         def create(users: Users) -> Users:
-            if name in users.users:
-                raise ValueError(f"there is a user {name!r} already")
-            return users.with_user(_altered(User(name, info.password or ""), info))
+            return with_altered_user(with_new_user(users, User(name, info.password or "")), name, **fields)
 
         return await self._change(request, create)
 
     async def update_user(self, request: Request) -> Response:
         """Alter a user; what the request leaves out stays."""
-        name, info = _named(request)
-
-        def update(users: Users) -> Users:
-            return users.with_user(_altered(_known(users, name), info))
-
-        return await self._change(request, update)
+        name, info = self._named(request)
+        fields = _fields(info)
+        return await self._change(request, lambda users: with_altered_user(users, name, **fields))
 
     async def delete_user(self, request: Request) -> Response:
         """Delete a user with its rules; there need not be one."""
-        name = UserHeader.from_ext(request.ext).username
+        name = self._of_the_file(UserHeader.from_ext(request.ext).username)
         return await self._change(request, lambda users: users.without_user(name))
 
     async def get_user(self, request: Request) -> Response:
         """Answer with a user, without its secret; without a body if there is none."""
         name = UserHeader.from_ext(request.ext).username
         user = (await self._users(request)).users.get(name)
-        return Response() if user is None else Response(0, body=msgspec.json.encode(_user_members(user)))
+        return Response() if user is None else Response(0, body=_shown(user).to_json())
 
     async def list_users(self, request: Request) -> Response:
         """Answer with the users whose names have the filter in them."""
         wanted = ListUsersHeader.from_ext(request.ext).filter or ""
         users = (await self._users(request)).users.values()
-        return Response(
-            0, body=msgspec.json.encode([_user_members(user) for user in users if wanted in user.name])
-        )
+        shown = [_shown(user).to_members() for user in users if wanted in user.name]
+        return Response(0, body=msgspec.json.encode(shown))
 
     # -- rules ---------------------------------------------------------------------------------------------
 
     async def put_rules(self, request: Request) -> Response:
-        """Set rules of a user, in place of those about the same resources."""
-        name = _subject(AclHeader.from_ext(request.ext).subject)
-        info = AclInfo.from_json(request.body)
+        """Set rules of a user or group, in place of those about the same resources."""
+        name = _subject(request)
         try:
-            rules = [self._rule(entry) for policy in info.policies for entry in policy.entries]
+            rules = AclInfo.from_json(request.body).rules(self._cluster)
         except ValueError as error:
             raise _invalid(str(error)) from None
-        if any((policy.policy_type or "Custom").upper() != "CUSTOM" for policy in info.policies):
-            raise _invalid("there are no default policies; give custom ones")
         if not rules:
             raise _invalid("the request has no rules")
         about = {rule.resource for rule in rules}
 
-        def put(users: Users) -> Users:
-            user = _known(users, name)
-            kept = [rule for rule in user.rules if rule.resource not in about]
-            return users.with_user(replace(user, rules=(*kept, *rules)))
+        def put(before: tuple[Rule, ...]) -> list[Rule]:
+            return [*(rule for rule in before if rule.resource not in about), *rules]
 
-        return await self._change(request, put)
+        return await self._change(request, lambda users: with_changed_rules(users, name, put))
 
     async def delete_rules(self, request: Request) -> Response:
-        """Delete the rules of a user about a resource, or all."""
-        header = AclHeader.from_ext(request.ext)
-        name = _subject(header.subject)
-        about = None
-        if header.resource:
-            try:
-                about = self._resource(header.resource)
-            except ValueError as error:
-                raise _invalid(str(error)) from None
+        """Delete the rules of a user or group about a resource, or all."""
+        name, resource = _subject(request), AclHeader.from_ext(request.ext).resource
+        try:
+            about = resource_of(resource, self._cluster) if resource else None
+        except ValueError as error:
+            raise _invalid(str(error)) from None
 
-        def delete(users: Users) -> Users:
-            user = _known(users, name)
-            kept = () if about is None else tuple(rule for rule in user.rules if rule.resource != about)
-            return users.with_user(replace(user, rules=kept))
+        def keep(before: tuple[Rule, ...]) -> list[Rule]:
+            return [rule for rule in before if about is not None and rule.resource != about]
 
-        return await self._change(request, delete)
+        return await self._change(request, lambda users: with_changed_rules(users, name, keep))
 
     async def get_rules(self, request: Request) -> Response:
-        """Answer with the rules of a user; without a body if it has none."""
-        name = _subject(AclHeader.from_ext(request.ext).subject)
-        user = (await self._users(request)).users.get(name)
-        if user is None or not user.rules:
-            return Response()
-        return Response(0, body=msgspec.json.encode(_acl_members(user, user.rules)))
+        """Answer with the rules of a user or group; without a body if it has none."""
+        name = _subject(request)
+        rules = dict(_subjects(await self._users(request))).get(name)
+        return Response(0, body=AclInfo.of(name, rules).to_json()) if rules else Response()
 
     async def list_rules(self, request: Request) -> Response:
-        """Answer with the rules of all users, as far as their subjects and resources have the filters in them."""
+        """Answer with all rules, as far as their subjects and resources have the filters in them."""
         header = ListAclsHeader.from_ext(request.ext)
         found = []
-        for user in (await self._users(request)).users.values():
-            rules = [rule for rule in user.rules if (header.resource_filter or "") in _resource_text(rule)]
-            if rules and (header.subject_filter or "") in _SUBJECT + user.name:
-                found.append(_acl_members(user, rules))
+        for name, rules in _subjects(await self._users(request)):
+            acl = AclInfo.of(name, rules)
+            (policy,) = acl.policies
+            policy.entries = [
+                each for each in policy.entries if (header.resource_filter or "") in each.resource
+            ]
+            if policy.entries and (header.subject_filter or "") in (acl.subject or ""):
+                found.append(acl.to_members())
         return Response(0, body=msgspec.json.encode(found))
-
-    def _rule(self, entry: PolicyEntry) -> Rule:
-        if entry.source_ips:
-            raise ValueError("rules have no source addresses here; leave them out")
-        if entry.decision.upper() not in ("ALLOW", "DENY"):
-            raise ValueError(f"a decision is Allow or Deny, not {entry.decision!r}")
-        resource = self._resource(entry.resource)
-        rights = _rights_of(Kind(resource.partition(":")[0]), entry.actions)
-        return rule_of(resource, sorted(rights), is_denial=entry.decision.upper() == "DENY")
-
-    def _resource(self, text: str) -> str:
-        """Return a resource of RocketMQ as rules have it. Raises ValueError."""
-        kind, _, pattern = text.partition(":")
-        if kind.lower() == Kind.CLUSTER and pattern == self._cluster:
-            pattern = "*"
-        return rule_of(f"{kind.lower()}:{pattern}", [Right.DESCRIBE]).resource
 
     # -- common --------------------------------------------------------------------------------------------
 
+    def _named(self, request: Request) -> tuple[str, UserInfo]:
+        name = UserHeader.from_ext(request.ext).username
+        return self._of_the_file(name), UserInfo.from_json(request.body)
+
+    def _of_the_file(self, name: str) -> str:
+        configured = self._access.configured
+        if configured is not None and name == configured.name:
+            raise _invalid(
+                f"user {name!r} is the administrator of the configuration (access.admin_user); change its secret there"
+            )
+        return name
+
     async def _users(self, request: Request) -> Users:
+        """Return the users, with the administrator of the configuration."""
         _check_admin(request)
-        return await self._in_thread(self._access.stored)
+        users, configured = await self._in_thread(self._access.stored), self._access.configured
+        return users if configured is None else users.with_user(configured)
 
     async def _change(self, request: Request, change: Callable[[Users], Users]) -> Response:
         _check_admin(request)
@@ -220,85 +196,41 @@ def _check_admin(request: Request) -> None:
         )
 
 
-def _named(request: Request) -> tuple[str, UserInfo]:
-    return UserHeader.from_ext(request.ext).username, UserInfo.from_json(request.body)
-
-
-def _known(users: Users, name: str) -> User:
-    found = users.users.get(name)
-    if found is None:
-        raise ValueError(f"there is no user {name!r}")
-    return found
-
-
-def _altered(user: User, info: UserInfo) -> User:
-    """Return a user with what the request has. Raises ValueError."""
+def _fields(info: UserInfo) -> dict[str, Any]:
+    """Return what `with_altered_user` changes."""
     kind, status = (info.user_type or "").lower(), (info.user_status or "").lower()
     if kind not in ("", "super", "normal"):
-        raise ValueError(f"a user is Super or Normal, not {info.user_type!r}")
+        raise _invalid(f"a user is Super or Normal, not {info.user_type!r}")
     if status not in ("", _ENABLED, _DISABLED):
-        raise ValueError(f"a user's status is enable or disable, not {info.user_status!r}")
-    return replace(
-        user,
-        secret=info.password or user.secret,
-        is_admin=kind == "super" if kind else user.is_admin,
-        is_enabled=status == _ENABLED if status else user.is_enabled,
+        raise _invalid(f"a user's status is enable or disable, not {info.user_status!r}")
+    return {
+        "secret": info.password or None,
+        "is_admin": kind == "super" if kind else None,
+        "is_enabled": status == _ENABLED if status else None,
+        "groups": info.groups,
+    }
+
+
+def _shown(user: User) -> UserInfo:
+    return UserInfo(
+        user.name,
+        user_type=_SUPER if user.is_admin else _NORMAL,
+        user_status=_ENABLED if user.is_enabled else _DISABLED,
+        groups=list(user.groups) or None,
     )
 
 
-def _user_members(user: User) -> dict[str, str]:
-    return {
-        "username": user.name,
-        "userType": _SUPER if user.is_admin else _NORMAL,
-        "userStatus": _ENABLED if user.is_enabled else _DISABLED,
-    }
+def _subject(request: Request) -> str:
+    try:
+        return subject_name(AclHeader.from_ext(request.ext).subject)
+    except ValueError as error:
+        raise _invalid(str(error)) from None
 
 
-def _subject(text: str) -> str:
-    kind, colon, name = text.partition(":")
-    if not colon or kind.lower() != "user":
-        raise _invalid(f"{text!r} is not a user; write User:NAME")
-    return name
-
-
-def _rights_of(kind: Kind, actions: Iterable[str]) -> frozenset[Right]:
-    """Return the rights of RocketMQ's actions on a resource. Raises ValueError."""
-    given = {action.strip().upper() for action in actions}
-    if given & _ALL:
-        return RIGHTS_OF[kind]
-    unknown = given - _ADMINISTER - _DESCRIBE - {_PUB, _SUB}
-    if unknown or not given:
-        raise ValueError(f"{', '.join(sorted(unknown)) or 'nothing'} is not an action of RocketMQ")
-    if given & _ADMINISTER and not given >= _ADMINISTER:
-        raise ValueError("Create, Update and Delete are one right here, admin; give all three or none")
-    if kind is Kind.GROUP and _SUB in given:
-        given.discard(
-            _PUB
-        )  # it means nothing for a group, and tools give the same actions on topics and groups
-    rights = {
-        Right.WRITE: _PUB in given,
-        Right.READ: _SUB in given,
-        Right.ADMIN: given >= _ADMINISTER,
-        Right.DESCRIBE: bool(given & _DESCRIBE),
-    }
-    return frozenset(right for right, is_given in rights.items() if is_given)
-
-
-def _resource_text(rule: Rule) -> str:
-    return f"{rule.kind.value.capitalize()}:{rule.pattern}"
-
-
-def _acl_members(user: User, rules: Iterable[Rule]) -> dict[str, Any]:
-    entries = []
-    for rule in rules:
-        actions = [
-            action for right in rule.rights for action in _ACTIONS.get(right, (right.value.capitalize(),))
-        ]
-        entries.append(
-            {
-                "resource": _resource_text(rule),
-                "actions": ["All"] if rule.rights == RIGHTS_OF[rule.kind] else sorted(actions),
-                "decision": "Deny" if rule.is_denial else "Allow",
-            }
-        )
-    return {"subject": _SUBJECT + user.name, "policies": [{"policyType": "Custom", "entries": entries}]}
+def _subjects(users: Users) -> list[tuple[str, tuple[Rule, ...]]]:
+    """Return the users and groups that have rules."""
+    named = [
+        *((name, user.rules) for name, user in users.users.items()),
+        *((GROUP_MARK + name, rules) for name, rules in users.groups.items()),
+    ]
+    return [(name, rules) for name, rules in named if rules]

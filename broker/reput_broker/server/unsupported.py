@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from typing import Final
 
+from reput_protocol.codes import RequestCode
+
 _NO_CONTROLLER: Final = (
     "brokers elect their master with etcd or Kubernetes and not with RocketMQ's controller"
 )
 _NO_CONTAINER: Final = "a process is one broker, and there are no broker containers"
 _NO_ROCKSDB: Final = "queues and tables are files, and there is no RocksDB"
 _NO_COLD_CONTROL: Final = "reads of cold messages run in threads of their own, and have no quota by group"
+_NO_USERS: Final = "this broker has no users, because access control is off (access.enabled)"
 _REASONS: Final = {
     354: ("CHECK_ROCKSDB_CQ_WRITE_PROGRESS", _NO_ROCKSDB),
     355: ("EXPORT_ROCKSDB_CONFIG_TO_JSON", _NO_ROCKSDB),
@@ -42,6 +45,7 @@ _REASONS: Final = {
     2001: ("UPDATE_COLD_DATA_FLOW_CTR_CONFIG", _NO_COLD_CONTROL),
     2002: ("REMOVE_COLD_DATA_FLOW_CTR_CONFIG", _NO_COLD_CONTROL),
     2003: ("GET_COLD_DATA_FLOW_CTR_INFO", _NO_COLD_CONTROL),
+    **{code: (RequestCode(code).name, _NO_USERS) for code in range(3001, 3011)},
     2004: ("SET_COMMITLOG_READ_MODE", "the log is read with the operating system's normal read-ahead"),
 }
 

@@ -59,3 +59,10 @@ class Admin(BlockingClient[asynchronous.Admin]):
     set_offsets = blocking(asynchronous.Admin.set_offsets)
     reset_offsets = blocking(asynchronous.Admin.reset_offsets)
     clone_offsets = blocking(asynchronous.Admin.clone_offsets)
+
+    list_users = blocking(asynchronous.Admin.list_users)
+    create_user = blocking(asynchronous.Admin.create_user)
+    alter_user = blocking(asynchronous.Admin.alter_user)
+    delete_user = blocking(asynchronous.Admin.delete_user)
+    put_rules = blocking(asynchronous.Admin.put_rules)
+    delete_rules = blocking(asynchronous.Admin.delete_rules)

@@ -5,24 +5,38 @@ from __future__ import annotations
 import json
 import os
 import stat
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from click import UsageError
 from click.testing import CliRunner, Result
 
-from reput_broker.access.model import Kind, Need, Right
+from reput_broker.access.model import User
+from reput_broker.access.opening import user_file_of
 from reput_broker.access.user_file import UserFile
+from reput_broker.background import BackgroundBroker
 from reput_cli import acl, user
 from reput_cli.failures import CommandFailed
 from reput_cli.secret import use_user
+from reput_client.blocking import Admin
 from reput_client.credentials import Credentials, from_environment
+from reput_client.errors import BrokersFailed, RequestNotSupported
+from reput_protocol.rights import Right, rule_of
 
 SECRET = "a-secret-of-alice"
 
 
 @pytest.fixture
-def file(tmp_path: Path) -> UserFile:
+def secret_file(tmp_path: Path) -> str:
     (tmp_path / "secret").write_text(SECRET + "\n")
+    return str(tmp_path / "secret")
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> UserFile:
     return UserFile(tmp_path / "users.json")
 
 
@@ -32,43 +46,122 @@ def environ(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv(name, "")  # so that what a test sets is undone
 
 
-def run(group: str, file: UserFile, *arguments: str) -> Result:
-    command = {"user": user.command, "acl": acl.command}[group]
-    return CliRunner().invoke(
-        command, [*arguments, "--file", str(file.path)], catch_exceptions=False, standalone_mode=False
-    )
+@dataclass
+class Users:
+    """Users at a place, and the commands about them."""
+
+    place: tuple[str, ...]
+    files: list[UserFile]
+
+    def run(self, group: str, *arguments: str) -> Result:
+        command = {"user": user.command, "acl": acl.command}[group]
+        return CliRunner().invoke(
+            command, [*arguments, *self.place], catch_exceptions=False, standalone_mode=False
+        )
 
 
-def test_users_and_rules_are_made_listed_and_removed(file: UserFile, tmp_path: Path) -> None:
-    run("user", file, "create", "alice", "--secret-file", str(tmp_path / "secret"))
-    run("user", file, "create", "root", "--admin", "--generate", str(tmp_path / "root"))
+NewBroker = Callable[..., BackgroundBroker]
+
+
+@pytest.fixture
+def cluster(environ: None, new_reput_broker: NewBroker, monkeypatch: pytest.MonkeyPatch) -> Users:
+    """Two brokers, the second registered with the first."""
+    access = {"enabled": True, "admin_secret": "secret-of-the-administrator"}
+    first = new_reput_broker(access=access)
+    second = new_reput_broker(broker_name="broker-b", name_servers=[first.address], access=access)
+    monkeypatch.setenv("REPUT_USER", "admin")
+    monkeypatch.setenv("REPUT_SECRET", "secret-of-the-administrator")
+    with Admin(first.address) as admin:
+        while len(admin.cluster_info().masters) < 2:
+            time.sleep(0.02)
+    files = [user_file_of(broker.config) for broker in (first, second)]
+    return Users(("--server", first.address), files)
+
+
+@pytest.fixture(params=["file", "brokers"])
+def users(request: pytest.FixtureRequest, file: UserFile) -> Users:
+    if request.param == "file":
+        return Users(("--file", str(file.path)), [file])
+    found: Users = request.getfixturevalue("cluster")
+    return found
+
+
+def test_users_and_rules_are_made_listed_and_removed(users: Users, secret_file: str, tmp_path: Path) -> None:
+    run = users.run
+    run("user", "create", "alice", "--new-secret-file", secret_file)
+    run("user", "create", "root", "--admin", "--generate", str(tmp_path / "root"))
     assert stat.S_IMODE((tmp_path / "root").stat().st_mode) == 0o600
-    run("acl", file, "allow", "alice", "read,write", "topic:a*", "topic:b")
-    run("acl", file, "allow", "alice", "admin", "topic:a*")
-    run("acl", file, "deny", "alice", "write", "topic:b")
-    run("acl", file, "allow", "@ops", "describe", "cluster")
-    run("user", file, "alter", "alice", "--group", "ops")
-    users = file.load()
-    alice = users.users["alice"]
-    assert (alice.secret, alice.groups, len(users.rules_of(alice))) == (SECRET, ("ops",), 4)
-    found = {(rule.resource, rule.is_denial): set(rule.rights) for rule in alice.rules}
-    assert found["topic:a*", False] == {Right.READ, Right.WRITE, Right.ADMIN}
-    assert found["topic:b", False] == {Right.READ}
-    assert found["topic:b", True] == {Right.WRITE}
-    listed = run("user", file, "list", "-O", "json").output
-    assert {row["user"]: row["admin"] for row in json.loads(listed)} == {"alice": False, "root": True}
+    run("acl", "allow", "alice", "read,write", "topic:a*", "topic:b")
+    run("acl", "allow", "alice", "admin", "topic:a*")
+    run("acl", "deny", "alice", "write", "topic:b")
+    run("acl", "allow", "alice", "admin", "topic:a*", "--from", "10.0.0.0/8", "--from", "::1")
+    run("acl", "allow", "@ops", "describe,replicate", "cluster")
+    run("user", "alter", "alice", "--group", "ops")
+    for file in users.files:
+        stored = file.load()
+        alice = stored.users["alice"]
+        assert (alice.secret, alice.groups, len(stored.rules_of(alice))) == (SECRET, ("ops",), 5)
+        found = {(rule.resource, rule.is_denial, len(rule.sources)): {*rule.rights} for rule in alice.rules}
+        assert found == {
+            ("topic:a*", False, 0): {Right.READ, Right.WRITE, Right.ADMIN},
+            ("topic:a*", False, 2): {Right.ADMIN},
+            ("topic:b", False, 0): {Right.READ},
+            ("topic:b", True, 0): {Right.WRITE},
+        }
+        assert stored.groups["ops"] == (rule_of("cluster", ["describe", "replicate"]),)
+        assert stored.users["root"].secret == (tmp_path / "root").read_text().strip()
+    listed = run("user", "list", "-O", "json").output
+    rows = {row["user"]: (row["admin"], row["rules"]) for row in json.loads(listed)}
+    rows.pop("admin", None)  # that of the configuration
+    assert rows == {"alice": (False, 5), "root": (True, 0)}
     assert SECRET not in listed
-    assert "topic:b" in run("acl", file, "list", "alice", "-O", "json").output
-    run("acl", file, "remove", "alice", "topic:b")
-    run("user", file, "alter", "alice", "--disable", "--no-groups")
-    run("acl", file, "remove", "@ops")
-    run("user", file, "delete", "root")
-    users = file.load()
-    assert list(users.users) == ["alice"]
-    assert not users.groups
-    assert not users.users["alice"].is_enabled
-    assert [rule.resource for rule in users.users["alice"].rules] == ["topic:a*"]
-    assert Need(Right.READ, Kind.TOPIC, "x").resource == "topic:x"
+    rules = json.loads(run("acl", "list", "alice", "-O", "json").output)
+    assert {"topic:b", "topic:a*"} == {rule["resource"] for rule in rules}
+    assert {rule["from"] for rule in rules} == {None, "10.0.0.0/8 ::1/128"}
+    run("acl", "remove", "alice", "topic:b")
+    run("user", "alter", "alice", "--disable", "--no-groups", "--generate", str(tmp_path / "alice"))
+    run("acl", "remove", "@ops")
+    run("user", "delete", "root")
+    for file in users.files:
+        stored = file.load()
+        assert list(stored.users) == ["alice"]
+        assert not stored.groups
+        alice = stored.users["alice"]
+        assert (alice.is_enabled, alice.secret) == (False, (tmp_path / "alice").read_text().strip())
+        assert {rule.resource for rule in alice.rules} == {"topic:a*"}
+
+
+def test_a_creation_that_reached_one_broker_is_completed_by_another(cluster: Users, secret_file: str) -> None:
+    first, second = cluster.files
+    second.change(lambda users: users.with_user(User("alice", "another-secret", is_admin=True)))
+    shown = cluster.run("user", "list")
+    assert "alice is missing, or another one, at broker-a" in shown.stderr
+    cluster.run("user", "create", "alice", "--new-secret-file", secret_file)
+    for file in (first, second):
+        assert file.load().users["alice"] == User("alice", SECRET)
+    assert "missing" not in cluster.run("user", "list").stderr
+    with pytest.raises(CommandFailed, match="already"):
+        cluster.run("user", "create", "alice", "--new-secret-file", secret_file)
+
+
+def test_a_refused_change_at_a_broker_leaves_nothing(cluster: Users, tmp_path: Path) -> None:
+    with pytest.raises(BrokersFailed, match="group 'nobody', which does not exist"):
+        cluster.run("user", "create", "bob", "--group", "nobody", "--generate", str(tmp_path / "bob"))
+    with pytest.raises(BrokersFailed, match=r"administrator of the configuration \(access.admin_user\)"):
+        cluster.run("user", "alter", "admin", "--generate", str(tmp_path / "other"))
+    assert not any(path.exists() for path in (tmp_path / "bob", tmp_path / "other"))
+    assert not any(file.path.exists() for file in cluster.files)
+
+
+def test_a_broker_without_access_control_says_so(environ: None, new_reput_broker: NewBroker) -> None:
+    users = Users(("--server", new_reput_broker().address), [])
+    with pytest.raises(RequestNotSupported, match=r"access control is off \(access.enabled\)"):
+        users.run("user", "list")
+
+
+def test_a_file_and_a_broker_exclude_each_other(file: UserFile) -> None:
+    with pytest.raises(UsageError, match="leave out --server"):
+        Users(("--file", str(file.path)), []).run("user", "list", "--server", "127.0.0.1:1")
 
 
 @pytest.mark.parametrize(
@@ -82,19 +175,20 @@ def test_users_and_rules_are_made_listed_and_removed(file: UserFile, tmp_path: P
         ("acl", ["list", "@ops"], "no group of rules 'ops'"),
         ("acl", ["allow", "@ops", "fly", "topic:t"], "fly"),
         ("acl", ["allow", "@ops", "read", "queue:t"], "not a resource"),
+        ("acl", ["allow", "@ops", "read", "topic:t", "--from", "home"], "'home' does not appear"),
     ],
 )
 def test_a_mistake_changes_nothing(file: UserFile, group: str, arguments: list[str], says: str) -> None:
     with pytest.raises(CommandFailed, match=says):
-        run(group, file, *arguments)
+        Users(("--file", str(file.path)), [file]).run(group, *arguments)
     assert not file.path.exists()
 
 
 @pytest.mark.usefixtures("environ")
 def test_the_option_precedes_the_environment_and_that_the_context(
-    file: UserFile, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    secret_file: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    secret = str(tmp_path / "secret")
+    secret = secret_file
     context = {"user": "of-context", "secret_file": secret}
     use_user(None, None, {})
     assert from_environment() is None

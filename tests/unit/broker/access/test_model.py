@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from reput_broker.access.model import Account, Kind, Need, Right, Rule, User, Users
-from reput_broker.access.user_file import rule_of
+from reput_broker.access.model import Account, Need, User, Users
+from reput_protocol.rights import Kind, Right, Rule, rule_of
 
 SECRET = "a-secret-of-alice"
 
@@ -78,6 +78,34 @@ def test_topics_with_messages_of_others_need_other_rights(
     right: str, topic: str, rules: list[Rule], permitted: bool
 ) -> None:
     assert account(*rules).permits(right, "topic", topic) is permitted
+
+
+@pytest.mark.parametrize(
+    ("sources", "host", "concerns"),
+    [
+        (["10.0.0.0/8"], "10.1.2.3", True),
+        (["10.0.0.0/8"], "11.0.0.1", False),
+        (["10.0.0.7", "2001:db8::/32"], "10.0.0.7", True),
+        (["10.0.0.7", "2001:db8::/32"], "2001:db8::1", True),
+        (["10.0.0.7"], "::ffff:10.0.0.7", True),
+        (["::/0"], "10.0.0.7", False),
+        ([], "10.0.0.7", True),
+    ],
+)
+def test_a_rule_with_addresses_concerns_their_requests_only(
+    sources: list[str], host: str, concerns: bool
+) -> None:
+    permission = rule_of("topic:t", ["read"], sources=sources)
+    assert account(permission).seen_from(host).permits("read", "topic", "t") is concerns
+    denied = account(allow("topic:t", "read"), rule_of("topic:t", ["read"], is_denial=True, sources=sources))
+    assert denied.seen_from(host).permits("read", "topic", "t") is not concerns
+
+
+def test_an_unknown_address_has_no_limited_permission_and_every_denial() -> None:
+    limited = {"sources": ["10.0.0.7"]}
+    assert not account(rule_of("topic:t", ["read"], **limited)).seen_from("?").permits("read", "topic", "t")
+    denied = account(allow("topic:t", "read"), rule_of("topic:t", ["read"], is_denial=True, **limited))
+    assert not denied.seen_from("?").permits("read", "topic", "t")
 
 
 def test_an_administrator_may_do_everything() -> None:

@@ -11,10 +11,11 @@ import trio
 from console_client import ConsoleClient
 from reput_broker.access import pages
 from reput_broker.access.model import User
-from reput_broker.access.user_file import UserFile, rule_of
+from reput_broker.access.user_file import UserFile
 from reput_broker.broker import Broker
 from reput_broker.config.model import BrokerConfig
 from reput_broker.console.app import needs_admin
+from reput_protocol.rights import rule_of
 
 SECRET = "a-secret-of-all"
 SEE = ("/metrics", "/metrics/rocketmq", "/status", "/console/", "/console/dialogs.js", "/console/api/topics")

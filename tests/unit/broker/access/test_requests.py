@@ -17,7 +17,7 @@ from raw_client import RawClient, in_letters
 from reput_broker.access.insecure import InsecureAccess
 from reput_broker.access.model import User
 from reput_broker.access.requests import REQUIREMENTS
-from reput_broker.access.user_file import UserFile, rule_of
+from reput_broker.access.user_file import UserFile
 from reput_broker.broker import Broker
 from reput_broker.config.model import BrokerConfig
 from reput_broker.namesrv.route_info import RouteInfoManager
@@ -25,6 +25,7 @@ from reput_broker.processors.namesrv import NameServerProcessor
 from reput_client import Credentials, Message, Producer
 from reput_client.errors import PermissionDenied
 from reput_protocol.codes import RequestCode
+from reput_protocol.rights import rule_of
 from reput_protocol.signature import ACCESS_KEY, SIGNATURE
 from reput_protocol.wire.header import HeaderType
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -11,11 +12,12 @@ import trio
 
 from raw_client import RawClient, in_letters
 from reput_broker.access.model import User
-from reput_broker.access.user_file import UserFile, rule_of
+from reput_broker.access.user_file import UserFile
 from reput_broker.broker import Broker
 from reput_broker.config.model import BrokerConfig
 from reput_client import Credentials
 from reput_protocol.codes import RequestCode
+from reput_protocol.rights import rule_of
 from reput_protocol.wire.header import HeaderType
 
 ADMIN = Credentials("admin", "secret-of-admin")
@@ -88,11 +90,19 @@ async def test_users_and_rules_of_rocketmqs_tools_are_in_force(tmp_path: Path) -
                 policies("Topic:t", "Fly"),
                 policies("Cluster:*", "Pub"),
                 policies("Cluster:other", "All"),
-                policies("Topic:t", "Pub", sourceIps=["10.0.0.1"]),
+                policies("Topic:t", "Pub", sourceIps=["home"]),
                 policies("Topic:t", "Pub", "Perhaps"),
                 {"policies": []},
             ):
                 assert ask(RequestCode.AUTH_CREATE_ACL, wrong, subject="User:alice")[0] != 0
+            # From another address only, and from here.
+            send = partial(clients["alice"].request, RequestCode.SEND_MESSAGE_V2, in_letters("orders"), b"x")
+            for address, code in (("10.0.0.0/8", 16), ("127.0.0.1", 0)):
+                limited = policies("Topic:orders*", "Pub", sourceIps=[address])
+                assert ask(RequestCode.AUTH_UPDATE_ACL, limited, subject="User:alice")[0] == 0
+                assert send()[0].code == code
+            code, acl = ask(RequestCode.AUTH_GET_ACL, subject="User:alice")
+            assert acl["policies"][0]["entries"][0]["sourceIps"] == ["127.0.0.1/32"]
             # Who may administer the cluster may not make itself more.
             for user in ("operator", "alice"):
                 grab = {"username": user, "userType": "Super"}

@@ -11,9 +11,10 @@ from reput_broker.access.control import AccessControl
 from reput_broker.access.insecure import InsecureAccess
 from reput_broker.access.model import User, Users
 from reput_broker.access.opening import NoUsers, open_access
-from reput_broker.access.user_file import UserFile, UserFileRefused, decode_users, encode_users, rule_of
+from reput_broker.access.user_file import UserFile, UserFileRefused, decode_users, encode_users
 from reput_broker.config.model import BrokerConfig
 from reput_broker.observe.counters import Counters
+from reput_protocol.rights import rule_of
 
 SECRET = "a-secret-of-alice"
 ALICE = User(
@@ -21,7 +22,10 @@ ALICE = User(
     SECRET,
     is_enabled=False,
     groups=("ops",),
-    rules=(rule_of("topic:a*", ["read", "write"]), rule_of("group:g", ["read"], is_denial=True)),
+    rules=(
+        rule_of("topic:a*", ["read", "write"]),
+        rule_of("group:g", ["read"], is_denial=True, sources=["10.0.0.0/8"]),
+    ),
 )
 USERS = Users(
     {"alice": ALICE, "root": User("root", SECRET, is_admin=True)}, {"ops": (rule_of("cluster", ["admin"]),)}
@@ -63,6 +67,10 @@ def test_a_file_that_others_may_read_is_refused(tmp_path: Path, mode: int) -> No
         (b'{"version": 1, "users": {"a": {"secret": "12345678", "groups": ["x"]}}}', "'x'"),
         (b'{"version": 1, "users": {"a": {"secret": "12345678"}, "a": {"secret": "12345678"}}}', "twice"),
         (b'{"version": 1, "groups": {"g": [{"resource": "topic:t", "rights": ["fly"]}]}}', "fly"),
+        (
+            b'{"version": 1, "groups": {"g": [{"resource": "topic:t", "rights": ["read"], "sources": [1]}]}}',
+            "text",
+        ),
     ],
 )
 def test_a_file_with_a_mistake_is_refused_without_its_secrets(tmp_path: Path, text: bytes, says: str) -> None:
@@ -102,10 +110,10 @@ def test_a_generated_secret_is_only_in_two_files_of_the_owner(tmp_path: Path) ->
         assert isinstance(made, AccessControl)
     secret = tmp_path / "access" / "admin.secret"
     assert stat.S_IMODE(secret.stat().st_mode) == 0o600
-    account = made.check_password("admin", secret.read_text().strip())
+    account = made.check_password("admin", secret.read_text().strip(), "127.0.0.1")
     assert account is not None
     assert account.is_admin
-    assert made.check_password("admin", secret.read_text()) is None
+    assert made.check_password("admin", secret.read_text(), "127.0.0.1") is None
 
 
 def test_without_it_other_machines_administer_nothing(tmp_path: Path) -> None:

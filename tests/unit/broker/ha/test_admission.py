@@ -10,22 +10,24 @@ import trio.testing
 
 from reput_broker.access.control import AccessControl
 from reput_broker.access.model import User, Users
-from reput_broker.access.user_file import UserFile, rule_of
+from reput_broker.access.user_file import UserFile
 from reput_broker.broker import Broker
 from reput_broker.config.model import BrokerConfig
 from reput_broker.ha.admission import SlaveAdmission, proof_frame
 from reput_broker.ha.frames import HAProtocolError
 from reput_broker.observe.counters import Counters
 from reput_client import Credentials, Message, Producer
+from reput_protocol.rights import rule_of
 
 SECRET = "secret-of-a-slave"
+HOST = "10.0.0.7"
 
 
 @pytest.fixture
 def admission(tmp_path: Path) -> SlaveAdmission:
     file = UserFile(tmp_path / "users.json")
     users = Users()
-    users = users.with_user(User("slave", SECRET, rules=(rule_of("cluster", ["replicate"]),)))
+    users = users.with_user(User("slave", SECRET, rules=(rule_of("cluster", ["replicate"], sources=[HOST]),)))
     users = users.with_user(User("eve", SECRET))
     return SlaveAdmission(AccessControl(file, users, None, Counters(), file.state()))
 
@@ -42,20 +44,21 @@ async def admit(admission: SlaveAdmission, *pieces: bytes) -> None:
 async def test_a_number_counts_once_with_the_secret_of_its_user(
     admission: SlaveAdmission, autojump_clock: trio.testing.MockClock
 ) -> None:
-    frame = proof_frame(admission.number_for("slave"), SECRET)
+    frame = proof_frame(admission.number_for("slave", HOST), SECRET)
     await admit(admission, frame[:5], frame[5:])
     for wrong in (
         frame,
         proof_frame("00" * 16, SECRET),
-        proof_frame(admission.number_for("slave"), "another-secret"),
-        proof_frame(admission.number_for("eve"), SECRET),
+        proof_frame(admission.number_for("slave", HOST), "another-secret"),
+        proof_frame(admission.number_for("eve", HOST), SECRET),
+        proof_frame(admission.number_for("slave", "10.0.0.8"), SECRET),
         b"\x00" * 8,
         frame[:20],
         b"",
     ):
         with pytest.raises(HAProtocolError):
             await admit(admission, wrong)
-    late = proof_frame(admission.number_for("slave"), SECRET)
+    late = proof_frame(admission.number_for("slave", HOST), SECRET)
     await trio.sleep(31)
     with pytest.raises(HAProtocolError, match="not valid any more"):
         await admit(admission, late)

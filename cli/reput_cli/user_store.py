@@ -1,0 +1,192 @@
+"""Where `reput user` and `reput acl` find the users: at the brokers of a cluster, or in a file."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from functools import wraps
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+
+import click
+
+from reput_cli.failures import CommandFailed
+from reput_cli.options import Settings, shared_options
+from reput_protocol.exit_codes import ExitCode
+
+if TYPE_CHECKING:
+    from reput_broker.access.model import Users
+    from reput_broker.access.user_file import UserFile
+    from reput_client.blocking import Admin
+    from reput_client.users import UserTable
+    from reput_protocol.rights import Rule
+
+_Command = TypeVar("_Command", bound=Callable[..., Any])
+_OF_A_FILE = ("path", "config", "data_dir")
+
+
+class UserStore(Protocol):
+    """The users and their rules. `subject` is a user, or `@` and a group of rules. All methods raise CommandFailed."""
+
+    def table(self) -> UserTable:
+        """Return all of them."""
+
+    def create(self, name: str, secret: str, *, is_admin: bool, groups: Iterable[str]) -> None:
+        """Create a user."""
+
+    def alter(
+        self,
+        name: str,
+        *,
+        secret: str | None,
+        is_admin: bool | None,
+        is_enabled: bool | None,
+        groups: Iterable[str] | None,
+    ) -> None:
+        """Alter a user; what is None stays as it is."""
+
+    def delete(self, name: str) -> None:
+        """Delete a user."""
+
+    def change_rules(self, subject: str, change: Callable[[tuple[Rule, ...]], Iterable[Rule]]) -> None:
+        """Set the rules of a subject to what `change` makes of them."""
+
+
+def user_store_options(command: _Command) -> _Command:
+    """Add the shared options, and those that name a file in place of a broker; the command receives `store`."""
+
+    @click.option(
+        "--data-dir",
+        metavar="DIR",
+        help="Edit the file of the broker that has this data directory; the broker need not run.",
+    )
+    @click.option(
+        "-c", "--config", metavar="FILE", help="Edit the file of the broker that has this configuration."
+    )
+    @click.option("--file", "path", metavar="FILE", help="Edit this file, access.file of a broker.")
+    @wraps(command)
+    def with_store(
+        settings: Settings, path: str | None, config: str | None, data_dir: str | None, **arguments: Any
+    ) -> Any:
+        if path is None and config is None and data_dir is None:
+            with settings.admin() as admin:
+                return command(settings=settings, store=_Brokers(admin), **arguments)
+        return command(settings=settings, store=_File(_file(path, config, data_dir)), **arguments)
+
+    return shared_options(with_store, offline=_OF_A_FILE)  # type: ignore[return-value]
+
+
+def _file(path: str | None, config: str | None, data_dir: str | None) -> UserFile:
+    from reput_broker.access.opening import user_file_of
+    from reput_broker.access.user_file import UserFile
+    from reput_broker.config.loading import load_config
+
+    if path is not None:
+        return UserFile(Path(path))
+    place = None if config is None else Path(config)
+    return user_file_of(load_config(place, os.environ, {"data_dir": data_dir}))
+
+
+class _Brokers:
+    """The users of the brokers that run."""
+
+    def __init__(self, admin: Admin) -> None:
+        self._admin = admin
+
+    def table(self) -> UserTable:
+        return self._admin.list_users()
+
+    def create(self, name: str, secret: str, *, is_admin: bool, groups: Iterable[str]) -> None:
+        self._admin.create_user(name, secret, is_admin=is_admin, groups=groups)
+
+    def alter(
+        self,
+        name: str,
+        *,
+        secret: str | None,
+        is_admin: bool | None,
+        is_enabled: bool | None,
+        groups: Iterable[str] | None,
+    ) -> None:
+        self._admin.alter_user(name, secret=secret, is_admin=is_admin, is_enabled=is_enabled, groups=groups)
+
+    def delete(self, name: str) -> None:
+        self._admin.delete_user(name)
+
+    def change_rules(self, subject: str, change: Callable[[tuple[Rule, ...]], Iterable[Rule]]) -> None:
+        before = self.table().rules_of(subject) or ()
+        after = tuple(change(before))
+        changed = {rule.resource for rule in {*before} ^ {*after}}
+        put = [rule for rule in after if rule.resource in changed]
+        if put:
+            self._admin.put_rules(subject, put)
+        for resource in sorted(changed - {rule.resource for rule in put}):
+            self._admin.delete_rules(subject, resource)
+
+
+class _File:
+    """The users in the file of a broker, which notices within seconds that it has changed."""
+
+    def __init__(self, file: UserFile) -> None:
+        self._file = file
+
+    def table(self) -> UserTable:
+        from reput_client.users import UserDescription, UserTable
+
+        with self._refusals():
+            users = self._file.load()
+        return UserTable(
+            {
+                user.name: UserDescription(user.name, user.is_admin, user.is_enabled, user.groups, user.rules)
+                for user in users.users.values()
+            },
+            users.groups,
+        )
+
+    def create(self, name: str, secret: str, *, is_admin: bool, groups: Iterable[str]) -> None:
+        from reput_broker.access.changes import with_new_user
+        from reput_broker.access.model import User
+
+        user = User(name, secret, is_admin=is_admin, groups=tuple(groups))
+        self._change(lambda users: with_new_user(users, user))
+
+    def alter(
+        self,
+        name: str,
+        *,
+        secret: str | None,
+        is_admin: bool | None,
+        is_enabled: bool | None,
+        groups: Iterable[str] | None,
+    ) -> None:
+        from reput_broker.access.changes import with_altered_user
+
+        self._change(
+            lambda users: with_altered_user(
+                users, name, secret=secret, is_admin=is_admin, is_enabled=is_enabled, groups=groups
+            )
+        )
+
+    def delete(self, name: str) -> None:
+        self._change(lambda users: users.without_user(name))
+
+    def change_rules(self, subject: str, change: Callable[[tuple[Rule, ...]], Iterable[Rule]]) -> None:
+        from reput_broker.access.changes import with_changed_rules
+
+        self._change(lambda users: with_changed_rules(users, subject, change))
+
+    def _change(self, change: Callable[[Users], Users]) -> None:
+        with self._refusals():
+            self._file.change(change)
+
+    @contextmanager
+    def _refusals(self) -> Iterator[None]:
+        from reput_broker.access.user_file import UserFileRefused
+
+        try:
+            yield
+        except UserFileRefused as error:
+            raise CommandFailed(f"{error.path} cannot be used", reason=error.reason) from error
+        except ValueError as error:
+            raise CommandFailed(str(error), reason="nothing was changed", code=ExitCode.USAGE) from error

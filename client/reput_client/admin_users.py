@@ -1,0 +1,145 @@
+"""The part of `Admin` for the users of access control and their rules."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Final
+
+from reput_client.admin_brokers import BrokersAdmin
+from reput_client.transport.address import Address
+from reput_client.transport.routing import MASTER_ID
+from reput_client.users import (
+    UserTable,
+    combined_table,
+    info_body,
+    rules_body,
+    subject_ext,
+    user_ext,
+    user_names,
+    user_table,
+)
+from reput_protocol.buffers import Buffer
+from reput_protocol.codes import RequestCode
+from reput_protocol.errors import ReputError, RequestNotSupported
+from reput_protocol.rights import Rule
+from reput_protocol.wire.header import Value
+
+_NO_USERS: Final = (RequestNotSupported,)
+
+
+class UserAdmin(BrokersAdmin):
+    """The methods of `Admin` for users and rules, which administrators may call; errors as there.
+
+    Every broker has users of its own, slaves too, and so has a name server that is not a broker. Changes are made at
+    all brokers of the cluster, and at the name servers among the client's addresses. `RequestNotSupported`: none of
+    them has access control on.
+    """
+
+    async def list_users(self) -> UserTable:
+        """Return the users and groups with their rules, and where they differ; no secret."""
+        places = await self._user_places()
+        users = await self._list_each(places, RequestCode.AUTH_LIST_USER)
+        rules = await self._list_each(places, RequestCode.AUTH_LIST_ACL)
+        return combined_table({place: user_table(body, rules[place]) for place, body in users.items()})
+
+    async def create_user(
+        self, name: str, secret: str, *, is_admin: bool = False, groups: Iterable[str] = ()
+    ) -> None:
+        """Create a user, which may do nothing before `put_rules`, unless it is an administrator or has groups.
+
+        If an earlier call reached some brokers only, this one creates the user at the others, and alters it where it
+        is.
+
+        Args:
+            secret: travels as it is; use TLS, or the machine of the broker.
+            groups: of rules; they have to exist.
+
+        Raises:
+            BrokerError: every broker has a user of this name, or a group does not exist.
+            ValueError: the name or the secret is not valid.
+        """
+        ext, body = user_ext(name), info_body(secret, is_admin, True, groups)
+        places = await self._user_places()
+        listed = await self._list_each(places, RequestCode.AUTH_LIST_USER)
+        have = {place for place, users in listed.items() if name in user_names(users)}
+        lack = listed.keys() - have
+        wanted = {place: places[place] for place in places if place in (lack or have)}
+        await self._ask_all(wanted, RequestCode.AUTH_CREATE_USER, ext, f"create user {name}", body)
+        if lack and have:
+            others = {place: places[place] for place in places if place in have}
+            await self._ask_all(others, RequestCode.AUTH_UPDATE_USER, ext, f"alter user {name}", body)
+
+    async def alter_user(
+        self,
+        name: str,
+        *,
+        secret: str | None = None,
+        is_admin: bool | None = None,
+        is_enabled: bool | None = None,
+        groups: Iterable[str] | None = None,
+    ) -> None:
+        """Alter a user; what is None stays as it is. `secret` and `groups` as for `create_user`."""
+        body = info_body(secret, is_admin, is_enabled, groups)
+        await self._change_users(RequestCode.AUTH_UPDATE_USER, user_ext(name), f"alter user {name}", body)
+
+    async def delete_user(self, name: str) -> None:
+        """Delete a user with its rules; there need not be one."""
+        await self._change_users(RequestCode.AUTH_DELETE_USER, user_ext(name), f"delete user {name}")
+
+    async def put_rules(self, subject: str, rules: Iterable[Rule]) -> None:
+        """Set rules of a user or group, in place of those about the same resources.
+
+        Args:
+            subject: the name of a user, or `@` and that of a group of rules, which need not exist.
+            rules: at least one; `reput_protocol.rights.rule_of` makes them.
+        """
+        ext, body = subject_ext(subject), rules_body(subject, rules)
+        await self._change_users(RequestCode.AUTH_UPDATE_ACL, ext, f"rules of {subject}", body)
+
+    async def delete_rules(self, subject: str, resource: str | None = None) -> None:
+        """Delete the rules of a user or group about a resource such as `topic:orders*`, or all.
+
+        A group without rules is deleted; that is refused while a user has it.
+        """
+        ext = subject_ext(subject, resource)
+        await self._change_users(RequestCode.AUTH_DELETE_ACL, ext, f"rules of {subject}")
+
+    async def _change_users(
+        self, code: RequestCode, ext: Mapping[str, Value], what: str, body: bytes = b""
+    ) -> None:
+        await self._ask_all(await self._user_places(), code, ext, what, body, absent=_NO_USERS)
+
+    async def _list_each(self, places: Mapping[str, Address], code: RequestCode) -> dict[str, Buffer]:
+        """Return the answers of the places that have users."""
+        answers = await self._ask_all(places, code, {}, "users", absent=_NO_USERS)
+        return {place: call.body for place, call in answers.items()}
+
+    async def _user_places(self) -> dict[str, Address]:
+        """Return the addresses of all brokers, slaves included, and of the name servers that the client was given."""
+        session = self._session
+        info = await session.cluster(session.deadline(None))
+        places: dict[str, Address] = {}
+        for name, data in sorted(info.broker_addr_table.items()):
+            for number in sorted(data.broker_addrs):
+                address = session.brokers.address(name, number)
+                if address is not None:
+                    places[name if number == MASTER_ID else f"{name}, slave {number}"] = address
+        for given in (session.home._replace(others=()), *session.home.others):
+            known = {address._replace(others=()) for address in places.values()}
+            if given not in known and await self._is_name_server(given):
+                places[f"name server {given}"] = given
+        return places
+
+    async def _is_name_server(self, address: Address) -> bool:
+        """Whether it is a name server and no broker: a broker under another address than its own has its users already.
+
+        An address that does not answer counts as one, so that the request that follows reports it.
+        """
+        try:
+            await self._session.ask_ok(
+                RequestCode.GET_BROKER_RUNTIME_INFO, {}, what=f"status of {address}", address=address
+            )
+        except ReputError:
+            self._session.check_open()
+            return True
+        return False
