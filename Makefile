@@ -63,7 +63,7 @@ UV := set -e; export PATH="$$PATH:$(CURDIR)/build/uv/bin"; command -v uv >/dev/n
 .PHONY: bench-scaling bench-replication bench-groups bench-memory bench-store bench-console console-pictures bench-spark crash faults planted histories histories-planted
 .PHONY: simulate simulate-planted ops-check
 .PHONY: cluster cluster-faults filters fuzz fuzz-kernel scan hostile conformance image-check
-.PHONY: interop pipeline-faults pipeline-planted pipeline-clusters pipeline-roundtrip docs dist lock clean
+.PHONY: interop proxy pipeline-faults pipeline-planted pipeline-clusters pipeline-roundtrip docs dist lock clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 20
@@ -255,6 +255,9 @@ conformance: $(DEV) ## open directories alternately with this broker and Apache 
 
 interop: $(DEV) ## check RocketMQ's clients against a broker, feature by feature, and print a table (java, mvn, node, npm)
 	$(BIN)/python tests/interop/run.py $(ARGS)
+
+proxy: $(RUN) ## RocketMQ's proxy for gRPC clients, in front of 127.0.0.1:10911 (java, mvn); --help in ARGS lists options
+	$(BIN)/python tests/interop/run_proxy.py $(ARGS)
 
 image-check: $(DEV) ## build the image and run it; INSTALL=1 may install what is missing with apt
 	$(BIN)/python tools/image_check.py $(if $(INSTALL),--install) $(ARGS)

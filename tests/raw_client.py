@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+import ssl
 from collections.abc import Mapping
 from itertools import count
 from types import TracebackType
@@ -31,9 +32,12 @@ class RawClient:
         header_type: int = HeaderType.MSGPACK,
         timeout_s: float = TIMEOUT_S,
         credentials: Credentials | None = None,
+        tls: ssl.SSLContext | None = None,
     ) -> None:
         host, _, port = address.rpartition(":")
         self._socket = socket.create_connection((host, int(port)), timeout=timeout_s)
+        if tls is not None:
+            self._socket = tls.wrap_socket(self._socket, server_hostname=host)
         self._reader = FrameReader()
         self._answers: list[tuple[Header, bytes, int]] = []
         self._opaques = count(1)

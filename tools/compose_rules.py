@@ -16,7 +16,7 @@ import yaml
 
 MEMBERS = ("reput-0", "reput-1", "reput-2")
 CLUSTER = ("etcd", "namesrv", *MEMBERS)
-SERVICES = ("reput", "spark", *CLUSTER, "prometheus", "grafana")
+SERVICES = ("reput", "proxy", "spark", *CLUSTER, "prometheus", "grafana")
 SERVICE_KEYS = frozenset(
     {"build", "cap_drop", "command", "depends_on", "environment", "healthcheck", "image", "init", "ports"}
     | {"profiles", "read_only", "restart", "security_opt", "stop_grace_period", "tmpfs", "volumes"}
@@ -34,12 +34,14 @@ DATA_VOLUMES = {
 }
 DEPENDENCIES = {
     "spark": ("reput",),
+    "proxy": ("reput",),
     **dict.fromkeys(MEMBERS, ("etcd", "namesrv")),
     "prometheus": ("reput",),
     "grafana": ("prometheus",),
 }
 PROFILES = {
     "spark": ["spark"],
+    "proxy": ["proxy"],
     "prometheus": ["monitoring"],
     "grafana": ["monitoring"],
     **{name: ["cluster"] for name in CLUSTER},

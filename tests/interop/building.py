@@ -22,9 +22,10 @@ _TIMEOUT_S = 900
 @functools.cache
 def java(name: str, version: str) -> str:
     """The class path of a Java driver with a version of its client; see `built_classpath` for its errors."""
-    return built_classpath(
-        SOURCES / name, BUILD / f"{name}-{version}", "interop.build", {"rocketmq.version": version}
-    )
+    properties = {"rocketmq.version": version}
+    if version.startswith("4."):
+        properties["rocketmq.acl"] = "true"
+    return built_classpath(SOURCES / name, BUILD / f"{name}-{version}", "interop.build", properties)
 
 
 @functools.cache

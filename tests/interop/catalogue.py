@@ -27,12 +27,16 @@ FEATURES: Final = {
     "retry": "redelivery of what failed",
     "dead-letter": "dead letters",
     "lite-pull": "lite pull consumer",
+    "pop": "push consumer, by POP",
+    "simple": "simple consumer: receive, acknowledge, change the invisible time",
     "request": "send a request, get the reply",
     "reply": "reply to requests",
     "fields": "read what every client sent: body, keys, tag, properties, id",
-    "shared-group": "share a group with Reput's client, every message once",
+    "shared-group": "share a group with another client, every message once",
     "member-killed": "take over from a killed member",
     "broker-killed": "go on after a kill and restart of the broker",
+    "tls": "TLS: send and consume, and check the certificate",
+    "users": "signatures: send and consume as a user, refusals",
 }
 """Rows of the table, by name."""
 
@@ -47,6 +51,7 @@ JAVA_5: Final = "5.5.0"
 NODE: Final = "3.12.0"
 CPP: Final = "0.4.4"
 GRPC_PYTHON: Final = "5.1.2"
+GRPC_JAVA: Final = "5.0.7"
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +60,7 @@ class Kind:
 
     `command` makes what starts its driver, and raises `Unreachable`; `lacks` has what the client does not offer. With
     `bodies_end_at_zero` it hands out what of a body is before its first zero byte. With `through_proxy` it
-    is a gRPC client and gets the address of RocketMQ's proxy. `unchecked` has what no check here suits.
+    is a gRPC client and gets the address of RocketMQ's proxy.
     """
 
     title: str
@@ -64,12 +69,20 @@ class Kind:
     lacks: frozenset[str] = frozenset()
     bodies_end_at_zero: bool = False
     through_proxy: bool = False
-    unchecked: frozenset[str] = frozenset()
 
 
-def _java(version: str) -> Callable[[], Sequence[str]]:
+_NOT_IN_GRPC: Final = frozenset(
+    {
+        *("send-oneway", "send-batch", "send-compressed", "send-delay-level"),
+        *("broadcasting", "lite-pull", "request", "reply"),
+    }
+)
+_ONLY_IN_GRPC: Final = frozenset({"simple"})
+
+
+def _java(driver: str, version: str) -> Callable[[], Sequence[str]]:
     return lambda: [
-        *("java", *_JVM, "-Duser.home=.", "-cp", building.java("java", version)),
+        *("java", *_JVM, "-Duser.home=.", "-cp", building.java(driver, version)),
         "reput.interop.Main",
     ]
 
@@ -79,20 +92,19 @@ CLIENTS: Final = {
         "Reput, Python",
         "",
         lambda: [sys.executable, str(building.SOURCES / "reput_driver.py")],
-        frozenset({"send-compressed", "lite-pull"}),
+        _ONLY_IN_GRPC | {"send-compressed", "lite-pull", "pop"},
     ),
-    "java-5": Kind("Java", JAVA_5, _java(JAVA_5)),
-    "java-4": Kind("Java", JAVA_4, _java(JAVA_4), frozenset({"send-delay-time"})),
+    "java-5": Kind("Java", JAVA_5, _java("java", JAVA_5), _ONLY_IN_GRPC),
+    "java-4": Kind("Java", JAVA_4, _java("java", JAVA_4), _ONLY_IN_GRPC | {"send-delay-time", "pop"}),
     "node": Kind(
         "Node, ali-ons",
         NODE,
         lambda: ["node", str(building.node(NODE) / "driver.js")],
-        frozenset(
-            {
-                *("send-oneway", "send-batch", "send-delay-time", "send-transaction"),
-                *("orderly", "lite-pull", "request", "reply"),
-            }
-        ),
+        _ONLY_IN_GRPC
+        | {
+            *("send-oneway", "send-batch", "send-delay-time", "send-transaction"),
+            *("orderly", "lite-pull", "pop", "request", "reply", "tls"),
+        },
     ),
     "cpp": Kind(
         "C++, by PyPI's rocketmq",
@@ -101,7 +113,11 @@ CLIENTS: Final = {
             str(building.environment(f"cpp-{CPP}", (f"rocketmq=={CPP}",))),
             str(building.SOURCES / "cpp_driver.py"),
         ],
-        frozenset({"send-delay-time", "send-transaction", "sql", "lite-pull", "request", "reply"}),
+        _ONLY_IN_GRPC
+        | {
+            *("send-delay-time", "send-transaction", "sql"),
+            *("lite-pull", "pop", "request", "reply", "tls"),
+        },
         bodies_end_at_zero=True,
     ),
     "grpc-python": Kind(
@@ -111,15 +127,15 @@ CLIENTS: Final = {
             str(building.environment(f"grpc-{GRPC_PYTHON}", (f"rocketmq-python-client=={GRPC_PYTHON}",))),
             str(building.SOURCES / "grpc_driver.py"),
         ],
-        frozenset(
-            {
-                *("send-oneway", "send-batch", "send-compressed", "send-delay-level"),
-                *("broadcasting", "lite-pull", "request", "reply"),
-            }
-        ),
+        _NOT_IN_GRPC,
         through_proxy=True,
-        # Its consumers have no queues of their own, and get no places in queues.
-        unchecked=frozenset({"orderly", "shared-group", "member-killed"}),
+    ),
+    "grpc-java": Kind(
+        "gRPC, Java",
+        GRPC_JAVA,
+        _java("grpc-java", GRPC_JAVA),
+        _NOT_IN_GRPC,
+        through_proxy=True,
     ),
 }
 """Columns of the table, by name."""

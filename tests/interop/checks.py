@@ -9,13 +9,15 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 
+from interop import guards
 from interop.catalogue import CLIENTS
-from interop.client import DEADLINE_S, ClientFailed, Letter, NotReceived, Received
+from interop.client import DEADLINE_S, Client, ClientFailed, Letter, NotReceived, Received
 from interop.scene import Scene
-from reput_client.blocking import Admin, Consumer, Message, Producer, ReceivedMessage
+from reput_client.blocking import Consumer, Message, Producer, ReceivedMessage
 from reput_client.errors import ClientClosed
-from reput_protocol.codes import MessageSysFlag
+from reput_protocol.codes import MessageSysFlag, RequestCode
 from reput_protocol.commands.group import SubscriptionGroupConfig
+from reput_protocol.commands.pop import MessageRequestMode
 
 Check = Callable[[Scene, str], None]
 
@@ -115,7 +117,8 @@ def delayed(scene: Scene, name: str, delay_ms: int, **options: int) -> None:
 
 def check_send_transaction(scene: Scene, name: str) -> None:
     """What is committed at once or when the broker asks arrives, and what is rolled back does not."""
-    topic = scene.topic()
+    # Only of topics of this type does RocketMQ's proxy take the broker's questions.
+    topic = scene.topic(kind="TRANSACTION")
     decisions = ("rollback", "commit", "unknown")
     letters = [Letter(each.encode(), properties={"decision": each}) for each in decisions]
     scene.client(name).produce(topic, letters, "transaction")
@@ -159,28 +162,66 @@ def check_lite_pull(scene: Scene, name: str) -> None:
     consumes(scene, name, "lite")
 
 
-def consumes(scene: Scene, name: str, how: str) -> None:
+def check_pop(scene: Scene, name: str) -> None:
+    """As `check_concurrent`, with a consumer that has no queues and asks the broker for messages of any."""
+    received = consumes(scene, name, "pop")
+    if not CLIENTS[name].through_proxy:
+        assert all("POP_CK" in each.properties for each in received)
+
+
+def pops(scene: Scene, group: str, topic: str) -> None:
+    """Have a group pop a topic, as `mqadmin setConsumeMode` does."""
+    with scene.admin() as admin:
+        admin.put_group(SubscriptionGroupConfig(group))
+    mode = MessageRequestMode(topic, group, "POP", 0)
+    scene.ask(RequestCode.SET_MESSAGE_REQUEST_MODE, body=mode.to_json())
+
+
+def consumes(scene: Scene, name: str, how: str) -> list[Received]:
     """Send before and after a consumer starts; it receives all once."""
-    topic, consumer = scene.topic(), scene.name("consumer")
+    topic, group, consumer = scene.topic(), scene.name("group"), scene.name("consumer")
     before, after = letters_of(20, "before"), letters_of(20, "after")
+    if how == "pop":
+        pops(scene, group, topic)
     scene.send(topic, before)
-    scene.client(name).consume(consumer, scene.name("group"), topic, how)
+    scene.client(name).consume(consumer, group, topic, how)
     scene.send(topic, after)
-    received_once(scene, name, [consumer], [*before, *after])
+    received = received_once(scene, name, [consumer], [*before, *after])
+    scene.client(name).stop(consumer)
+    return received
+
+
+def check_simple(scene: Scene, name: str) -> None:
+    """What is acknowledged does not come again; what is made visible does, as it was."""
+    topic, consumer = scene.topic(), scene.name("consumer")
+    letters = letters_of(6)
+    scene.send(topic, letters)
+    scene.client(name).consume(consumer, scene.name("group"), topic, "simple", fail=1)
+    received = wait(scene, name, [consumer], lambda found: len(found) >= 2 * len(letters))
+    assert sorted((each.body, each.times) for each in received) == sorted(
+        (letter.body, times) for letter in letters for times in (0, 1)
+    )
+    assert len({each.id for each in received}) == len(letters)
     scene.client(name).stop(consumer)
 
 
 def check_orderly(scene: Scene, name: str) -> None:
     """Each queue's messages are received in order, although the first delivery of each fails."""
-    topic, consumer = scene.topic(2), scene.name("consumer")
+    topic, group, consumer = scene.topic(2), scene.name("group"), scene.name("consumer")
+    with scene.admin() as admin:
+        # By this RocketMQ's proxy decides how the group consumes.
+        admin.put_group(SubscriptionGroupConfig(group, consume_message_orderly=True))
     letters = letters_of(12)
     scene.send(topic, letters, [n % 2 for n in range(12)])
-    scene.client(name).consume(consumer, scene.name("group"), topic, "orderly", fail=1)
+    scene.client(name).consume(consumer, group, topic, "orderly", fail=1)
     received = wait(scene, name, [consumer], lambda found: len(found) >= 2 * len(letters))
-    orders: dict[int, list[int]] = defaultdict(list)
+    orders: dict[int, list[bytes]] = defaultdict(list)
+    queues = {letter.body: number % 2 for number, letter in enumerate(letters)}
     for each in received:
-        orders[each.queue_id].append(each.offset)
-    assert orders == {queue: [n for n in range(6) for _ in range(2)] for queue in (0, 1)}
+        orders[queues[each.body]].append(each.body)
+    assert orders == {
+        queue: [letter.body for letter in letters[queue::2] for _ in range(2)] for queue in (0, 1)
+    }
     scene.client(name).stop(consumer)
 
 
@@ -265,7 +306,7 @@ def check_retry(scene: Scene, name: str) -> None:
 def check_dead_letter(scene: Scene, name: str) -> None:
     """What fails more often than the group allows is in its dead letters."""
     topic, group, consumer = scene.topic(), scene.name("group"), scene.name("consumer")
-    with Admin(scene.address, timeout_s=60.0) as admin:
+    with scene.admin() as admin:
         admin.put_group(SubscriptionGroupConfig(group, retry_max_times=1))
     letters = letters_of(2)
     scene.send(topic, letters)
@@ -353,23 +394,37 @@ def check_fields(scene: Scene, name: str) -> None:
 
 
 def check_shared_group(scene: Scene, name: str) -> None:
-    """A group with a member of each of two clients: every message is received once, by either."""
-    group_of_two(scene, (name, 1), ("reput", 2), kill=False)
+    """A group with a member of each of two clients: every message is received once, by either.
+
+    Those that pop share it with another that does.
+    """
+    if CLIENTS[name].through_proxy:
+        group_of_two(scene, (name, 1), ("java-5", 2), kill=False, how="pop")
+    else:
+        group_of_two(scene, (name, 1), ("reput", 2), kill=False)
 
 
 def check_member_killed(scene: Scene, name: str) -> None:
     """Of two members one is killed; the other receives what is sent from then on, in all queues."""
-    group_of_two(scene, (name, 1), (name, _KILLED), kill=True)
+    how = "pop" if CLIENTS[name].through_proxy else "concurrent"
+    group_of_two(scene, (name, 1), (name, _KILLED), kill=True, how=how)
 
 
-def group_of_two(scene: Scene, first: tuple[str, int], second: tuple[str, int], *, kill: bool) -> None:
-    """Two members of one group, until each has its half of the queues; then all messages once, or a kill."""
+def group_of_two(
+    scene: Scene, first: tuple[str, int], second: tuple[str, int], *, kill: bool, how: str = "concurrent"
+) -> None:
+    """Two members of one group, until both receive; then all messages once, or a kill.
+
+    Members that do not pop must have shared out the queues by halves.
+    """
     topic, group = scene.topic(), scene.name("group")
     members = {scene.name("consumer"): first, scene.name("consumer"): second}
+    if how == "pop":
+        pops(scene, group, topic)
     for consumer, process in members.items():
-        scene.client(*process).consume(consumer, group, topic)
-    halves = settled(scene, topic, members)
-    assert all(len(queues) == 2 for queues in halves.values()), halves
+        scene.client(*process).consume(consumer, group, topic, how)
+    parts = settled(scene, topic, members)
+    assert how == "pop" or all(len(queues) == 2 for queues in parts.values()), parts
     if kill:
         scene.kill(*second)
     letters = letters_of(80)
@@ -393,7 +448,7 @@ def group_of_two(scene: Scene, first: tuple[str, int], second: tuple[str, int], 
 
 
 def settled(scene: Scene, topic: str, members: dict[str, tuple[str, int]]) -> dict[str, set[int]]:
-    """Send rounds of a message to each queue until each member has received all of a round in its own queues."""
+    """Send rounds of a message to each queue until each member has received a part of one, and return the parts."""
     queues: dict[str, set[int]] = {}
     ends_at = time.monotonic() + DEADLINE_S
     for number in itertools.count():
@@ -408,7 +463,7 @@ def settled(scene: Scene, topic: str, members: dict[str, tuple[str, int]]) -> di
         queues = defaultdict(set)
         for each in found:
             if each.body in bodies:
-                queues[each.consumer].add(each.queue_id)
+                queues[each.consumer].add(letters.index(Letter(each.body)))
         if len(queues) == len(members) and sum(map(len, queues.values())) == 4:
             return queues
         if time.monotonic() > ends_at:
@@ -435,6 +490,47 @@ def check_broker_killed(scene: Scene, name: str) -> None:
     wait(scene, name, [consumer], lambda found: bodies <= {each.body for each in found})
     stored = {message.body for message in scene.collect(topic, len(bodies))}
     assert stored == bodies
+
+
+# Closed brokers; the scenes are the checks' own.
+
+
+def check_tls(scene: Scene, name: str) -> None:
+    """The client sends and consumes at a broker that takes TLS only."""
+    exchanges(scene, name)
+
+
+def check_users(scene: Scene, name: str) -> None:
+    """The client sends and consumes as a user; what the user may not do is refused, and so is a wrong secret."""
+    exchanges(scene, name)
+    refused(scene, scene.client(name), scene.topic(prefix="another"))
+    if not CLIENTS[name].through_proxy:
+        # The proxy signs for all of its clients.
+        stranger = scene.client(name, 2, {"INTEROP_SECRET": "a-wrong-secret"})
+        refused(scene, stranger, scene.topic())
+
+
+def exchanges(scene: Scene, name: str) -> None:
+    """The client sends and receives; ours is the other end."""
+    topic, consumer = scene.topic(), scene.name("consumer")
+    letters = letters_of(5)
+    scene.client(name).produce(topic, letters)
+    same_letters(letters, scene.collect(topic, len(letters)))
+    scene.client(name).consume(consumer, scene.name("group"), topic)
+    received_once(scene, name, [consumer], letters)
+    scene.client(name).stop(consumer)
+
+
+def refused(scene: Scene, client: Client, topic: str) -> None:
+    """Assert that a client reports an error to its caller, and that nothing is stored."""
+    try:
+        client.produce(topic, letters_of(1))
+    except ClientFailed:
+        client.check_alive()
+    else:
+        raise AssertionError("the client did not report an error")
+    with scene.admin() as admin:
+        assert sum(admin.max_offset(topic, queue) for queue in range(4)) == 0
 
 
 def sent_in_the_end(scene: Scene, name: str, topic: str, letter: Letter) -> None:
@@ -467,14 +563,18 @@ CHECKS: dict[str, Check] = {
     "retry": check_retry,
     "dead-letter": check_dead_letter,
     "lite-pull": check_lite_pull,
+    "pop": check_pop,
+    "simple": check_simple,
     "request": check_request,
     "reply": check_reply,
     "fields": check_fields,
     "shared-group": check_shared_group,
     "member-killed": check_member_killed,
     "broker-killed": check_broker_killed,
+    "tls": check_tls,
+    "users": check_users,
 }
 """By the name of the feature."""
 
-ALONE = frozenset({"broker-killed"})
-"""Features whose check needs a scene of its own."""
+ALONE = {"broker-killed": guards.none, "tls": guards.tls, "users": guards.users}
+"""Features whose check needs a scene of its own, and what closes its broker."""

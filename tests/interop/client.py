@@ -5,7 +5,8 @@ Each request is a line on stdin with `id` and `do`:
 - `produce`: `topic`, `messages` (each `body` in base64, `tag`, `keys`, `properties`) and `how`: `sync`, `async`,
   `one-way`, `batch`, `orderly` (with `key`) or `transaction` (decided by the property `decision`); optionally
   `delayLevel` or `delayMs`.
-- `consume`: `consumer` (a name), `group`, `topic` and `how`: `concurrent`, `orderly`, `broadcasting` or `lite`;
+- `consume`: `consumer` (a name), `group`, `topic` and `how`: `concurrent`, `orderly`, `broadcasting`, `lite`, `pop` or
+  `simple`;
   optionally `tags` or `sql`, `fail` (how many deliveries of each message fail), `maxTimes` (redeliveries before a
   message is dead), and `reply` (every message is a request).
 - `stop`: `consumer`.
@@ -13,6 +14,9 @@ Each request is a line on stdin with `id` and `do`:
 
 Its answer is a line on stdout with the same `id` and `ok` or `error`. A line with `event` is a received message. The
 end of stdin ends the process.
+
+With the variable `INTEROP_CA`, a file with an authority, it connects with TLS; with `INTEROP_USER` and
+`INTEROP_SECRET` it does as that user.
 """
 
 from __future__ import annotations
@@ -149,6 +153,7 @@ class Client:
     Args:
         command: starts the driver; the address is its last argument.
         home: a new directory, which the client takes for its user's home; its stderr is there.
+        environment: more variables of the process.
     """
 
     def __init__(
@@ -158,6 +163,7 @@ class Client:
         address: str,
         home: Path,
         inbox: Inbox,
+        environment: Mapping[str, str] | None = None,
     ) -> None:
         home.mkdir(parents=True)
         self.name = name
@@ -174,7 +180,7 @@ class Client:
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=errors,
-                env={**os.environ, "HOME": str(home)},
+                env={**os.environ, "HOME": str(home), **(environment or {})},
                 text=True,
                 encoding="utf-8",
             )

@@ -7,6 +7,7 @@ import os
 import socket
 import subprocess
 import time
+from collections.abc import Mapping
 from pathlib import Path
 
 from broker_process import free_port
@@ -30,20 +31,41 @@ def command() -> list[str]:
     return ["java", *_JVM, "-cp", building.java("proxy", VERSION), "org.apache.rocketmq.proxy.ProxyStartup"]
 
 
+def signing_as(user: str, secret: str) -> dict[str, object]:
+    """Settings with which the proxy signs all requests to the broker, whichever client they are for."""
+    return {
+        "enableAclRpcHookForClusterMode": True,
+        "innerClientAuthenticationCredentials": json.dumps({"accessKey": user, "secretKey": secret}),
+    }
+
+
 class Proxy:
     """A process of the proxy in cluster mode, whose cluster is one broker of Reput.
 
     Args:
         broker: the broker's address, which serves as that of a name server.
         home: a new directory.
+        settings: more of the proxy's configuration.
+        environment: more variables of the process.
+        port: for gRPC clients; a free one by default.
+
+    Raises:
+        ClientFailed: it does not start.
     """
 
-    def __init__(self, broker: str, home: Path) -> None:
-        (home / "conf").mkdir(parents=True)
-        port = free_port()
+    def __init__(
+        self,
+        broker: str,
+        home: Path,
+        settings: Mapping[str, object] | None = None,
+        environment: Mapping[str, str] | None = None,
+        port: int | None = None,
+    ) -> None:
+        (home / "conf").mkdir(parents=True, mode=0o700)
+        port = port or free_port()
         self.address = f"127.0.0.1:{port}"
-        settings = home / "conf" / "rmq-proxy.json"
-        settings.write_text(
+        configuration = home / "conf" / "rmq-proxy.json"
+        configuration.write_text(
             json.dumps(
                 {
                     "proxyMode": "CLUSTER",
@@ -52,18 +74,25 @@ class Proxy:
                     "grpcServerPort": port,
                     "remotingListenPort": free_port(),
                     "localServeAddr": "127.0.0.1",
+                    **(settings or {}),
                 }
             )
         )
         self._log = home / "stderr"
         with self._log.open("wb") as log:
             self._process = subprocess.Popen(
-                [*command(), "-pc", str(settings)],
+                [*command(), "-pc", str(configuration)],
                 cwd=home,
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
-                env={**os.environ, "HOME": str(home), "ROCKETMQ_HOME": str(home), "NAMESRV_ADDR": broker},
+                env={
+                    **os.environ,
+                    "HOME": str(home),
+                    "ROCKETMQ_HOME": str(home),
+                    "NAMESRV_ADDR": broker,
+                    **(environment or {}),
+                },
             )
         try:
             self._wait(port)
@@ -82,6 +111,11 @@ class Proxy:
             except OSError:
                 time.sleep(0.1)
         raise ClientFailed(f"the proxy does not listen after {DEADLINE_S:.0f} s\n{self._tail()}")
+
+    def wait(self) -> None:
+        """Wait for the end of the process, and raise `ClientFailed` then."""
+        status = self._process.wait()
+        raise ClientFailed(f"the proxy ended with {status}\n{self._tail()}")
 
     def kill(self) -> None:
         """End the process with SIGKILL."""

@@ -49,7 +49,7 @@ def main() -> int:
     failed = {key: result for key, result in results.items() if not result.holds}
     for (client, feature), result in failed.items():
         print(f"FAILED: {CLIENTS[client].title}: {FEATURES[feature]}: {result.reason}")
-    count = sum(result.holds and result.absent is None for result in results.values())
+    count = sum(result.holds and not result.is_lacking for result in results.values())
     print(f"{count} passed, {len(failed)} failed, {len(skipped)} skipped")
     if arguments.write:
         table.write(results)
@@ -87,15 +87,13 @@ def run(
             (client, feature)
             for feature in features
             for client in clients
-            if feature not in CLIENTS[client].lacks | CLIENTS[client].unchecked
+            if feature not in CLIENTS[client].lacks
         ]
         for future in [threads.submit(check, *each) for each in wanted]:
             future.result()
     for client in clients:
         for feature in CLIENTS[client].lacks.intersection(features):
-            results[client, feature] = table.Result(absent=table.LACKS)
-        for feature in CLIENTS[client].unchecked.intersection(features):
-            results[client, feature] = table.Result(absent=table.UNCHECKED)
+            results[client, feature] = table.Result(is_lacking=True)
     return results
 
 
@@ -105,7 +103,7 @@ def _check(shared: Scene, client: str, feature: str) -> table.Result:
         if feature in ALONE:
             directory = shared.directory.parent / f"{client}-{feature}"
             directory.mkdir()
-            with Scene(directory) as own:
+            with Scene(directory, ALONE[feature](directory)) as own:
                 CHECKS[feature](own, client)
         else:
             CHECKS[feature](shared, client)

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import itertools
+import ssl
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 from broker_process import BrokerProcess
-from group_client import GroupClient
 from interop.catalogue import CLIENTS
 from interop.client import DEADLINE_S, Client, Inbox, Letter, NotReceived
+from interop.guards import Guard
 from interop.proxy import Proxy
-from reput_client.blocking import Consumer, Message, Producer, ReceivedMessage
+from raw_client import RawClient
+from reput_client.blocking import Admin, Consumer, Message, Producer, ReceivedMessage
 from reput_protocol.commands.topic import CreateTopicHeader
+from reput_protocol.wire.header import HeaderType, Value
 
 SETTINGS = {
     "REPUT_TRANSACTIONS__TIMEOUT": "1s",
@@ -40,11 +43,13 @@ class Scene:
 
     Args:
         directory: exists; the store, the clients' homes and all logs are below.
+        guard: what closes the broker.
     """
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, guard: Guard | None = None) -> None:
         self.directory = directory
-        self.broker = BrokerProcess(directory / "store", environment=SETTINGS)
+        self.guard = guard or Guard()
+        self.broker = BrokerProcess(directory / "store", environment={**SETTINGS, **self.guard.broker})
         self.broker.start()
         self.broker.wait_ready(DEADLINE_S)
         self.inbox = Inbox()
@@ -61,8 +66,8 @@ class Scene:
         """The broker's."""
         return self.broker.address
 
-    def client(self, name: str, number: int = 1) -> Client:
-        """A process of a client; with another number, another one."""
+    def client(self, name: str, number: int = 1, environment: Mapping[str, str] | None = None) -> Client:
+        """A process of a client; with another number, another one. A new one gets the variables."""
         with self._lock:
             starts = self._starts.setdefault((name, number), threading.Lock())
         with starts:
@@ -71,7 +76,8 @@ class Scene:
                 kind = CLIENTS[name]
                 home = self.directory / f"{name}-{number}-{next(self._numbers)}"
                 address = self.proxy().address if kind.through_proxy else self.address
-                found = Client(name, kind.command(), address, home, self.inbox)
+                variables = {**self.guard.clients, **(environment or {})}
+                found = Client(name, kind.command(), address, home, self.inbox, variables)
                 self._clients[name, number] = found
             return found
 
@@ -79,7 +85,12 @@ class Scene:
         """RocketMQ's proxy in front of the broker."""
         with self._lock:
             if self._proxy is None:
-                self._proxy = Proxy(self.address, self.directory / "proxy")
+                self._proxy = Proxy(
+                    self.address,
+                    self.directory / "proxy",
+                    self.guard.proxy_settings,
+                    self.guard.proxy,
+                )
             return self._proxy
 
     def kill(self, name: str, number: int) -> None:
@@ -90,17 +101,45 @@ class Scene:
         """A name that no check has used."""
         return f"{prefix}-{next(self._numbers)}"
 
-    def topic(self, queues: int = 4) -> str:
-        """A new topic. By its attribute RocketMQ's proxy takes messages of all types."""
-        topic = self.name("topic")
-        with GroupClient(self.address, "interop") as client:
-            answer, _ = client.ask(CreateTopicHeader(topic, queues, queues, attributes="+message.type=MIXED"))
-            assert answer.code == 0, answer
+    def topic(self, queues: int = 4, kind: str = "MIXED", prefix: str = "topic") -> str:
+        """A new topic. By its attribute RocketMQ's proxy takes messages of a type, or of all."""
+        topic = self.name(prefix)
+        header = CreateTopicHeader(topic, queues, queues, attributes=f"+message.type={kind}")
+        self.ask(header.REQUEST_CODE, header.to_ext(HeaderType.MSGPACK))
         return topic
+
+    def ask(self, code: int, ext: Mapping[str, Value] | None = None, body: bytes = b"") -> None:
+        """Have the broker do something, which it must not refuse."""
+        context = None
+        if self.guard.tls is not None:
+            context = ssl.create_default_context(cafile=self.guard.tls.ca)
+        with RawClient(self.address, credentials=self.guard.credentials, tls=context) as client:
+            answer, _ = client.request(code, ext, body)
+        assert answer.code == 0, answer
+
+    def producer(self) -> Producer:
+        """Our own client."""
+        return Producer(self.address, timeout_s=60.0, tls=self.guard.tls, credentials=self.guard.credentials)
+
+    def consumer(self, group: str, topic: str) -> Consumer:
+        """Our own client, which reads a topic from its start."""
+        return Consumer(
+            self.address,
+            group=group,
+            topic=topic,
+            start="earliest",
+            timeout_s=60.0,
+            tls=self.guard.tls,
+            credentials=self.guard.credentials,
+        )
+
+    def admin(self) -> Admin:
+        """Our own client."""
+        return Admin(self.address, timeout_s=60.0, tls=self.guard.tls, credentials=self.guard.credentials)
 
     def send(self, topic: str, letters: Sequence[Letter], queue_ids: Sequence[int] | None = None) -> None:
         """Send messages with our own client, one after the other."""
-        with Producer(self.address, timeout_s=60.0) as producer:
+        with self.producer() as producer:
             for number, letter in enumerate(letters):
                 producer.send(
                     Message(
@@ -121,7 +160,7 @@ class Scene:
         """
         found: list[ReceivedMessage] = []
         group = self.name("observer")
-        with Consumer(self.address, group=group, topic=topic, start="earliest", timeout_s=60.0) as consumer:
+        with self.consumer(group, topic) as consumer:
             while len(found) < count:
                 message = consumer.take(DEADLINE_S)
                 if message is None:

@@ -14,16 +14,15 @@ BEGIN: Final = "<!-- made by `make interop ARGS=--write` -->\n\n"
 END: Final = "\n<!-- end of what is made -->\n"
 PASSED: Final = "passed"
 LACKS: Final = "not offered"
-UNCHECKED: Final = "not checked"
 FAILED: Final = "fails"
 
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """Of one feature of one client: it holds, fails with a reason, or is absent, as the cell then says."""
+    """Of one feature of one client: it holds, fails with a reason, or the client lacks it."""
 
     reason: str | None = None
-    absent: str | None = None
+    is_lacking: bool = False
 
     @property
     def holds(self) -> bool:
@@ -31,7 +30,7 @@ class Result:
         return self.reason is None
 
     def __str__(self) -> str:
-        return self.absent or (PASSED if self.holds else FAILED)
+        return LACKS if self.is_lacking else PASSED if self.holds else FAILED
 
 
 Results = Mapping[tuple[str, str], Result]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -14,7 +15,7 @@ from maven import Unreachable
 pytestmark = pytest.mark.process
 
 _CLIENT = "java-5"
-_NEEDS_ANOTHER_PROCESS = {"broadcasting", "member-killed"} | ALONE
+_NEEDS_ANOTHER_PROCESS = {"broadcasting", "member-killed"} | ALONE.keys()
 _NEEDS_MINUTES = {"dead-letter", "send-delay-level"}
 
 
@@ -30,7 +31,14 @@ def scene(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
 
 
 @pytest.mark.parametrize(
-    "feature", [each for each in CHECKS if each not in _NEEDS_ANOTHER_PROCESS | _NEEDS_MINUTES]
+    "feature",
+    [each for each in CHECKS if each not in _NEEDS_ANOTHER_PROCESS | _NEEDS_MINUTES | CLIENTS[_CLIENT].lacks],
 )
 def test_java(scene: Scene, feature: str) -> None:
     CHECKS[feature](scene, _CLIENT)
+
+
+@pytest.mark.parametrize("feature", ["tls", "users"])
+def test_java_at_a_closed_broker(scene: Scene, tmp_path: Path, feature: str) -> None:
+    with Scene(tmp_path, ALONE[feature](tmp_path)) as closed:
+        CHECKS[feature](closed, _CLIENT)

@@ -63,6 +63,7 @@ class Driver:
             if self._producer is None:
                 producer = Producer("interop-cpp", timeout=_TIMEOUT_MS)
                 producer.set_namesrv_addr(self._address)
+                _sign(producer)
                 producer.start()
                 self._producer = producer
             return self._producer
@@ -92,6 +93,7 @@ class Driver:
         model = MessageModel.BROADCASTING if request["how"] == "broadcasting" else MessageModel.CLUSTERING
         consumer = PushConsumer(request["group"], orderly=request["how"] == "orderly", message_model=model)
         consumer.set_namesrv_addr(self._address)
+        _sign(consumer)
         consumer.set_instance_name(request["consumer"])
         seen: Counter[bytes] = Counter()
 
@@ -114,6 +116,12 @@ class Driver:
     def _stop(self, request: dict[str, Any]) -> bool:
         self._consumers[request["consumer"]].shutdown()
         return True
+
+
+def _sign(client: Any) -> None:
+    """Have a producer or consumer sign its requests, if there is a user."""
+    if user := os.environ.get("INTEROP_USER"):
+        client.set_session_credentials(user, os.environ["INTEROP_SECRET"], "")
 
 
 def _message(request: dict[str, Any], fields: dict[str, Any]) -> Any:

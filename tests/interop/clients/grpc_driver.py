@@ -34,9 +34,9 @@ class Driver:
     """Its producers and consumers."""
 
     def __init__(self, address: str) -> None:
-        self._configuration = rocketmq.ClientConfiguration(
-            address, rocketmq.Credentials(), request_timeout=30
-        )
+        self._tls = "INTEROP_CA" in os.environ
+        user = rocketmq.Credentials(os.environ.get("INTEROP_USER", ""), os.environ.get("INTEROP_SECRET", ""))
+        self._configuration = rocketmq.ClientConfiguration(address, user, request_timeout=30)
         self._producers: dict[str, Any] = {}
         self._consumers: dict[str, Any] = {}
         self._said = threading.Lock()
@@ -65,7 +65,8 @@ class Driver:
         """A producer, which this client makes for given topics."""
         with self._made:
             if topic not in self._producers:
-                producer = rocketmq.Producer(self._configuration, (topic,), Checker() if checks else None)
+                checker = Checker() if checks else None
+                producer = rocketmq.Producer(self._configuration, (topic,), checker, self._tls)
                 producer.startup()
                 self._producers[topic] = producer
             return self._producers[topic]
@@ -97,10 +98,26 @@ class Driver:
             wanted = rocketmq.FilterExpression(request["sql"], FilterType.SQL)
         else:
             wanted = rocketmq.FilterExpression(request.get("tags", "*"))
-        consumer = rocketmq.PushConsumer(
-            self._configuration, request["group"], Listener(self._say, request), {request["topic"]: wanted}
-        )
-        consumer.startup()
+        listener = Listener(self._say, request)
+        if request["how"] == "simple":
+            consumer = rocketmq.SimpleConsumer(
+                self._configuration,
+                request["group"],
+                {request["topic"]: wanted},
+                await_duration=5,
+                tls_enable=self._tls,
+            )
+            consumer.startup()
+            threading.Thread(target=_receive, args=(consumer, listener), daemon=True).start()
+        else:
+            consumer = rocketmq.PushConsumer(
+                self._configuration,
+                request["group"],
+                listener,
+                {request["topic"]: wanted},
+                tls_enable=self._tls,
+            )
+            consumer.startup()
         self._consumers[request["consumer"]] = consumer
         return True
 
@@ -125,6 +142,23 @@ class Listener(rocketmq.MessageListener):
         self._seen[message.body] += 1
         fails = self._seen[message.body] <= self._request.get("fail", 0)
         return rocketmq.ConsumeResult.FAILURE if fails else rocketmq.ConsumeResult.SUCCESS
+
+
+def _receive(consumer: Any, listener: Listener) -> None:
+    """Handle what a simple consumer receives, until it has ended."""
+    while consumer.is_running:
+        try:
+            received = consumer.receive(16, 60) or ()
+        except Exception as error:
+            # The first time, if the proxy does not have the consumer's settings yet.
+            print(repr(error), file=sys.stderr)
+            time.sleep(0.5)
+            continue
+        for message in received:
+            if listener.consume(message) == rocketmq.ConsumeResult.SUCCESS:
+                consumer.ack(message)
+            else:
+                consumer.change_invisible_duration(message, 1)
 
 
 def _message(request: dict[str, Any], fields: dict[str, Any]) -> Any:

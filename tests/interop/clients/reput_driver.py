@@ -13,7 +13,9 @@ from contextlib import suppress
 from typing import Any
 
 from reput_client.blocking import (
+    TLS,
     Consumer,
+    Credentials,
     GiveBack,
     Message,
     Producer,
@@ -33,7 +35,19 @@ class Driver:
 
     def __init__(self, address: str) -> None:
         self._address = address
-        self._producer = Producer(address, group="interop-reput", timeout_s=_TIMEOUT_S)
+        self._tls = TLS(ca=os.environ["INTEROP_CA"]) if "INTEROP_CA" in os.environ else None
+        self._credentials = (
+            Credentials(os.environ["INTEROP_USER"], os.environ["INTEROP_SECRET"])
+            if "INTEROP_USER" in os.environ
+            else None
+        )
+        self._producer = Producer(
+            address,
+            group="interop-reput",
+            timeout_s=_TIMEOUT_S,
+            tls=self._tls,
+            credentials=self._credentials,
+        )
         self._transactions: TransactionProducer | None = None
         self._consumers: dict[str, Consumer] = {}
         self._said = threading.Lock()
@@ -101,6 +115,8 @@ class Driver:
                     group="interop-reput-transactions",
                     check=lambda _: TransactionState.COMMIT,
                     timeout_s=_TIMEOUT_S,
+                    tls=self._tls,
+                    credentials=self._credentials,
                 )
             return self._transactions
 
@@ -121,6 +137,8 @@ class Driver:
             on_failure=RetryHere(after_s=0.1) if orderly else GiveBack(1, request.get("maxTimes")),
             instance=request["consumer"],
             timeout_s=_TIMEOUT_S,
+            tls=self._tls,
+            credentials=self._credentials,
         )
         consumer.__enter__()
         self._consumers[request["consumer"]] = consumer

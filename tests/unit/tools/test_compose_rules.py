@@ -46,6 +46,8 @@ def test_the_image_and_the_compose_file_advertise_nothing() -> None:
         ("target: spark", "dockerfile: Other", "spark: unknown key 'dockerfile' of build"),
         ("context: .", "context: ..", "spark: it is built from .., not from the repository"),
         ("- archive-data:/archive", "- archive-data:/data", "spark: /archive is in no named volume"),
+        ("profiles: [proxy]", "profiles: [grpc]", "proxy: its profiles are ['grpc'], not ['proxy']"),
+        ("image: apache/rocketmq:5.3.3", "image: apache/rocketmq", "proxy: its image has no version"),
         ('["/tmp:exec"]', '["/var/tmp"]', "spark: it has no tmpfs on /tmp"),
         ("  grafana:", "  graphs:", "service 'grafana' is missing"),
         ("profiles: [monitoring]", "profiles: [m]", "prometheus: its profiles are ['m'], not ['monitoring']"),

@@ -15,6 +15,8 @@ const common = {
   logger: quiet,
   // The addresses of this machine are none of the suite's business.
   clientIP: '127.0.0.1',
+  ...(process.env.INTEROP_USER
+    ? { accessKey: process.env.INTEROP_USER, secretKey: process.env.INTEROP_SECRET } : {}),
 };
 const consumers = new Map();
 let producing;

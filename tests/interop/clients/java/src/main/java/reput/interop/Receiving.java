@@ -15,6 +15,7 @@ import org.apache.rocketmq.client.consumer.listener.ConsumeConcurrentlyStatus;
 import org.apache.rocketmq.client.consumer.listener.ConsumeOrderlyStatus;
 import org.apache.rocketmq.client.consumer.listener.MessageListenerConcurrently;
 import org.apache.rocketmq.client.consumer.listener.MessageListenerOrderly;
+import org.apache.rocketmq.client.consumer.rebalance.AllocateMessageQueueAveragely;
 import org.apache.rocketmq.client.utils.MessageUtil;
 import org.apache.rocketmq.common.consumer.ConsumeFromWhere;
 import org.apache.rocketmq.common.message.MessageExt;
@@ -41,7 +42,8 @@ final class Receiving {
     }
 
     private Runnable push(Request request) throws Exception {
-        DefaultMQPushConsumer consumer = new DefaultMQPushConsumer(request.text("group"));
+        DefaultMQPushConsumer consumer = new DefaultMQPushConsumer(
+            request.text("group"), Sending.signing(), new AllocateMessageQueueAveragely());
         consumer.setNamesrvAddr(address);
         consumer.setInstanceName(request.text("consumer"));
         consumer.setMqClientApiTimeout(Sending.TIMEOUT_MS);
@@ -56,6 +58,10 @@ final class Receiving {
         }
         if (request.text("how").equals("broadcasting")) {
             broadcast(consumer);
+        }
+        if (request.text("how").equals("pop")) {
+            // Only version 5 has it.
+            DefaultMQPushConsumer.class.getMethod("setClientRebalance", boolean.class).invoke(consumer, false);
         }
         Failures failures = new Failures(request);
         if (request.text("how").equals("orderly")) {
@@ -76,7 +82,7 @@ final class Receiving {
     }
 
     private Runnable lite(Request request) throws Exception {
-        DefaultLitePullConsumer consumer = new DefaultLitePullConsumer(request.text("group"));
+        DefaultLitePullConsumer consumer = new DefaultLitePullConsumer(request.text("group"), Sending.signing());
         consumer.setNamesrvAddr(address);
         consumer.setInstanceName(request.text("consumer"));
         consumer.setMqClientApiTimeout(Sending.TIMEOUT_MS);

@@ -6,6 +6,8 @@ import java.util.List;
 import java.util.Map;
 import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.TimeUnit;
+import org.apache.rocketmq.acl.common.AclClientRPCHook;
+import org.apache.rocketmq.acl.common.SessionCredentials;
 import org.apache.rocketmq.client.producer.DefaultMQProducer;
 import org.apache.rocketmq.client.producer.LocalTransactionState;
 import org.apache.rocketmq.client.producer.RequestCallback;
@@ -16,6 +18,7 @@ import org.apache.rocketmq.client.producer.TransactionMQProducer;
 import org.apache.rocketmq.client.producer.selector.SelectMessageQueueByHash;
 import org.apache.rocketmq.common.message.Message;
 import org.apache.rocketmq.common.message.MessageExt;
+import org.apache.rocketmq.remoting.RPCHook;
 
 /** Sends messages in every way that the client offers. */
 final class Sending {
@@ -102,7 +105,7 @@ final class Sending {
     /** The producer of everything but transactions; started on first use. */
     synchronized DefaultMQProducer producer() throws Exception {
         if (producer == null) {
-            producer = new DefaultMQProducer("interop-java");
+            producer = new DefaultMQProducer("interop-java", signing());
             producer.setNamesrvAddr(address);
             producer.setInstanceName("interop");
             producer.setSendMsgTimeout(TIMEOUT_MS);
@@ -112,9 +115,16 @@ final class Sending {
         return producer;
     }
 
+    /** What signs requests as {@code INTEROP_USER}, or null. */
+    static RPCHook signing() {
+        String user = System.getenv("INTEROP_USER");
+        return user == null
+            ? null : new AclClientRPCHook(new SessionCredentials(user, System.getenv("INTEROP_SECRET")));
+    }
+
     private synchronized TransactionMQProducer transactions() throws Exception {
         if (transactions == null) {
-            transactions = new TransactionMQProducer("interop-java-transactions");
+            transactions = new TransactionMQProducer("interop-java-transactions", signing());
             transactions.setNamesrvAddr(address);
             transactions.setInstanceName("transactions");
             transactions.setSendMsgTimeout(TIMEOUT_MS);
