@@ -84,7 +84,7 @@ def write_archive(store: Path, root: Path, batch_messages: int) -> None:
             files = [
                 file
                 for task in batch.tasks
-                for file in write_task(ArchiveTask(str(root), task, options, {}, {}, (), "zstd"))
+                for file in write_task(ArchiveTask(str(root), task, options, catalog.generations, (), "zstd"))
             ]
             archive.complete(batch, files)
 
