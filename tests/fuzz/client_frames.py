@@ -27,8 +27,10 @@ from reput_protocol.signature import Credentials
 from reput_protocol.wire.frames import FrameReader, decode_header
 from reput_protocol.wire.header import Header, HeaderType, value_text
 
-_AT_ONCE: Final = 48
-_A_CONNECTION: Final = 24
+_AT_ONCE: Final = 32
+_A_CONNECTION: Final = 64
+_SPLIT_SHARE: Final = 0.1
+"""Of the connections: those whose bytes come in several pieces."""
 _BATCH: Final = 20_000
 _SHOWN_EVERY: Final = 100_000
 _ENDS_WITHIN_S: Final = 60.0
@@ -142,19 +144,20 @@ class _Fuzzer:
                 return
             self._outcome.cases += len(parts)
             data = b"".join(parts)
+            sent = in_parts(self._rng, data) if self._rng.random() < _SPLIT_SHARE else [data]
+            asked, is_broken = self._as_read(data)
             try:
                 with trio.fail_after(_ENDS_WITHIN_S):
-                    answers, fault = await _exchange(address, in_parts(self._rng, data))
+                    answers, fault = await _exchange(address, sent, _must_come(asked))
             except trio.TooSlowError:
                 self._violation(data, f"the connection is open after {_ENDS_WITHIN_S:g} s")
                 continue
             if fault:
                 self._violation(data, fault)
             else:
-                self._judge(data, answers)
+                self._judge(data, asked, is_broken, answers)
 
-    def _judge(self, data: bytes, answers: list[Header]) -> None:
-        asked, is_broken = self._as_read(data)
+    def _judge(self, data: bytes, asked: list[_Asked], is_broken: bool, answers: list[Header]) -> None:
         counts = self._outcome.answers
         answered: Counter[int] = Counter()
         by_opaque: dict[int, list[_Asked]] = {}  # damage can make two requests have one number
@@ -249,8 +252,17 @@ def _name(code: int) -> str:
     return ResponseCode(code).name if code in _KNOWN else str(code)
 
 
-async def _exchange(address: str, parts: list[bytes]) -> tuple[list[Header], str]:
-    """Send, and read to the end; return the answers, and what is wrong with them."""
+def _must_come(asked: list[_Asked]) -> set[int]:
+    """The numbers of the requests whose answers come as long as the client waits."""
+    return {
+        header.opaque
+        for header, _ in asked
+        if not header.is_response and not header.is_oneway and header.code not in _MAY_WAIT
+    }
+
+
+async def _exchange(address: str, parts: list[bytes], awaited: set[int]) -> tuple[list[Header], str]:
+    """Send, and read to the end, once these answers have come; return the answers, and what is wrong with them."""
     host, _, port = address.rpartition(":")
     answers: list[Header] = []
     reader = FrameReader()
@@ -258,14 +270,18 @@ async def _exchange(address: str, parts: list[bytes]) -> tuple[list[Header], str
         with suppress(trio.BrokenResourceError):  # the broker need not read on after an error
             for part in parts:
                 await stream.send_all(part)
-            await stream.send_eof()
+            if not awaited:
+                await stream.send_eof()
         try:
             with suppress(trio.BrokenResourceError):
                 async for data in stream:
-                    answers += [
-                        decode_header(frame.header_type, frame.header)
-                        for frame in reader.receive_data(bytes(data))
-                    ]
+                    for frame in reader.receive_data(bytes(data)):
+                        header = decode_header(frame.header_type, frame.header)
+                        answers.append(header)
+                        if awaited:
+                            awaited.discard(header.opaque)
+                            if not awaited:
+                                await stream.send_eof()
             if reader.failure is not None:
                 raise reader.failure
         except ProtocolError as error:

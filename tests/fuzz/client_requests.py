@@ -12,8 +12,9 @@ from msgspec.structs import replace
 from fuzz.captured import Captured, captured_as
 from fuzz.mutations import mutated
 from reput_protocol.codes import RequestCode
+from reput_protocol.errors import ProtocolError
 from reput_protocol.signature import Credentials
-from reput_protocol.wire.frames import encode_frame
+from reput_protocol.wire.frames import decode_header, encode_frame
 from reput_protocol.wire.header import Header, HeaderType, Value
 
 _HEAD: Final = struct.Struct(">II")
@@ -42,17 +43,22 @@ class Requests:
         self.originals: Sequence[Captured] = (
             frames if user is None else [_signed(frame, user, header_type) for frame in frames]
         )
+        self._by_client = [
+            [frame for frame in self.originals if frame.client == client]
+            for client in sorted({frame.client for frame in self.originals})
+        ]
         self._names = sorted({name for frame in self.originals for name in frame.header.ext})
 
     def next(self, opaque: int) -> tuple[bytes, bool]:
-        """Return a changed frame, and whether its lengths are right, so that others can follow it."""
+        """Return a changed frame, and whether the broker can read it, and so those that follow it."""
         rng = self._rng
-        frame = rng.choice(self.originals)
+        frame = rng.choice(rng.choice(self._by_client))
         how = rng.random()
-        if how < 0.04:
+        if how < 0.02:
             return mutated(rng, _frame(self._header_type, frame.encoded, frame.body)), False
-        if how < 0.12:
-            return _frame(self._header_type, mutated(rng, frame.encoded), frame.body), True
+        if how < 0.07:
+            encoded = mutated(rng, frame.encoded)
+            return _frame(self._header_type, encoded, frame.body), _is_header(encoded, self._header_type)
         header = replace(frame.header, opaque=opaque, ext=dict(frame.header.ext))
         body = frame.body
         if how < 0.85:
@@ -92,6 +98,14 @@ class Requests:
         if self._header_type is HeaderType.BINARY and not -0x8000 <= header.code <= 0x7FFF:
             header.code &= 0x7FFF
         return encode_frame(header, self._header_type, body)
+
+
+def _is_header(encoded: bytes, header_type: HeaderType) -> bool:
+    try:
+        decode_header(header_type, encoded)
+    except ProtocolError:
+        return False
+    return True
 
 
 def _frame(header_type: HeaderType, encoded: bytes, body: bytes) -> bytes:

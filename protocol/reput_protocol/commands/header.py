@@ -13,7 +13,8 @@ from functools import cache
 from typing import Annotated, Any, Final, Self, TypeAlias, Union, get_args, get_origin
 
 from msgspec import Meta, Struct, ValidationError, convert, to_builtins
-from msgspec.structs import fields
+from msgspec.structs import FieldInfo
+from msgspec.structs import fields as fields_of
 
 from reput_protocol.errors import HeaderFieldError
 from reput_protocol.kernel.frames import typed_fields
@@ -57,29 +58,35 @@ class CommandHeader(Struct, gc=False, rename="camel"):
 
 
 @cache
+def _fields(kind: Any) -> tuple[FieldInfo, ...]:
+    """Return the fields of a class. To look them up evaluates all annotations, which takes longer than a request."""
+    return fields_of(kind)
+
+
+@cache
 def _optional(kind: Any) -> tuple[str, ...]:
     """Return the names of fields that may be None."""
-    return tuple(field.encode_name for field in fields(kind) if field.default is None)
+    return tuple(field.encode_name for field in _fields(kind) if field.default is None)
 
 
 @cache
 def _not_texts(kind: Any) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Return the names of the integer fields, and of the flags."""
-    plain = [(field.encode_name, _plain(field.type)) for field in fields(kind)]
+    plain = [(field.encode_name, _plain(field.type)) for field in _fields(kind)]
     return (
         tuple(name for name, found in plain if found is int),
         tuple(name for name, found in plain if found is bool),
     )
 
 
-def _forgive(kind: type[Any], found: Mapping[str, Value]) -> dict[str, Value]:
+def _forgive(kind: Any, found: Mapping[str, Value]) -> dict[str, Value]:
     """Return the fields without absent ones, and numbers as text where text is wanted.
 
     Raises:
         HeaderFieldError: for the first invalid one.
     """
     forgiven: dict[str, Value] = {}
-    for field in fields(kind):
+    for field in _fields(kind):
         name, value, plain = field.encode_name, found.get(field.encode_name), _plain(field.type)
         if value is None or (value == "" and plain is not str):
             if field.required:
