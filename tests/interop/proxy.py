@@ -15,6 +15,7 @@ from interop import building
 from interop.client import DEADLINE_S, ClientFailed
 
 VERSION = "5.3.3"
+_STARTS_MAX = 3
 
 _JVM = (
     "-Xmx512m",
@@ -79,32 +80,43 @@ class Proxy:
             )
         )
         self._log = home / "stderr"
-        with self._log.open("wb") as log:
-            self._process = subprocess.Popen(
-                [*command(), "-pc", str(configuration)],
-                cwd=home,
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                env={
-                    **os.environ,
-                    "HOME": str(home),
-                    "ROCKETMQ_HOME": str(home),
-                    "NAMESRV_ADDR": broker,
-                    **(environment or {}),
-                },
-            )
+        self._home = home
+        self._command = [*command(), "-pc", str(configuration)]
+        self._environment = {
+            **os.environ,
+            "HOME": str(home),
+            "ROCKETMQ_HOME": str(home),
+            "NAMESRV_ADDR": broker,
+            **(environment or {}),
+        }
+        self._process = self._start()
         try:
             self._wait(port)
         except BaseException:
             self.kill()
             raise
 
+    def _start(self) -> subprocess.Popen[bytes]:
+        with self._log.open("ab") as log:
+            return subprocess.Popen(
+                self._command,
+                cwd=self._home,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                env=self._environment,
+            )
+
     def _wait(self, port: int) -> None:
         ends_at = time.monotonic() + DEADLINE_S
+        starts = 1
         while time.monotonic() < ends_at:
             if self._process.poll() is not None:
-                raise ClientFailed(f"the proxy ended with {self._process.returncode}\n{self._tail()}")
+                if starts == _STARTS_MAX:
+                    raise ClientFailed(f"the proxy ended with {self._process.returncode}\n{self._tail()}")
+                # It ends if its first request is not answered within 3 s, its own TLS handshake included.
+                self._process = self._start()
+                starts += 1
             try:
                 socket.create_connection(("127.0.0.1", port), timeout=1.0).close()
                 return
