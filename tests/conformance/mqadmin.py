@@ -170,7 +170,9 @@ COMMANDS: Final[Mapping[str, Command]] = {
     "getColdDataFlowCtrInfo": _refused(_NO_COLD_CONTROL, "-b {broker}"),
     "updateColdDataFlowCtrGroupConfig": _refused(_NO_COLD_CONTROL, "-b {broker} -g readers -v 1000"),
     "removeColdDataFlowCtrGroupConfig": _refused(_NO_COLD_CONTROL, "-b {broker} -g readers"),
-    "setCommitLogReadAheadMode": _refused("the log is read with normal read-ahead", "-b {broker} -m 0"),
+    "setCommitLogReadAheadMode": _works(
+        "-b {broker} -m 1", "-c {cluster} -m 0", why="`store.read_ahead`, until the next reload"
+    ),
     "checkRocksdbCqWriteProgress": _refused("no RocksDB", "-c {cluster} -t orders"),
     "updateStaticTopic": _refused("no static topics", "-t static -qn 4 -c {cluster}"),
     "remappingStaticTopic": _refused("no static topics, and so it finds none", "-t static -c {cluster}"),

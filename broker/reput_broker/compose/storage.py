@@ -267,6 +267,7 @@ def store_options(
         commit_log_dirs=store.commit_log_dirs,
         read_only_commit_log_dirs=store.read_only_commit_log_dirs,
         warm_mapped_file=store.warm_mapped_file,
+        reads_ahead=lambda: store.read_ahead,
         transient_store_pool=store.transient_store_pool,
         transient_store_pool_size=store.transient_store_pool_size,
         fast_fail_if_no_buffer=store.fast_fail_if_no_buffer,

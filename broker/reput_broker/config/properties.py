@@ -129,6 +129,7 @@ _OF_BROKER: Final = {
     "transientStorePoolSize": ("store.transient_store_pool_size", _PLAIN),
     "fastFailIfNoBufferInStorePool": ("store.fast_fail_if_no_buffer", _PLAIN),
     "warmMapedFileEnable": ("store.warm_mapped_file", _PLAIN),
+    "dataReadAheadEnable": ("store.read_ahead", _PLAIN),
     "fileReservedTime": ("store.file_reserved_time", _HOURS),
     "deleteWhen": ("store.delete_when", _PLAIN),
     "cleanResourceInterval": ("store.clean_interval", _MS),

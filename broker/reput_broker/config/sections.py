@@ -127,6 +127,11 @@ class StoreConfig(Section):
     warm_mapped_file: bool = option(
         False, "load the pages of a file of the log, and lock them into memory, before the file is used"
     )
+    read_ahead: bool = option(
+        True,
+        "whether the operating system reads ahead in the log where a consumer reads old messages from the disk",
+        live=True,
+    )
     transient_store_pool_size: int = option(
         5, "with transient_store_pool, how many buffers of commit_log_file_size there are", ge=1, le=1024
     )

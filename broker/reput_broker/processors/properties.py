@@ -1,5 +1,5 @@
-"""The configuration under RocketMQ's names: of the broker (26, 25), of the name service (319, 318) (RocketMQ:
-AdminBrokerProcessor, DefaultRequestProcessor).
+"""The configuration under RocketMQ's names: of the broker (26, 25), of the name service (319, 318), and its option for
+reading ahead (2004) (RocketMQ: AdminBrokerProcessor, DefaultRequestProcessor).
 
 Unlike RocketMQ's, the broker refuses what it does not know or cannot change while it runs, by name, and changes
 nothing then. A change lasts until the next reload or restart: the file is the operator's.
@@ -17,9 +17,12 @@ from reput_broker.request import Handler, Refusal, Request, Response
 from reput_broker.tables.config_file import DataVersion
 from reput_protocol.codes import Perm, RequestCode, ResponseCode
 from reput_protocol.commands.body import encode_json
+from reput_protocol.commands.operation import ReadAheadHeader
 from reput_protocol.errors import ErrorCode
 
 _PERMISSION: Final = "brokerPermission"
+_READS_AHEAD: Final = {"0": "true", "1": "false"}
+"""By mode of the request: MADV_NORMAL and MADV_RANDOM of the operating system."""
 
 
 class LiveOptions(Protocol):
@@ -73,6 +76,7 @@ class PropertiesProcessor:
             **of_names,
             RequestCode.GET_BROKER_CONFIG: self.show,
             RequestCode.UPDATE_BROKER_CONFIG: self.update,
+            RequestCode.SET_COMMITLOG_READ_MODE: self.set_read_ahead,
         }
 
     def show(self, request: Request) -> Response:
@@ -100,6 +104,21 @@ class PropertiesProcessor:
             self._permission.set_writable(writable, request.client.peer)
         self._version = self._version.next(self._clock_ms())
         return Response()
+
+    def set_read_ahead(self, request: Request) -> Response:
+        """Set whether the operating system reads ahead in the log."""
+        request.client.note_role("admin")
+        mode = ReadAheadHeader.from_ext(request.ext).mode
+        if mode not in _READS_AHEAD:
+            raise Refusal(
+                ErrorCode.INVALID_ARGUMENT,
+                f"{mode!r:.80} is neither 0 (normal) nor 1 (read what is asked for only); nothing was changed",
+            )
+        self._settings.set({"store.read_ahead": _READS_AHEAD[mode]})
+        self._version = self._version.next(self._clock_ms())
+        return Response(
+            remark=f"set commitlog readahead mode success, mode: {mode}"
+        )  # as RocketMQ's tool prints it
 
     def _taken_permission(self, wanted: dict[str, str]) -> bool | None:
         """Take `brokerPermission` out; return whether the broker is to take messages, None if it is not named."""

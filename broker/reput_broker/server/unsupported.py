@@ -46,7 +46,6 @@ _REASONS: Final = {
     2002: ("REMOVE_COLD_DATA_FLOW_CTR_CONFIG", _NO_COLD_CONTROL),
     2003: ("GET_COLD_DATA_FLOW_CTR_INFO", _NO_COLD_CONTROL),
     **{code: (RequestCode(code).name, _NO_USERS) for code in range(3001, 3011)},
-    2004: ("SET_COMMITLOG_READ_MODE", "the log is read with the operating system's normal read-ahead"),
 }
 
 

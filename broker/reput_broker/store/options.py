@@ -38,6 +38,10 @@ def physical_memory_bytes() -> int:
         return 1 << 30
 
 
+def _always() -> bool:
+    return True
+
+
 def _default_host() -> Host:
     return Host("127.0.0.1", 10911)
 
@@ -90,6 +94,8 @@ class StoreOptions:
     """Computes bit maps for extended entries (RocketMQ: CommitLogDispatcherCalcBitMap)."""
     filter_bit_map_bits: int = 112
     """Length of a bit map, a multiple of 8 (RocketMQ: bitMapLengthConsumeQueueExt)."""
+    reads_ahead: Callable[[], bool] = _always
+    """Whether the system reads ahead in the log where a reader goes to the disk (RocketMQ: dataReadAheadEnable)."""
     queue_files_open_max: int = 512
     """How many queue files stay open, over all queues."""
     log_files_open_max: int = 256

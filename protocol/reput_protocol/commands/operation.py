@@ -109,6 +109,14 @@ class SetIntakeHeader(CommandHeader):
     intake: Intake
 
 
+class ReadAheadHeader(CommandHeader):
+    """Header of SET_COMMITLOG_READ_MODE: 0 or 1, MADV_NORMAL or MADV_RANDOM of the operating system."""
+
+    REQUEST_CODE: ClassVar[RequestCode] = RequestCode.SET_COMMITLOG_READ_MODE
+
+    mode: str = field(name="READ_AHEAD_MODE")
+
+
 class FlushedBody(Body):
     """Answer body of SET_INTAKE and FLUSH_LOG: the log is on disk up to this offset."""
 

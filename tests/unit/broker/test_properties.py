@@ -1,4 +1,4 @@
-"""The configuration under RocketMQ's names: requests 25, 26, 318 and 319."""
+"""The configuration under RocketMQ's names: requests 25, 26, 318, 319 and 2004."""
 
 from __future__ import annotations
 
@@ -128,6 +128,18 @@ async def test_what_cannot_be_set_is_refused_by_name_and_nothing_is_changed(tmp_
             assert (code, says in remark) == (ResponseCode.NO_PERMISSION, True), remark
             assert "nothing was changed" in remark
         assert bench.broker.config.topics.auto_create is True
+
+
+@on_a_broker
+async def test_reading_ahead_in_the_log_is_set_by_mode(tmp_path: Path) -> None:
+    async with broker_bench(tmp_path / "s") as bench:
+        client = bench.client()
+        for mode, expected in (("1", "false"), ("0", "true"), ("2", "true")):
+            answer = await client.ask(RequestCode.SET_COMMITLOG_READ_MODE, {"READ_AHEAD_MODE": mode})
+            assert answer is not None
+            assert (answer.code == 0) == (mode != "2"), answer.remark
+            assert (await shown(client))["dataReadAheadEnable"] == expected
+            assert bench.broker.store._log.files.mappings.reads_ahead() is (expected == "true")
 
 
 @on_a_broker

@@ -216,3 +216,29 @@ def test_without_a_free_descriptor_another_file_rests_first(
 
 def _none_free(*_: Any, **__: Any) -> int:
     raise OSError(errno.EMFILE, "Too many open files")
+
+
+def test_reading_ahead_is_set_once_for_each_open_descriptor(
+    stream: MappedFileQueue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    advice: list[int] = []
+    monkeypatch.setattr(os, "posix_fadvise", lambda *arguments: advice.append(arguments[3]))
+    wanted = True
+    stream.mappings.reads_ahead = lambda: wanted
+    file = stream.files[0]
+
+    def read() -> list[int]:
+        assert file.read_at(0, 8) == bytes(8)
+        assert file.read_into(0, [memoryview(bytearray(8))], wait=True) if file.hold() else False
+        file.release()
+        found, advice[:] = [*advice], []
+        return found
+
+    assert read() == [], "it is the system's default"
+    wanted = False
+    assert read() == [os.POSIX_FADV_RANDOM]
+    assert read() == []
+    assert file.rest()
+    assert read() == [os.POSIX_FADV_RANDOM], "the descriptor is another one"
+    wanted = True
+    assert read() == [os.POSIX_FADV_NORMAL]

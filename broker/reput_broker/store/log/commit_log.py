@@ -69,6 +69,7 @@ class CommitLog:
             )
         else:
             self.files = MappedFileQueue(directories[0], size, options.on_event, options.log_files_open_max)
+        self.files.mappings.reads_ahead = options.reads_ahead
         self.supply = AllocateMappedFile(self.files, options, clock_ms)
         self.pool: TransientStorePool | None = None
         if options.transient_store_pool and not options.is_replica:

@@ -63,8 +63,8 @@ class MappedFile:
 
     __slots__ = (
         "_available", "_buffer", "_data_end", "_fd", "_flush_error", "_forced", "_identity", "_lock", "_map",
-        "_references", "_shutdown_ms", "_sink", "_view", "base_offset", "committed_position", "flushed_position",
-        "is_writable", "mappings", "path", "size", "wrote_position",
+        "_reads_ahead", "_references", "_shutdown_ms", "_sink", "_view", "base_offset", "committed_position",
+        "flushed_position", "is_writable", "mappings", "path", "size", "wrote_position",
     )  # fmt: skip
 
     def __init__(
@@ -97,6 +97,7 @@ class MappedFile:
                 with contextlib.suppress(OSError):
                     path.unlink()
             raise
+        self._reads_ahead = True
         self._view = memoryview(self._map)
         self._sink = self._view
         self._identity: tuple[int, int] | None = None
@@ -385,6 +386,7 @@ class MappedFile:
         size = min(size, self.read_position - position)
         if size <= 0 or position < 0:
             return b""
+        self._advise()
         return os.pread(self._fd, size, position)
 
     def read_into(self, position: int, parts: Sequence[memoryview], *, wait: bool) -> bool:
@@ -396,6 +398,8 @@ class MappedFile:
         size = sum([len(part) for part in parts])
         if position < 0 or position + size > self.read_position:
             return False
+        if wait:
+            self._advise()
         try:
             return os.preadv(self._fd, parts, position, 0 if wait else _RWF_NOWAIT) == size
         except BlockingIOError:
@@ -404,6 +408,13 @@ class MappedFile:
             if wait or error.errno not in _NO_NOWAIT:
                 raise
         return os.preadv(self._fd, parts, position) == size
+
+    def _advise(self) -> None:
+        """Tell the system whether to read ahead of reads from this descriptor, if that has changed."""
+        wanted = self.mappings is None or self.mappings.reads_ahead()
+        if wanted is not self._reads_ahead and hasattr(os, "posix_fadvise"):
+            os.posix_fadvise(self._fd, 0, 0, os.POSIX_FADV_NORMAL if wanted else os.POSIX_FADV_RANDOM)
+            self._reads_ahead = wanted
 
     def is_resident(self, position: int, size: int, scratch: bytearray) -> bool:
         """Whether these readable bytes are in memory, without waiting. For a caller under `hold`.
@@ -506,6 +517,7 @@ class MappedFile:
             os.close(fd)
             raise
         self._fd = fd
+        self._reads_ahead = True
         self._view = self._sink = memoryview(self._map)
 
     def release(self) -> None:

@@ -43,7 +43,7 @@ class MappedFileQueue:
     ) -> None:
         self.directory = directory
         self.file_size = file_size
-        self._open = OpenMappings(open_max)
+        self.mappings = OpenMappings(open_max)
         self._maker = FileMaker(file_size, on_event)
         self.flushed_where = 0
         self.committed_where = 0
@@ -104,8 +104,8 @@ class MappedFileQueue:
         self.flushed_where = self.committed_where = self.max_offset
 
     def _watch(self, file: MappedFile) -> None:
-        file.mappings = self._open
-        self._open.opened(file)
+        file.mappings = self.mappings
+        self.mappings.opened(file)
 
     def drop_unfinished(self) -> None:
         """Remove the unfinished files that `load` found.

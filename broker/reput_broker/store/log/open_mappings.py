@@ -24,6 +24,8 @@ class OpenMappings:
     """
 
     def __init__(self, open_max: int) -> None:
+        self.reads_ahead: Callable[[], bool] = lambda: True
+        """Whether the system is to read ahead of reads for which it goes to the disk; asked before such a read."""
         self._open_max = open_max
         self._files: deque[Restable] = deque()
         self._lock = threading.Lock()
