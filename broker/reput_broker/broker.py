@@ -32,6 +32,7 @@ from reput_broker.compose.storage import Storage
 from reput_broker.config.model import BrokerConfig
 from reput_broker.console.app import Console, needs_admin
 from reput_broker.console.source import Serving
+from reput_broker.groups.cold_quotas import ColdQuotas
 from reput_broker.ha.election.elector import Elector
 from reput_broker.ha.roles import StaticTenures, Tenure, TenureSource
 from reput_broker.namesrv.registration import Announced, Registration
@@ -106,7 +107,13 @@ class Broker:
             surroundings.clock_ms,
         )
         self._base = BrokerBase(
-            config, surroundings, self.sources, source, waits_for_room=not embedded, operations=operations
+            config,
+            surroundings,
+            self.sources,
+            source,
+            waits_for_room=not embedded,
+            operations=operations,
+            cold_quotas=ColdQuotas(surroundings.clock_ms),
         )
         on_master = source.master_found if isinstance(source, StaticTenures) else _ignore
         self._registration = Registration(config, self.counters, on_master)

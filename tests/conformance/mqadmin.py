@@ -82,7 +82,6 @@ def _local(why: str) -> Command:
 
 _NO_CONTROLLER = "no controller: etcd or Kubernetes elects; a RocketMQ broker without one refuses it, too"
 _NO_CONTAINER = "no broker containers; a RocketMQ broker refuses it, too"
-_NO_COLD_CONTROL = "no quota of cold reads by group"
 
 # In an order in which each finds what it needs.
 COMMANDS: Final[Mapping[str, Command]] = {
@@ -167,9 +166,19 @@ COMMANDS: Final[Mapping[str, Command]] = {
     "exportMetrics": _works("-c {cluster} -f {files}/export"),
     "exportPopRecord": _refused("no POP records in RocksDB", "-b {broker} -d true"),
     "haStatus": _works("-b {broker}", form=Form.WORDS),
-    "getColdDataFlowCtrInfo": _refused(_NO_COLD_CONTROL, "-b {broker}"),
-    "updateColdDataFlowCtrGroupConfig": _refused(_NO_COLD_CONTROL, "-b {broker} -g readers -v 1000"),
-    "removeColdDataFlowCtrGroupConfig": _refused(_NO_COLD_CONTROL, "-b {broker} -g readers"),
+    "updateColdDataFlowCtrGroupConfig": _works(
+        "-b {broker} -g readers -v 1000",
+        "-c {cluster} -g readers -v 2000",
+        why="until the broker is restarted",
+    ),
+    "getColdDataFlowCtrInfo": _works(
+        "-b {broker}",
+        "-c {cluster}",
+        form=Form.ALL_NAMES,
+        why="groups have no limit but the one that is set; there is none for all together",
+        lacks='"cgColdReadThreshold" "globalColdReadThreshold"',
+    ),
+    "removeColdDataFlowCtrGroupConfig": _works("-b {broker} -g readers", "-c {cluster} -g readers"),
     "setCommitLogReadAheadMode": _works(
         "-b {broker} -m 1", "-c {cluster} -m 0", why="`store.read_ahead`, until the next reload"
     ),

@@ -16,6 +16,7 @@ from reput_broker.compose.parts import CommonParts, Processor, handlers_of
 from reput_broker.compose.pop import PopParts
 from reput_broker.compose.retry import RetryParts
 from reput_broker.compose.storage import Storage
+from reput_broker.groups.cold_quotas import ColdQuotas
 from reput_broker.groups.reply_push import ReplyPusher
 from reput_broker.ha.admission import SlaveAdmission
 from reput_broker.ha.copies import Copies
@@ -70,6 +71,7 @@ class MasterParts:
         routes: RouteInfoManager,
         gate: Gate,
         access: Access,
+        cold_quotas: ColdQuotas,
         *,
         connections_max: int,
         epoch: int,
@@ -86,6 +88,7 @@ class MasterParts:
             routes,
             gate,
             access,
+            cold_quotas,
             before_delete=lambda: self.staging.before_delete(),
             needed_from=lambda: self.staging.needed_from(),
             waiting_from=storage.schedule.waiting_from,

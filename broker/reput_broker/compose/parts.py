@@ -11,6 +11,7 @@ from reput_broker.access.control import AccessControl
 from reput_broker.access.opening import Access
 from reput_broker.compose.puts import PutParts
 from reput_broker.compose.storage import Storage
+from reput_broker.groups.cold_quotas import ColdQuotas
 from reput_broker.groups.group_state import GroupState
 from reput_broker.groups.offset_updates import OffsetSetting
 from reput_broker.ha.election.elector import Elector
@@ -23,6 +24,7 @@ from reput_broker.observe.metrics import MetricsSources
 from reput_broker.observe.statistics import Statistics
 from reput_broker.processors.admin import AdminProcessor
 from reput_broker.processors.client import ClientProcessor
+from reput_broker.processors.cold_quotas import ColdQuotaProcessor
 from reput_broker.processors.fetch import FetchProcessor
 from reput_broker.processors.filter_check import FilterCheck
 from reput_broker.processors.group_access import GroupAccess
@@ -81,6 +83,7 @@ class CommonParts:
         routes: what other brokers have registered; they stay when the role changes.
         gate: what connections pass before their first request.
         access: checks the requests.
+        cold_quotas: how much groups may read from the disk.
         before_delete: awaited before files of the log are deleted; an error keeps them.
         needed_from: returns a log offset from which on files are kept in any case; None: none; called in a thread.
         waiting_from: returns a log offset from which on messages are still needed; called in a thread.
@@ -101,6 +104,7 @@ class CommonParts:
         routes: RouteInfoManager,
         gate: Gate,
         access: Access,
+        cold_quotas: ColdQuotas,
         *,
         before_delete: Callable[[], Awaitable[None]],
         needed_from: Callable[[], int | None],
@@ -114,6 +118,7 @@ class CommonParts:
         store, tables = storage.store, storage.tables
         self.config, self.counters, self.storage = config, counters, storage
         self._access = access
+        self._cold_quotas = cold_quotas
         self._health = sources.health
         self._more_figures = lambda: {
             "brokerRole": tenures.current.role,
@@ -244,8 +249,10 @@ class CommonParts:
                 self._follows,
                 self._ids_to_pull_from,
                 self._spans,
+                self._cold_quotas,
                 clock_ms=storage.clock_ms,
             ),
+            ColdQuotaProcessor(self._cold_quotas, self.group_access),
             FetchProcessor(store, storage.tables.topics, access, broker_name=config.broker_name),
             QueryProcessor(store, self.groups.online),
         )

@@ -24,6 +24,7 @@ from reput_broker.compose.start import FreeSpace, open_or_close, open_when_there
 from reput_broker.compose.storage import Storage, store_options
 from reput_broker.config.model import BrokerConfig
 from reput_broker.groups.client_table import ClientTable
+from reput_broker.groups.cold_quotas import ColdQuotas
 from reput_broker.ha.election.elector import Elector
 from reput_broker.ha.election.engine import LeaseLost
 from reput_broker.ha.reopen import Reopen
@@ -79,6 +80,8 @@ class BrokerBase:
     waits_for_room: bool
     """Whether a start waits while the disk is full, instead of raising."""
     operations: OperationsProcessor
+    cold_quotas: ColdQuotas
+    """How much groups may read from the disk."""
     access: Access = None
     """What checks the requests, in every role."""
     routes: RouteInfoManager = field(default_factory=lambda: RouteInfoManager(None, trio.current_time))
@@ -256,6 +259,7 @@ class ServedTenure:
             base.routes,
             base.gate,
             base.access,
+            base.cold_quotas,
         )
         parts: MasterParts | SlaveParts
         if self.tenure.is_master:

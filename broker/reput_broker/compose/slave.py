@@ -11,6 +11,7 @@ import trio
 from reput_broker.access.opening import Access
 from reput_broker.compose.parts import CommonParts, handlers_of
 from reput_broker.compose.storage import Storage
+from reput_broker.groups.cold_quotas import ColdQuotas
 from reput_broker.ha.client import HAClient
 from reput_broker.ha.election.elector import Elector
 from reput_broker.ha.progress import MasterLog
@@ -57,6 +58,7 @@ class SlaveParts:
         routes: RouteInfoManager,
         gate: Gate,
         access: Access,
+        cold_quotas: ColdQuotas,
         *,
         on_reopen: Callable[[int | None, str], Awaitable[None]],
         connections_max: int,
@@ -73,6 +75,7 @@ class SlaveParts:
             routes,
             gate,
             access,
+            cold_quotas,
             before_delete=_nothing_to_save,
             needed_from=lambda: None,
             # What the master keeps, messages that wait for their time among it, a new master needs.

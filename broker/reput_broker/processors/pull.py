@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Callable, Sequence
 import structlog
 
 from reput_broker.config.sections import HAConfig, LimitsConfig
+from reput_broker.groups.cold_quotas import ColdQuotas
 from reput_broker.groups.group_state import GroupState
 from reput_broker.ha.roles import MASTER_ID
 from reput_broker.observe.counters import PULL_WAIT_CODE, Counters
@@ -63,6 +64,7 @@ class PullProcessor:
         follows: of a slave: whether its master runs, as far as it knows; None of a master.
         ids_to_pull_from: returns the ids of the slaves that can be suggested; none if they are not known.
         spans: makes spans of deliveries; None: there are none.
+        cold_quotas: how much groups may read from the disk.
     """
 
     def __init__(
@@ -79,6 +81,7 @@ class PullProcessor:
         follows: Callable[[], bool] | None,
         ids_to_pull_from: Callable[[], Sequence[int]],
         spans: Spans | None,
+        cold_quotas: ColdQuotas,
         *,
         clock_ms: Callable[[], int],
     ) -> None:
@@ -97,6 +100,7 @@ class PullProcessor:
         self._counters = counters
         self._filter_check = filter_check
         self._cold_reads = ColdReads(_COLD_READS_AT_ONCE, "pull again")
+        self._cold_quotas = cold_quotas
 
     def handlers(self) -> dict[int, Handler]:
         """Return the handlers by request code."""
@@ -334,7 +338,7 @@ class PullProcessor:
             with held:
                 return Response(0, ext, held.read(), "FOUND")
 
-        response = await self._cold_reads.read(request.client, read, held)
+        response = await self._answer_cold(request, header, read, held)
         if self._spans is not None and response.body:
             self._spans.delivered(request, header, began_at, count, response.body)
         request.reply(response)
@@ -352,7 +356,7 @@ class PullProcessor:
             return Response(self._code_of(result, header), {}, body, result.status.name)
 
         found: list[GetMessageResult] = []
-        response = await self._cold_reads.read(request.client, look, get)
+        response = await self._answer_cold(request, header, look, get)
         for result in found:
             response.ext = self._ext_of(result, request, header)
             self._store.count_get(result)
@@ -362,6 +366,23 @@ class PullProcessor:
                 if self._spans is not None:
                     self._spans.delivered(request, header, began_at, result.count, response.body)
         request.reply(response)
+
+    async def _answer_cold(
+        self,
+        request: Request,
+        header: PullMessageHeader,
+        read: Callable[[], Response],
+        held: HeldExtents | FilteredGet,
+    ) -> Response:
+        """Read in a worker thread, once the quota of the group permits it."""
+        try:
+            await self._cold_quotas.wait(header.consumer_group)
+        except BaseException:
+            held.release()
+            raise
+        response = await self._cold_reads.read(request.client, read, held)
+        self._cold_quotas.count(header.consumer_group, len(response.body))
+        return response
 
     def _code_of(self, result: GetMessageResult, header: PullMessageHeader) -> int:
         code = _CODES.get(result.status)

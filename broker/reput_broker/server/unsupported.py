@@ -11,7 +11,6 @@ _NO_CONTROLLER: Final = (
 )
 _NO_CONTAINER: Final = "a process is one broker, and there are no broker containers"
 _NO_ROCKSDB: Final = "queues and tables are files, and there is no RocksDB"
-_NO_COLD_CONTROL: Final = "reads of cold messages run in threads of their own, and have no quota by group"
 _NO_USERS: Final = "this broker has no users, because access control is off (access.enabled)"
 _REASONS: Final = {
     354: ("CHECK_ROCKSDB_CQ_WRITE_PROGRESS", _NO_ROCKSDB),
@@ -42,9 +41,6 @@ _REASONS: Final = {
     1011: ("CLEAN_BROKER_DATA", _NO_CONTROLLER),
     1012: ("CONTROLLER_GET_NEXT_BROKER_ID", _NO_CONTROLLER),
     1013: ("CONTROLLER_APPLY_BROKER_ID", _NO_CONTROLLER),
-    2001: ("UPDATE_COLD_DATA_FLOW_CTR_CONFIG", _NO_COLD_CONTROL),
-    2002: ("REMOVE_COLD_DATA_FLOW_CTR_CONFIG", _NO_COLD_CONTROL),
-    2003: ("GET_COLD_DATA_FLOW_CTR_INFO", _NO_COLD_CONTROL),
     **{code: (RequestCode(code).name, _NO_USERS) for code in range(3001, 3011)},
 }
 
