@@ -164,7 +164,10 @@ COMMANDS: Final[Mapping[str, Command]] = {
     ),
     "exportConfigs": _works("-c {cluster} -f {files}/export"),
     "exportMetrics": _works("-c {cluster} -f {files}/export"),
-    "exportPopRecord": _refused("no POP records in RocksDB", "-b {broker} -d true"),
+    "exportPopRecord": _refused(
+        "no POP records in RocksDB; a RocketMQ broker without any moves nothing, and says that it did",
+        "-b {broker} -d true",
+    ),
     "haStatus": _works("-b {broker}", form=Form.WORDS),
     "updateColdDataFlowCtrGroupConfig": _works(
         "-b {broker} -g readers -v 1000",
@@ -182,7 +185,10 @@ COMMANDS: Final[Mapping[str, Command]] = {
     "setCommitLogReadAheadMode": _works(
         "-b {broker} -m 1", "-c {cluster} -m 0", why="`store.read_ahead`, until the next reload"
     ),
-    "checkRocksdbCqWriteProgress": _refused("no RocksDB", "-c {cluster} -t orders"),
+    "checkRocksdbCqWriteProgress": _refused(
+        "no RocksDB; a RocketMQ broker without one checks nothing, and says that it does",
+        "-c {cluster} -t orders",
+    ),
     "updateStaticTopic": _refused("no static topics", "-t static -qn 4 -c {cluster}"),
     "remappingStaticTopic": _refused("no static topics, and so it finds none", "-t static -c {cluster}"),
     "getSyncStateSet": _refused(_NO_CONTROLLER, "-a {names} -b broker-a"),
@@ -194,7 +200,10 @@ COMMANDS: Final[Mapping[str, Command]] = {
     "cleanBrokerMetadata": _refused(_NO_CONTROLLER, "-a {names} -bn broker-a -c {cluster} -b 1"),
     "addBroker": _refused(_NO_CONTAINER, "-c {broker} -b {files}/x"),
     "removeBroker": _refused(_NO_CONTAINER, "-c {broker} -b DefaultCluster:broker-a:0"),
-    "resetMasterFlushOffset": _refused("slaves compare logs, and have no such offset", "-b {broker} -o 0"),
+    "resetMasterFlushOffset": _refused(
+        "slaves compare logs, and have no such offset; a RocketMQ master takes it and does nothing",
+        "-b {broker} -o 0",
+    ),
     "dumpCompactionLog": _local("reads a file of a compacted topic, which Reput does not have"),
     "exportMetadataInRocksDB": _local("reads RocketMQ's RocksDB"),
     "rocksDBConfigToJson": _local("reads RocketMQ's RocksDB"),
