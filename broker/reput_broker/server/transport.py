@@ -9,7 +9,7 @@ from __future__ import annotations
 import errno
 import socket
 import ssl
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from typing import Protocol
 
@@ -198,10 +198,11 @@ class TlsTransport(SocketTransport):
         """See `Transport`."""
         if not self._flush():
             return 0
-        data = memoryview(buffers[0] if len(buffers) == 1 else b"".join(buffers))
         sent = 0
-        while sent < len(data) and not self._unsent:
-            sent += self._encrypt_and_send(data[sent : sent + CHUNK_BYTES])
+        for chunk in _chunks_of(buffers):
+            sent += self._encrypt_and_send(chunk)
+            if self._unsent:
+                break
         return sent
 
     async def send(self, data: memoryview) -> int:
@@ -224,7 +225,7 @@ class TlsTransport(SocketTransport):
                 self._socket.send(self._session.end())
         super().close()
 
-    def _encrypt_and_send(self, data: memoryview) -> int:
+    def _encrypt_and_send(self, data: bytes | memoryview) -> int:
         """Return how many bytes were sent: all, or none if a part of them waits."""
         try:
             self._unsent = self._session.encrypt(data)
@@ -244,6 +245,24 @@ class TlsTransport(SocketTransport):
                 return False
             self._unsent = memoryview(self._unsent)[sent:] if sent < len(self._unsent) else b""
         return True
+
+
+def _chunks_of(buffers: Sequence[bytes | memoryview]) -> Iterator[bytes | memoryview]:
+    """Yield the bytes of all buffers in chunks to encrypt. Only chunks with parts of several buffers are copies."""
+    parts: list[bytes | memoryview] = []
+    room = CHUNK_BYTES
+    for buffer in buffers:
+        rest = buffer
+        while len(rest) >= room:
+            rest = memoryview(rest)
+            parts.append(rest[:room])
+            yield parts[0] if len(parts) == 1 else b"".join(parts)
+            rest, parts, room = rest[room:], [], CHUNK_BYTES
+        if len(rest):
+            parts.append(rest)
+            room -= len(rest)
+    if parts:
+        yield parts[0] if len(parts) == 1 else b"".join(parts)
 
 
 class StreamTransport:

@@ -124,7 +124,7 @@ class TlsSession:
                 return b""
         pieces: list[bytes] = []
         try:
-            while True:
+            while self._incoming.pending:
                 piece = self._object.read(_READ_BYTES)
                 if not piece:
                     self.has_ended = True

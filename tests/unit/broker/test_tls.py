@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import random
 import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from itertools import accumulate
 from pathlib import Path
 
 import pytest
@@ -31,6 +33,7 @@ from reput_broker.server.gate import Admitted, Gate
 from reput_broker.server.transport import TlsTransport
 from reput_client.tls import TLS
 from reput_client.transport.tls_socket import TlsSocket
+from reput_protocol.wire.tls import CHUNK_BYTES
 from tls_files import TlsFiles, make_tls_files, server_context
 
 HOST = "10.0.0.7"
@@ -409,3 +412,39 @@ async def test_much_goes_through_small_buffers_in_both_directions(files: TlsFile
     ours.close()
     assert got == body
     assert answered == body
+
+
+@pytest.mark.trio
+async def test_buffers_of_any_size_arrive_in_order(files: TlsFiles) -> None:
+    ours, theirs = socket.socketpair()
+    for end in (ours, theirs):
+        end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1 << 20)
+    transport = TlsTransport(theirs, server_context(files.broker))
+    ours.setblocking(False)
+    wire = TlsSocket(ours, TLS(ca=files.ca).context(), "127.0.0.1", "the broker")
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(transport.handshake)
+        await finish(wire)
+    body = random.Random(1).randbytes(4 * CHUNK_BYTES)
+    received = bytearray()
+    # Short of a chunk, up to its end, beyond it, several in one buffer, whole ones, and a rest.
+    sizes = (10, CHUNK_BYTES - 10, 0, 1, CHUNK_BYTES, 2 * CHUNK_BYTES - 2, 1)
+    ends = [*accumulate(sizes)]
+
+    async def send() -> None:
+        sent = transport.try_send([body[end - size : end] for size, end in zip(sizes, ends, strict=True)])
+        assert sent > CHUNK_BYTES
+        while sent < len(body):  # the system's buffers are smaller
+            sent += await transport.send(memoryview(body)[sent:])
+
+    with trio.fail_after(60):
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(send)
+            while len(received) < len(body):
+                try:
+                    received.extend(wire.recv(1 << 16))
+                except BlockingIOError:
+                    await trio.lowlevel.wait_readable(ours)
+    assert received == body
+    transport.close()
+    ours.close()
