@@ -19,6 +19,7 @@ TOPIC = "lines"
 QUEUES = 4
 BATCH = 900
 _CANNOT_CONNECT = 3
+_CALLS_MAX = 8
 
 
 class Archived:
@@ -111,10 +112,10 @@ def broker_killed(trial: Trial) -> Outcome:
     """The broker is killed while it is read, at each step twice; the job continues, or ends and is started again."""
     outcome = Outcome()
     steps = [
-        f"{step}:{trial.random.randrange(1, 9)}" for step in trial.chosen((*SOURCE_STEPS, *SOURCE_STEPS))
+        f"{step}:{trial.random.randint(1, _CALLS_MAX)}" for step in trial.chosen((*SOURCE_STEPS, *SOURCE_STEPS))
     ]
     with scene(trial, TOPIC, QUEUES) as found:
-        archived = Archived(found, trial, 12)
+        archived = Archived(found, trial, 2 * _CALLS_MAX + 4)  # a batch asks for the bounds once
         ended, starts = _CANNOT_CONNECT, 0
         with found.breaking(steps, outcome):
             while ended == _CANNOT_CONNECT and starts <= len(steps):
