@@ -34,7 +34,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-DEADLINE_S = 120.0
+DEADLINE_S = 300.0
 """However slow the machine is; every wait ends at its event."""
 
 
