@@ -112,7 +112,8 @@ def broker_killed(trial: Trial) -> Outcome:
     """The broker is killed while it is read, at each step twice; the job continues, or ends and is started again."""
     outcome = Outcome()
     steps = [
-        f"{step}:{trial.random.randint(1, _CALLS_MAX)}" for step in trial.chosen((*SOURCE_STEPS, *SOURCE_STEPS))
+        f"{step}:{trial.random.randint(1, _CALLS_MAX)}"
+        for step in trial.chosen((*SOURCE_STEPS, *SOURCE_STEPS))
     ]
     with scene(trial, TOPIC, QUEUES) as found:
         archived = Archived(found, trial, 2 * _CALLS_MAX + 4)  # a batch asks for the bounds once
