@@ -100,7 +100,7 @@ class UserFile:
         """Replace the file by what `change` makes of its users, and return that.
 
         The new file has mode 0600 and is on disk before it takes the old one's name. Other processes that change it
-        wait.
+        wait. What root creates gets the owner of the directory that it is in, so that the broker can read it.
 
         Raises:
             UserFileRefused: the file cannot be read or written. Errors of `change` are raised as they are. Nothing was
@@ -121,9 +121,17 @@ class UserFile:
     @contextmanager
     def _locked(self) -> Iterator[None]:
         lock = self.path.with_name(f"{self.path.name}.lock")
+        directory = self.path.parent
         try:
-            self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            fd = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            if not directory.exists():
+                directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+                made = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+                try:
+                    _leave_to_owner(made, directory)
+                finally:
+                    os.close(made)
+            fd = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+            _leave_to_owner(fd, lock)
         except OSError as error:
             raise UserFileRefused(self.path, f"it cannot be written: {error.strerror}") from error
         try:
@@ -137,12 +145,25 @@ class UserFile:
 
 
 def write_private(path: Path, data: bytes) -> None:
-    """Create a file that only its owner may read, and sync it. Raises OSError; FileExistsError if it exists."""
+    """Create a file that only its owner may read, and sync it. Raises OSError; FileExistsError if it exists.
+
+    What root creates gets the owner of its directory.
+    """
     fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
     with open(fd, "wb") as file:
+        _leave_to_owner(fd, path)
         file.write(data)
         file.flush()
         os.fsync(file.fileno())
+
+
+def _leave_to_owner(fd: int, path: Path) -> None:
+    """As root, give an open file of root's to the owner of its directory. Raises OSError."""
+    # A file with another name belongs elsewhere too: the owner of the directory may have linked it here.
+    found = os.fstat(fd)
+    if os.geteuid() == found.st_uid == 0 and (found.st_nlink == 1 or stat.S_ISDIR(found.st_mode)):
+        owner = path.parent.stat()
+        os.fchown(fd, owner.st_uid, owner.st_gid)
 
 
 def _sync_directory(path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import stat
 from pathlib import Path
 
@@ -41,6 +42,17 @@ def test_what_is_written_is_read_and_only_the_owner_may_read_it(tmp_path: Path) 
     assert file.state() != before
     assert stat.S_IMODE(file.path.stat().st_mode) == 0o600
     assert stat.S_IMODE(file.path.parent.stat().st_mode) == 0o700
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can change owners")
+def test_what_root_changes_stays_readable_for_the_broker(tmp_path: Path) -> None:
+    """On a machine with systemd, root runs `reput user`, and the broker has a user of its own."""
+    os.chown(tmp_path, 10001, 10002)
+    file = UserFile(tmp_path / "access" / "users.json")
+    file.change(lambda _: USERS)
+    file.change(lambda _: USERS)
+    made = [file.path.parent, *file.path.parent.iterdir()]
+    assert {(path.stat().st_uid, path.stat().st_gid) for path in made} == {(10001, 10002)}
 
 
 @pytest.mark.parametrize("mode", [0o604, 0o644, 0o620, 0o602])
