@@ -18,8 +18,13 @@ from reput_protocol.exit_codes import ExitCode
 
 
 def _default_url() -> str:
-    port = own_variables(os.environ).get("REPUT_HTTP_PORT", "10913")
-    return f"http://127.0.0.1:{port}/readyz"
+    """Return the page of the broker that has these variables, as a container's health check has."""
+    variables = own_variables(os.environ)
+    modes = (variables.get(name) for name in ("REPUT_TLS__HTTP_MODE", "REPUT_TLS__MODE"))
+    mode = next((mode for mode in modes if mode and mode != "auto"), "off")
+    # A port that needs TLS would log each check that comes without.
+    scheme = "http" if mode == "off" else "https"
+    return f"{scheme}://127.0.0.1:{variables.get('REPUT_HTTP_PORT', '10913')}/readyz"
 
 
 @click.command()
@@ -32,7 +37,8 @@ def _default_url() -> str:
 def command(url: str, quiet: bool) -> int:
     """Exit with 0 if the broker is ready, 1 if it answers that it is not, 3 if it does not answer.
 
-    A port that takes TLS only is asked with https. Its certificate is not checked.
+    A port that takes TLS only is asked with https, at once if REPUT_TLS__MODE or REPUT_TLS__HTTP_MODE says so. Its
+    certificate is not checked.
     """
     try:
         if urlsplit(url).path in ("", "/"):

@@ -25,3 +25,31 @@ def test_quiet_means_only_the_exit_code(monkeypatch: pytest.MonkeyPatch, error: 
     said = CliRunner().invoke(command, [], standalone_mode=False).exception
     assert isinstance(said, CommandFailed)
     assert said.code == code
+
+
+@pytest.mark.parametrize(
+    ("mode", "http_mode", "scheme"),
+    [
+        ("", "", "http"),
+        ("off", "auto", "http"),
+        ("required", "", "https"),
+        ("permissive", "auto", "https"),
+        ("required", "off", "http"),
+        ("off", "required", "https"),
+    ],
+)
+def test_a_port_with_tls_is_asked_with_tls_at_once(
+    monkeypatch: pytest.MonkeyPatch, mode: str, http_mode: str, scheme: str
+) -> None:
+    monkeypatch.setenv("REPUT_TLS__MODE", mode)
+    monkeypatch.setenv("REPUT_TLS__HTTP_MODE", http_mode)
+    monkeypatch.setenv("REPUT_HTTP_PORT", "20913")
+    asked = []
+
+    def refuse(url: str, **_options: Any) -> None:
+        asked.append(url)
+        raise ConnectionRefusedError
+
+    monkeypatch.setattr("urllib.request.urlopen", refuse)
+    CliRunner().invoke(command, ["-q"], standalone_mode=False)
+    assert asked == [f"{scheme}://127.0.0.1:20913/readyz"]
