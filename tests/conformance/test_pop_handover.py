@@ -6,18 +6,16 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import NamedTuple
 
 import pytest
 
+import pops
 from conformance.apache import Apache, free_broker_port
 from conformance.test_delay_handover import reput_on
+from pops import Popped
 from raw_client import RawClient, in_letters
-from reput_protocol.codes import RequestCode, ResponseCode
+from reput_protocol.codes import RequestCode
 from reput_protocol.commands.group import SubscriptionGroupConfig
-from reput_protocol.commands.pop import PopHandle, PopMessageResult, retry_mark
-from reput_protocol.record.record import Record, decode_record
-from reput_protocol.record.view import record_views
 from reput_protocol.wire.header import HeaderType
 
 pytestmark = [pytest.mark.process, pytest.mark.long]
@@ -25,13 +23,6 @@ pytestmark = [pytest.mark.process, pytest.mark.long]
 TOPIC, GROUP = "orders", "billing"
 INVISIBLE_MS = 12_000
 COMES_WITHIN_S = 60.0
-
-
-class Popped(NamedTuple):
-    """A message and its handle, as a client has them."""
-
-    record: Record
-    handle: PopHandle
 
 
 @contextmanager
@@ -60,41 +51,14 @@ def prepare(port: int) -> None:
 
 def pop(port: int, invisible_ms: int = INVISIBLE_MS) -> list[Popped]:
     """Pop one message, if there is one."""
-    ext = {
-        "consumerGroup": GROUP, "topic": TOPIC, "queueId": "-1", "maxMsgNums": "1", "pollTime": "1000",
-        "invisibleTime": str(invisible_ms), "bornTime": str(time.time_ns() // 1_000_000), "initMode": "0",
-        "order": "false",
-    }  # fmt: skip
     with client(port) as found:
-        header, body = found.request(RequestCode.POP_MESSAGE, ext)
-    if header.code == ResponseCode.POLLING_TIMEOUT:
-        return []
-    assert header.code == 0, header.remark
-    result = PopMessageResult.from_ext(header.ext)
-    popped = []
-    for view in record_views(body):
-        record = decode_record(body[view.position : view.position + view.size])
-        text = record.property_map().get("POP_CK")
-        if text is None:
-            start = (result.start_offset_info or "").split(" ")[2]
-            mark = retry_mark(record.topic)
-            text = (
-                f"{start} {result.pop_time} {result.invisible_time} {result.revive_qid} {mark} broker-a "
-                f"{record.queue_id} {record.queue_offset}"
-            )
-        popped.append(Popped(record, PopHandle.parse(text)))
-    return popped
+        fields = {"maxMsgNums": "1", "pollTime": "1000", "invisibleTime": str(invisible_ms)}
+        return pops.pop(found, GROUP, TOPIC, **fields)
 
 
 def acknowledge(port: int, one: Popped) -> None:
-    topic = TOPIC if one.handle.mark == "0" else f"%RETRY%{GROUP}_{TOPIC}"
-    ext = {
-        "consumerGroup": GROUP, "topic": topic, "queueId": str(one.handle.queue_id),
-        "extraInfo": str(one.handle), "offset": str(one.handle.queue_offset),
-    }  # fmt: skip
     with client(port) as found:
-        header, _ = found.request(RequestCode.ACK_MESSAGE, ext)
-    assert header.code == 0, header.remark
+        pops.acknowledge(found, GROUP, TOPIC, one)
 
 
 def begin(port: int) -> int:

@@ -5,18 +5,17 @@ from __future__ import annotations
 import base64
 import json
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import pytest
 import trio
 
 from broker_bench import BenchClient, BrokerBench, broker_bench
+from pops import Popped, popped_messages
 from reput_broker.request import Response
 from reput_protocol.codes import RequestCode, ResponseCode
 from reput_protocol.commands.group import SubscriptionGroupConfig
-from reput_protocol.commands.pop import PopHandle, PopMessageResult, retry_mark
 from reput_protocol.names import REVIVE_GROUP, revive_topic
-from reput_protocol.record.record import Record, decode_record
 from reput_protocol.record.view import record_views
 from tasks import run_by_the_clock
 
@@ -27,17 +26,8 @@ REVIVE = revive_topic("DefaultCluster")
 pytestmark = pytest.mark.trio(run=run_by_the_clock)
 
 
-class Popped(NamedTuple):
-    """A message as a client has it."""
-
-    record: Record
-    handle: PopHandle
-    topic: str
-    """That of its queue."""
-
-
 class Consumer:
-    """A client that pops, and makes handles as RocketMQ's client does (MQClientAPIImpl.processPopResponse)."""
+    """A client that pops."""
 
     def __init__(self, bench: BrokerBench, group: str = GROUP) -> None:
         self.bench = bench
@@ -67,33 +57,10 @@ class Consumer:
         return self.messages(answer)
 
     def messages(self, answer: Response) -> list[Popped]:
-        result = PopMessageResult.from_ext(answer.ext)
-        starts = _parsed(result.start_offset_info)
-        listed = {place: text.split(",") for place, text in _parsed(result.msg_offset_info).items()}
-        found = []
-        for view in record_views(answer.body):
-            record = decode_record(answer.body[view.position : view.position + view.size])
-            text = record.property_map().get("POP_CK")
-            if text is None:
-                place = retry_mark(record.topic), str(record.queue_id)
-                assert str(record.queue_offset) in listed[place]
-                text = (
-                    f"{starts[place]} {result.pop_time} {result.invisible_time} {result.revive_qid} {place[0]} "
-                    f"broker-a {record.queue_id} {record.queue_offset}"
-                )
-            handle = PopHandle.parse(text)
-            topic = TOPIC if handle.mark == "0" else RETRY
-            found.append(Popped(record, handle, topic))
-        return found
+        return popped_messages(answer.ext, answer.body)
 
     def _ext(self, one: Popped) -> dict[str, str]:
-        return {
-            "consumerGroup": self.group,
-            "topic": one.topic,
-            "queueId": str(one.handle.queue_id),
-            "extraInfo": str(one.handle),
-            "offset": str(one.handle.queue_offset),
-        }
+        return one.ack_fields(self.group, TOPIC)
 
     async def ack(self, one: Popped) -> Response:
         answer = await self.client.ask(RequestCode.ACK_MESSAGE, self._ext(one))
@@ -113,14 +80,6 @@ class Consumer:
             revive_queue_id=changed["reviveQid"],
         )
         return one._replace(handle=handle)
-
-
-def _parsed(text: str | None) -> dict[tuple[str, str], str]:
-    parts = [part.split(" ") for part in (text or "").split(";") if part]
-    assert len({(mark, queue) for mark, queue, _ in parts}) == len(parts), (
-        "RocketMQ's client refuses duplicates"
-    )
-    return {(mark, queue): rest for mark, queue, rest in parts}
 
 
 async def send(bench: BrokerBench, *bodies: bytes, queues: int = 1, **properties: str) -> None:

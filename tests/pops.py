@@ -1,0 +1,79 @@
+"""What a client makes of the answer to a pop, and a client that pops over a socket."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from raw_client import RawClient
+from reput_protocol.codes import RequestCode, ResponseCode
+from reput_protocol.commands.pop import PopHandle, PopMessageResult, marked_topic, retry_mark
+from reput_protocol.record.record import Record, decode_record
+from reput_protocol.record.view import record_views
+from reput_protocol.wire.header import Value
+
+
+class Popped(NamedTuple):
+    """A message as a client has it."""
+
+    record: Record
+    handle: PopHandle
+
+    def ack_fields(self, group: str, topic: str) -> dict[str, str]:
+        """Return the fields of an acknowledgement by a group that has popped from a topic."""
+        return {
+            "consumerGroup": group,
+            "topic": marked_topic(topic, group, self.handle.mark),
+            "queueId": str(self.handle.queue_id),
+            "extraInfo": str(self.handle),
+            "offset": str(self.handle.queue_offset),
+        }
+
+
+def popped_messages(ext: Mapping[str, Value], body: bytes, broker_name: str = "broker-a") -> list[Popped]:
+    """Return the messages with handles made as RocketMQ's client does (MQClientAPIImpl.processPopResponse)."""
+    result = PopMessageResult.from_ext(ext)
+    starts = _parsed(result.start_offset_info)
+    listed = {place: text.split(",") for place, text in _parsed(result.msg_offset_info).items()}
+    found = []
+    for view in record_views(body):
+        record = decode_record(body[view.position : view.position + view.size])
+        text = record.property_map().get("POP_CK")
+        if text is None:
+            place = retry_mark(record.topic), str(record.queue_id)
+            assert str(record.queue_offset) in listed[place]
+            text = (
+                f"{starts[place]} {result.pop_time} {result.invisible_time} {result.revive_qid} {place[0]} "
+                f"{broker_name} {record.queue_id} {record.queue_offset}"
+            )
+        found.append(Popped(record, PopHandle.parse(text)))
+    return found
+
+
+def _parsed(text: str | None) -> dict[tuple[str, str], str]:
+    parts = [part.split(" ") for part in (text or "").split(";") if part]
+    assert len({(mark, queue) for mark, queue, _ in parts}) == len(parts), (
+        "RocketMQ's client refuses duplicates"
+    )
+    return {(mark, queue): rest for mark, queue, rest in parts}
+
+
+def pop(client: RawClient, group: str, topic: str, **fields: Value) -> list[Popped]:
+    """Pop up to 32 messages of any queue, invisible for 10 s, without waiting; the fields replace that."""
+    ext: dict[str, Value] = {
+        "consumerGroup": group, "topic": topic, "queueId": "-1", "maxMsgNums": "32", "pollTime": "0",
+        "invisibleTime": "10000", "bornTime": str(time.time_ns() // 1_000_000), "initMode": "0", "order": "false",
+        **fields,
+    }  # fmt: skip
+    header, body = client.request(RequestCode.POP_MESSAGE, ext)
+    if header.code == ResponseCode.POLLING_TIMEOUT:
+        return []
+    assert header.code == 0, header.remark
+    return popped_messages(header.ext, body)
+
+
+def acknowledge(client: RawClient, group: str, topic: str, one: Popped) -> None:
+    """Acknowledge a message; returns when the broker has confirmed that."""
+    header, _ = client.request(RequestCode.ACK_MESSAGE, {**one.ack_fields(group, topic)})
+    assert header.code == 0, header.remark
