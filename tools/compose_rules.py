@@ -1,4 +1,4 @@
-"""Check docker-compose.yml against our rules, without Docker.
+"""Check docker-compose.yml against our rules, without Docker; with conf/docker-compose.tls.yml too.
 
 The rules are: the services and their dependencies, read-only roots without capabilities, ports on loopback only, data
 in named volumes, and every mounted file in the repository. `docker compose config` checks the syntax only.
@@ -50,11 +50,22 @@ PROFILES = {
 BUILD_KEYS = frozenset({"context", "target"})
 
 
-def compose_problems(path: Path) -> list[str]:
-    """Return the violations of a compose file, a line each; empty if there are none."""
+SECRETS = "./secure"
+"""What docs/security.md makes on the machine that runs the compose file with TLS."""
+
+
+def compose_problems(path: Path, override: Path | None = None) -> list[str]:
+    """Return the violations of a compose file, a line each; empty if there are none.
+
+    Args:
+        path: the compose file.
+        override: a second file, which Compose merges into it.
+    """
     document = yaml.safe_load(path.read_text())
     if not isinstance(document, dict):
         return [f"{path.name} is not a mapping"]
+    if override is not None:
+        document = merged(document, yaml.safe_load(override.read_text()))
     services = document.get("services") or {}
     volumes = document.get("volumes") or {}
     keys = [key for key in document if not key.startswith("x-")]
@@ -71,6 +82,30 @@ def compose_problems(path: Path) -> list[str]:
     )
     problems += [f"{port} is published twice" for port, count in published.items() if count > 1]
     return problems
+
+
+def merged(document: Mapping[str, Any], override: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a compose file with an override, as Compose merges them, as far as ours need it.
+
+    Variables are added or replaced, volumes are added, and other keys of a service are replaced.
+
+    Raises:
+        ValueError: the override has a service that the file does not have, or a key that is merged differently.
+    """
+    services = {name: dict(service) for name, service in document["services"].items()}
+    for name, changes in override["services"].items():
+        if name not in services:
+            raise ValueError(f"there is no service {name!r} to override")
+        for key, value in changes.items():
+            if key == "environment":
+                services[name][key] = {**services[name].get(key, {}), **value}
+            elif key == "volumes":
+                services[name][key] = [*services[name].get(key, []), *value]
+            elif key == "command":
+                services[name][key] = value
+            else:
+                raise ValueError(f"{name}: {key} is not one of environment, volumes and command")
+    return {**document, "services": services}
 
 
 def _service_problems(
@@ -132,7 +167,7 @@ def _mount_problems(
     for mount in service.get("volumes", []):
         source, target, *mode = str(mount).split(":")
         if source.startswith("."):
-            if not (directory / source).exists():
+            if source != SECRETS and not (directory / source).exists():
                 yield f"{source} is mounted but does not exist"
             if mode != ["ro"]:
                 yield f"{source} is mounted writable"

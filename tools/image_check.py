@@ -2,9 +2,10 @@
 
 Uses docker or podman if a daemon answers and the base image can be pulled; otherwise buildah, unshare and, for the base
 image, a replacement (`stand_in_base.py`). The container runs as 10001:10001 with a read-only root and no capabilities.
-It must become healthy, store messages and return them, exit with 0 on SIGTERM, and have the messages again in a new
-container on the same volume. The compose file is checked too. Prints each step, and at the end what could not be run.
-With `--spark` the target `spark` is built as well, and archives a topic (`image_spark.py`).
+It must become healthy, refuse requests without a user, store messages and return them, exit with 0 on SIGTERM, and have
+the messages again in a new container on the same volume, which has TLS as docs/security.md sets it up. The compose
+files are checked too. Prints each step, and at the end what could not be run. With `--spark` the target `spark` is
+built as well, and archives a topic (`image_spark.py`).
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import argparse
 import json
 import os
 import re
+import shlex
 import shutil
 import socket
 import sys
@@ -21,16 +23,30 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from compose_rules import compose_problems
-from image_engines import UID, CheckFailed, ChrootEngine, Container, DaemonEngine, Engine, EngineError, run
+import yaml
+
+from compose_rules import compose_problems, merged
+from image_engines import (
+    NO_MOUNTS,
+    UID,
+    CheckFailed,
+    ChrootEngine,
+    Container,
+    DaemonEngine,
+    Engine,
+    EngineError,
+    run,
+)
 from image_spark import check_spark_image
-from reput_client.blocking import Message, Producer, PullConsumer
+from reput_client import TLS, PermissionDenied, TlsRefused
+from reput_client.blocking import Credentials, Message, Producer, PullConsumer
 from stand_in_base import make_stand_in
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 DIRECTORY = REPOSITORY / "build" / "image-check"
 PORTS = {"port": 10911, "name_port": 9876, "fast_port": 10909, "ha_port": 10912, "http_port": 10913}
 READY_DEADLINE_S = 60.0
+SECURE = "/etc/reput/secure"
 BODIES = [f"message {number} ".encode() * 50 for number in range(200)]
 TOPIC = "image-check"
 NEEDED = {
@@ -121,14 +137,45 @@ def check_image(engine: Engine) -> None:
     with_container(
         engine, environment, ports, lambda container: first_run(container, address, ports.values())
     )
-    with_container(engine, environment, ports, lambda container: second_run(container, address))
+    secure = make_secure_files(DIRECTORY)
+    environment |= variables_with_tls()
+    with_container(
+        engine,
+        environment,
+        ports,
+        lambda container: second_run(container, f"localhost:{ports['port']}", secure),
+        {SECURE: secure},
+    )
+
+
+def make_secure_files(directory: Path) -> Path:
+    """Run the commands of docs/security.md that make certificate and secrets; return their directory."""
+    secure = directory / "secure"
+    shutil.rmtree(secure, ignore_errors=True)
+    page = (REPOSITORY / "docs" / "security.md").read_text()
+    blocks = re.findall(r"(?ms)^```sh\n(.*?)^```$", page[page.index("\n### Certificate and secrets\n") :])
+    for block in blocks[:2]:
+        run(["sh", "-ec", f"cd {shlex.quote(str(directory))}\n{block}"])
+    return secure
+
+
+def variables_with_tls() -> dict[str, str]:
+    """Return the variables of the compose file's broker, with TLS and users."""
+    files = (REPOSITORY / "docker-compose.yml", REPOSITORY / "conf" / "docker-compose.tls.yml")
+    document = merged(*(yaml.safe_load(path.read_text()) for path in files))
+    variables = document["services"]["reput"]["environment"]
+    return {name: text for name, text in variables.items() if "$" not in text}
 
 
 def with_container(
-    engine: Engine, environment: Mapping[str, str], ports: Mapping[str, int], use: Callable[[Container], None]
+    engine: Engine,
+    environment: Mapping[str, str],
+    ports: Mapping[str, int],
+    use: Callable[[Container], None],
+    mounts: Mapping[str, Path] = NO_MOUNTS,
 ) -> None:
     """Start a container, wait until it is healthy, use it, stop it with SIGTERM, remove it."""
-    container = engine.start(environment, [*ports.values()])
+    container = engine.start(environment, [*ports.values()], mounts=mounts)
     try:
         wait_healthy(container)
         use(container)
@@ -159,25 +206,66 @@ def wait_healthy(container: Container) -> None:
 def first_run(container: Container, address: str, ports: Iterable[int]) -> None:
     """Check the confinement of process 1, put messages from outside, and pull them."""
     check_confinement(container, ports)
-    with Producer(address, group="image-check") as producer:
+    secret = output_of(container, "cat", "/var/lib/reput/access/admin.secret").strip()
+    user = Credentials("admin", secret)
+    check_refused(address, None)
+    output_of(container, "reput", "topic", "create", TOPIC, *server_inside(address))
+    with Producer(address, group="image-check", credentials=user) as producer:
         receipts = [producer.send(Message(TOPIC, body), ack="flushed", queue_id=0) for body in BODIES]
     if [receipt.queue_offset for receipt in receipts] != [*range(len(BODIES))]:
         raise CheckFailed("the receipts are not offsets 0, 1, 2, ... of the queue")
-    check_messages(address)
+    check_messages(address, user, None)
     _passed(f"{len(BODIES)} messages put at `flushed` and pulled back from outside, {address}")
 
 
-def second_run(container: Container, address: str) -> None:
-    """Check that a new container on the same volume has the messages."""
-    del container
-    check_messages(address)
-    _passed(f"a new container on the same volume has all {len(BODIES)} messages")
+def second_run(container: Container, address: str, secure: Path) -> None:
+    """Check that a new container on the same volume has the messages, with TLS only."""
+    tls, ca = TLS(ca=secure / "ca.pem"), ["--tls-ca", f"{SECURE}/ca.pem"]
+    try:
+        check_messages(address, Credentials("admin", (secure / "admin.secret").read_text().strip()), None)
+    except TlsRefused:
+        _passed("a client without TLS is refused")
+    else:
+        raise CheckFailed("a broker that requires TLS served a client without it")
+    check_refused(address, tls)
+    here = (*server_inside(address), *ca)
+    output_of(container, "reput", "topic", "describe", TOPIC, *here)
+    secret = ("--new-secret-file", f"{SECURE}/alice.secret")
+    output_of(container, "reput", "user", "create", "alice", *secret, *here)
+    rights = ("read", f"topic:{TOPIC}", "group:image-check")
+    output_of(container, "reput", "acl", "allow", "alice", *rights, *here)
+    check_messages(address, Credentials("alice", (secure / "alice.secret").read_text().strip()), tls)
+    _passed(f"a new container on the same volume has all {len(BODIES)} messages, by TLS and for a new user")
 
 
-def check_messages(address: str) -> None:
+def server_inside(address: str) -> list[str]:
+    """Return the option with the broker's address for commands in its container."""
+    return ["--server", f"127.0.0.1:{address.rpartition(':')[2]}"]
+
+
+def output_of(container: Container, *command: str) -> str:
+    """Run a command inside; raises CheckFailed unless it exits with 0."""
+    answer = container.execute(*command)
+    if answer.returncode:
+        raise CheckFailed(f"`{shlex.join(command)}` in the container failed: {answer.stdout}{answer.stderr}")
+    return answer.stdout
+
+
+def check_refused(address: str, tls: TLS | None) -> None:
+    """Check that a request without a user is refused."""
+    try:
+        with Producer(address, group="image-check", tls=tls) as producer:
+            producer.send(Message(TOPIC, b""))
+    except PermissionDenied:
+        _passed("a request without a user is refused")
+    else:
+        raise CheckFailed("a message without a user was stored")
+
+
+def check_messages(address: str, user: Credentials, tls: TLS | None) -> None:
     """Pull the whole queue and compare every body."""
     bodies: list[bytes] = []
-    with PullConsumer(address, group="image-check") as consumer:
+    with PullConsumer(address, group="image-check", credentials=user, tls=tls) as consumer:
         while len(bodies) < len(BODIES):
             result = consumer.pull(TOPIC, queue_id=0, offset=len(bodies), max_messages=32, wait_s=5.0)
             if not result.messages:
@@ -251,16 +339,18 @@ def check_config(config: Mapping[str, Any]) -> None:
 def check_compose(not_run: list[str]) -> None:
     """Check docker-compose.yml against our rules, and by Compose if it is installed."""
     path = REPOSITORY / "docker-compose.yml"
-    problems = compose_problems(path)
+    override = REPOSITORY / "conf" / "docker-compose.tls.yml"
+    problems = [*compose_problems(path), *compose_problems(path, override)]
     if problems:
         raise CheckFailed("docker-compose.yml: " + "; ".join(problems))
-    _passed("docker-compose.yml keeps the rules of tools/compose_rules.py")
+    _passed("docker-compose.yml, alone and with TLS, keeps the rules of tools/compose_rules.py")
     for command in (["docker", "compose"], ["podman-compose"], ["docker-compose"]):
         try:
             run([*command, "version"], deadline_s=30)
         except EngineError:
             continue
         run([*command, "--file", str(path), "config", "--quiet"], deadline_s=60)
+        run([*command, "--file", str(path), "--file", str(override), "config", "--quiet"], deadline_s=60)
         _passed(f"`{' '.join(command)} config` accepts it")
         return
     not_run.append("`docker compose config`: Compose is not installed")

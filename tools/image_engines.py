@@ -26,6 +26,7 @@ IMAGE = "localhost/reput-image-check"
 UID = 10001
 STOP_DEADLINE_S = 40.0
 START_DEADLINE_S = 10.0
+NO_MOUNTS: Mapping[str, Path] = {}
 
 
 class CheckFailed(Exception):
@@ -94,13 +95,18 @@ class Engine(ABC):
 
     @abstractmethod
     def start(
-        self, environment: Mapping[str, str], ports: Sequence[int], arguments: Sequence[str] = ()
+        self,
+        environment: Mapping[str, str],
+        ports: Sequence[int],
+        arguments: Sequence[str] = (),
+        mounts: Mapping[str, Path] = NO_MOUNTS,
     ) -> Container:
         """Start a new container on the engine's one volume.
 
         Args:
             ports: published on loopback; without any, the container shares the machine's network.
             arguments: replace the image's own.
+            mounts: directories of this machine by their path in the container, which cannot change them.
         """
 
     @abstractmethod
@@ -136,7 +142,11 @@ class DaemonEngine(Engine):
         return {"Healthcheck": inspected.get("Healthcheck"), **inspected["Config"]}
 
     def start(
-        self, environment: Mapping[str, str], ports: Sequence[int], arguments: Sequence[str] = ()
+        self,
+        environment: Mapping[str, str],
+        ports: Sequence[int],
+        arguments: Sequence[str] = (),
+        mounts: Mapping[str, Path] = NO_MOUNTS,
     ) -> Container:
         """Start a container, detached, read-only and without capabilities."""
         command = [
@@ -157,6 +167,8 @@ class DaemonEngine(Engine):
             command += ["--publish", f"127.0.0.1:{port}:{port}"]
         if not ports:
             command += ["--network", "host"]
+        for target, source in mounts.items():
+            command += ["--volume", f"{source}:{target}:ro"]
         for name, value in environment.items():
             command += ["--env", f"{name}={value}"]
         return _DaemonContainer(self.name, run([*command, IMAGE, *arguments]).strip())
@@ -237,7 +249,11 @@ class ChrootEngine(Engine):
         return self._config
 
     def start(
-        self, environment: Mapping[str, str], ports: Sequence[int], arguments: Sequence[str] = ()
+        self,
+        environment: Mapping[str, str],
+        ports: Sequence[int],
+        arguments: Sequence[str] = (),
+        mounts: Mapping[str, Path] = NO_MOUNTS,
     ) -> Container:
         """Start the image's command as process 1 of its own namespaces, on the machine's network."""
         del ports  # the container shares the machine's network
@@ -250,6 +266,7 @@ class ChrootEngine(Engine):
         log_path = self._directory / f"container-{self._containers}.log"
         script = _MOUNTS.format(
             root=shlex.quote(root),
+            mounts="".join(_mount(root + target, source) for target, source in mounts.items()),
             volume=shlex.quote(str(self._volume)),
             kept=shlex.quote(volume_of(self._config)),
             workdir=shlex.quote(self._config["WorkingDir"]),
@@ -283,6 +300,7 @@ class ChrootEngine(Engine):
 _MOUNTS = """set -e
 mount --bind {root} {root}
 mount --bind {volume} {root}{kept}
+{mounts}\
 mount -t tmpfs -o mode=1777 tmpfs {root}/tmp
 mount -t proc proc {root}/proc
 mount --rbind /dev {root}/dev
@@ -291,6 +309,14 @@ mount --bind /etc/hosts {root}/etc/hosts
 mount -o remount,bind,ro {root}
 exec chroot {root} sh -c {chdir} sh {workdir} {command}
 """
+
+
+def _mount(target: str, source: Path) -> str:
+    quoted = shlex.quote(target)
+    lines = f"mkdir -p {quoted}", f"mount --bind {shlex.quote(str(source))} {quoted}"
+    return "\n".join((*lines, f"mount -o remount,bind,ro {quoted}\n"))
+
+
 _CHDIR = shlex.quote('cd "$1"; shift; exec "$@"')
 
 

@@ -20,11 +20,14 @@ _FILES = {
     "config": ("broker.toml", "Print a configuration file with every option at its default."),
     "grafana": ("grafana/dashboards/reput.json", "Print the Grafana dashboard."),
     "k8s": ("kubernetes/reput.yaml", "Print Kubernetes manifests."),
+    "k8s-tls": ("kubernetes/tls.yaml", "Print the patch that adds TLS to those of k8s, for kustomize."),
     "systemd": ("systemd/reput.service", "Print a systemd unit."),
 }
 """File in `conf` and help by command; a command exists if its file does."""
 _MOUNTED = ("prometheus", "grafana")
 """Folders of `conf` that the compose file mounts."""
+_COMPOSE_TLS = "docker-compose.tls.yml"
+"""In `conf`: adds TLS and users to the compose file."""
 _BUILD = re.compile(r"^( +)build:.*\n(?:\1 +.*\n)*", re.MULTILINE)
 
 
@@ -85,7 +88,7 @@ def compose(settings: Settings, directory: Path | None) -> int:
     the dashboard.
 
     It runs the image that `docker build` makes in Reput's source directory. With --to DIR, `docker compose up` in DIR
-    starts everything.
+    starts everything; conf/docker-compose.tls.yml there adds TLS and users.
     """
     text = _BUILD.sub("", (_CONF / "docker-compose.yml").read_text(encoding="utf-8")).replace(" --build", "")
     if directory is None:
@@ -98,6 +101,7 @@ def compose(settings: Settings, directory: Path | None) -> int:
     directory.mkdir(parents=True, exist_ok=True)
     for name in _MOUNTED:
         shutil.copytree(_CONF / name, directory / "conf" / name)
+    shutil.copyfile(_CONF / _COMPOSE_TLS, directory / "conf" / _COMPOSE_TLS)
     (directory / "docker-compose.yml").write_text(text, encoding="utf-8")
     Printer(settings).note(f"written: start it with docker compose up in {directory}")
     return ExitCode.DONE

@@ -39,6 +39,8 @@ def test_a_compose_file_works_outside_of_the_source_directory(tmp_path: Path) ->
     assert kept == original
     run("compose", "--to", str(tmp_path / "new"))
     assert (tmp_path / "new" / "docker-compose.yml").read_text(encoding="utf-8") == text
+    override = Path("conf/docker-compose.tls.yml")
+    assert (tmp_path / "new" / override).read_text() == (CONF.parent / override).read_text()
     for service in kept["services"].values():
         for mount in service.get("volumes", []):
             source = mount.partition(":")[0]

@@ -19,6 +19,7 @@ ROOT = Path(__file__).parents[3]
 MANIFESTS: list[dict[str, Any]] = list(
     yaml.safe_load_all((ROOT / "conf" / "kubernetes" / "reput.yaml").read_text(encoding="utf-8"))
 )
+TLS = yaml.safe_load((ROOT / "conf" / "kubernetes" / "tls.yaml").read_text(encoding="utf-8"))
 POD = next(each for each in MANIFESTS if each["kind"] == "StatefulSet")["spec"]["template"]["spec"]
 BROKER = POD["containers"][0]
 
@@ -46,6 +47,49 @@ def test_manifests_select_the_pod_and_name_its_ports() -> None:
         if kind == "Service":
             assert by_name[kind, name]["selector"] == labels
             assert all(ports[port["targetPort"]] == port["port"] for port in by_name[kind, name]["ports"])
+
+
+def patched(target: Any, patch: Any) -> Any:
+    """Return what kustomize makes of a manifest and a strategic merge patch; new entries of a list are its last."""
+    if isinstance(target, dict):
+        return {
+            **target,
+            **{key: patched(target[key], value) if key in target else value for key, value in patch.items()},
+        }
+    if isinstance(target, list) and isinstance(patch[0], dict):
+        key = "mountPath" if "mountPath" in patch[0] else "name"
+        by_name = {entry[key]: entry for entry in target}
+        for entry in patch:
+            by_name[entry[key]] = patched(by_name[entry[key]], entry) if entry[key] in by_name else entry
+        return [*by_name.values()]
+    return patch
+
+
+def test_the_patch_adds_tls_to_the_pod() -> None:
+    plain = next(each for each in MANIFESTS if each["kind"] == "StatefulSet")
+    assert all(TLS[key] == plain[key] for key in ("apiVersion", "kind"))
+    assert TLS["metadata"]["name"] == plain["metadata"]["name"]
+    manifest = patched(plain, TLS)
+    for version in ("1.29", "1.33"):
+        kubernetes_validate.validate(manifest, version, strict=True)
+    pod = manifest["spec"]["template"]["spec"]
+    (broker,) = pod["containers"]
+    for probe in ("startupProbe", "readinessProbe", "livenessProbe"):
+        assert broker[probe] == {**BROKER[probe], "httpGet": {**BROKER[probe]["httpGet"], "scheme": "HTTPS"}}
+    (mount,) = [each for each in broker["volumeMounts"] if each not in BROKER["volumeMounts"]]
+    (volume,) = [each for each in pod["volumes"] if each not in POD["volumes"]]
+    assert mount["name"] == volume["name"]
+    # The pod's fsGroup owns the files, and no other user may read them.
+    assert volume["secret"]["defaultMode"] == 0o440
+    added = {each["name"]: each["value"] for each in broker["env"] if each not in BROKER["env"]}
+    config = load_config(ROOT / "conf" / "container.toml", added)
+    assert (config.tls.mode, config.access.enabled) == ("required", True)
+    command = broker["lifecycle"]["preStop"]["exec"]["command"]
+    assert command[:3] == BROKER["lifecycle"]["preStop"]["exec"]["command"]
+    assert command[3] == "--tls-ca"
+    files = (config.tls.cert, config.tls.key, command[4])
+    assert {str(Path(path).parent) for path in files} == {mount["mountPath"]}
+    assert {Path(path).name for path in files} == {"tls.crt", "tls.key", "ca.crt"}
 
 
 def test_the_pod_fits_the_image() -> None:

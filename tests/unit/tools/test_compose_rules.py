@@ -1,30 +1,35 @@
 import json
 from pathlib import Path
+from typing import Any
 
 import click
 import pytest
 import yaml
 
-from compose_rules import MEMBERS, compose_problems
+from compose_rules import MEMBERS, compose_problems, merged
 from image_check import base_image
+from reput_broker.config.loading import load_config
+from reput_broker.config.model import BrokerConfig
+from reput_broker.name_server import DEFAULTS as NAME_SERVER_DEFAULTS
+from reput_broker.name_server import check_options
 from reput_pipeline.jobs.archive import command
 from reput_pipeline.spark.session import DEFAULTS, LOCAL_DEFAULTS
 
 REPOSITORY = Path(__file__).resolve().parents[3]
 COMPOSE = REPOSITORY / "docker-compose.yml"
+WITH_TLS = REPOSITORY / "conf" / "docker-compose.tls.yml"
 
 
 def test_the_shipped_file_keeps_every_promise() -> None:
     assert compose_problems(COMPOSE) == []
+    assert compose_problems(COMPOSE, WITH_TLS) == []
 
 
 def test_the_image_and_the_compose_file_advertise_nothing() -> None:
     """The address of a published port is another broker's elsewhere; clients went there in silence."""
     assert "REPUT_ADVERTISE" not in (REPOSITORY / "Dockerfile").read_text()
     service = yaml.safe_load(COMPOSE.read_text())["services"]["reput"]
-    environment = service["environment"]
-    assert environment["REPUT_ADVERTISE"] == "${REPUT_ADVERTISE:-}"
-    assert environment["REPUT_ACCESS__ENABLED"] == "${REPUT_ACCESS__ENABLED:-false}"
+    assert service["environment"]["REPUT_ADVERTISE"] == "${REPUT_ADVERTISE:-}"
 
 
 @pytest.mark.parametrize(
@@ -109,6 +114,72 @@ def test_grafana_finds_its_dashboard_and_prometheus_the_broker() -> None:
     assert (tuple(members["names"]), members["port"]) == (MEMBERS, 10913)
     assert all(services[name]["ports"][0].endswith(":10913") for name in MEMBERS)
     assert all((conf / "prometheus" / name).is_file() for name in scraped["rule_files"])
+
+
+def configurations(document: dict[str, Any]) -> dict[str, BrokerConfig]:
+    """Return what each broker and name server of a compose file runs with: the image's file, and its variables."""
+    found = {}
+    for name, service in document["services"].items():
+        if service.get("image") != "reput:0.1.0":
+            continue
+        environment = {key: text for key, text in service["environment"].items() if "$" not in text}
+        if service.get("command", ["serve"])[0] == "namesrv":
+            found[name] = check_options(load_config(None, environment, {}, NAME_SERVER_DEFAULTS))
+        else:
+            found[name] = load_config(REPOSITORY / "conf" / "container.toml", environment)
+    return found
+
+
+def test_with_tls_every_port_needs_tls_and_a_user(tmp_path: Path) -> None:
+    plain, override = (yaml.safe_load(path.read_text()) for path in (COMPOSE, WITH_TLS))
+    assert {config.access.enabled for config in configurations(plain).values()} == {False}
+
+    secret = "REPUT_ACCESS__ADMIN_SECRET_FILE"
+    document = merged(plain, override)
+    for name in ("reput", "namesrv", *MEMBERS):
+        variables = document["services"][name]["environment"]
+        assert variables[secret] == variables["REPUT_SECRET_FILE"]
+        assert Path(variables[secret]).parent == Path("/etc/reput/secure")
+        variables[secret] = str(tmp_path / "admin.secret")
+    (tmp_path / "admin.secret").write_text("0123456789abcdef\n")
+    found = configurations(document)
+    assert sorted(found) == sorted(("reput", "namesrv", *MEMBERS))
+    for name, config in found.items():
+        assert (config.access.enabled, config.allow_insecure) == (True, False), name
+        assert config.access.credentials() is not None, name
+        assert (config.tls.mode, config.tls.effective_http_mode) == ("required", "required"), name
+        assert config.tls.connect == (name != "namesrv")
+        files = {config.tls.cert, config.tls.key, config.tls.ca} - {""}
+        assert {str(Path(path).parent) for path in files} == {"/etc/reput/secure"}
+        assert "./secure:/etc/reput/secure:ro" in document["services"][name]["volumes"]
+
+
+def test_with_tls_the_job_and_prometheus_only_add_what_they_need() -> None:
+    plain, override = (yaml.safe_load(path.read_text())["services"] for path in (COMPOSE, WITH_TLS))
+    added = [word for word in override["spark"]["command"] if word not in plain["spark"]["command"]]
+    assert added == ["--option=tlsCa=/etc/reput/secure/ca.pem"]
+    assert [word for word in plain["spark"]["command"] if word not in override["spark"]["command"]] == []
+    assert command.make_context("archive", override["spark"]["command"][2:])
+
+    config, *others = override["prometheus"]["command"]
+    assert others == plain["prometheus"]["command"][1:]
+    conf = REPOSITORY / "conf" / "prometheus"
+    scraped = yaml.safe_load((conf / config.rpartition("/")[2]).read_text())
+    (job,) = scraped["scrape_configs"]
+    assert job.pop("scheme") == "https"
+    assert job.pop("tls_config") == {"ca_file": "/etc/reput/secure/ca.pem", "server_name": "reput"}
+    password = {"username": "metrics", "password_file": "/etc/reput/secure/metrics.secret"}
+    assert job.pop("basic_auth") == password
+    assert scraped == yaml.safe_load((conf / "prometheus.yml").read_text())
+
+
+@pytest.mark.parametrize(
+    ("changes", "problem"),
+    [({"reputs": {}}, "no service 'reputs'"), ({"reput": {"ports": []}}, "ports is not one of")],
+)
+def test_what_compose_merges_differently_is_refused(changes: dict[str, Any], problem: str) -> None:
+    with pytest.raises(ValueError, match=problem):
+        merged({"services": {"reput": {}}}, {"services": changes})
 
 
 def test_the_stages_of_the_image_start_from_one_base() -> None:
