@@ -1,7 +1,8 @@
 """`python tests/fuzz/capture.py [NAME ...]`: record requests of each client into tests/golden/frames/.
 
-The clients are those of the interop suite and RocketMQ's `mqadmin`, which signs. They are fetched with Maven, npm and
-pip on first use. Each works against a broker of its own, through a relay that keeps a few examples of each request.
+The clients are those of the interop suite and RocketMQ's `mqadmin`, fetched with Maven, npm and pip on first use. Each
+signs what it sends, if it can, and works against a broker of its own, without access control, through a relay that
+keeps a few examples of each request.
 """
 
 from __future__ import annotations
@@ -22,15 +23,22 @@ sys.path.remove(str(Path(__file__).resolve().parent))
 from broker_process import BrokerProcess
 from conformance.java_cluster import JavaCluster
 from conformance.mqadmin import Shell
-from fuzz.captured import MQADMIN, SECRET, write
+from fuzz.captured import USER, write
 from fuzz.recorder import Recorder
 from interop.catalogue import CLIENTS
 from interop.checks import ALONE, CHECKS
+from interop.guards import Guard
+from interop.proxy import signing_as
 from interop.scene import Scene
 from maven import Unreachable
 
-# What these find out shows in no other request.
+_MQADMIN: Final = "mqadmin"
+# These send what others send.
 _LEFT_OUT: Final = ALONE.keys() | {"fields", "shared-group", "member-killed"}
+_SIGNING: Final = Guard(
+    clients={"INTEROP_USER": USER.user, "INTEROP_SECRET": USER.secret},
+    proxy_settings=signing_as(USER.user, USER.secret),
+)
 
 
 class Way(NamedTuple):
@@ -50,7 +58,7 @@ WAYS: Final[Mapping[str, Way]] = {
     "cpp": Way("cpp"),
     "proxy": Way("grpc-python"),
     "reput": Way("reput"),
-    MQADMIN: Way(MQADMIN),
+    _MQADMIN: Way(_MQADMIN),
 }
 """By the name of the file."""
 
@@ -60,7 +68,7 @@ class _RecordedScene(Scene):
 
     def __init__(self, directory: Path, recorder: Recorder) -> None:
         self._recorder = recorder
-        super().__init__(directory)
+        super().__init__(directory, _SIGNING)
         recorder.start(self.broker.address)
 
     @property
@@ -89,7 +97,7 @@ def _record(name: str, directory: Path) -> int:
     recorder = Recorder(of_reput=way.client == "reput")
     try:
         with _environment({**way.environment, "REPUT_ADVERTISE": recorder.address}):
-            if name == MQADMIN:
+            if name == _MQADMIN:
                 _run_mqadmin(directory, recorder)
             else:
                 _run_client(way.client, directory, recorder)
@@ -115,7 +123,7 @@ def _run_client(client: str, directory: Path, recorder: Recorder) -> None:
 def _run_mqadmin(directory: Path, recorder: Recorder) -> None:
     settings = directory / "conf" / "tools.yml"
     settings.parent.mkdir()
-    settings.write_text(f"accessKey: {MQADMIN}\nsecretKey: {SECRET}\n")
+    settings.write_text(f"accessKey: {USER.user}\nsecretKey: {USER.secret}\n")
     with _environment({"ROCKETMQ_HOME": str(directory)}):
         java = JavaCluster(directory / "java")
     try:

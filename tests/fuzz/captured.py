@@ -11,13 +11,13 @@ from typing import Final, NamedTuple
 
 from msgspec.structs import replace
 
+from reput_protocol.signature import Credentials
 from reput_protocol.wire.frames import decode_header, encode_header
 from reput_protocol.wire.header import Header, HeaderType, text_ext
 
 DIRECTORY: Final = Path(__file__).parents[1] / "golden" / "frames"
-MQADMIN: Final = "mqadmin"
-SECRET: Final = "secret-of-mqadmin"
-"""Of the user MQADMIN, who has signed the frames of that client."""
+USER: Final = Credentials("client", "secret-of-the-client")
+"""Who has signed the frames."""
 
 
 class Captured(NamedTuple):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from fuzz.captured import USER, captured
 from reput_client.transport.channel import Channel, Peer, RequestTemplate
 from reput_protocol.signature import (
     ACCESS_KEY,
@@ -71,6 +72,15 @@ def test_the_bundled_clients_requests_are_signed_for_each_peer(peer: Peer) -> No
         assert (header.code, header.opaque, header.ext[ACCESS_KEY]) == (14, opaque, "alice")
         content = signed_content(header.ext, header.version)
         assert header.ext[SIGNATURE] == signature_of(ALICE.secret.encode(), content, frame.body)
+
+
+def test_recorded_requests_of_all_clients_bear_the_signature_of_their_user() -> None:
+    signed = [frame for frame in captured() if frame.header.ext.get(ACCESS_KEY) == USER.user]
+    java = {"java-4", "java-4-binary", "java-5", "java-5-binary", "mqadmin", "proxy"}
+    assert {frame.client for frame in signed} == {*java, "cpp", "node", "reput"}
+    for frame in signed:
+        content = signed_content(frame.header.ext, frame.header.version)
+        assert frame.header.ext[SIGNATURE] == USER.signature(content, frame.body), frame
 
 
 def test_a_secret_is_in_no_text() -> None:
