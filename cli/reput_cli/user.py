@@ -152,7 +152,7 @@ def check_known(table: UserTable, name: str) -> None:
 def note_differences(printer: Printer, table: UserTable) -> None:
     """Name the brokers that have other users or rules."""
     for subject, places in sorted(table.differing.items()):
-        printer.note(f"{subject} is missing, or another one, at {'; '.join(places)}")
+        printer.note(f"{subject} is missing or differs at {'; '.join(places)}")
 
 
 def _check_name(name: str) -> None:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager
 from functools import wraps
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypeVar
 
 import click
 
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from reput_client.users import UserTable
     from reput_protocol.rights import Rule
 
+RulesChange: TypeAlias = "Callable[[tuple[Rule, ...]], tuple[Rule, ...]]"
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 _OF_A_FILE = ("path", "config", "data_dir")
 
@@ -49,8 +50,11 @@ class UserStore(Protocol):
     def delete(self, name: str) -> None:
         """Delete a user."""
 
-    def change_rules(self, subject: str, change: Callable[[tuple[Rule, ...]], Iterable[Rule]]) -> None:
-        """Set the rules of a subject to what `change` makes of them."""
+    def put_rules(self, subject: str, resources: Collection[str], put: RulesChange) -> None:
+        """Set the rules of a subject about resources to those that `put` makes of all its rules."""
+
+    def remove_rules(self, subject: str, resources: Collection[str]) -> None:
+        """Remove the rules of a subject about resources, or all if there are none of these."""
 
 
 def user_store_options(command: _Command) -> _Command:
@@ -83,6 +87,8 @@ def _file(path: str | None, config: str | None, data_dir: str | None) -> UserFil
     from reput_broker.config.loading import load_config
 
     if path is not None:
+        if config is not None or data_dir is not None:
+            raise click.UsageError("--file names the file; it cannot be given with --config or --data-dir")
         return UserFile(Path(path))
     place = None if config is None else Path(config)
     return user_file_of(load_config(place, os.environ, {"data_dir": data_dir}))
@@ -114,14 +120,15 @@ class _Brokers:
     def delete(self, name: str) -> None:
         self._admin.delete_user(name)
 
-    def change_rules(self, subject: str, change: Callable[[tuple[Rule, ...]], Iterable[Rule]]) -> None:
-        before = self.table().rules_of(subject) or ()
-        after = tuple(change(before))
-        changed = {rule.resource for rule in {*before} ^ {*after}}
-        put = [rule for rule in after if rule.resource in changed]
-        if put:
-            self._admin.put_rules(subject, put)
-        for resource in sorted(changed - {rule.resource for rule in put}):
+    def put_rules(self, subject: str, resources: Collection[str], put: RulesChange) -> None:
+        rules = put(self.table().rules_of(subject) or ())
+        # Also if nothing changes: a broker that was down may not have them.
+        self._admin.put_rules(subject, [rule for rule in rules if rule.resource in resources])
+
+    def remove_rules(self, subject: str, resources: Collection[str]) -> None:
+        if not resources:
+            self._admin.delete_rules(subject)
+        for resource in sorted(resources):
             self._admin.delete_rules(subject, resource)
 
 
@@ -171,7 +178,17 @@ class _File:
     def delete(self, name: str) -> None:
         self._change(lambda users: users.without_user(name))
 
-    def change_rules(self, subject: str, change: Callable[[tuple[Rule, ...]], Iterable[Rule]]) -> None:
+    def put_rules(self, subject: str, resources: Collection[str], put: RulesChange) -> None:
+        del resources
+        self._change_rules(subject, put)
+
+    def remove_rules(self, subject: str, resources: Collection[str]) -> None:
+        self._change_rules(
+            subject,
+            lambda rules: tuple(rule for rule in rules if resources and rule.resource not in resources),
+        )
+
+    def _change_rules(self, subject: str, change: RulesChange) -> None:
         from reput_broker.access.changes import with_changed_rules
 
         self._change(lambda users: with_changed_rules(users, subject, change))

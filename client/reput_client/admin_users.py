@@ -47,8 +47,8 @@ class UserAdmin(BrokersAdmin):
     ) -> None:
         """Create a user, which may do nothing before `put_rules`, unless it is an administrator or has groups.
 
-        If an earlier call reached some brokers only, this one creates the user at the others, and alters it where it
-        is.
+        If an earlier call reached some brokers only, this one creates the user at the others. Where it is, it gets the
+        secret, and if they are given, administration and groups.
 
         Args:
             secret: travels as it is; use TLS, or the machine of the broker.
@@ -58,7 +58,8 @@ class UserAdmin(BrokersAdmin):
             BrokerError: every broker has a user of this name, or a group does not exist.
             ValueError: the name or the secret is not valid.
         """
-        ext, body = user_ext(name), info_body(secret, is_admin, True, groups)
+        ext, groups = user_ext(name), tuple(groups)
+        body = info_body(secret, is_admin, True, groups)
         places = await self._user_places()
         listed = await self._list_each(places, RequestCode.AUTH_LIST_USER)
         have = {place for place, users in listed.items() if name in user_names(users)}
@@ -67,7 +68,8 @@ class UserAdmin(BrokersAdmin):
         await self._ask_all(wanted, RequestCode.AUTH_CREATE_USER, ext, f"create user {name}", body)
         if lack and have:
             others = {place: places[place] for place in places if place in have}
-            await self._ask_all(others, RequestCode.AUTH_UPDATE_USER, ext, f"alter user {name}", body)
+            given = info_body(secret, is_admin or None, None, groups or None)
+            await self._ask_all(others, RequestCode.AUTH_UPDATE_USER, ext, f"alter user {name}", given)
 
     async def alter_user(
         self,

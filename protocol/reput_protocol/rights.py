@@ -11,6 +11,7 @@ from typing import Final, TypeAlias
 IPAddress: TypeAlias = IPv4Address | IPv6Address
 Network: TypeAlias = IPv4Network | IPv6Network
 
+_MAPPED: Final = IPv6Network("::ffff:0:0/96")
 ANY: Final = "*"
 """The end of a pattern that is the beginning of names; alone it matches every name."""
 
@@ -129,8 +130,18 @@ def rule_of(
     for right in given:
         if right not in known:
             raise ValueError(f"{right!r} is not a right; rights are {', '.join(sorted(known))}")
-    networks = sorted({ip_network(source, strict=False) for source in sources}, key=str)
+    networks = sorted(map(_network_of, {*sources}), key=str)
     return Rule(Kind(kind), pattern, frozenset(map(Right, given)), is_denial, tuple(networks))
+
+
+def _network_of(source: str) -> Network:
+    """Return the network of a text, IPv4 where it is mapped, as the addresses that it is compared with."""
+    network = ip_network(source, strict=False)
+    if isinstance(network, IPv6Network) and network.subnet_of(_MAPPED):
+        mapped = network.network_address.ipv4_mapped
+        assert mapped is not None, "the network has mapped addresses only"
+        return IPv4Network((mapped, network.prefixlen - _MAPPED.prefixlen))
+    return network
 
 
 def source_of(host: str) -> IPAddress | None:

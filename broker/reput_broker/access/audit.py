@@ -13,6 +13,7 @@ from typing import Final
 import structlog
 
 from reput_broker.access.model import Need
+from reput_broker.access.requests import text_of
 from reput_broker.observe.counters import RequestTraffic
 from reput_broker.request import Request
 from reput_protocol.codes import RequestCode, ResponseCode
@@ -22,6 +23,7 @@ log = structlog.get_logger(__name__)
 _INTERVAL_S: Final = 10.0
 _KINDS_MAX: Final = 1000
 _TEXT_MAX: Final = 80
+_OF_ACCOUNTS: Final = range(RequestCode.AUTH_CREATE_USER, RequestCode.AUTH_LIST_ACL + 1)
 _REQUESTS: Final = {code.value: code.name for code in RequestCode}
 _RESPONSES: Final = {code.value: code.name for code in ResponseCode}
 
@@ -34,13 +36,14 @@ def request_name(code: int) -> str:
 class Audited(RequestTraffic):
     """Logs an administrative request with its outcome; it stands in for the counters that note the answer."""
 
-    __slots__ = ("_counters", "_peer", "_request", "_user", "needs")
+    __slots__ = ("_account", "_counters", "_peer", "_request", "_user", "needs")
 
     def __init__(self, request: Request, user: str) -> None:
         self._counters = request.traffic
         self._user = user
         self._peer = request.client.peer
         self._request = request_name(request.header.code)
+        self._account = _account_of(request)
         self.needs: Sequence[Need] = ()
 
     def done(self, response_code: int, duration_s: float, count: int = 1) -> None:
@@ -59,9 +62,18 @@ class Audited(RequestTraffic):
             user=self._user,
             request=self._request,
             resources=[need.resource[:_TEXT_MAX] for need in self.needs],
+            **self._account,
             peer=self._peer,
             outcome=outcome,
         )
+
+
+def _account_of(request: Request) -> dict[str, str]:
+    """Return the user, or the subject of rules, that a request sees or changes."""
+    if request.header.code not in _OF_ACCOUNTS:
+        return {}
+    account = text_of(request.ext, "username") or text_of(request.ext, "subject")
+    return {"account": account[:_TEXT_MAX]} if account else {}
 
 
 class RefusalLog:

@@ -81,9 +81,7 @@ class AccessControl:
             UserFileRefused: the file cannot be read or written. Errors of `change` are raised as they are. Nothing was
                 changed.
         """
-        users = self._file.change(change)
-        self.apply(users)
-        return users
+        return self._file.change(change, apply=self.apply)
 
     async def watch(self) -> None:
         """Read the file again when it has changed, until cancelled. A file that is not valid changes nothing."""

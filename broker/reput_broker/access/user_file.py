@@ -96,11 +96,14 @@ class UserFile:
         except ValueError as error:
             raise UserFileRefused(self.path, str(error)) from None
 
-    def change(self, change: Callable[[Users], Users]) -> Users:
+    def change(
+        self, change: Callable[[Users], Users], *, apply: Callable[[Users], None] | None = None
+    ) -> Users:
         """Replace the file by what `change` makes of its users, and return that.
 
-        The new file has mode 0600 and is on disk before it takes the old one's name. Other processes that change it
-        wait. What root creates gets the owner of the directory that it is in, so that the broker can read it.
+        The new file has mode 0600 and is on disk before it takes the old one's name. Others that change it wait, also
+        while `apply` is called with the new users. What root creates gets the owner of the directory that it is in, so
+        that the broker can read it.
 
         Raises:
             UserFileRefused: the file cannot be read or written. Errors of `change` are raised as they are. Nothing was
@@ -116,6 +119,8 @@ class UserFile:
                 _sync_directory(self.path.parent)
             except OSError as error:
                 raise UserFileRefused(self.path, f"it cannot be written: {error.strerror}") from error
+            if apply is not None:
+                apply(users)
             return users
 
     @contextmanager

@@ -177,12 +177,18 @@ class TopicProcessor:
     def _pop_retry_topics(self, topic: str) -> list[str]:
         """Return where groups' popped messages of a topic are redelivered (RocketMQ: clearRetryTopicWhenDeleteTopic).
 
-        A name that is also the retry topic of a group is left out: that group's messages may be of other topics.
+        A name that is also the retry topic of a group, or of another group and topic, is left out: it may have messages
+        of these.
         """
-        names = []
-        for group in self._offsets.for_topic(topic):
-            names += [pop_retry_topic(topic, group), pop_retry_topic_v2(topic, group)]
-        return [name for name in names if self._groups.get(name.removeprefix(RETRY_PREFIX)) is None]
+        own, of_others = set[str](), set[str]()
+        for group, name, _ in self._offsets.items():
+            found = own if name == topic else of_others
+            found |= {pop_retry_topic(name, group), pop_retry_topic_v2(name, group)}
+        return [
+            name
+            for name in sorted(own - of_others)
+            if self._groups.get(name.removeprefix(RETRY_PREFIX)) is None
+        ]
 
     def _drop(self, topic: str) -> None:
         """Drop what is kept of a topic that is not in the table."""

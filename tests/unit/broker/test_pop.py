@@ -176,8 +176,9 @@ async def test_its_retry_topics_are_deleted_with_a_topic(tmp_path: Path) -> None
     async with broker_bench(tmp_path / "s") as bench:
         await send(bench, b"m")
         tables = bench.broker._storage.tables
-        tables.groups.put(SubscriptionGroupConfig("other_orders"))  # %RETRY%other_orders is its, too
-        for group in (GROUP, "other"):
+        tables.groups.put(SubscriptionGroupConfig(f"other_{TOPIC}"))  # %RETRY%other_orders is its, too
+        tables.offsets.commit("a", f"b_{TOPIC}", 0, 1)  # and so is %RETRY%a_b_orders of this topic
+        for group in (GROUP, "other", "a_b"):
             await Consumer(bench, group).pop(invisibleTime=2000)
         await bench.pass_time(2.1)
         assert await bench.bodies(RETRY) == [b"m"]
@@ -185,7 +186,7 @@ async def test_its_retry_topics_are_deleted_with_a_topic(tmp_path: Path) -> None
         assert answer is not None
         assert answer.code == 0, answer.remark
         left = {name for name in tables.topics.all() if name.startswith("%RETRY%")}
-        assert left == {"%RETRY%other_orders"}
+        assert left == {f"%RETRY%other_{TOPIC}", f"%RETRY%a_b_{TOPIC}"}
         assert committed(bench, GROUP, RETRY) is None
         assert {name for name, _ in bench.broker._storage.store.queues()} & {RETRY, TOPIC} == set()
 

@@ -133,15 +133,35 @@ def test_users_and_rules_are_made_listed_and_removed(users: Users, secret_file: 
 
 def test_a_creation_that_reached_one_broker_is_completed_by_another(cluster: Users, secret_file: str) -> None:
     first, second = cluster.files
-    second.change(lambda users: users.with_user(User("alice", "another-secret", is_admin=True)))
+    second.change(lambda users: users.with_user(User("alice", "another-secret", is_enabled=False)))
     shown = cluster.run("user", "list")
-    assert "alice is missing, or another one, at broker-a" in shown.stderr
+    assert "alice is missing or differs at broker-a" in shown.stderr
     cluster.run("user", "create", "alice", "--new-secret-file", secret_file)
-    for file in (first, second):
-        assert file.load().users["alice"] == User("alice", SECRET)
+    assert first.load().users["alice"] == User("alice", SECRET)
+    assert second.load().users["alice"] == User("alice", SECRET, is_enabled=False)
+    cluster.run("user", "alter", "alice", "--enable")
     assert "missing" not in cluster.run("user", "list").stderr
     with pytest.raises(CommandFailed, match="already"):
         cluster.run("user", "create", "alice", "--new-secret-file", secret_file)
+
+
+def test_rules_that_reached_one_broker_are_completed_and_removed_by_another_command(
+    cluster: Users, secret_file: str
+) -> None:
+    cluster.run("user", "create", "alice", "--new-secret-file", secret_file)
+    cluster.run("acl", "allow", "alice", "read", "topic:t")
+    read = (rule_of("topic:t", ["read"]),)
+    for number in (0, 1):
+        broker = cluster.files[number]
+        broker.change(lambda users: users.with_user(User("alice", SECRET)))
+        cluster.run("acl", "allow", "alice", "read", "topic:t")
+        assert broker.load().users["alice"].rules == read
+    for number in (0, 1):
+        for each, file in enumerate(cluster.files):
+            rules = read if each == number else ()
+            file.change(lambda users, own=rules: users.with_user(User("alice", SECRET, rules=own)))  # type: ignore[misc]
+        cluster.run("acl", "remove", "alice", "topic:t")
+        assert not any(file.load().users["alice"].rules for file in cluster.files)
 
 
 def test_a_refused_change_at_a_broker_leaves_nothing(cluster: Users, tmp_path: Path) -> None:
@@ -175,6 +195,7 @@ def test_a_file_and_a_broker_exclude_each_other(file: UserFile) -> None:
         ("acl", ["list", "@ops"], "no group of rules 'ops'"),
         ("acl", ["allow", "@ops", "fly", "topic:t"], "fly"),
         ("acl", ["allow", "@ops", "read", "queue:t"], "not a resource"),
+        ("acl", ["remove", "@ops", "topic:t"], "no group of rules 'ops'"),
         ("acl", ["allow", "@ops", "read", "topic:t", "--from", "home"], "'home' does not appear"),
     ],
 )

@@ -225,17 +225,20 @@ async def test_administrative_requests_and_refusals_are_logged(tmp_path: Path) -
                     client = RawClient(broker.address, HeaderType.JSON, credentials=user)
                     for _ in range(2):
                         client.request(RequestCode.UPDATE_AND_CREATE_TOPIC, topic)
+                    client.request(RequestCode.AUTH_DELETE_USER, {"username": "bob"})
                     client.close()
 
             await trio.to_thread.run_sync(ask)
     audit = [
         (entry["user"], entry["request"], entry["resources"], entry["outcome"])
         for entry in logs
-        if entry["event"] == "administrative_request"
+        if entry["event"] == "administrative_request" and "account" not in entry
     ]
     request = ("UPDATE_AND_CREATE_TOPIC", ["topic:new"])
     assert audit == [("admin", *request, "SUCCESS")] * 2 + [("eve", *request, "NO_PERMISSION")] * 2
-    (refused,) = [entry for entry in logs if entry["event"] == "access_refused"]
+    deleted = [(entry["user"], entry["account"], entry["outcome"]) for entry in logs if "account" in entry]
+    assert deleted == [("admin", "bob", "SUCCESS"), ("eve", "bob", "NO_PERMISSION")]
+    refused = next(entry for entry in logs if entry["event"] == "access_refused")
     assert (refused["user"], refused["needs"]) == ("eve", "'admin' on topic 'new'")
     assert refused["peer"].startswith("127.0.0.1:")
     assert "secret-of" not in repr(logs)
