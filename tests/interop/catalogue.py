@@ -35,7 +35,7 @@ FEATURES: Final = {
     "shared-group": "share a group with another client, every message once",
     "member-killed": "take over from a killed member",
     "broker-killed": "go on after a kill and restart of the broker",
-    "tls": "TLS: send and consume, and check the certificate",
+    "tls": "TLS: send and consume",
     "users": "signatures: send and consume as a user, refusals",
 }
 """Rows of the table, by name."""

@@ -41,6 +41,12 @@ def main() -> int:
             proxy = Proxy(arguments.server, Path(directory) / "proxy", settings, port=arguments.port)
             try:
                 print(f"RocketMQ's proxy {VERSION}: gRPC clients connect to {proxy.address}", flush=True)
+                print(
+                    f"warning: whoever reaches port {arguments.port} of this machine has the rights of "
+                    f"{arguments.user or 'any client of the broker'}",
+                    file=sys.stderr,
+                    flush=True,
+                )
                 proxy.wait()
             finally:
                 proxy.kill()
