@@ -12,9 +12,13 @@ from conformance import apache
 
 
 class JavaCluster:
-    """What RocketMQ has of the cluster, in one process; see apache/src/main/java/reput/conformance/Cluster.java."""
+    """What RocketMQ has of the cluster, in one process; see apache/src/main/java/reput/conformance/Cluster.java.
 
-    def __init__(self, home: Path) -> None:
+    Args:
+        rocketmq_home: where the tools look for `conf/tools.yml`.
+    """
+
+    def __init__(self, home: Path, rocketmq_home: Path | None = None) -> None:
         home.mkdir()
         self._home = home
         self._errors = (home / "stderr").open("wb")
@@ -23,6 +27,7 @@ class JavaCluster:
                 "java",
                 *apache.JVM_OPTIONS,
                 f"-Duser.home={home}",
+                *([] if rocketmq_home is None else [f"-Drocketmq.home.dir={rocketmq_home}"]),
                 *("-cp", apache.classpath(), "reput.conformance.Cluster"),
             ],
             stdin=subprocess.PIPE,

@@ -34,6 +34,7 @@ END: Final = "\n<!-- end of the commands of mqadmin -->\n"
 _TOPICS = [{"topicName": f"listed-{number}", "readQueueNums": 2, "writeQueueNums": 2} for number in (1, 2)]
 _GROUPS = [{"groupName": "listed-group"}]
 _SETTLED_S = 60
+_ADMIN_SECRET: Final = "secret-of-the-administrator"
 
 
 class Outcome(StrEnum):
@@ -211,12 +212,55 @@ COMMANDS: Final[Mapping[str, Command]] = {
     "deleteSubGroup": _works("-c {cluster} -g billing -r true"),
     "deleteTopic": _works("-c {cluster} -t second"),
 }
-OF_ACCESS: Final = frozenset(
-    f"{verb}{noun}"
-    for noun in ("User", "Acl")
-    for verb in ("create", "update", "delete", "get", "list", "copy")
-)
-"""Those about users and rights, which are not checked here."""
+
+
+@dataclass(frozen=True, slots=True)
+class UserCommand:
+    """A command about users and rules, which runs at a broker with access control; RocketMQ's broker has none here."""
+
+    arguments: str
+    prints: str
+    """One of its lines, as `plain` makes it."""
+    why: str = "with access control"
+
+
+# In an order in which each finds what it needs.
+OF_ACCESS: Final[Mapping[str, UserCommand]] = {
+    "createUser": UserCommand(
+        "-c {cluster} -u alice -p secret-of-alice -t Normal", "create user to ADDRESS success."
+    ),
+    "getUser": UserCommand(
+        "-b {broker} -u alice", "alice null Normal enable", "with access control; no answer has a password"
+    ),
+    "listUser": UserCommand(
+        "-c {cluster}", "admin null Super enable", "with access control; no answer has a password"
+    ),
+    "createAcl": UserCommand(
+        "-b {broker} -s User:alice -r Topic:orders,Group:g -a Pub,Sub -i 10.0.0.0/8 -d Allow",
+        "create acl to ADDRESS success.",
+        "with access control; `Create`, `Update` and `Delete` are one right, and there are no default policies",
+    ),
+    "getAcl": UserCommand(
+        "-b {broker} -s User:alice", "User:alice Custom Topic:orders [Pub, Sub] [N.N.N.N/8] Allow"
+    ),
+    "updateAcl": UserCommand(
+        "-c {cluster} -s User:alice -r Topic:orders -a All -d Deny",
+        "update acl to ADDRESS success.",
+        "with access control; as createAcl",
+    ),
+    "listAcl": UserCommand("-c {cluster}", "User:alice Custom Topic:orders [All] null Deny"),
+    "copyAcl": UserCommand(
+        "-f {broker} -t {broker} -s User:alice", "copy acl of User:alice from ADDRESS to ADDRESS success."
+    ),
+    "updateUser": UserCommand("-b {broker} -u alice -s disable", "update user to ADDRESS success."),
+    "copyUser": UserCommand(
+        "-f {broker} -t {broker} -u alice",
+        "copy user of alice from ADDRESS to ADDRESS success.",
+        "with access control; without a password it alters users that both brokers have, and creates none",
+    ),
+    "deleteAcl": UserCommand("-b {broker} -s User:alice -r Topic:orders", "delete acl to ADDRESS success."),
+    "deleteUser": UserCommand("-c {cluster} -u alice", "delete user to ADDRESS success."),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -261,6 +305,11 @@ class Shell:
                 started_at = time.monotonic()
                 yield name, arguments, self._run(f"{name} {arguments} -n {{names}}", command.limit_ms)
                 progress(f"{time.monotonic() - started_at:6.1f} s  {name} {arguments}")
+
+    def run_of_access(self) -> Iterator[tuple[str, UserCommand, Run]]:
+        """Run the commands about users; yield its name, the command and what it printed."""
+        for name, command in OF_ACCESS.items():
+            yield name, command, self._run(f"{name} {command.arguments} -n {{names}}", 0)
 
     def _is_consumed(self) -> bool:
         """Whether the clients are known, their messages consumed and committed, traces stored and rates counted."""
@@ -335,14 +384,16 @@ def table() -> str:
     """Return the table of docs/compatibility.md."""
     count = sum(command.outcome is Outcome.WORKS for command in COMMANDS.values())
     rows = [
-        f"Of the {len(COMMANDS)} commands of `mqadmin` {_version()} (besides those about users) {count} work.",
+        f"Of the {len(COMMANDS)} commands of `mqadmin` {_version()} (besides those about users) {count} work. So do "
+        f"the {len(OF_ACCESS)} about [users](security.md#more-users), at a broker with access control.",
         "",
         "| Command | Result | Remarks |",
         "|---|---|---|",
     ]
-    for name in sorted(COMMANDS, key=str.lower):
-        command = COMMANDS[name]
-        rows.append(f"| `{name}` | {command.outcome} | {command.why} |")
+    results = {name: (command.outcome, command.why) for name, command in COMMANDS.items()}
+    results |= {name: (Outcome.WORKS, command.why) for name, command in OF_ACCESS.items()}
+    for name, (outcome, why) in sorted(results.items(), key=lambda item: item[0].lower()):
+        rows.append(f"| `{name}` | {outcome} | {why} |")
     return "\n".join(rows) + "\n"
 
 
@@ -365,7 +416,7 @@ def write_page() -> None:
 @contextmanager
 def reput_shell(directory: Path) -> Iterator[tuple[Shell, BrokerProcess]]:
     """A shell of this broker, which is its own name server and has the port of the VIP channel."""
-    java = JavaCluster(directory / "java")
+    java = JavaCluster(directory / "java", _home_of(directory))
     port = apache.free_broker_port()
     environment = {"REPUT_FAST_PORT": str(port - 2)}
     try:
@@ -373,6 +424,21 @@ def reput_shell(directory: Path) -> Iterator[tuple[Shell, BrokerProcess]]:
             yield Shell(java, broker.address, broker.address, directory / "files"), broker
     finally:
         java.close()
+
+
+@contextmanager
+def access_shell(directory: Path, other: Shell) -> Iterator[Shell]:
+    """The shell of a broker with access control, in the JVM of another one, which is an administrator from now on."""
+    conf = _home_of(directory) / "conf"
+    conf.mkdir(parents=True)
+    (conf / "tools.yml").write_text(f"accessKey: admin\nsecretKey: {_ADMIN_SECRET}\n")
+    environment = {"REPUT_ACCESS__ENABLED": "true", "REPUT_ACCESS__ADMIN_SECRET": _ADMIN_SECRET}
+    with BrokerProcess(directory / "guarded", environment=environment) as broker:
+        yield Shell(other._java, broker.address, broker.address, directory / "guarded-files")
+
+
+def _home_of(directory: Path) -> Path:
+    return directory / "rocketmq"
 
 
 @contextmanager

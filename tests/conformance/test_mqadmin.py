@@ -24,7 +24,7 @@ def test_every_command_works_or_is_refused_by_name(tmp_path: Path) -> None:
     golden = json.loads(mqadmin.GOLDEN.read_text())
     differing = []
     with mqadmin.reput_shell(tmp_path) as (shell, broker):
-        assert shell.names_of_commands() == COMMANDS.keys() | OF_ACCESS
+        assert shell.names_of_commands() == COMMANDS.keys() | OF_ACCESS.keys()
         for name, arguments, run in shell.run_all():
             command = COMMANDS[name]
             if command.outcome is Outcome.REFUSED:
@@ -40,6 +40,11 @@ def test_every_command_works_or_is_refused_by_name(tmp_path: Path) -> None:
                 differing.append(f"mqadmin {name} {arguments}: {fault}")
             COUNTS["commands of mqadmin"] += 1
         assert connections_opened(broker, "fast") > 0, "the producer does not use the VIP channel"
+        with mqadmin.access_shell(tmp_path, shell) as guarded:
+            for name, of_users, run in guarded.run_of_access():
+                if run.failed or of_users.prints not in mqadmin.plain(run.printed, Form.SAME):
+                    differing.append(f"mqadmin {name} {of_users.arguments}: {run.printed}\n{run.failed}")
+                COUNTS["commands of mqadmin"] += 1
     assert not differing, "\n\n".join(differing)
 
 
