@@ -60,7 +60,7 @@ UV := set -e; export PATH="$$PATH:$(CURDIR)/build/uv/bin"; command -v uv >/dev/n
 
 .DEFAULT_GOAL := help
 .PHONY: help setup run test check format demo example example-java pipeline-demo bench bench-peers bench-stalls bench-delay
-.PHONY: bench-scaling bench-replication bench-groups bench-memory bench-store bench-console console-pictures bench-spark crash faults planted histories histories-planted
+.PHONY: bench-scaling bench-replication bench-security bench-groups bench-memory bench-store bench-console console-pictures bench-spark crash faults planted histories histories-planted
 .PHONY: simulate simulate-planted ops-check
 .PHONY: cluster cluster-faults filters fuzz fuzz-kernel scan hostile conformance image-check
 .PHONY: interop proxy pipeline-faults pipeline-planted pipeline-clusters pipeline-roundtrip docs dist lock clean
@@ -175,6 +175,9 @@ bench-groups: $(RUN) ## measure consumer groups compared with plain pulls: throu
 
 bench-replication: $(SERVICE) ## measure a slave: against none, against Apache RocketMQ (mvn, java), lag, failover (etcd)
 	PYTHONPATH=benchmarks $(BIN)/python benchmarks/replication.py $(ARGS)
+
+bench-security: $(RUN) ## measure what signatures and TLS cost, with RocketMQ's own benchmark against both brokers (mvn, java, openssl)
+	PYTHONPATH=benchmarks $(BIN)/python benchmarks/security.py $(ARGS)
 
 bench-memory: $(RUN) ## measure the broker's memory for 9,000 idle clients, 10,000 queues and 1,000 groups
 	$(BIN)/python benchmarks/idle_clients.py

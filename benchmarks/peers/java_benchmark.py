@@ -18,15 +18,17 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import NamedTuple
 
 from peers import fetch
 from peers.servers import reput, rocketmq
 from peers.servers.base import Missing, Server
 from peers.workloads import Durability
-from reput_protocol.codes import RequestCode, ResponseCode
+from reput_protocol.codes import PROTOCOL_VERSION, RequestCode, ResponseCode
 from reput_protocol.errors import ProtocolError
+from reput_protocol.signature import Credentials
 from reput_protocol.wire.frames import FrameReader, decode_header, encode_frame
-from reput_protocol.wire.header import Header, HeaderType
+from reput_protocol.wire.header import Header, HeaderType, Value
 from tables import NOISY_SPREAD, aligned, spread_of
 
 _PACKAGE = "org.apache.rocketmq.example.benchmark"
@@ -43,14 +45,30 @@ class Program:
     title: str
     entry: str
     options: tuple[str, ...]
+    request_messages: int = 1
+    """Messages in a request."""
 
 
 PROGRAMS = (
     Program("Producer, 1 thread, 1 KiB", "Producer", ("-w", "1", "-s", "1024")),
     Program("Producer, 64 threads, 1 KiB", "Producer", ("-w", "64", "-s", "1024")),
-    Program("BatchProducer, 4 threads, 64 of 1 KiB", "BatchProducer", ("-w", "4", "-b", "64", "-s", "1024")),
-    Program("BatchProducer, 4 threads, 64 of 100 B", "BatchProducer", ("-w", "4", "-b", "64", "-s", "100")),
+    Program(
+        "BatchProducer, 4 threads, 64 of 1 KiB", "BatchProducer", ("-w", "4", "-b", "64", "-s", "1024"), 64
+    ),
+    Program(
+        "BatchProducer, 4 threads, 64 of 100 B", "BatchProducer", ("-w", "4", "-b", "64", "-s", "100"), 64
+    ),
 )
+
+
+class Target(NamedTuple):
+    """A broker that the benchmark runs against, and how its client connects."""
+
+    broker: Server
+    name_server: str
+    user: Credentials | None = None
+    """Signs the requests."""
+    has_tls: bool = False
 
 
 @dataclass(slots=True)
@@ -100,7 +118,8 @@ def measure(
                 found: dict[str, tuple[float, float]] = {}
                 for name, server, name_server in brokers if number % 2 else brokers[::-1]:
                     try:
-                        found[name] = _run(program, server, name_server, directory, number, seconds)
+                        topic = f"java{number}-{PROGRAMS.index(program)}"
+                        found[name] = run(program, Target(server, name_server), topic, directory, seconds)
                     except (Fault, OSError, ProtocolError) as fault:
                         measured.notes.append(f"{program.title}, {name}: no figures for a round: {fault}")
                 if len(found) == len(brokers):
@@ -141,48 +160,109 @@ def table(measured: Measured, durability: Durability = "page_cache") -> str:
     return "\n".join([head, "", *body, *([""] if notes else []), *(f"- {note}" for note in notes)])
 
 
-def _run(
-    program: Program, server: Server, name_server: str, directory: Path, number: int, seconds: float
+def run(program: Program, target: Target, topic: str, directory: Path, seconds: float) -> tuple[float, float]:
+    """Run a producer that sends to a new topic.
+
+    Returns:
+        Messages per second, and the broker's processor seconds for a million messages.
+
+    Raises:
+        Fault: the run gives no figure.
+    """
+    with Questions(target.broker.address, target.user) as questions:
+        return _measured(program, target, topic, directory, seconds, lambda: questions.stored(topic))
+
+
+def run_consumer(
+    program: Program, target: Target, topic: str, group: str, directory: Path, seconds: float
 ) -> tuple[float, float]:
-    """Return messages per second, and the broker's processor seconds for a million messages."""
-    topic = f"java{number}-{PROGRAMS.index(program)}"
+    """Run a consumer of a new group, which reads a topic from its beginning; see `run`."""
+    with Questions(target.broker.address, target.user) as questions:
+        before, waiting = questions.fetched(), questions.stored(topic)
+
+        def fetched() -> int:
+            count = questions.fetched() - before
+            if count >= waiting:
+                raise Fault(f"its consumer has read all {waiting} messages before the time was over")
+            return count
+
+        return _measured(program, target, topic, directory, seconds, fetched, "-g", group)
+
+
+def fill(program: Program, target: Target, topic: str, messages: int, directory: Path) -> None:
+    """Run a producer until a new topic has at least so many messages.
+
+    Raises:
+        Fault: the client ended, or stores nothing any more.
+    """
     output = directory / "benchmark.log"
     with (
-        Questions(server.address) as offsets,
-        _running(program, name_server, topic, directory, output) as alive,
+        Questions(target.broker.address, target.user) as questions,
+        _running(program, target, topic, output) as alive,
     ):
+        seen, deadline = 0, time.perf_counter() + _DEADLINE_S
+        while seen < messages:
+            stored = questions.stored(topic)
+            if stored > seen:
+                seen, deadline = stored, time.perf_counter() + _DEADLINE_S
+            elif not alive() or time.perf_counter() > deadline:
+                raise Fault(f"no message came: {output.read_text(errors='replace')[-300:].strip()}")
+            time.sleep(0.1)
+
+
+def _measured(
+    program: Program,
+    target: Target,
+    topic: str,
+    directory: Path,
+    seconds: float,
+    count: Callable[[], int],
+    *options: str,
+) -> tuple[float, float]:
+    output, server = directory / "benchmark.log", target.broker
+    with _running(program, target, topic, output, *options) as alive:
         deadline = time.perf_counter() + _DEADLINE_S
-        while not offsets.stored(topic):
+        while not count():
             if not alive() or time.perf_counter() > deadline:
-                raise Fault(f"nothing was stored: {output.read_text(errors='replace')[-300:].strip()}")
+                raise Fault(f"no message came: {output.read_text(errors='replace')[-300:].strip()}")
             time.sleep(0.1)
         time.sleep(_WARM_S)
-        before, cpu_s, started_at = offsets.stored(topic), server.cpu_s(), time.perf_counter()
+        failed_before = _failed_sends(output)  # such as of the first sends, while the client connects
+        before, cpu_s, started_at = count(), server.cpu_s(), time.perf_counter()
         time.sleep(seconds)
-        stored, cpu_s = offsets.stored(topic) - before, server.cpu_s() - cpu_s
+        counted, cpu_s = count() - before, server.cpu_s() - cpu_s
         elapsed_s = time.perf_counter() - started_at
         if not alive():
             raise Fault(f"its client ended: {output.read_text(errors='replace')[-300:].strip()}")
-    failures = [int(count) for _, count in _FAILED.findall(output.read_text(errors="replace"))]
-    if any(failures):
-        raise Fault(f"{max(failures)} sends failed")
-    if not stored:
-        raise Fault("nothing was stored in the time that counts")
-    return stored / elapsed_s, 1e6 * cpu_s / stored
+    failed = _failed_sends(output) - failed_before
+    if failed:
+        raise Fault(f"{failed} sends failed")
+    if not counted:
+        raise Fault("no message came in the time that counts")
+    return counted / elapsed_s, 1e6 * cpu_s / counted
+
+
+def _failed_sends(output: Path) -> int:
+    """Return the number of failed sends that a client has reported."""
+    found = _FAILED.findall(output.read_text(errors="replace"))
+    return max((int(failed) for _, failed in found), default=0)
 
 
 @contextmanager
 def _running(
-    program: Program, name_server: str, topic: str, directory: Path, output: Path
+    program: Program, target: Target, topic: str, output: Path, *options: str
 ) -> Iterator[Callable[[], bool]]:
     java = [
         fetch.java(),
         "-cp",
         f"{fetch.jars('rocketmq-example')}/*",
         "-Xmx512m",
-        f"-Duser.home={directory}",
+        f"-Duser.home={output.parent}",
+        f"-Dtls.enable={str(target.has_tls).lower()}",
     ]
-    arguments = ["-n", name_server, "-t", topic, "-ri", "1000", *program.options]
+    arguments = ["-n", target.name_server, "-t", topic, "-ri", "1000", *program.options, *options]
+    if target.user is not None:
+        arguments += ["-a", "true", "-ak", target.user.user, "-sk", target.user.secret]
     with output.open("wb") as log:
         process = subprocess.Popen(
             [*java, f"{_PACKAGE}.{program.entry}", *arguments], stdout=log, stderr=subprocess.STDOUT
@@ -209,9 +289,10 @@ def _wait_for_slave(server: Server) -> None:
 
 
 class Questions:
-    """Requests figures from RocketMQ's broker or Reput, with JSON headers."""
+    """Requests figures from RocketMQ's broker or Reput, with JSON headers, signed if there is a user."""
 
-    def __init__(self, address: str) -> None:
+    def __init__(self, address: str, user: Credentials | None = None) -> None:
+        self._user = user
         host, _, port = address.rpartition(":")
         self._socket = socket.create_connection((host, int(port)), timeout=_DEADLINE_S)
         self._reader = FrameReader()
@@ -227,6 +308,11 @@ class Questions:
         """Return the number of messages in a topic of four queues; 0 if it does not exist."""
         return sum(self._max_offset(topic, queue_id) for queue_id in range(_QUEUES))
 
+    def fetched(self) -> int:
+        """Return the number of messages that the broker has sent to consumers."""
+        _, body = self.ask(RequestCode.GET_BROKER_RUNTIME_INFO, {})
+        return int(json.loads(body)["table"]["msgGetTotalTodayNow"])
+
     def in_sync_slaves(self) -> int:
         """Return the number of slaves that are in sync with a master."""
         _, body = self.ask(RequestCode.GET_BROKER_HA_STATUS, {})
@@ -239,7 +325,10 @@ class Questions:
     def ask(self, code: RequestCode, ext: dict[str, str]) -> tuple[Header, bytes]:
         """Send a request and return its answer: header and body."""
         self._opaque += 1
-        header = Header(int(code), self._opaque, 0, ext=dict(ext))
+        fields: dict[str, Value] = dict(ext)
+        if self._user is not None:
+            fields = self._user.signed(fields, version=PROTOCOL_VERSION)
+        header = Header(int(code), self._opaque, 0, ext=fields)
         self._socket.sendall(encode_frame(header, HeaderType.JSON))
         while True:
             data = self._socket.recv(1 << 16)

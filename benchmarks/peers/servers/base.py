@@ -11,12 +11,24 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from reput_protocol.signature import Credentials
+
 READY_DEADLINE_S = 60.0
 _CLOCK_TICKS = os.sysconf("SC_CLK_TCK")
 
 
 class Missing(Exception):
     """A system is not available here; the text has what is missing."""
+
+
+@dataclass(frozen=True, slots=True)
+class Security:
+    """What a server has besides plain connections: TLS for clients that begin with it, and users."""
+
+    certificate: Path
+    key: Path
+    user: Credentials | None = None
+    """The administrator. Every request must then be signed; without one, none needs a user."""
 
 
 @dataclass(frozen=True, slots=True)

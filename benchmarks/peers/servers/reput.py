@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from importlib import metadata
 from pathlib import Path
 
-from peers.servers.base import Server, free_port, running
+from peers.servers.base import Security, Server, free_port, running
 from peers.workloads import Durability
 
 
@@ -24,10 +24,10 @@ def version() -> str:
 
 
 @contextmanager
-def start(directory: Path, durability: Durability) -> Iterator[Server]:
+def start(directory: Path, durability: Durability, security: Security | None = None) -> Iterator[Server]:
     """Run `reput serve`, with a slave if replicated; yields the (master) broker."""
     ha_port = str(free_port())
-    master = {"REPUT_HA_PORT": ha_port, **_of_a_master(durability)}
+    master = {"REPUT_HA_PORT": ha_port, **_of_a_master(durability), **_of_security(security)}
     with _broker(directory / "data", durability, master) as server:
         if durability != "replicated":
             yield server
@@ -57,6 +57,22 @@ def _of_a_master(durability: Durability) -> dict[str, str]:
     if durability != "replicated":
         return {}
     return {"REPUT_HA__ROLE": "SYNC_MASTER", "REPUT_HA__IN_SYNC_REPLICAS": "2"}
+
+
+def _of_security(security: Security | None) -> dict[str, str]:
+    if security is None:
+        return {}
+    settings = {
+        "REPUT_TLS__MODE": "permissive",
+        "REPUT_TLS__HTTP_MODE": "off",
+        "REPUT_TLS__CERT": str(security.certificate),
+        "REPUT_TLS__KEY": str(security.key),
+    }
+    if security.user is not None:
+        settings["REPUT_ACCESS__ENABLED"] = "true"
+        settings["REPUT_ACCESS__ADMIN_USER"] = security.user.user
+        settings["REPUT_ACCESS__ADMIN_SECRET"] = security.user.secret
+    return settings
 
 
 def _flush(durability: Durability) -> str:

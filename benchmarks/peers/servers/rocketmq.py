@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from peers import fetch
-from peers.servers.base import Server, free_port, running
+from peers.servers.base import Security, Server, free_port, running
 from peers.workloads import Durability
 
 # Those of `runbroker.sh` with a quarter of its 8 GiB of heap and a fifth of its direct memory, and without touching all
@@ -43,7 +44,9 @@ def version() -> str:
 
 
 @contextmanager
-def start(directory: Path, durability: Durability) -> Iterator[tuple[Server, Server]]:
+def start(
+    directory: Path, durability: Durability, security: Security | None = None
+) -> Iterator[tuple[Server, Server]]:
     """Run NamesrvStartup and BrokerStartup, with a slave if replicated; yields name server and (master) broker.
 
     Raises:
@@ -52,7 +55,8 @@ def start(directory: Path, durability: Durability) -> Iterator[tuple[Server, Ser
     with ExitStack() as stack:
         name_port = free_port()
         config = _written(directory / "namesrv.properties", {"listenPort": name_port})
-        names = _program(directory / "name", _NAME_SERVER, "namesrv.NamesrvStartup", config)
+        tls = _tls(security)
+        names = _program(directory / "name", (*_NAME_SERVER, *tls), "namesrv.NamesrvStartup", config)
         environment = _environment(directory)
         name_server = stack.enter_context(running(names, directory / "name", name_port, environment))
         brokers = {"broker": _of_a_master(durability)}
@@ -69,9 +73,10 @@ def start(directory: Path, durability: Durability) -> Iterator[tuple[Server, Ser
                 "storePathCommitLog": directory / part / "store/commitlog",
                 "flushDiskType": _flush(durability),
                 **own,
+                **_access(security),
             }
             config = _written(directory / f"{part}.properties", settings)
-            program = _program(directory / part, _BROKER, "broker.BrokerStartup", config)
+            program = _program(directory / part, (*_BROKER, *tls), "broker.BrokerStartup", config)
             program += ["-n", name_server.address]
             servers.append(stack.enter_context(running(program, directory / part, port, environment)))
         yield name_server, servers[0]
@@ -79,6 +84,36 @@ def start(directory: Path, durability: Durability) -> Iterator[tuple[Server, Ser
 
 def _of_a_master(durability: Durability) -> dict[str, object]:
     return {"brokerRole": "SYNC_MASTER", "inSyncReplicas": 2} if durability == "replicated" else {}
+
+
+def _tls(security: Security | None) -> tuple[str, ...]:
+    """Return the options of a server whose clients choose between TLS and plain connections."""
+    if security is None:
+        return ()
+    return (
+        "-Dtls.server.mode=permissive",
+        "-Dtls.test.mode.enable=false",
+        f"-Dtls.server.certPath={security.certificate}",
+        f"-Dtls.server.keyPath={security.key}",
+    )
+
+
+def _access(security: Security | None) -> dict[str, object]:
+    """Return the settings of a broker (ACL 2.0) that checks signature and rights of every request."""
+    if security is None or security.user is None:
+        return {}
+    name, secret, package = security.user.user, security.user.secret, "org.apache.rocketmq.auth"
+    settings: dict[str, object] = {
+        "initAuthenticationUser": json.dumps({"username": name, "password": secret}),
+        "innerClientAuthenticationCredentials": json.dumps({"accessKey": name, "secretKey": secret}),
+    }
+    for part in ("authentication", "authorization"):
+        settings[f"{part}Enabled"] = "true"
+        settings[f"{part}Provider"] = f"{package}.{part}.provider.Default{part.capitalize()}Provider"
+        settings[f"{part}MetadataProvider"] = (
+            f"{package}.{part}.provider.Local{part.capitalize()}MetadataProvider"
+        )
+    return settings
 
 
 def _program(directory: Path, options: tuple[str, ...], entry: str, config: Path) -> list[str | Path]:
