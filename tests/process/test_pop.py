@@ -19,7 +19,7 @@ TOPIC, GROUP = "orders", "billing"
 INVISIBLE_MS = 1000
 KILLS = 2
 MESSAGES_BETWEEN = 100
-DEADLINE_S = 60.0
+DEADLINE_S = 150.0
 
 
 class Load:
@@ -111,7 +111,7 @@ def test_kills_under_load(tmp_path: Path) -> None:
                 time.sleep(0.005)
             broker.kill()
             broker.start()
-            broker.wait_ready()
+            broker.wait_ready(DEADLINE_S)
         load.ended.set()
         for thread in threads:
             thread.join(DEADLINE_S)
