@@ -51,7 +51,11 @@ class Scene:
         self.guard = guard or Guard()
         self.broker = BrokerProcess(directory / "store", environment={**SETTINGS, **self.guard.broker})
         self.broker.start()
-        self.broker.wait_ready(DEADLINE_S)
+        try:
+            self.broker.wait_ready(DEADLINE_S)
+        except BaseException:
+            self.broker.kill()
+            raise
         self.inbox = Inbox()
         self._numbers = itertools.count(1)
         self._clients: dict[tuple[str, int], Client] = {}
