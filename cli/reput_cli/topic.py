@@ -9,7 +9,9 @@ from reput_cli.failures import CommandFailed
 from reput_cli.options import Settings, shared_options
 from reput_cli.output import Printer
 from reput_client.blocking import Admin
-from reput_protocol.errors import TopicNotFound
+from reput_client.errors import BrokersFailed
+from reput_protocol.commands.topic import TopicConfig
+from reput_protocol.errors import PermissionDenied, ReputError, TopicNotFound
 from reput_protocol.exit_codes import ExitCode
 from reput_protocol.names import is_system_topic
 from reput_protocol.printable import counted
@@ -33,8 +35,19 @@ def list_topics(settings: Settings, show_all: bool) -> int:
         names = sorted(
             name for name in admin.list_topics() if show_all or not is_system_topic(name, own_names)
         )
-        configs = [(broker, config) for name in names for broker, config in admin.topic_configs(name).items()]
-    Printer(settings).rows_by_broker(
+        configs: list[tuple[str, TopicConfig]] = []
+        hidden = 0
+        for name in names:
+            try:
+                configs += admin.topic_configs(name).items()
+            except (PermissionDenied, BrokersFailed) as error:
+                if not _is_denied(error):
+                    raise
+                hidden += 1
+    printer = Printer(settings)
+    if hidden:
+        printer.note(f"left out: {counted(hidden, 'topic')}, on which the user lacks the right 'describe'")
+    printer.rows_by_broker(
         ["topic", "read_queues", "write_queues", "permission"],
         [
             (broker, (c.topic_name, c.read_queue_nums, c.write_queue_nums, _PERMISSION_NAMES[c.perm & 6]))
@@ -42,6 +55,12 @@ def list_topics(settings: Settings, show_all: bool) -> int:
         ],
     )
     return ExitCode.DONE
+
+
+def _is_denied(error: ReputError) -> bool:
+    """Whether the user lacks a right at every broker that failed."""
+    failures = error.failures.values() if isinstance(error, BrokersFailed) else (error,)
+    return all(isinstance(failure, PermissionDenied) for failure in failures)
 
 
 @command.command()

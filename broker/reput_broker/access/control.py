@@ -197,9 +197,10 @@ class AccessControl:
         self._failures["forbidden"] += 1
         self._refusals.forbidden(user.name, request_name(request.header.code), need, request.client.peer)
         how = ""
-        if lacking is not None:
-            how = f": reput acl allow {user.name} {lacking.right} {lacking.resource}"
-            if lacking.right is Right.DESCRIBE:
+        decisive = None if lacking is None else lacking.decisive
+        if decisive is not None:
+            how = f": reput acl allow {user.name} {decisive.right} {decisive.resource}"
+            if decisive.right is Right.DESCRIBE:
                 how += " (read, write and admin include it)"
         return Refusal(
             ErrorCode.NO_PERMISSION,

@@ -44,6 +44,33 @@ class Need(NamedTuple):
         """The resource as commands and rules have it: `topic:orders`."""
         return f"{self.kind.value}:{self.name or ANY}"
 
+    @property
+    def decisive(self) -> Need | None:
+        """The right that decides about it; None: every user has it.
+
+        The retry and dead-letter topics of a group belong to the group, and system topics to the cluster, since they
+        hold messages of all topics.
+        """
+        right, kind, name = self
+        if kind is not Kind.TOPIC:
+            return self
+        if name.startswith(RETRY_PREFIX):
+            return Need(
+                Right.READ if right is Right.WRITE else right, Kind.GROUP, name.removeprefix(RETRY_PREFIX)
+            )
+        if name.startswith(DLQ_PREFIX):
+            return Need(
+                Right.ADMIN if right is Right.WRITE else right, Kind.GROUP, name.removeprefix(DLQ_PREFIX)
+            )
+        is_system = name in SYSTEM_TOPICS or name.startswith(_SYSTEM_PREFIXES)
+        if not is_system or name in _ORDINARY_SYSTEM_TOPICS:
+            return self
+        if (name == TRACE_TOPIC and right is Right.WRITE) or (
+            name in (DEFAULT_TOPIC, TRACE_TOPIC) and right is Right.DESCRIBE
+        ):
+            return None
+        return Need(Right.DESCRIBE if right is Right.DESCRIBE else Right.ADMIN, Kind.CLUSTER)
+
 
 @dataclass(frozen=True, slots=True)
 class User:
@@ -156,10 +183,10 @@ class Account:
         )
 
     def _decide(self, need: Need) -> bool:
-        stand_in = _stand_in(need) if need.kind is Kind.TOPIC else need
-        if stand_in is None:
+        decisive = need.decisive
+        if decisive is None:
             return True
-        right, kind, name = stand_in
+        right, kind, name = decisive
         closest, permitted = -1, False
         for rule in self._rules:
             if rule.kind is not kind or not rule.concerns(right):
@@ -174,26 +201,3 @@ class Account:
 
 OPERATOR: Final = Account(User("console", token_hex(32), is_admin=True), ())
 """Sends the requests of the broker's own pages, which have checked their user. No network request can be its."""
-
-
-def _stand_in(need: Need) -> Need | None:
-    """Return the right that decides about a topic; None: every user has it.
-
-    The retry and dead-letter topics of a group belong to the group, and system topics to the cluster, since they hold
-    messages of all topics.
-    """
-    right, _, name = need
-    if name.startswith(RETRY_PREFIX):
-        return Need(
-            Right.READ if right is Right.WRITE else right, Kind.GROUP, name.removeprefix(RETRY_PREFIX)
-        )
-    if name.startswith(DLQ_PREFIX):
-        return Need(Right.ADMIN if right is Right.WRITE else right, Kind.GROUP, name.removeprefix(DLQ_PREFIX))
-    is_system = name in SYSTEM_TOPICS or name.startswith(_SYSTEM_PREFIXES)
-    if not is_system or name in _ORDINARY_SYSTEM_TOPICS:
-        return need
-    if (name == TRACE_TOPIC and right is Right.WRITE) or (
-        name in (DEFAULT_TOPIC, TRACE_TOPIC) and right is Right.DESCRIBE
-    ):
-        return None
-    return Need(Right.DESCRIBE if right is Right.DESCRIBE else Right.ADMIN, Kind.CLUSTER)

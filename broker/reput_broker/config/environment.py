@@ -18,6 +18,8 @@ OTHER_VARIABLES: Final = {
     "REPUT_SECRET_FILE": "a file with the secret of that user",
     "REPUT_CONTEXT": "the context of `reput context` that the commands use",
     "REPUT_OFFSETS_DIR": "where a client that broadcasts keeps its offsets",
+    "REPUT_KERNEL": "whether an installation compiles the kernel: `compiled` or `interpreted`",
+    "REPUT_KERNEL_CFLAGS": "more options for the compiler of the kernel",
     "REPUT_BUILD_COMMIT": "the label `commit` of reput_build_info, set when an image is built",
 }
 

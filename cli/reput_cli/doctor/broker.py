@@ -89,6 +89,14 @@ def unreachable(server: str, error: ReputError) -> Finding:
             "start it: reput serve; is it another machine or port: reput context list",
             ExitCode.CANNOT_CONNECT,
         )
+    if failure.code is ExitCode.NOT_AUTHORISED:
+        return fault(
+            "connection",
+            f"{server} refuses to show its state",
+            failure.what,
+            failure.remedy or "--user and --secret-file of a user with describe on the cluster",
+            failure.code,
+        )
     return fault(
         "connection",
         f"{server} does not answer as a Reput broker",

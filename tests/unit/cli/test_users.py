@@ -18,7 +18,7 @@ from reput_broker.access.model import User
 from reput_broker.access.opening import user_file_of
 from reput_broker.access.user_file import UserFile
 from reput_broker.background import BackgroundBroker
-from reput_cli import acl, user
+from reput_cli import acl, topic, user
 from reput_cli.failures import CommandFailed
 from reput_cli.secret import use_user
 from reput_client.blocking import Admin
@@ -162,6 +162,28 @@ def test_rules_that_reached_one_broker_are_completed_and_removed_by_another_comm
             file.change(lambda users, own=rules: users.with_user(User("alice", SECRET, rules=own)))  # type: ignore[misc]
         cluster.run("acl", "remove", "alice", "topic:t")
         assert not any(file.load().users["alice"].rules for file in cluster.files)
+
+
+def test_topics_that_a_user_may_not_see_are_left_out_of_a_list(
+    cluster: Users, secret_file: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server = cluster.place[1]
+    with Admin(server) as admin:
+        admin.create_topic("orders")
+        admin.create_topic("salaries")
+    cluster.run("user", "create", "alice", "--new-secret-file", secret_file)
+    cluster.run("acl", "allow", "alice", "describe", "cluster", "topic:orders")
+    monkeypatch.setenv("REPUT_USER", "alice")
+    monkeypatch.setenv("REPUT_SECRET", SECRET)
+    listed = CliRunner().invoke(topic.command, ["list", "--server", server], standalone_mode=False)
+    assert "orders" in listed.stdout
+    assert "salaries" not in listed.output
+    assert "left out: 1 topic, on which the user lacks the right 'describe'" in listed.stderr
+    with (
+        Admin(server) as admin,
+        pytest.raises(BrokersFailed, match="reput acl allow alice describe group:billing"),
+    ):
+        admin.topic_configs("%RETRY%billing")
 
 
 def test_a_refused_change_at_a_broker_leaves_nothing(cluster: Users, tmp_path: Path) -> None:
