@@ -42,7 +42,7 @@ def main() -> int:
             try:
                 print(f"RocketMQ's proxy {VERSION}: gRPC clients connect to {proxy.address}", flush=True)
                 print(
-                    f"warning: whoever reaches port {arguments.port} of this machine has the rights of "
+                    f"warning: every client that reaches port {arguments.port} of this machine has the rights of "
                     f"{arguments.user or 'any client of the broker'}",
                     file=sys.stderr,
                     flush=True,
