@@ -7,11 +7,15 @@ import re
 import sys
 import traceback
 from collections.abc import Callable
+from typing import TYPE_CHECKING, cast
 
 import click
 
 from reput_protocol.exit_codes import ExitCode
 from reput_protocol.printable import printable, printable_lines
+
+if TYPE_CHECKING:
+    from reput_client.errors import SendOutcomeUnknown
 
 
 class CommandFailed(Exception):
@@ -84,6 +88,13 @@ def _topic_remedy(text: str) -> str:
     return f"reput topic list, or reput topic create {name[1]}"
 
 
+def _outcome_remedy(error: SendOutcomeUnknown) -> str:
+    """Return how to see whether messages were stored; those of one send are, or are not, together."""
+    ids = error.message_ids
+    look = f"message find {error.topic} {ids[0]}" if ids else f"consume {error.topic} -o -10"
+    return f"reput {look} to see whether it was stored"
+
+
 def worded(error: BaseException) -> CommandFailed:
     """Return any error as a `CommandFailed`."""
     if isinstance(error, CommandFailed):
@@ -112,7 +123,7 @@ def worded(error: BaseException) -> CommandFailed:
         (
             client_errors.SendOutcomeUnknown,
             ExitCode.TIMEOUT,
-            lambda: "reput consume TOPIC -o -10 to see whether it was stored",
+            lambda: _outcome_remedy(cast("client_errors.SendOutcomeUnknown", error)),
         ),
         (client_errors.AckNotReached, ExitCode.TIMEOUT, lambda: "reput broker status"),
         (client_errors.RequestTimeout, ExitCode.TIMEOUT, lambda: "a longer --timeout"),

@@ -259,7 +259,9 @@ def _state(group: GroupSummary) -> str:
         return "conflict"  # the subscriptions of its members differ
     if not group.exists:
         return "undefined"  # it has offsets or members, but no settings
-    return "ok" if group.consume_enable else "disabled"
+    if not group.consume_enable:
+        return "disabled"
+    return "empty" if group.lag and not group.members else "ok"  # messages wait for a member
 
 
 def _age(printer: Printer, millis: int) -> str | float:

@@ -19,7 +19,7 @@ from reput_broker.access.model import Account, Need, User, Users
 from reput_broker.access.requests import requirement_of
 from reput_broker.access.user_file import FileState, UserFile, UserFileRefused
 from reput_broker.observe.counters import Counters
-from reput_broker.request import Principal, Refusal, Request
+from reput_broker.request import Refusal, Request
 from reput_protocol.errors import ErrorCode
 from reput_protocol.rights import Right
 from reput_protocol.signature import ACCESS_KEY, SECURITY_TOKEN, SIGNATURE, signature_of, signed_content
@@ -78,10 +78,18 @@ class AccessControl:
         """Change the users in the file and in force; return them. Blocks.
 
         Raises:
-            UserFileRefused: the file cannot be read or written. Errors of `change` are raised as they are. Nothing was
-                changed.
+            UserFileRefused: the file cannot be read or written.
+            ValueError: no administrator would be left to change users by requests. Errors of `change` are raised as
+                they are. Nothing was changed.
         """
-        return self._file.change(change, apply=self.apply)
+
+        def checked(users: Users) -> Users:
+            after = change(users)
+            if self.configured is None and _has_admin(users) and not _has_admin(after):
+                raise ValueError("no administrator would be left; make another user one first")
+            return after
+
+        return self._file.change(checked, apply=self.apply)
 
     async def watch(self) -> None:
         """Read the file again when it has changed, until cancelled. A file that is not valid changes nothing."""
@@ -156,7 +164,7 @@ class AccessControl:
             HeaderFieldError, BodyMalformed: the request does not say what it is about.
         """
         user, requirement = request.principal, requirement_of(request.header.code)
-        assert user is not None, "it was authenticated"
+        assert isinstance(user, Account), "it was authenticated"
         if requirement.is_administrative:
             audited = request.traffic = Audited(request, user.name)
             audited.needs = requirement.needs(request)
@@ -193,9 +201,16 @@ class AccessControl:
         self._refusals.bad_credentials(user, name, reason, request.client.peer)
         return Refusal(ErrorCode.UNAUTHENTICATED, text)
 
-    def _forbidden(self, request: Request, user: Principal, need: str, lacking: Need | None) -> Refusal:
+    def _forbidden(self, request: Request, user: Account, need: str, lacking: Need | None) -> Refusal:
         self._failures["forbidden"] += 1
         self._refusals.forbidden(user.name, request_name(request.header.code), need, request.client.peer)
+        denial = None if lacking is None else user.deciding_rule(lacking)
+        if denial is not None:
+            return Refusal(
+                ErrorCode.NO_PERMISSION,
+                f"user {user.name!r} is denied the right {need} by a rule on {denial.resource}; "
+                f"an administrator can see and change it: reput acl list {user.name}",
+            )
         how = ""
         decisive = None if lacking is None else lacking.decisive
         if decisive is not None:
@@ -206,3 +221,7 @@ class AccessControl:
             ErrorCode.NO_PERMISSION,
             f"user {user.name!r} lacks the right {need}; an administrator can grant it{how}",
         )
+
+
+def _has_admin(users: Users) -> bool:
+    return any(user.is_admin and user.is_enabled for user in users.users.values())

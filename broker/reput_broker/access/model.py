@@ -168,7 +168,9 @@ class Account:
         if decision is None:
             if len(self._kept) >= _KEPT_DECISIONS_MAX:
                 self._kept.clear()
-            decision = self._kept[need] = self._decide(need)
+            rule = self.deciding_rule(need)
+            decision = not rule.is_denial if rule is not None else need.decisive is None
+            self._kept[need] = decision
         return decision
 
     def permits(self, right: str, kind: str, name: str = "") -> bool:
@@ -182,21 +184,21 @@ class Account:
             for rule in self._rules
         )
 
-    def _decide(self, need: Need) -> bool:
-        decisive = need.decisive
-        if decisive is None:
-            return True
-        right, kind, name = decisive
-        closest, permitted = -1, False
+    def deciding_rule(self, need: Need) -> Rule | None:
+        """Return the rule that permits or denies a right; None if none concerns it."""
+        if need.decisive is None:
+            return None
+        right, kind, name = need.decisive
+        closest, deciding = -1, None
         for rule in self._rules:
             if rule.kind is not kind or not rule.concerns(right):
                 continue
             found = rule.specificity(name)
             if found is None or found < closest:
                 continue
-            permitted = not rule.is_denial and (permitted or found > closest)
-            closest = found
-        return permitted
+            if found > closest or rule.is_denial:
+                closest, deciding = found, rule
+        return deciding
 
 
 OPERATOR: Final = Account(User("console", token_hex(32), is_admin=True), ())

@@ -1,6 +1,6 @@
 """The users of access control on the HTTP port, by Basic authentication.
 
-The pages of a container's health checks are open; every other page needs a user.
+The pages of a container's health checks are open, without details; every other page needs a user.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import trio
 
 from reput_broker.access.control import AccessControl
 from reput_broker.access.model import Need
+from reput_broker.observe.pages import IS_ANONYMOUS
 from reput_protocol.rights import Kind, Right
 
 App = Callable[[Any, Any, Any], Awaitable[None]]
@@ -44,12 +45,12 @@ class GuardedPages:
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         """Answer one request."""
         path = scope["path"]
-        if path in OPEN_PAGES:
-            await self._app(scope, receive, send)
+        given = _basic(scope["headers"])
+        if path in OPEN_PAGES and given is None:
+            await self._app({**scope, IS_ANONYMOUS: True}, receive, send)
             return
         host, port = scope.get("client") or ("", 0)
         peer = f"{host}:{port}"
-        given = _basic(scope["headers"])
         account = None if given is None else self._access.check_password(*given, host)
         if account is None:
             self._access.note_page_refused("" if given is None else given[0], path[:80], peer, None)

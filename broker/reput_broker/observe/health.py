@@ -85,8 +85,8 @@ class Health:
         """Return the names of the checks that keep the broker from being ready."""
         return [name for name, check in self.checks.items() if check.gates and not check.ok]
 
-    def report(self) -> dict[str, Any]:
-        """Return everything as /readyz?verbose shows it."""
+    def report(self, *, has_details: bool = True) -> dict[str, Any]:
+        """Return everything as /readyz?verbose shows it; users that are not known see no details."""
         return {
             "ready": self.ready,
             "state": str(self._state),
@@ -95,7 +95,7 @@ class Health:
                 name: {
                     "ok": check.ok,
                     "since": round(check.since_s, 3),
-                    "detail": check.detail,
+                    **({"detail": check.detail} if has_details else {}),
                     "gates_readiness": check.gates,
                 }
                 for name, check in self.checks.items()

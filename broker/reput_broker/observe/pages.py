@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mappin
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import trio
 from prometheus_client import GC_COLLECTOR
@@ -40,6 +40,10 @@ if TYPE_CHECKING:
     from starlette.types import ASGIApp, Receive, Scope, Send
 
 
+IS_ANONYMOUS: Final = "reput.is_anonymous"
+"""Set in the scope of a request that names no user, where there is access control."""
+
+
 def make_app(
     sources: MetricsSources,
     status: Callable[[], Mapping[str, Any]] | None = None,
@@ -66,7 +70,8 @@ def make_app(
         health = sources.health
         code = 200 if health.ready else 503
         if "verbose" in request.query_params or not health.ready:
-            return JSONResponse(health.report(), status_code=code)
+            has_details = IS_ANONYMOUS not in request.scope  # paths of files can be among them
+            return JSONResponse(health.report(has_details=has_details), status_code=code)
         return PlainTextResponse("ok\n")
 
     async def metrics(pages: MetricsPages, request: Request) -> ASGIApp:

@@ -46,6 +46,10 @@ async def test_pages_need_a_user_and_messages_an_administrator(
         def look() -> None:
             for path in ("/livez", "/readyz", "/readyz?verbose"):
                 assert (path, status(path, None)) == (path, 200)
+            described = client.ask("GET", "/readyz?verbose").body
+            assert b'"writable"' in described
+            assert b"detail" not in described
+            assert status("/readyz", "admin", "wrong-secret") == 401
             for path in (*SEE, *ADMINISTER, "/", "/nothing", "/livez/", "//livez", "/console/../metrics"):
                 assert (path, status(path, None)) == (path, 401)
                 assert (path, status(path, "admin", "wrong-secret")) == (path, 401)

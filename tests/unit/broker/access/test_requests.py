@@ -64,8 +64,12 @@ OPEN_TO_ALL_USERS: Final = {
 
 @asynccontextmanager
 async def guarded(root: Path, **options: Any) -> AsyncIterator[Broker]:
-    """A broker with access control: alice may use topics a* and group g, eve nothing."""
-    rules = (rule_of("topic:a*", ["read", "write"]), rule_of("group:g", ["read"]))
+    """A broker with access control: alice may use group g and topics a*, but not write ab*; eve nothing."""
+    rules = (
+        rule_of("topic:a*", ["read", "write"]),
+        rule_of("topic:ab*", ["write"], is_denial=True),
+        rule_of("group:g", ["read"]),
+    )
 
     def fill(users: Any) -> Any:
         for user in (
@@ -186,6 +190,10 @@ async def test_a_missing_right_is_named_and_no_topic_given_away(tmp_path: Path) 
                 with pytest.raises(PermissionDenied, match=f"on topic '{topic}'") as refused:
                     await producer.send(Message(topic, b"x"))
                 said.append(str(refused.value).replace(topic, "T"))
+            with pytest.raises(
+                PermissionDenied, match=r"denied the right 'write' on topic 'ab-x' by a rule on topic:ab\*"
+            ):
+                await producer.send(Message("ab-x", b"x"))
         assert said[0] == said[1]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from reput_broker.config.model import BrokerConfig
 from reput_broker.name_server import NameServer
 from reput_client import Admin, Credentials
 from reput_client.errors import BrokersFailed, PermissionDenied
+from reput_protocol.errors import BrokerError
 from reput_protocol.rights import rule_of
 
 ADMIN = Credentials("admin", "secret-of-admin")
@@ -53,3 +55,24 @@ async def test_a_change_reaches_every_member_and_the_name_server(tmp_path: Path)
             async with Admin(master.address, credentials=Credentials("alice", "secret-of-alice")) as other:
                 with pytest.raises(PermissionDenied):
                     await other.list_users()
+
+
+@pytest.mark.trio
+async def test_requests_leave_an_administrator(tmp_path: Path) -> None:
+    access = {"enabled": True, "generate_admin": True}
+    options = BrokerConfig(data_dir=tmp_path, port=0, http_port="off", access=access, store=FILES)
+    async with Broker(options) as broker:
+        secret = user_file_of(options).load().users["admin"].secret
+        async with Admin(broker.address, credentials=Credentials("admin", secret)) as admin:
+            await admin.create_user("root", "secret-of-root", is_admin=True)
+            await admin.alter_user("root", is_enabled=False)
+            for change in (
+                partial(admin.delete_user, "admin"),
+                partial(admin.alter_user, "admin", is_admin=False),
+                partial(admin.alter_user, "admin", is_enabled=False),
+            ):
+                with pytest.raises(BrokerError, match="no administrator would be left"):
+                    await change()
+            await admin.alter_user("root", is_enabled=True)
+            await admin.delete_user("admin")
+        assert {*user_file_of(options).load().users} == {"root"}
