@@ -165,9 +165,8 @@ COMMANDS: Final[Mapping[str, Command]] = {
     ),
     "exportConfigs": _works("-c {cluster} -f {files}/export"),
     "exportMetrics": _works("-c {cluster} -f {files}/export"),
-    "exportPopRecord": _refused(
-        "no POP records in RocksDB; a RocketMQ broker without any moves nothing, and says that it did",
-        "-b {broker} -d true",
+    "exportPopRecord": _works(
+        "-b {broker} -d true", "-c {cluster} -d false", why="all records are in the log already"
     ),
     "haStatus": _works("-b {broker}", form=Form.WORDS),
     "updateColdDataFlowCtrGroupConfig": _works(
@@ -186,9 +185,8 @@ COMMANDS: Final[Mapping[str, Command]] = {
     "setCommitLogReadAheadMode": _works(
         "-b {broker} -m 1", "-c {cluster} -m 0", why="`store.read_ahead`, until the next reload"
     ),
-    "checkRocksdbCqWriteProgress": _refused(
-        "no RocksDB; a RocketMQ broker without one checks nothing, and says that it does",
-        "-c {cluster} -t orders",
+    "checkRocksdbCqWriteProgress": _works(
+        "-c {cluster} -t orders", why="the log, to which it refers, says that there is no RocksDB"
     ),
     "updateStaticTopic": _refused("no static topics", "-t static -qn 4 -c {cluster}"),
     "remappingStaticTopic": _refused("no static topics, and so it finds none", "-t static -c {cluster}"),
@@ -201,10 +199,7 @@ COMMANDS: Final[Mapping[str, Command]] = {
     "cleanBrokerMetadata": _refused(_NO_CONTROLLER, "-a {names} -bn broker-a -c {cluster} -b 1"),
     "addBroker": _refused(_NO_CONTAINER, "-c {broker} -b {files}/x"),
     "removeBroker": _refused(_NO_CONTAINER, "-c {broker} -b DefaultCluster:broker-a:0"),
-    "resetMasterFlushOffset": _refused(
-        "slaves compare logs, and have no such offset; a RocketMQ master takes it and does nothing",
-        "-b {broker} -o 0",
-    ),
+    "resetMasterFlushOffset": _works("-b {broker} -o 0", why="a slave writes it into its checkpoint"),
     "dumpCompactionLog": _local("reads a file of a compacted topic, which Reput does not have"),
     "exportMetadataInRocksDB": _local("reads RocketMQ's RocksDB"),
     "rocksDBConfigToJson": _local("reads RocketMQ's RocksDB"),

@@ -19,6 +19,7 @@ from reput_broker.ha import synchronize
 from reput_broker.ha.roles import Master, Role, Tenure
 from reput_broker.remoting_client import RemotingClient
 from reput_broker.request import ClientAnswer
+from reput_broker.store.checkpoint import StoreCheckpoint
 from reput_client import Admin, Message, Producer, PullConsumer, TransactionProducer, TransactionState
 from reput_protocol.codes import RequestCode
 from tenures import SetTenures
@@ -169,6 +170,13 @@ async def test_both_show_the_state_of_replication(tmp_path: Path) -> None:
         )
         (connection,) = status["haConnectionInfo"]
         assert (connection["slaveAckOffset"], connection["diff"], connection["inSync"]) == (end, 0, True)
+        for broker, written in ((both.master, 0), (both.slave, 7)):
+            answer = await ask(broker, RequestCode.RESET_MASTER_FLUSH_OFFSET, {"masterFlushOffset": 7})
+            assert answer.code == 0
+            broker.store.write_checkpoint()
+            checkpoint = StoreCheckpoint(broker.config.data_dir / "checkpoint")
+            checkpoint.load()
+            assert checkpoint.master_flushed_offset == written
         status = json.loads((await ask(both.slave, RequestCode.GET_BROKER_HA_STATUS)).body)
         assert not status["master"]
         client = status["haClientRuntimeInfo"]

@@ -307,6 +307,9 @@ REQUIREMENTS: Final[Mapping[int, Requirement]] = {
     RequestCode.CLEAN_EXPIRED_CONSUMEQUEUE: _ADMINISTRATION,
     RequestCode.CLEAN_UNUSED_TOPIC: _ADMINISTRATION,
     RequestCode.RESUME_CHECK_HALF_MESSAGE: _ADMINISTRATION,
+    RequestCode.CHECK_ROCKSDB_CQ_WRITE_PROGRESS: _ADMINISTRATION,
+    RequestCode.POP_ROLLBACK: _ADMINISTRATION,
+    RequestCode.RESET_MASTER_FLUSH_OFFSET: _ADMINISTRATION,
     # Users and rules: only administrators, which the processor checks
     RequestCode.AUTH_CREATE_USER: _USERS,
     RequestCode.AUTH_UPDATE_USER: _USERS,

@@ -120,7 +120,7 @@ class SlaveParts:
         common.puts.on_flushed = self.copying.flushed
         if isinstance(tenures, Elector):
             tenures.before_taking_over(self.tables.complete)
-        status = HAStatusProcessor(self._ha_status)
+        status = HAStatusProcessor(self._ha_status, storage.store.set_master_flushed_offset)
         handlers = refusals.handlers(handlers_of((*common.processors(), replica, status)))
         self.server = common.server(handlers, connections_max)
         sources.replication = self._figures

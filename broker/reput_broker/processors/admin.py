@@ -1,5 +1,5 @@
-"""The broker as a whole: runtime figures (28), statistics (315), deletion by hand (27, 306, 329) (RocketMQ:
-AdminBrokerProcessor)."""
+"""The broker as a whole: runtime figures (28), statistics (315), deletion by hand (27, 306, 329), and what RocketMQ
+may have in RocksDB (354, 200056) (RocketMQ: AdminBrokerProcessor)."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final, NamedTuple
 
+import structlog
 import trio
 
 from reput_broker.observe.counters import Counters, Histogram, merged
@@ -21,10 +22,14 @@ from reput_broker.store.message_store import MessageStore
 from reput_broker.store.retention import disk_used_ratio
 from reput_protocol import kernel
 from reput_protocol.codes import ROCKETMQ_VERSION, RequestCode
+from reput_protocol.commands.body import encode_json
 from reput_protocol.commands.statistics import ViewBrokerStatsHeader
 from reput_protocol.commands.topic import KVTable
 from reput_protocol.errors import ErrorCode
 
+log = structlog.get_logger(__name__)
+
+_CHECK_OK: Final = 0
 _POOLS: Final = {
     "send": "send",
     "pull": "pull",
@@ -74,6 +79,8 @@ class AdminProcessor:
             RequestCode.TRIGGER_DELETE_FILES: self.delete_expired_commit_log,
             RequestCode.DELETE_EXPIRED_COMMITLOG: self.delete_expired_commit_log,
             RequestCode.CLEAN_EXPIRED_CONSUMEQUEUE: self.clean_expired_consume_queues,
+            RequestCode.CHECK_ROCKSDB_CQ_WRITE_PROGRESS: self.check_rocksdb,
+            RequestCode.POP_ROLLBACK: self.export_pop_records,
         }
 
     def view_statistics(self, request: Request) -> Response:
@@ -98,6 +105,18 @@ class AdminProcessor:
         """Delete expired files of the log now, at any hour; does not wait for the deletion."""
         request.client.note_role("admin")
         self._delete_files()
+        return Response()
+
+    def check_rocksdb(self, request: Request) -> Response:
+        """Answer, and log, that no queues are in RocksDB; RocketMQ's tool refers to the log for the result."""
+        request.client.note_role("admin")
+        result = "queues are files only, and there are none in RocksDB to compare them with"
+        log.info("rocksdb_checked", result=result)
+        return Response(0, body=encode_json({"checkResult": result, "checkStatus": _CHECK_OK}))
+
+    def export_pop_records(self, request: Request) -> Response:
+        """Move records of POP from RocksDB to the log: all of them are there always."""
+        request.client.note_role("admin")
         return Response()
 
     async def runtime_info(self, request: Request) -> Response:

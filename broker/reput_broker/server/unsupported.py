@@ -10,12 +10,9 @@ _NO_CONTROLLER: Final = (
     "brokers elect their master with etcd or Kubernetes and not with RocketMQ's controller"
 )
 _NO_CONTAINER: Final = "a process is one broker, and there are no broker containers"
-_NO_ROCKSDB: Final = "queues and tables are files, and there is no RocksDB"
 _NO_USERS: Final = "this broker has no users, because access control is off (access.enabled)"
 _REASONS: Final = {
-    354: ("CHECK_ROCKSDB_CQ_WRITE_PROGRESS", _NO_ROCKSDB),
-    355: ("EXPORT_ROCKSDB_CONFIG_TO_JSON", _NO_ROCKSDB),
-    200_056: ("POP_ROLLBACK", "POP consumption keeps no records in RocksDB that could be moved back"),
+    355: ("EXPORT_ROCKSDB_CONFIG_TO_JSON", "queues and tables are files, and there is no RocksDB"),
     513: (
         "UPDATE_AND_CREATE_STATIC_TOPIC",
         "there are no static topics, whose queues can move to other brokers",
@@ -27,7 +24,6 @@ _REASONS: Final = {
         "EXCHANGE_BROKER_HA_INFO",
         "slaves learn their master's port from its name servers or configuration",
     ),
-    908: ("RESET_MASTER_FLUSH_OFFSET", "a slave compares its log with its master's, and has no such offset"),
     1001: ("CONTROLLER_ALTER_SYNC_STATE_SET", _NO_CONTROLLER),
     1002: ("CONTROLLER_ELECT_MASTER", _NO_CONTROLLER),
     1003: ("CONTROLLER_REGISTER_BROKER", _NO_CONTROLLER),

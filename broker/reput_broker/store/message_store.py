@@ -414,6 +414,10 @@ class MessageStore:
             return True
         return rest >= BLANK_BYTES and self._log.read(offset, BLANK_BYTES) == encode_blank(rest)
 
+    def set_master_flushed_offset(self, offset: int) -> None:
+        """Set `masterFlushedOffset` of the checkpoint, which only RocketMQ reads; on disk with its next sync."""
+        self._checkpoint.master_flushed_offset = offset
+
     @property
     def confirm_offset(self) -> int | None:
         """Consumers see nothing beyond this log offset; None if only this broker decides what they see."""

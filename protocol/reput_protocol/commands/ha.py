@@ -2,10 +2,21 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 from msgspec import field
 
+from reput_protocol.codes import RequestCode
 from reput_protocol.commands.body import Body, Members
-from reput_protocol.commands.header import I64
+from reput_protocol.commands.header import I64, CommandHeader
+
+
+class ResetMasterFlushOffsetHeader(CommandHeader):
+    """Header of RESET_MASTER_FLUSH_OFFSET."""
+
+    REQUEST_CODE: ClassVar[RequestCode] = RequestCode.RESET_MASTER_FLUSH_OFFSET
+
+    master_flush_offset: I64 | None = None
 
 
 class HAConnectionRuntimeInfo(Members):

@@ -116,6 +116,15 @@ async def test_queues_without_a_topic_are_deleted_and_others_kept(tmp_path: Path
         assert "orphan" not in names
 
 
+async def test_nothing_is_in_rocksdb(tmp_path: Path) -> None:
+    async with broker_bench(tmp_path) as bench:
+        client = bench.client(HeaderType.JSON)
+        found = json.loads(await body_of(client, RequestCode.CHECK_ROCKSDB_CQ_WRITE_PROGRESS, topic="t"))
+        assert found["checkStatus"] == 0
+        assert "none in RocksDB" in found["checkResult"]
+        await body_of(client, RequestCode.POP_ROLLBACK)
+
+
 async def test_entries_of_a_queue_are_shown(tmp_path: Path) -> None:
     async with broker_bench(tmp_path) as bench:
         client = bench.client(HeaderType.JSON)
@@ -299,7 +308,7 @@ async def test_what_is_not_served_is_refused_by_name(tmp_path: Path) -> None:
         for code, name, why in (
             (513, "UPDATE_AND_CREATE_STATIC_TOPIC", "no static topics"),
             (1002, "CONTROLLER_ELECT_MASTER", "not with RocketMQ's controller"),
-            (354, "CHECK_ROCKSDB_CQ_WRITE_PROGRESS", "no RocksDB"),
+            (355, "EXPORT_ROCKSDB_CONFIG_TO_JSON", "no RocksDB"),
         ):
             response_code, remark = await refusal_of(client, code)
             assert response_code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED
