@@ -18,6 +18,7 @@ import pytest
 
 from cluster_of_three import ClusterOfThree
 from etcd_process import MISSING
+from pops import acknowledge, pop
 from raw_client import RawClient, in_letters
 from reput_client.blocking import Consumer, Message, Producer, PullConsumer
 from reput_client.errors import AckNotReached, SendOutcomeUnknown
@@ -32,6 +33,7 @@ pytestmark = [
 
 LEASE_S = 3.0
 TOPIC = "failover"
+POPPED_FOR_MS = 3000
 
 
 class Group:
@@ -155,6 +157,34 @@ def test_clients_follow_a_hand_over_and_a_kill(group: Group) -> None:
         assert not thread.is_alive()
     # Messages may come twice: a new master has the offsets as they were up to a second ago.
     assert set(stored) <= set(got) <= set(stored) | unknown
+
+
+def test_a_new_master_redelivers_what_was_popped_and_not_acknowledged(group: Group) -> None:
+    cluster, old = group.cluster, group.master()
+    bodies = [b"%d" % number for number in range(30)]
+    with RawClient(cluster.brokers[old].address) as client:
+        for body in bodies[:20]:
+            client.request(RequestCode.SEND_MESSAGE_V2, in_letters("popped", ack="replicated"), body)
+        popped = pop(client, "pops", "popped", invisibleTime=str(POPPED_FOR_MS))
+        assert [one.record.body for one in popped] == bodies[:20]
+        for one in popped[:12]:
+            acknowledge(client, "pops", "popped", one)
+        # The copies have all that is before these in the log.
+        for body in bodies[20:]:
+            client.request(RequestCode.SEND_MESSAGE_V2, in_letters("popped", ack="replicated"), body)
+    cluster.brokers[old].kill()
+    found: dict[bytes, list[int]] = {body: [] for body in bodies}
+    with RawClient(cluster.brokers[cluster.wait_master()].address) as client:
+        deadline = time.monotonic() + 20
+        while not all(found[body] for body in bodies[12:]):
+            assert time.monotonic() < deadline, found
+            for one in pop(client, "pops", "popped", pollTime="500"):
+                found[one.record.body].append(one.record.reconsume_times)
+                acknowledge(client, "pops", "popped", one)
+        assert pop(client, "pops", "popped", pollTime="500") == []
+    assert [found[body] for body in bodies] == [[]] * 12 + [[1]] * 8 + [[0]] * 10
+    cluster.brokers[old].start()
+    cluster.brokers[old].wait_ready()
 
 
 def test_a_stopping_master_hands_over(group: Group) -> None:

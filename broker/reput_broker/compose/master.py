@@ -45,6 +45,7 @@ from reput_broker.server.listener import address_of
 from reput_broker.staging.parts import StagingParts
 from reput_broker.surroundings import Surroundings
 from reput_protocol.commands.ha import HAConnectionRuntimeInfo, HARuntimeInfo
+from reput_protocol.names import revive_topic
 
 
 class MasterParts:
@@ -183,6 +184,7 @@ class MasterParts:
             self.staging.batches_version,
             handlers,
             storage.clock_ms,
+            revive_topic=revive_topic(config.cluster),
         )
         self.server = common.server({**handlers, **sync.handlers()}, connections_max)
 

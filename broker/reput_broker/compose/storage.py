@@ -20,6 +20,7 @@ from reput_broker.ha.epochs import EpochFile
 from reput_broker.ha.reopen import Reopen
 from reput_broker.ha.set_aside import set_store_aside
 from reput_broker.pop.order_info import OrderInfos
+from reput_broker.pop.recovery import expect_positions, recover_positions
 from reput_broker.processors.long_polling import PullRequestHoldService
 from reput_broker.staging.staging_state import StagingState
 from reput_broker.store.file_io import sync_directory
@@ -32,6 +33,7 @@ from reput_broker.tables.tables import Tables
 from reput_broker.transactions.op_queue import OpQueue
 from reput_broker.transactions.recovery import HalfQueue, recover_transactions
 from reput_protocol.errors import ReputError
+from reput_protocol.names import POP_PASSED_GROUP, revive_topic
 from reput_protocol.record.host import Host
 from reput_protocol.record.message_id import UniqueIdGenerator
 
@@ -126,15 +128,20 @@ class Storage:
             self._forget_progress()
         self.tables.load()
         if reopen.truncate_to is not None:
+            self.tables.offsets.remove_group(POP_PASSED_GROUP)  # it may be in the part that is gone
             self.tables.offsets.limit(self.store.max_offset_in_queue)
             save_now(self.tables.offsets)
             reopen.done(self._config.data_dir)
         self.epochs.load()
         self.staging.load()
         self._to_close.append(self._save_batches)
+        revive = revive_topic(self._config.cluster)
         if self.store.options.is_replica:
+            if self.store.max_physical_offset == 0:
+                expect_positions(self.tables, revive)
             return  # the master knows the topics, delivers delayed messages and decides transactions
         self.tables.adopt_queues(self.store.queues(), self._last_stored_ms)
+        recover_positions(self.store, self.tables, revive)
         topics = self.tables.topics.all()
         self.schedule = open_schedule(self._config, self.store, topics, self.clock_ms)
         self._to_close.append(self._finish_schedule)

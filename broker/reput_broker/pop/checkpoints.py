@@ -9,6 +9,7 @@ has everything that decides about the check point: this broker after a restart, 
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from typing import Any, Final, NamedTuple
 
 from reput_protocol import properties as names
@@ -60,13 +61,31 @@ class Ack(NamedTuple):
     offsets: tuple[int, ...]
 
 
+class Passed(NamedTuple):
+    """The queue offsets over which a pop has moved its group: messages that it took, or that do not fit its filter."""
+
+    start: int
+    """The end of the pop before, or the first offset of the group."""
+    end: int
+
+
 # -- records -----------------------------------------------------------------------------------------------------------
 
 
 def check_point_record(
-    point: CheckPoint, topic: str, revive_queue_id: int, now_ms: int, host: Host
+    point: CheckPoint,
+    topic: str,
+    revive_queue_id: int,
+    now_ms: int,
+    host: Host,
+    *,
+    passed: Passed | None = None,
 ) -> Record:
-    """Return the record of a check point for the revive topic, with the time at which it is to arrive."""
+    """Return the record of a check point for the revive topic, with the time at which it is to arrive.
+
+    Args:
+        passed: how its pop has moved the group; None if it was none, but a changed time.
+    """
     key = point.key
     body = encode_json(
         {
@@ -83,7 +102,9 @@ def check_point_record(
             "t": key.topic,
         }
     )
-    return _record(topic, revive_queue_id, body, CHECK_POINT_TAG, point.revive_time - LEAD_MS, now_ms, host)
+    more = None if passed is None else {names.POP_PASSED: f"{passed.start} {passed.end}"}
+    deliver_ms = point.revive_time - LEAD_MS
+    return _record(topic, revive_queue_id, body, CHECK_POINT_TAG, deliver_ms, now_ms, host, more)
 
 
 def ack_record(
@@ -112,10 +133,17 @@ def ack_record(
 
 
 def _record(
-    topic: str, queue_id: int, body: bytes, tag: str, deliver_ms: int, now_ms: int, host: Host
+    topic: str,
+    queue_id: int,
+    body: bytes,
+    tag: str,
+    deliver_ms: int,
+    now_ms: int,
+    host: Host,
+    more: Mapping[str, str] | None = None,
 ) -> Record:
     # RocketMQ gives them a unique id too, which nothing reads; without it they stay out of the key index.
-    properties = {names.TAGS: tag, names.TIMER_DELIVER_MS: str(deliver_ms)}
+    properties = {names.TAGS: tag, names.TIMER_DELIVER_MS: str(deliver_ms), **(more or {})}
     return Record(
         topic,
         body,
@@ -148,6 +176,14 @@ def read_entry(record: RecordView, broker_name: str) -> CheckPoint | Ack | None:
     except (ValueError, KeyError, TypeError, RecursionError):
         return None
     return None
+
+
+def read_passed(properties: Mapping[str, str]) -> Passed | None:
+    """Return how the pop of a check point has moved its group; None if its record does not say so, or is not valid."""
+    start, _, end = properties.get(names.POP_PASSED, "").partition(" ")
+    if not (start.isdecimal() and end.isdecimal()):
+        return None
+    return Passed(int(start), int(end))
 
 
 def _read_check_point(members: dict[str, Any]) -> CheckPoint:

@@ -10,13 +10,13 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import structlog
 
 from reput_broker.groups.offset_updates import PendingResets
+from reput_broker.pop.checkpoints import Passed
 from reput_broker.store.dispatch import DispatchBatch
 from reput_broker.store.message_store import MessageStore
 from reput_broker.tables.offset_journal import JournalWriteFailed
@@ -78,6 +78,8 @@ class PopPositions:
         self._positions: dict[Place, _Position] = {}
         self._waiting: dict[tuple[str, int], deque[tuple[Written, Place]]] = {}
         self._locked: set[Place] = set()
+        self._unmatched_from: dict[Place, int] = {}
+        """Where the messages begin that were passed after the last check point, because they do not fit the filter."""
 
     # -- locks ---------------------------------------------------------------------------------------------
 
@@ -147,12 +149,21 @@ class PopPositions:
             self._offsets.commit(*place, offset)
             self._on_commit()
 
-    def passed(self, place: Place, next_offset: int, written: Written | None) -> None:
+    def passing(self, place: Place, offset: int, next_offset: int) -> Passed:
+        """Return over what a pop from `offset` moves the group, counted from its last check point."""
+        return Passed(self._unmatched_from.get(place, offset), next_offset)
+
+    def passed(self, place: Place, offset: int, next_offset: int, written: Written | None) -> None:
         """Move a position after a pop, and commit that once it is safe.
 
         Args:
+            offset: where the pop began.
             written: the check point of what was popped; None if nothing was, because no message fits the filter.
         """
+        if written is None:
+            self._unmatched_from.setdefault(place, offset)
+        else:
+            self._unmatched_from.pop(place, None)
         position = self._positions.get(place)
         if position is None:
             position = self._positions[place] = _Position(next_offset)
@@ -209,10 +220,11 @@ class PopPositions:
 
     def forget_place(self, place: Place) -> None:
         """Forget the position in a queue: the next pop begins at the group's offset."""
-        with suppress(KeyError):
-            del self._positions[place]
+        for table in (self._positions, self._unmatched_from):
+            table.pop(place, None)
 
     def forget(self, *, group: str | None = None, topic: str | None = None) -> None:
         """Forget a deleted group or topic."""
-        for place in [place for place in self._positions if group == place.group or topic == place.topic]:
-            del self._positions[place]
+        for table in (self._positions, self._unmatched_from):
+            for place in [place for place in table if group == place.group or topic == place.topic]:
+                table.pop(place)

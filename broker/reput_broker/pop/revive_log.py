@@ -5,7 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from reput_broker.delay.delay_hook import DelayHook
-from reput_broker.pop.checkpoints import REVIVE_QUEUES, Ack, CheckPoint, ack_record, check_point_record
+from reput_broker.pop.checkpoints import (
+    REVIVE_QUEUES,
+    Ack,
+    CheckPoint,
+    Passed,
+    ack_record,
+    check_point_record,
+)
 from reput_broker.store.message_store import MessageStore
 from reput_broker.store.results import PutResult, PutStatus
 from reput_broker.tables.tables import Tables
@@ -48,14 +55,21 @@ class ReviveLog:
         self._pops += 1
         return self._pops % REVIVE_QUEUES
 
-    def check_point(self, point: CheckPoint, revive_queue_id: int) -> Record:
-        """Return the record to put for a check point.
+    def check_point(self, point: CheckPoint, revive_queue_id: int, passed: Passed | None = None) -> Record:
+        """Return the record to put for a check point; `passed` as of `check_point_record`.
 
         Raises:
             Refusal: its time is too far ahead, or messages with a deliver time are disabled.
         """
         return self._delayed(
-            check_point_record(point, self.topic, revive_queue_id, self._clock_ms(), self._store.options.host)
+            check_point_record(
+                point,
+                self.topic,
+                revive_queue_id,
+                self._clock_ms(),
+                self._store.options.host,
+                passed=passed,
+            )
         )
 
     def ack(self, ack: Ack, deliver_ms: int, revive_queue_id: int, *, is_batch: bool = False) -> Record:

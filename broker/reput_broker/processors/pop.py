@@ -355,6 +355,7 @@ class PopProcessor:
                     tuple(taken.offsets),
                 ),
                 revive_queue_id,
+                self._positions.passing(taken.place, taken.offset, taken.result.next_begin_offset),
             )
             for taken in found
         ]
@@ -367,7 +368,7 @@ class PopProcessor:
             written = Written(records[0].topic, records[0].queue_id, result.queue_offset)
             for number, taken in enumerate(found):
                 at = written._replace(queue_offset=written.queue_offset + number)
-                self._positions.passed(taken.place, taken.result.next_begin_offset, at)
+                self._positions.passed(taken.place, taken.offset, taken.result.next_begin_offset, at)
 
         try:
             await self._puts.in_turn(size_of(records), put)
@@ -402,7 +403,7 @@ class PopProcessor:
                 if pop.header.order:
                     self._positions.commit(taken.place, result.next_begin_offset)
                 else:
-                    self._positions.passed(taken.place, result.next_begin_offset, None)
+                    self._positions.passed(taken.place, taken.offset, result.next_begin_offset, None)
 
     def _as_answered(self, pop: _Pop, taken: _Taken, pop_time: int, revive_queue_id: int) -> bytes:
         """Return the records of one queue; retried messages under the topic that the group consumes, with their

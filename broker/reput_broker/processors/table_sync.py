@@ -19,6 +19,11 @@ from reput_broker.tables.tables import Tables
 from reput_protocol.codes import RequestCode
 from reput_protocol.commands.body import encode_json
 from reput_protocol.commands.table_sync import ConsumerOffsetTable, SyncTableHeader, SyncTableResult
+from reput_protocol.names import POP_PASSED_GROUP
+
+_AND_POPS = "/"
+"""Separates the version of the offsets from the log offset of check points."""
+_UNUSED_STEP = 64 << 20
 
 
 class TableSyncProcessor:
@@ -27,6 +32,7 @@ class TableSyncProcessor:
     Args:
         batches_version: returns the version of the table of sinks' batches.
         handlers: those that answer 21, 45, 201 and 700060 with the table.
+        revive_topic: it exists once a group has popped.
     """
 
     def __init__(
@@ -37,9 +43,13 @@ class TableSyncProcessor:
         batches_version: Callable[[], DataVersion],
         handlers: Mapping[int, Handler],
         clock_ms: Callable[[], int],
+        *,
+        revive_topic: str,
     ) -> None:
         self._store = store
         self._offsets = tables.offsets
+        self._topics = tables.topics
+        self._revive_topic = revive_topic
         self._request_modes = tables.request_modes
         self._schedule = schedule
         self._clock_ms = clock_ms
@@ -91,16 +101,30 @@ class TableSyncProcessor:
         return f"{self._store.max_physical_offset}.{self._schedule.timers.read_ms}" if is_used else "unused"
 
     async def consumer_offsets(self, request: Request) -> Response:
-        """Answer with the offsets of all groups, or with those that have changed since the slave's version."""
+        """Answer with the offsets of all groups, or with those that have changed since the slave's version.
+
+        A slave of Reput also gets the log offset before which the check points of pops are part of these offsets.
+        """
         request.client.note_role("admin")
         known = SyncTableHeader.from_ext(request.ext).table_version
-        changes = self._offsets.changes_since(known)
-        ext = SyncTableResult(changes.version, self._store.max_physical_offset, changes.is_partial)
-        if changes.version == known:
+        known_offsets, _, _ = (known or "").partition(_AND_POPS)
+        changes, popped_until = self._offsets.changes_since(known_offsets), self._popped_until()
+        version = f"{changes.version}{_AND_POPS}{popped_until}"
+        ext = SyncTableResult(version, self._store.max_physical_offset, changes.is_partial)
+        if version == known:
             return Response(0, ext.to_ext(request.header_type))
         table = {f"{topic}@{group}": offsets for (group, topic), offsets in changes.offsets.items()}
+        if known is not None:
+            table[f"{self._revive_topic}@{POP_PASSED_GROUP}"] = {0: popped_until}
         body = ConsumerOffsetTable(table, self._offsets.version.to_json())
         return Response(0, ext.to_ext(request.header_type), await write_in_turns(body))
+
+    def _popped_until(self) -> int:
+        """Return a log offset; the positions of pops whose check points are before it are committed."""
+        end = self._store.dispatched_offset
+        if self._topics.get(self._revive_topic) is None:
+            end -= end % _UNUSED_STEP  # there is no check point yet: spare slaves a change with every message
+        return end
 
     def request_modes(self, request: Request) -> Response:
         """Answer with how groups consume topics, if that was set."""

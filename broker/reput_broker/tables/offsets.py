@@ -34,12 +34,21 @@ from reput_broker.tables.offset_journal import (
     read_journal,
 )
 from reput_broker.tables.table_saver import save_now
-from reput_protocol.names import REVIVE_GROUP, TRANS_OP_HALF_TOPIC, TRANSACTION_CHECK_GROUP
+from reput_protocol.names import (
+    POP_PASSED_GROUP,
+    REVIVE_GROUP,
+    TRANS_OP_HALF_TOPIC,
+    TRANSACTION_CHECK_GROUP,
+)
 
 log = structlog.get_logger(__name__)
 
 _VERSION_STEP = 500
 """Commits per step of the data version (RocketMQ: consumerOffsetUpdateVersionStep)."""
+
+
+_NO_CONSUMERS = (REVIVE_GROUP, POP_PASSED_GROUP)
+"""The broker's own progress through check points, which is not the next offset of a queue."""
 
 
 class Commit(NamedTuple):
@@ -151,15 +160,15 @@ class ConsumerOffsetManager:
 
     def groups(self) -> set[str]:
         """Return every group that has an offset, as `items`."""
-        return {group for group, _ in self._table if group != REVIVE_GROUP}
+        return {group for group, _ in self._table if group not in _NO_CONSUMERS}
 
     def items(self) -> Iterator[tuple[str, str, Mapping[int, int]]]:
         """Iterate over (group, topic, queue id -> offset); commits made meanwhile may or may not appear.
 
-        Without the broker's own progress through check points, which is the last entry and not the next one.
+        Without the broker's own progress through check points.
         """
         for (group, topic), queues in list(self._table.items()):
-            if group != REVIVE_GROUP:
+            if group not in _NO_CONSUMERS:
                 yield group, topic, queues
 
     @property

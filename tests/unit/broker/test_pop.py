@@ -15,7 +15,7 @@ from pops import Popped, popped_messages
 from reput_broker.request import Response
 from reput_protocol.codes import RequestCode, ResponseCode
 from reput_protocol.commands.group import SubscriptionGroupConfig
-from reput_protocol.names import REVIVE_GROUP, revive_topic
+from reput_protocol.names import POP_PASSED_GROUP, REVIVE_GROUP, revive_topic
 from reput_protocol.record.view import record_views
 from tasks import run_by_the_clock
 
@@ -285,6 +285,97 @@ async def test_what_became_due_while_the_broker_was_down_comes_once(tmp_path: Pa
             await bench.pass_time(3)
             assert await bench.bodies(RETRY) == [b"popped"]
         now_ms += 60_000
+
+
+async def offsets_of_a_slave(bench: BrokerBench) -> bytes:
+    """What a slave has in its file of offsets when it asks now."""
+    await bench.settled()
+    answer = await bench.client().ask(RequestCode.GET_ALL_CONSUMER_OFFSET, {"tableVersion": ""})
+    assert answer is not None
+    return bytes(answer.body)
+
+
+def slave(bench: BrokerBench, offsets: bytes, path: Path) -> Path:
+    """The directory of a slave that has the whole log, and earlier offsets."""
+    config = bench.killed(path) / "config"
+    for file in config.glob("consumerOffset.*"):
+        file.unlink()
+    (config / "consumerOffset.json").write_bytes(offsets)
+    return path
+
+
+async def test_a_new_master_pops_nothing_again_that_was_popped_since_its_offsets(tmp_path: Path) -> None:
+    async with broker_bench(tmp_path / "s") as bench:
+        await send(bench, *(b"%d" % number for number in range(6)))
+        consumer = Consumer(bench)
+        (one,) = await consumer.pop(maxMsgNums=1)
+        await consumer.ack(one)
+        offsets = await offsets_of_a_slave(bench)
+        await consumer.ack((await consumer.pop(maxMsgNums=2))[0])
+        # Without a delay: the check point is in the revive topic.
+        (short,) = await consumer.pop(maxMsgNums=1, invisibleTime=900)
+        await consumer.ack(short)
+        image, now_ms = slave(bench, offsets, tmp_path / "slave"), bench.now_ms
+    async with broker_bench(image, at_ms=now_ms) as bench:
+        assert committed(bench, GROUP, TOPIC) == 4
+        consumer = Consumer(bench)
+        first = await consumer.pop()
+        assert bodies(first) == [b"4", b"5"]
+        for one in first:
+            await consumer.ack(one)
+        await bench.pass_time(11)
+        (again,) = await consumer.pop()
+        assert (again.record.body, again.record.reconsume_times) == (b"2", 1)
+        assert bench.broker._storage.tables.offsets.query(POP_PASSED_GROUP, REVIVE, 0) is None
+
+
+async def test_a_new_master_knows_a_group_that_popped_first_after_its_tables(tmp_path: Path) -> None:
+    async with broker_bench(tmp_path / "s") as bench:
+        await send(bench, b"0", b"1")
+        offsets = await offsets_of_a_slave(bench)
+        await Consumer(bench).pop(maxMsgNums=1, invisibleTime=5000)
+        image, now_ms = slave(bench, offsets, tmp_path / "slave"), bench.now_ms
+        for table in ("subscriptionGroup", "topics"):
+            (image / f"config/{table}.json").unlink(missing_ok=True)
+    async with broker_bench(image, at_ms=now_ms) as bench:
+        assert committed(bench, GROUP, TOPIC) == 1
+        await bench.pass_time(6)
+        assert await bench.bodies(RETRY) == [b"0"], "though no member has asked yet"
+
+
+async def test_a_new_master_follows_pops_over_messages_that_did_not_fit(tmp_path: Path) -> None:
+    filters = {"exp": "paid", "expType": "TAG"}
+    async with broker_bench(tmp_path / "s") as bench:
+        await send(bench, b"0", TAGS="paid")
+        consumer = Consumer(bench)
+        assert bodies(await consumer.pop(**filters)) == [b"0"]
+        offsets = await offsets_of_a_slave(bench)
+        await send(bench, b"1", b"2", TAGS="open")
+        assert await consumer.pop(**filters) == []
+        await send(bench, b"3", TAGS="paid")
+        assert bodies(await consumer.pop(**filters)) == [b"3"]
+        image, now_ms = slave(bench, offsets, tmp_path / "slave"), bench.now_ms
+    async with broker_bench(image, at_ms=now_ms) as bench:
+        assert committed(bench, GROUP, TOPIC) == 4
+
+
+async def test_a_new_master_does_not_take_back_a_reset(tmp_path: Path) -> None:
+    """Neither do check points of pops before it, nor a changed time."""
+    async with broker_bench(tmp_path / "s") as bench:
+        await send(bench, b"0", b"1", b"2")
+        consumer = Consumer(bench)
+        popped = await consumer.pop()
+        bench.broker._storage.tables.offsets.commit(GROUP, TOPIC, 0, 0)
+        bench.broker._parts._common.groups.resets.set(GROUP, TOPIC, 0, 0)
+        offsets = await offsets_of_a_slave(bench)
+        await consumer.change(popped[2], 60_000)
+        await bench.pass_time(10)
+        assert len(await bench.read(REVIVE, popped[0].handle.revive_queue_id)) > 1, "the old check point"
+        image, now_ms = slave(bench, offsets, tmp_path / "slave"), bench.now_ms
+    async with broker_bench(image, at_ms=now_ms) as bench:
+        assert committed(bench, GROUP, TOPIC) == 0
+        popped = await Consumer(bench).pop()
+        assert bodies([one for one in popped if not one.record.reconsume_times]) == [b"0", b"1", b"2"]
 
 
 async def test_progress_is_the_last_entry_done_with(tmp_path: Path) -> None:
