@@ -344,16 +344,20 @@ def check_compose(not_run: list[str]) -> None:
     if problems:
         raise CheckFailed("docker-compose.yml: " + "; ".join(problems))
     _passed("docker-compose.yml, alone and with TLS, keeps the rules of tools/compose_rules.py")
+    missing = "Compose is not installed"
     for command in (["docker", "compose"], ["podman-compose"], ["docker-compose"]):
         try:
-            run([*command, "version"], deadline_s=30)
+            version = run([*command, "version", "--short"], deadline_s=30).strip()
         except EngineError:
+            continue
+        if command == ["docker-compose"] and version.startswith("1."):
+            missing = f"docker-compose is {version}, and the file needs 2 or later"
             continue
         run([*command, "--file", str(path), "config", "--quiet"], deadline_s=60)
         run([*command, "--file", str(path), "--file", str(override), "config", "--quiet"], deadline_s=60)
         _passed(f"`{' '.join(command)} config` accepts it")
         return
-    not_run.append("`docker compose config`: Compose is not installed")
+    not_run.append(f"`docker compose config`: {missing}")
 
 
 def free_ports() -> tuple[dict[str, str], dict[str, int]]:
