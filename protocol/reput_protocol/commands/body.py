@@ -29,13 +29,14 @@ ObjectKey: TypeAlias = tuple[tuple[str, Any], ...]
 LOOSE_BYTES_MAX: Final = 2048
 """Maximum size of text with loose keys from an untrusted peer; each costs some microseconds."""
 
-_STRING: Final = r'"(?:[^"\\]++|\\.)*+"?'
-_FLAT_REST: Final = rf'(?:[^{{}}"]++|{_STRING})*+\}}'
+# Time is linear because each text has one way to match, and because `_UP_TO_KEY` always matches. No group is
+# possessive, because Python before 3.11.5 matches such groups wrongly.
+_STRING: Final = r'"[^"\\]*+(?:\\.[^"\\]*+)*'
+_FLAT_REST: Final = rf'[^{{}}"]*+(?:{_STRING}"[^{{}}"]*+)*\}}'
 """The rest of an object without nested ones, after its opening brace."""
 _UP_TO_KEY: Final = re.compile(
-    # Everything up to a loose key, which only the colon after it identifies. Possessive quantifiers (`++`) keep the
-    # time linear.
-    rf'((?:[^"{{0-9]++|{_STRING}|[0-9]++(?!\s*+:)|\{{(?!{_FLAT_REST}\s*+:))*+)'
+    # Everything up to a loose key, which only the colon after it identifies. A string may lack its end.
+    rf'([^"{{0-9]*+(?:(?:{_STRING}"?|[0-9]++(?!\s*+:)|\{{(?!{_FLAT_REST}\s*+:))[^"{{0-9]*+)*)'
     rf"(?:([0-9]++)|(\{{{_FLAT_REST})|\Z)",
     re.DOTALL,
 )

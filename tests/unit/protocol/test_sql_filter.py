@@ -124,6 +124,7 @@ def test_properties_are_found_whatever_is_around_them() -> None:
         ("a = 1)", 5, "the end was expected"),
         ("a IS 5", 5, "NOT or NULL was expected"),
         ("a = /* 5", 4, "comment"),
+        ("a = /**5/ 5", 4, "comment"),
     ],
 )
 def test_a_bad_expression_is_refused_where_it_is_bad(expression: str, position: int, reason: str) -> None:

@@ -54,7 +54,7 @@ texts: _OPEN STRING (_COMMA STRING)* _CLOSE
 NAME: /[A-Za-z_$][A-Za-z0-9_$]*+/
 DECIMAL.2: /(?:[0-9]++\.[0-9]*+|\.[0-9]++)(?:[eE][+-]?[0-9]++)?|[0-9]++[eE][+-]?[0-9]++/
 WHOLE.1: /(?:0|[1-9][0-9]*+)[lL]?/
-STRING: /'(?:''|[^'])*+'/
+STRING: /'[^']*+(?:''[^']*+)*'(?!')/
 _UNEQUAL.1: "<>"
 _EQUAL: "="
 ORDER: /[<>]=?/
@@ -66,7 +66,7 @@ _COMMA: ","
 %declare NOT _AND _OR _BETWEEN _IN _IS NULL TRUE FALSE SEARCH
 
 LINE_COMMENT.3: /--[^\n\r]*+/
-BLOCK_COMMENT.3: /\/\*[^*]*+\*(?:\*|[^*\/][^*]*+\*)*+\//
+BLOCK_COMMENT.3: /\/\*[^*]*+(?:\*++[^*\/][^*]*+)*\*++\//
 %ignore /[ \t\n\r\f]++/
 %ignore LINE_COMMENT
 %ignore BLOCK_COMMENT
