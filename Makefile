@@ -243,7 +243,7 @@ cluster-faults: $(DEV) ## break three brokers with etcd, each in a network names
 filters: $(DEV) ## compare filters with an independent evaluation, CASES times (10000); SEED repeats a run
 	$(BIN)/python tests/filters/run.py $(if $(CASES),--cases $(CASES)) $(if $(SEED),--seed $(SEED)) $(ARGS)
 
-fuzz: $(DEV) ## send invalid data to the ports: CASES (1000000) changed requests of clients per type of header; KIND, SEED
+fuzz: $(DEV) ## send invalid data to the ports: CASES (1000000) to HTTP, and changed requests of clients per type of header; KIND, SEED
 	$(BIN)/python tests/fuzz/run.py $(if $(CASES),--cases $(CASES)) $(if $(SEED),--seed $(SEED)) \
 		$(if $(KIND),--kind '$(KIND)') $(ARGS)
 

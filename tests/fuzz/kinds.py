@@ -22,10 +22,12 @@ class Tried(NamedTuple):
 
 
 KINDS = {
-    "http": Tried(fuzz_http, 0.2, 3_000),
+    "http": Tried(fuzz_http, 1.0, 3_000),
     "frames": Tried(fuzz_frames, 0.1, 1_000),
     "json-of-clients": Tried(partial(fuzz_requests, HeaderType.JSON, False), 1.0, 400),
     "rocketmq-of-clients": Tried(partial(fuzz_requests, HeaderType.BINARY, False), 1.0, 400),
+    "msgpack-of-clients": Tried(partial(fuzz_requests, HeaderType.MSGPACK, False), 1.0, 400),
     "json-signed": Tried(partial(fuzz_requests, HeaderType.JSON, True), 0.2, 150),
     "rocketmq-signed": Tried(partial(fuzz_requests, HeaderType.BINARY, True), 0.2, 150),
+    "msgpack-signed": Tried(partial(fuzz_requests, HeaderType.MSGPACK, True), 0.2, 150),
 }

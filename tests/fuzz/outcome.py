@@ -14,7 +14,7 @@ import structlog
 VIOLATIONS_MAX = 20
 """A kind stops after so many."""
 
-_GROWTH_MAX_B = 48 << 20
+_GROWTH_MAX_B = 16 << 20
 
 
 @dataclass(slots=True)
@@ -25,7 +25,7 @@ class Outcome:
     answers: Counter[str] = field(default_factory=Counter)
     violations: list[str] = field(default_factory=list)
     growth_b: int = 0
-    """How much more memory the process held at the end than after the first batch."""
+    """How much more memory the process held at the end than near the beginning."""
 
     @property
     def enough(self) -> bool:
@@ -33,7 +33,7 @@ class Outcome:
         return len(self.violations) >= VIOLATIONS_MAX
 
     def note_memory(self, before_b: int) -> None:
-        """Hold the process's memory against what it was after the first batch."""
+        """Hold the process's memory against what it was before most of the inputs."""
         self.growth_b = private_b() - before_b
         if self.growth_b > _GROWTH_MAX_B:
             self.violations.append(f"memory grew by {self.growth_b >> 20} MiB in {self.cases:,} inputs")

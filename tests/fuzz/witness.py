@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import secrets
 from itertools import count
 from typing import Final
@@ -12,6 +13,7 @@ import trio.lowlevel
 from fuzz.outcome import Outcome
 from raw_client import in_letters
 from reput_protocol.codes import RequestCode, ResponseCode
+from reput_protocol.names import is_system_group
 from reput_protocol.signature import Credentials
 from reput_protocol.wire.frames import FrameReader, decode_header, encode_frame
 from reput_protocol.wire.header import Header, HeaderType, Value
@@ -19,12 +21,30 @@ from reput_protocol.wire.header import Header, HeaderType, Value
 _PAUSE_S: Final = 0.02
 _BODY_BYTES: Final = 200
 _REFUSALS_MAX: Final = 20
+_GROUP: Final = "witness"
+_WITHIN_S: Final = 600.0
+"""However busy the machine is."""
+_CREATED: Final = (
+    (
+        "subscriptionGroupTable",
+        RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG,
+        RequestCode.DELETE_SUBSCRIPTIONGROUP,
+        "groupName",
+    ),
+    (
+        "topicConfigTable",
+        RequestCode.GET_ALL_TOPIC_CONFIG,
+        RequestCode.DELETE_TOPIC_IN_BROKER,
+        "topic",
+    ),
+)
 
 
 class Witness:
     """Sends numbered messages to a topic of its own and pulls each, on one connection.
 
-    Others may send the administrator's requests as well: what stops all sends is undone.
+    Others may send the administrator's requests as well: what stops all sends is undone, and the topics and groups that
+    they have created are deleted on request.
     """
 
     def __init__(self, address: str, outcome: Outcome, credentials: Credentials | None) -> None:
@@ -36,6 +56,8 @@ class Witness:
         self._reader = FrameReader()
         self._ends = trio.Event()
         self._ended = trio.Event()
+        self._cleaned = trio.Event()
+        self._cleaned.set()
         self.received = 0
         """Messages that came as they were sent."""
 
@@ -47,11 +69,22 @@ class Witness:
                 self._stream = stream
                 await self._restore()
                 while not self._ends.is_set() or not self.received:
-                    await self._exchange_one()
+                    with trio.fail_after(_WITHIN_S):
+                        await self._exchange_one()
+                        if not self._cleaned.is_set():
+                            await self._delete_created()
+                            self._cleaned.set()
                     await trio.sleep(_PAUSE_S)
-        except (trio.BrokenResourceError, EOFError, AssertionError) as error:
+        except (trio.BrokenResourceError, trio.TooSlowError, EOFError, AssertionError) as error:
             self._outcome.violations.append(f"another client: message {self.received}: {error!r}")
         self._ended.set()
+        self._cleaned.set()
+
+    async def clean(self) -> None:
+        """Wait until the topics and groups of others are deleted, with all offsets."""
+        if not self._ended.is_set():
+            self._cleaned = trio.Event()
+            await self._cleaned.wait()
 
     async def end(self) -> None:
         """Wait until the last message is pulled."""
@@ -69,7 +102,7 @@ class Witness:
         assert header.code == ResponseCode.SUCCESS, header
         assert header.ext["queueOffset"] == str(self.received), header
         pull = {
-            "consumerGroup": "witness",
+            "consumerGroup": _GROUP,
             "topic": self._topic,
             "queueId": "0",
             "maxMsgNums": "1",
@@ -86,6 +119,23 @@ class Witness:
         assert header.code == ResponseCode.SUCCESS, header
         assert body in records, "another body"
         self.received += 1
+
+    async def _delete_created(self) -> None:
+        """Delete until nothing is left: what is delivered late may create a topic late."""
+        _, body = await self._ask(RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_BROKER, {})
+        own = {self._topic, _GROUP, *json.loads(body)["topicList"]}
+        for table, listing, deletion, name_field in _CREATED:
+            while True:
+                _, body = await self._ask(listing, {})
+                names = [
+                    name for name in json.loads(body)[table] if name not in own and not is_system_group(name)
+                ]
+                if not names:
+                    break
+                for name in names:
+                    header, _ = await self._ask(deletion, {name_field: name, "cleanOffset": "true"})
+                    assert header.code == ResponseCode.SUCCESS, (name, header)
+                self._outcome.answers[f"deleted from {table}"] += len(names)
 
     async def _restore(self) -> None:
         queues: dict[str, Value] = {"readQueueNums": "1", "writeQueueNums": "1", "perm": "6"}

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from typing import Final, NamedTuple, TypeAlias
 
 import trio
@@ -77,6 +77,12 @@ class Window:
         begun_ms = previous_ms if self._begun_ms is None else self._begun_ms
         self._rounds.append((max(1, now_ms - begun_ms), self._growing))
         self._growing, self._begun_ms = {}, now_ms
+
+    def forget(self, keys: Iterable[Key]) -> None:
+        """Forget deleted topics and groups."""
+        for counted in (self._growing, *(counted for _, counted in self._rounds)):
+            for key in keys:
+                counted.pop(key, None)
 
     def totals(self, key: Key) -> Totals:
         """Return what was counted in the complete rounds."""
@@ -170,6 +176,9 @@ class Statistics:
             if more.messages:
                 for window in (self._minute, self._hour, self._day):
                     window.add(key, more)
+        if gone := self._before.keys() - totals.keys():
+            for window in (self._minute, self._hour, self._day):
+                window.forget(gone)
         self._before = totals
         now = self._read()
         self._reads.append(now)

@@ -96,7 +96,7 @@ class GroupOffsetsProcessor:
         header = ConsumeStatsHeader.from_ext(request.ext)
         group = header.consumer_group
         topics = header.topics()
-        stats = await self._stats_of(group, topics or self._consumed_by(group))
+        stats = await self._stats_of(group, topics or self._subscribed(group, self._offsets.for_group(group)))
         return Response(0, body=await write_in_turns(stats))
 
     async def all_stats(self, request: Request) -> Response:
@@ -104,10 +104,13 @@ class GroupOffsetsProcessor:
         header = BrokerConsumeStatsHeader.from_ext(request.ext)
         request.client.note_role("admin")
         body = ConsumeStatsList(broker_addr=request.client.dialled_address)
+        consumed: dict[str, list[str]] = {}  # looking each group up would read the whole table each time
+        for group, topic, _ in self._offsets.items():
+            consumed.setdefault(group, []).append(topic)
         for group in sorted(self._settings.all()):
             await trio.lowlevel.checkpoint()
             found = []
-            for topic in self._consumed_by(group):
+            for topic in self._subscribed(group, consumed.get(group, ())):
                 config = self._topics.get(topic)
                 if config is None or (header.is_order and not config.order):
                     continue
@@ -118,14 +121,10 @@ class GroupOffsetsProcessor:
             body.groups.append({group: found})
         return Response(0, body=await write_in_turns(body))
 
-    def _consumed_by(self, group: str) -> list[str]:
-        """Return the topics in which a group has offsets; of a group with members, those it subscribes to."""
+    def _subscribed(self, group: str, topics: Iterable[str]) -> list[str]:
+        """Return those of the topics to which a group subscribes; all if it has no members."""
         online = self._online.get(group)
-        return [
-            topic
-            for topic in self._offsets.for_group(group)
-            if online is None or topic in online.subscriptions
-        ]
+        return [topic for topic in topics if online is None or topic in online.subscriptions]
 
     async def _stats_of(self, group: str, topics: Iterable[str]) -> ConsumeStats:
         stats = ConsumeStats({})

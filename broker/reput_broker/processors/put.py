@@ -60,7 +60,7 @@ class PutProcessor:
 
     async def _create_and_put(self, request: Request, header: PutMessageHeader) -> Outcome:
         await self._access.create_on_send(header.topic)
-        self._access.writable(header.topic, header.queue_id)
+        self._access.created(header.topic, header.queue_id)
         result = self._put_block(request, header)
         return await result if isinstance(result, Awaitable) else result
 

@@ -102,8 +102,7 @@ class ReplyProcessor:
 
     def _begin(self, request: Request, header: SendMessageHeader) -> None:
         """Validate the reply and push it in a task, so that the connection's requests do not wait."""
-        config = self._access.writable(header.topic, max(0, header.queue_id))
-        assert config is not None, "looked up before"
+        config = self._access.created(header.topic, max(0, header.queue_id))
         reply = self._checked(request, header)
         if header.queue_id < 0:
             reply.record.queue_id = random.randrange(max(1, config.write_queue_nums))

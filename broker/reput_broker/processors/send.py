@@ -111,8 +111,7 @@ class SendProcessor:
             await self._access.create_on_send(header.topic, queues)
         if dead is not None:
             await self._access.create_internal(dlq_topic(dead.group))
-        config = self._access.writable(header.topic, max(0, header.queue_id))
-        assert config is not None, "it has been created"
+        config = self._access.created(header.topic, max(0, header.queue_id))
         result = self._send_records(request, header, dead, config)
         return await result if isinstance(result, Awaitable) else result
 

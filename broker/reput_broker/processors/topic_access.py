@@ -43,6 +43,13 @@ class TopicAccess:
             raise _no_queue(topic, queue_id, max(config.write_queue_nums, config.read_queue_nums))
         return config
 
+    def created(self, topic: str, queue_id: int) -> TopicConfig:
+        """Return what `writable` returns of a topic that was just created; NO_TOPIC if it was deleted meanwhile."""
+        config = self.writable(topic, queue_id)
+        if config is None:
+            raise no_topic(topic)
+        return config
+
     def may_write(self, topic: str, queue_id: int) -> bool:
         """Tell whether `writable` would return the topic; does not refuse or count."""
         config = self._topics.get(topic)

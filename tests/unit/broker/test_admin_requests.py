@@ -278,6 +278,17 @@ async def test_a_topic_that_is_created_again_counts_from_0() -> None:
     assert clock.sums()[0] == 23
 
 
+async def test_a_deleted_topic_is_forgotten() -> None:
+    clock = Clock()
+    clock.counters.topic("orders").count_in(20, 2000)
+    await clock.rounds(1)
+    clock.counters.forget_topic("orders")
+    await clock.rounds(1)
+    clock.counters.topic("orders").count_in(3, 300)
+    await clock.rounds(1)
+    assert clock.sums()[0] == 3
+
+
 async def test_rates_of_the_broker_are_of_10_60_and_600_seconds() -> None:
     clock = Clock()
     await clock.rounds(100)
