@@ -289,16 +289,16 @@ async def test_a_file_that_is_lacking_is_made_once_puts_are_taken_again(
 
 
 @pytest.mark.trio
-async def test_files_are_made_when_an_append_says_so(autojump_clock: trio.testing.MockClock) -> None:
+async def test_files_are_made_when_an_append_says_so(by_the_clock: trio.testing.MockClock) -> None:
     store: Any = FakeStore()
     store.half_full = True
     allocate = AllocateService(store)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(allocate.run)
-        await trio.testing.wait_all_tasks_blocked(0.01)
+        await trio.sleep(0.1)
         assert store.made == 0, "not because the broker has started"
         store.want_file()
-        await trio.testing.wait_all_tasks_blocked(0.01)
+        await trio.sleep(0.1)
         assert store.made == 1
         nursery.cancel_scope.cancel()
 
