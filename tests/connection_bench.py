@@ -120,11 +120,11 @@ class Bench:
 
     def __init__(self, peer: Peer, nursery: trio.Nursery, beside: Bench | None = None, **limits: Any) -> None:
         self.peer = peer
-        self.counters = beside.counters if beside else Counters()
+        self.counters: Counters = beside.counters if beside else Counters()
         self.traffic = self.counters.listeners["main"]
-        self.limits = beside.limits if beside else LimitsConfig(**limits)
-        self.memory = beside.memory if beside else HeldBytes(self.counters, self.limits)
-        self.next_turn = beside.next_turn if beside else trio.Lock()
+        self.limits: LimitsConfig = beside.limits if beside else LimitsConfig(**limits)
+        self.memory: HeldBytes = beside.memory if beside else HeldBytes(self.counters, self.limits)
+        self.next_turn: trio.Lock = beside.next_turn if beside else trio.Lock()
         self.held: list[Request] = []
         self.appended: list[list[Put]] = []
         self.after_puts: list[int] = []

@@ -79,7 +79,9 @@ class DelayBench:
     ) -> None:
         self.options = options
         self.offset_ms = offset_ms
-        self.changes = {"wheel_slots": wheel_slots, "file_reserved_time": file_reserved_time, **delay}
+        self._wheel_slots = wheel_slots
+        self._file_reserved_time = file_reserved_time
+        self._delay = delay
         self.config = BrokerConfig(
             data_dir=options.data_dir,
             port=0,
@@ -204,7 +206,13 @@ class DelayBench:
 
     def go_on(self) -> DelayBench:
         """The next run on the directory, with the same clock."""
-        return DelayBench(self.options, offset_ms=self.offset_ms, **self.changes)
+        return DelayBench(
+            self.options,
+            offset_ms=self.offset_ms,
+            wheel_slots=self._wheel_slots,
+            file_reserved_time=self._file_reserved_time,
+            **self._delay,
+        )
 
     def abandon(self) -> None:
         """Let go of the directory without a word, as a killed process does."""

@@ -39,8 +39,8 @@ class FakeCluster:
                 group[0].replicate_to(member)
             self.members[name] = group
         for fake in (self.names, *(member for group in self.members.values() for member in group)):
-            fake.behave(RequestCode.GET_ROUTEINFO_BY_TOPIC, lambda *_, fake=fake: self._route(fake))  # type: ignore[misc]
-            fake.behave(RequestCode.GET_BROKER_CLUSTER_INFO, lambda *_, fake=fake: self._info(fake))  # type: ignore[misc]
+            fake.behave(RequestCode.GET_ROUTEINFO_BY_TOPIC, lambda *_, fake=fake: self._route(fake))
+            fake.behave(RequestCode.GET_BROKER_CLUSTER_INFO, lambda *_, fake=fake: self._info(fake))
         self.promote()
 
     def __enter__(self) -> Self:

@@ -27,7 +27,7 @@ from reput_protocol.record.message_id import offset_message_id_of
 from reput_protocol.record.put_block import check_put_block, encode_put_block, patch_block
 from reput_protocol.record.record import Record, encode_record
 from reput_protocol.wire.frames import FrameReader, decode_header, encode_frame
-from reput_protocol.wire.header import RESPONSE_FLAG, Header, HeaderType
+from reput_protocol.wire.header import RESPONSE_FLAG, Header, HeaderType, Value
 
 
 @dataclass
@@ -439,7 +439,12 @@ class FakeBroker:
     def store(self, topic: str, *bodies: bytes, queue_id: int = 0) -> None:
         """Store messages as if a producer had sent them."""
         block = encode_put_block([Message(topic, body) for body in bodies], topic, queue_id, 0)
-        ext = {"topic": topic, "queueId": queue_id, "count": len(bodies), "ack": "flushed"}
+        ext: dict[str, Value] = {
+            "topic": topic,
+            "queueId": queue_id,
+            "count": len(bodies),
+            "ack": "flushed",
+        }
         self.put(Header(RequestCode.PUT_MESSAGE, 0, 0, ext=ext), memoryview(block))
 
     def park(self, header: Header, body: memoryview) -> Answer:

@@ -116,10 +116,10 @@ class GroupClient(RawClient):
         version: int = 1,
         model: MessageModel = MessageModel.CLUSTERING,
         producers: tuple[str, ...] = (),
-        **expressions: str,
+        expressions: Mapping[str, str] | None = None,
     ) -> Header:
         """Say that it is a member, with topics wanted whole and topics with a tag expression; return the answer."""
-        wanted = {**dict.fromkeys(topics, "*"), **expressions}
+        wanted = {**dict.fromkeys(topics, "*"), **(expressions or {})}
         subscriptions = [SubscriptionData.of(topic, text, version) for topic, text in wanted.items()]
         if wanted:
             subscriptions.append(SubscriptionData.of(retry_topic(self.group), "*", version))

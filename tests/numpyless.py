@@ -17,7 +17,7 @@ class NoNumPy:
 
 def main() -> None:
     """Run the command or the program without NumPy."""
-    sys.meta_path.insert(0, NoNumPy())  # type: ignore[arg-type]
+    sys.meta_path.insert(0, NoNumPy())
     if sys.argv[1].endswith(".py"):
         del sys.argv[0]
         runpy.run_path(sys.argv[0], run_name="__main__")

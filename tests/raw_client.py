@@ -7,6 +7,7 @@ import ssl
 from collections.abc import Mapping
 from itertools import count
 from types import TracebackType
+from typing import Self
 
 from reput_protocol.signature import Credentials
 from reput_protocol.wire.frames import FrameReader, decode_header, encode_frame
@@ -94,7 +95,7 @@ class RawClient:
         finally:
             self._answers += kept
 
-    def __enter__(self) -> RawClient:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(

@@ -146,8 +146,8 @@ def is_sound(data: bytes) -> bool:
     properties = topic + topic_size + 2
     if topic_size <= 0 or properties > size:
         return False
-    (properties_size,) = struct.unpack_from(">h", data, properties - 2)
-    return properties_size >= 0 and properties + properties_size == size and queue_id >= 0
+    properties_size: int = struct.unpack_from(">h", data, properties - 2)[0]
+    return properties_size >= 0 and properties + properties_size == size and bool(queue_id >= 0)
 
 
 class ReadRecord(NamedTuple):

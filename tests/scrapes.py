@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from itertools import product
 from pathlib import Path
+from typing import cast
 
 from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.utils import floatToGoString
@@ -20,14 +21,15 @@ from reput_broker.observe.counters import Counters, DelayStats, NameServerTraffi
 from reput_broker.observe.delivery_metrics import DelaySources, GroupSources, PopSources
 from reput_broker.observe.health import Health
 from reput_broker.observe.metrics import MetricsSources
+from reput_broker.store.message_store import MessageStore
 from reput_broker.tables.offsets import ConsumerOffsetManager
 from reput_broker.tables.subscription_groups import SubscriptionGroupManager
 from reput_broker.tables.topics import TopicConfigManager
 from tenures import REPLICATION
 
 
-class FakeStore:
-    """Four queues of one topic, messages 10 to 99 in each."""
+class _FakeStore:
+    """Queues of one topic."""
 
     flush_behind_bytes = 5
     commit_behind_bytes = 3
@@ -36,7 +38,7 @@ class FakeStore:
     min_physical_offset = 1000
     max_physical_offset = 9000
 
-    def __init__(self, queues: int = 4) -> None:
+    def __init__(self, queues: int) -> None:
         self._queues = [("orders", queue_id) for queue_id in range(queues)]
 
     def queues(self) -> list[tuple[str, int]]:
@@ -47,6 +49,11 @@ class FakeStore:
 
     def max_offset_in_queue(self, _topic: str, _queue_id: int, /) -> int:
         return 100
+
+
+def fake_store(queues: int = 4) -> MessageStore:
+    """Return what the figures ask of a store with so many queues of one topic, messages 10 to 99 in each."""
+    return cast("MessageStore", _FakeStore(queues))
 
 
 @contextmanager
@@ -73,7 +80,7 @@ def a_few_figures(tmp_path: Path) -> Iterator[MetricsSources]:
         Health(),
         topics=topics,
         offsets=offsets,
-        store=FakeStore(),
+        store=fake_store(),
         groups=groups,
         delays=DelaySources(delays, lambda: 0.0, lambda: 0),
         pop=PopSources(lambda: iter([(("billing", "orders"), 2)]), lambda: 0.0),

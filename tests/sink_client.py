@@ -14,7 +14,7 @@ from reput_protocol.kernel.records import crc32
 from reput_protocol.record.message import Message
 from reput_protocol.record.put_block import encode_put_block
 from reput_protocol.record.view import record_views
-from reput_protocol.wire.header import Header
+from reput_protocol.wire.header import Header, Value
 
 
 def block_of(topic: str, queue_id: int, bodies: Sequence[bytes], prefix: str) -> bytes:
@@ -38,7 +38,7 @@ class Staged:
     messages: int = 0
     checksum: int = 0
 
-    def ext(self) -> dict[str, object]:
+    def ext(self) -> dict[str, Value]:
         return {
             "queryId": self.query_id,
             "batchId": self.batch_id,
@@ -71,13 +71,16 @@ class SinkClient(RawClient):
         return self.request(RequestCode.STAGE_RECORDS, {**staged.ext(), "position": at}, body)[0]
 
     def end(self, staged: Staged) -> Header:
-        facts = {"position": staged.position, "messages": staged.messages, "checksum": staged.checksum}
-        return self.request(RequestCode.END_STAGING, {**staged.ext(), **facts})[0]
+        ext = staged.ext() | {
+            "position": staged.position,
+            "messages": staged.messages,
+            "checksum": staged.checksum,
+        }
+        return self.request(RequestCode.END_STAGING, ext)[0]
 
     def commit(self, query_id: str, batch_id: int, staged: Sequence[Staged]) -> Header:
         body = CommitStagedBody([one.part for one in staged]).to_json()
-        ext = {"queryId": query_id, "batchId": batch_id}
-        return self.request(RequestCode.COMMIT_STAGED, ext, body)[0]
+        return self.request(RequestCode.COMMIT_STAGED, {"queryId": query_id, "batchId": batch_id}, body)[0]
 
     def abort(self, query_id: str, batch_id: int) -> Header:
         return self.request(RequestCode.ABORT_STAGED, {"queryId": query_id, "batchId": batch_id})[0]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 
 import anyio
 import pytest
@@ -27,10 +28,10 @@ def broker() -> Iterator[FakeBroker]:
 
 def puts_answered_by(
     broker: FakeBroker, answered: int, delay_s: float
-) -> Callable[[Header, bytes], Answer | object]:
+) -> Callable[[Header, memoryview], Answer]:
     """Answer the first `answered` puts, the second of them late."""
 
-    def behave(header: Header, body: bytes) -> Answer | object:
+    def behave(header: Header, body: memoryview) -> Answer:
         count = broker.count(RequestCode.PUT_MESSAGE)
         if count == 2:
             time.sleep(delay_s)
@@ -81,7 +82,7 @@ def test_a_block_far_behind_is_given_up_when_its_time_is_over(broker: FakeBroker
                 async with anyio.create_task_group() as tasks:
                     for number in range(70):
                         block = [Message("t", b"%d" % number)]
-                        tasks.start_soon(lambda b=block: producer.send_batch(b, queue_id=0))
+                        tasks.start_soon(partial(producer.send_batch, block, queue_id=0))
                     await anyio.sleep(0.05)
                     with pytest.raises(RequestTimeout):
                         await producer.send_batch([Message("t", b"last")], queue_id=0, timeout_s=0.5)

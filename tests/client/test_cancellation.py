@@ -7,7 +7,7 @@ until it ends before the cancellation.
 from __future__ import annotations
 
 import socket
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator
 from typing import Any, TypeVar
 
 import anyio
@@ -60,7 +60,7 @@ class CancellingRuntime(AnyioRuntime):
         self.tick()
         await super().sleep(seconds)
 
-    async def wait_readable(self, sockets: Sequence[socket.socket], timeout_s: float) -> None:
+    async def wait_readable(self, sockets: tuple[socket.socket, ...], timeout_s: float) -> None:
         self.tick()
         await super().wait_readable(sockets, timeout_s)
 
@@ -221,7 +221,7 @@ def test_a_message_in_hand_when_a_receive_is_cancelled_is_not_lost(backend: str,
     async def scenario() -> None:
         async with Producer(broker.address) as producer:
             await producer.send_batch([Message("t", b"%d" % number) for number in range(200)], queue_id=0)
-        seen = []
+        seen: list[int] = []
         for cancel_at in range(1, 40):
             runtime = CancellingRuntime()
             async with on(runtime, Consumer)(broker.address, group=f"g{cancel_at}", topic="t") as consumer:

@@ -13,7 +13,7 @@ import trio
 
 from faces import FACES, Face
 from reput_broker import Broker, BrokerConfig
-from reput_client import Message, Producer, PullStatus, StopRunning
+from reput_client import Message, Producer, PullStatus, ReceivedMessage, StopRunning
 from reput_client.errors import ClientClosed, ConnectFailed, NoQueue, RequestTimeout
 from reput_protocol.errors import BrokerError, InvalidMessage, NotFound, TopicNotFound
 
@@ -102,7 +102,7 @@ def test_a_batch_keeps_its_order_over_many_blocks(face: Face, address: str, topi
             assert await producer.send_batch([]) == []
         assert [receipt.queue_offset for receipt in receipts] == list(range(500))
         async with face.PullConsumer(address, group="g") as consumer:
-            received = []
+            received: list[ReceivedMessage] = []
             while len(received) < 500:
                 result = await consumer.pull(topic, 2, len(received), max_messages=70, wait_s=1.0)
                 received += result.messages

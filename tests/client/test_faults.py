@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import socket
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 
 import pytest
@@ -46,9 +46,11 @@ def broker() -> Iterator[FakeBroker]:
         yield broker
 
 
-def once(broker: FakeBroker, answer: Answer, then: Answer | None = None):  # type: ignore[no-untyped-def]
+def once(
+    broker: FakeBroker, answer: Answer, then: Answer | None = None
+) -> Callable[[Header, memoryview], Answer]:
     """Answer the first put with `answer`; store the others, or answer with `then`."""
-    given = []
+    given: list[Header] = []
 
     def behave(header: Header, body: memoryview) -> Answer:
         if not given:

@@ -116,7 +116,7 @@ def test_the_application_chooses_delay_and_attempts(face: Face, broker: FakeBrok
     face.run(scenario)
     for arguments in ({"delay_level": 19}, {"delay_level": -2}, {"attempts_max": 0}, {"after_s": -1.0}):
         with pytest.raises(ValueError, match=next(iter(arguments))):
-            GiveBack(**arguments)  # type: ignore[arg-type]
+            GiveBack(**arguments)
 
 
 @pytest.mark.parametrize(

@@ -153,9 +153,8 @@ def test_a_queue_is_given_up_and_committed_while_the_application_is_busy(
             in_hand = got[-1]
             broker.groups.add_stranger("g", FIRST)
             await face.until(lambda: queue_ids(consumer) == [1, 3])
-            for queue_id in (0, 2):
-                expected = 2 if in_hand.queue_id == queue_id else 3
-                await face.until(lambda q=queue_id, e=expected: broker.committed["g", "t", q] == e)
+            expected = [2 if in_hand.queue_id == queue_id else 3 for queue_id in (0, 2)]
+            await face.until(lambda: [broker.committed["g", "t", q] for q in (0, 2)] == expected)
             await face.sleep(2 * LEAVE_AFTER_S)
             before = len(broker.commits)
             assert await consumer.receive(0.2) is None  # the current message is handled, too late
@@ -454,7 +453,7 @@ def test_flow_control_stops_pulling_behind_a_message_that_is_not_handled(
 
 
 def test_arguments_that_make_no_sense(face: Face) -> None:
-    for options in (
+    wrong: tuple[dict[str, Any], ...] = (
         {},
         {"topic": "t", "topics": ["u"]},
         {"topics": []},
@@ -463,6 +462,7 @@ def test_arguments_that_make_no_sense(face: Face) -> None:
         {"topic": "t", "start": -1},
         {"topic": "t", "queue_span_max": 0},
         {"topic": "t", "heartbeat_interval_s": 0},
-    ):
+    )
+    for options in wrong:
         with pytest.raises(ValueError, match=r".+"):
             face.Consumer("127.0.0.1:1", group="g", **options)

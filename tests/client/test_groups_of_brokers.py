@@ -49,7 +49,7 @@ def put(cluster: FakeCluster, queue: MessageQueue, *bodies: bytes) -> None:
 
 async def receive(consumer: Any, count: int) -> list[bytes]:
     """Return the bodies of the next messages, sorted."""
-    got = []
+    got: list[bytes] = []
     for _ in range(count):
         message = await consumer.receive(10.0)
         assert message is not None, got
@@ -276,7 +276,7 @@ def test_pulls_follow_the_masters_suggestion_and_come_back(face: Face, cluster: 
                     slave.stop()
                 else:
                     slave.restart()
-                    slave.log = {("t", 0): master.log["t", 0][:3]}  # type: ignore[assignment]
+                    slave.log = {("t", 0): master.log["t", 0][:3]}
                 put(cluster, A, b"y")
                 assert await receive(consumer, 1) == [b"y"]
             assert await consumer.receive(0.3) is None

@@ -50,6 +50,7 @@ class Recorded:
 
     def points(self, name: str) -> list[Any]:
         data = self._reader.get_metrics_data()
+        assert data is not None
         return [
             point
             for resource in data.resource_metrics

@@ -166,10 +166,14 @@ def test_a_post_right_behind_the_last_answer_leaves_by_itself(name: str, broker:
 
     async def scenario() -> None:
         async with face.Producer(broker.address) as producer:
+
+            async def until_done(posted: Any) -> None:
+                await face.until(lambda: posted.done)
+
             for _ in range(3):
                 await (await producer.post(Message("t", b"1")))
                 posted = await producer.post(Message("t", b"2"))
-                await face.until(lambda posted=posted: posted.done)
+                await until_done(posted)
 
     face.run(scenario)
 

@@ -8,7 +8,7 @@ import os
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Generator, Iterator
 from typing import Any
 
 import anyio
@@ -240,11 +240,11 @@ def test_who_gives_up_waiting_takes_nothing_from_a_callback(loop: Face, broker: 
 
 
 class _Awaiting:
-    def __init__(self, wait: Any) -> None:
-        self.__await__ = wait
+    def __init__(self, wait: Callable[[], Generator[Any, Any, Any]]) -> None:
+        self._wait = wait
 
-    def __await__(self) -> Any:
-        return self.__dict__["__await__"]()
+    def __await__(self) -> Generator[Any, Any, Any]:
+        return self._wait()
 
 
 def test_a_post_that_is_cancelled_as_it_waits_was_not_taken(loop: Face, broker: FakeBroker) -> None:

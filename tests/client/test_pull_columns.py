@@ -222,7 +222,7 @@ def test_bad_arguments_are_refused(broker: BackgroundBroker) -> None:
             consumer.pull_columns(TOPIC, 0, 0, tags="||")
         for arguments in ({"offset": -1}, {"offset": 0, "wait_s": -1.0}, {"offset": 0, "max_bytes": 0}):
             with pytest.raises(ValueError, match="must be 0 or more"):
-                consumer.pull_columns(TOPIC, 0, **arguments)  # type: ignore[arg-type]
+                consumer.pull_columns(TOPIC, 0, **arguments)
 
 
 def test_a_damaged_message_is_named_and_hides_no_other(broker: BackgroundBroker) -> None:

@@ -63,7 +63,7 @@ def test_a_suggestion_is_followed_and_the_way_back(face: Face, cluster: FakeClus
             assert [await bodies(consumer, offset) for offset in (2, 3)] == [[b"2"], [b"3"]]
             assert (master.count(PULL), slave.count(PULL)) == (2, 2)
             # A slave that does not have the next message, or refuses: its answer does not count.
-            slave.log = {("t", 0): master.log["t", 0][:1]}  # type: ignore[assignment]
+            slave.log = {("t", 0): master.log["t", 0][:1]}
             assert await bodies(consumer, 2) == [b"2"]
             assert (master.count(PULL), slave.count(PULL)) == (3, 3)
             slave.serves_reads = False

@@ -107,7 +107,7 @@ def broker() -> Iterator[Broker]:
 def received(properties: dict[str, str], broker_name: str = "fake") -> ReceivedMessage:
     """A message as a consumer gets it."""
     record = encode_record(Record("work", b"ping", properties=encode_properties(properties)))
-    return ReceivedMessage.of_record(record, broker_name)
+    return ReceivedMessage.of_record(bytes(record), broker_name)
 
 
 REQUEST = {"CORRELATION_ID": "c-1", "REPLY_TO_CLIENT": "10.0.0.9@1", "TTL": "3000", "CLUSTER": "c"}
@@ -155,12 +155,12 @@ def test_replies_of_other_header_types_and_compressed_ones(face: Face, broker: B
         broker.reply_fields = {"sys_flag": MessageSysFlag.COMPRESSED}
         broker.reply_body = zlib.compress(b"large")
 
-        def reply() -> None:
+        def answer() -> None:
             while not broker.parked:
                 time.sleep(0.001)
             broker.push(broker.parked[-1][0], b"", header_type=HeaderType.JSON)
 
-        threading.Thread(target=reply, daemon=True).start()
+        threading.Thread(target=answer, daemon=True).start()
         async with face.Producer(broker.address) as producer:
             reply = await producer.request(Message("work", b"ping"), timeout_s=30.0)
             assert reply.body == b"large"

@@ -62,7 +62,7 @@ def test_messages_are_sent_to_and_received_from_brokers_of_both_kinds(face: Face
         assert cluster.rocketmq.count(RequestCode.SEND_BATCH_MESSAGE)
         assert not cluster.rocketmq.count(RequestCode.PUT_MESSAGE)
         async with face.PullConsumer(cluster.names.address, group="g") as consumer:
-            found = {}
+            found: dict[str, bytes] = {}
             for name in (REPUT, ROCKETMQ):
                 pulled = await consumer.pull("t", 0, 0, max_messages=64, broker_name=name)
                 found |= {message.offset_message_id: message.body for message in pulled.messages}

@@ -51,7 +51,7 @@ def message(reconsume_times: int = 0, sys_flag: int = 0, **properties: str) -> R
             properties=encode_properties({"UNIQ_KEY": "id-1", "TAGS": "paid", **properties}),
         )
     )
-    return ReceivedMessage.of_record(record, "fake")
+    return ReceivedMessage.of_record(bytes(record), "fake")
 
 
 class Member:
@@ -121,7 +121,7 @@ def test_where_that_fails_it_is_sent_to_the_retry_topic(face: Face, broker: Fake
         assert ext["f"] == 0, "whether it was part of a transaction is the broker's to say"
         assert body == b"o-1"
         asked = next(header.ext for header in broker.requests if header.code == BACK)
-        assert properties.pop("SEND_BACK_ID") == f"4711-{asked['sendBackId']}"
+        assert properties.pop("SEND_BACK_ID") == "4711-" + str(asked["sendBackId"])
         assert properties == {
             "UNIQ_KEY": "id-1",
             "TAGS": "paid",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 import pytest
@@ -171,10 +171,11 @@ def test_a_single_message_that_the_broker_refuses(face: Face, reput_broker: Back
     async def scenario() -> None:
         async with face.Producer(reput_broker.address, ack="page_cache", batch_bytes=8 << 20) as producer:
             large = bytes(5 << 20)
-            for send in (
+            sends: tuple[Callable[[], Awaitable[object]], ...] = (
                 lambda: producer.send_many("t", [large]),
                 lambda: producer.send_pipelined([Message("t", large)]),
-            ):
+            )
+            for send in sends:
                 with pytest.raises(PartlySent) as caught:
                     await send()
                 assert list(caught.value.errors) == [0]

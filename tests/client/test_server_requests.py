@@ -15,7 +15,7 @@ from reput_client.errors import ConnectFailed, RequestTimeout
 from reput_client.transport.broker_requests import BrokerRequest
 from reput_client.transport.session import Session
 from reput_protocol.codes import RequestCode, ResponseCode
-from reput_protocol.wire.header import ONEWAY_FLAG, HeaderType
+from reput_protocol.wire.header import ONEWAY_FLAG, HeaderType, Value
 
 T = TypeVar("T")
 
@@ -55,7 +55,7 @@ class Client:
 
     async def ask(self) -> None:
         """Send a request that is answered at once."""
-        queue = {"topic": "t", "queueId": 0}
+        queue: dict[str, Value] = {"topic": "t", "queueId": 0}
         await self.drive(self.session.ask(MAX_OFFSET, queue, what="ask"))
 
     async def wait(self, timeout_s: float) -> None:
@@ -160,7 +160,7 @@ def test_an_answer_that_does_not_leave_at_once_is_written_by_whoever_reads(
 def test_a_oneway_request_leaves_and_waits_for_nothing(face: Face, broker: FakeBroker) -> None:
     async def scenario() -> None:
         async with Client(face, broker) as client:
-            ext = {"consumerGroup": "g", "topic": "t", "queueId": 0, "commitOffset": 7}
+            ext: dict[str, Value] = {"consumerGroup": "g", "topic": "t", "queueId": 0, "commitOffset": 7}
             code = RequestCode.UPDATE_CONSUMER_OFFSET
             for _ in range(3):
                 await client.drive(client.session.send_oneway(code, ext, what="commit", body=b"x" * 100_000))

@@ -73,7 +73,7 @@ class Broker(FakeBroker):
         header = CheckTransactionHeader(
             offset, 1000 * offset, "RMQ_SYS_TRANS_HALF_TOPIC", unique_id, unique_id, "offset id", "fake"
         )
-        self.ask(CHECK, header.to_ext(HeaderType.MSGPACK), encode_record(record), flag=ONEWAY_FLAG)
+        self.ask(CHECK, header.to_ext(HeaderType.MSGPACK), bytes(encode_record(record)), flag=ONEWAY_FLAG)
 
 
 @pytest.fixture

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import AsyncExitStack
 from pathlib import Path
 
@@ -103,12 +103,13 @@ def test_a_refresh_of_a_route_whose_connection_ends_is_repeated_soon(
 def test_a_queue_that_two_brokers_have_is_not_guessed(face: Face, brokers: dict[str, FakeBroker]) -> None:
     async def scenario() -> None:
         async with face.PullConsumer(brokers["broker-a"].address, group="g") as consumer:
-            for work in (
+            works: tuple[Callable[[], Awaitable[object]], ...] = (
                 lambda: consumer.commit("t", 0, 1),
                 lambda: consumer.committed("t", 0),
                 lambda: consumer.max_offset("t", 0),
                 lambda: consumer.pull("t", 0, 0, wait_s=0),
-            ):
+            )
+            for work in works:
                 with pytest.raises(AmbiguousQueue, match="'broker-a', 'broker-b' each have a queue 0"):
                     await work()
             assert not any(broker.commits for broker in brokers.values())

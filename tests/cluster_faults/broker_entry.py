@@ -38,7 +38,7 @@ def main() -> None:
     _note_tenures(recorder)
     from reput_broker.groups import membership
 
-    membership._SCAN_S = _SCAN_S  # type: ignore[misc]
+    membership._SCAN_S = _SCAN_S
     shorten_in_broker(terms.LOCK_TIMEOUT_S)
     sys.argv = ["reput", *command]
     from reput_cli.main import main as reput

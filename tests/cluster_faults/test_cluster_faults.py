@@ -53,17 +53,18 @@ class _Notes:
 
 def schedule(seed: int, monkeypatch: pytest.MonkeyPatch) -> list[tuple[object, ...]]:
     monkeypatch.setattr("time.sleep", lambda _: None)
-    cluster: Any = _Notes()
+    notes = _Notes()
+    cluster: Any = notes
     Troubles(cluster, Plan(600.0), seed).run()
-    return cluster.story
+    return notes.story
 
 
 def test_a_seed_has_one_schedule_and_undoes_every_fault(monkeypatch: pytest.MonkeyPatch) -> None:
     story = schedule(7, monkeypatch)
     assert story == schedule(7, monkeypatch)
     assert story != schedule(8, monkeypatch)
-    begun = [step[1] for step in story if step[0] == "fault"]
-    assert sorted(begun) == sorted(step[1] for step in story if step[0] == "healed")
+    begun = [str(step[1]) for step in story if step[0] == "fault"]
+    assert sorted(begun) == sorted(str(step[1]) for step in story if step[0] == "healed")
     assert len(set(begun)) > len(WEIGHTS) / 2
 
 

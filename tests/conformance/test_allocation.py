@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from conformance import apache
-from conformance.checks import COUNTS
+from conformance.counts import COUNTS
 from reput_client.consume.group import allocation
 from reput_client.consume.group.allocation import AllocationStrategy
 from reput_protocol.record.message import MessageQueue

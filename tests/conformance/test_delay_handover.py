@@ -14,7 +14,7 @@ import pytest
 
 from broker_process import BrokerProcess
 from conformance.apache import SMALL, TIMER_LOG_BYTES, Apache, free_broker_port
-from conformance.checks import COUNTS
+from conformance.counts import COUNTS
 from conformance.reput_broker_side import GROUP
 from conformance.workload import Sent, from_base64
 from reput_client.blocking import Admin, Message, Producer, PullConsumer

@@ -42,6 +42,14 @@ class Scene:
             assert time.monotonic() < deadline, what
             time.sleep(0.5)
 
+    def until_registered(self, address: str) -> None:
+        """Wait until the name server lists a broker."""
+        self.until(lambda: address in self.admin("clusterList"), f"{address} is registered")
+
+    def until_committed(self, group: str, topic: str, count: int) -> None:
+        """Wait until the committed offsets of a group have this sum."""
+        self.until(lambda: self.committed(group, topic) == count, f"offsets of {group}")
+
     def route(self, topic: str) -> dict[str, str]:
         """The master's address of every broker that has a topic, as `mqadmin topicRoute` shows it."""
         printed = self.admin("topicRoute", "-t", topic)
@@ -87,7 +95,7 @@ def scene(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Scene]:
 
 def test_rocketmqs_tools_show_and_change_both_brokers(scene: Scene) -> None:
     for address in scene.both.values():
-        scene.until(lambda address=address: address in scene.admin("clusterList"), f"{address} is registered")
+        scene.until_registered(address)
     rows = [line.split() for line in scene.admin("clusterList").splitlines() if "DefaultCluster" in line]
     assert {(row[1], row[2], row[3]) for row in rows} == {
         (REPUT, "0", scene.reput.address),
@@ -118,7 +126,7 @@ def test_rocketmqs_tools_show_and_change_both_brokers(scene: Scene) -> None:
 
 def test_brokers_leave(scene: Scene) -> None:
     for address in scene.both.values():
-        scene.until(lambda address=address: address in scene.admin("clusterList"), f"{address} is registered")
+        scene.until_registered(address)
     scene.java.ask("stop brokers")
     scene.until(lambda: scene.apache_address not in scene.admin("clusterList"), "RocketMQ's broker has left")
     assert scene.reput.address in scene.admin("clusterList")
@@ -131,7 +139,7 @@ def test_brokers_leave(scene: Scene) -> None:
 def test_a_topic_over_both_brokers(scene: Scene) -> None:
     """RocketMQ's client and the bundled one produce to both brokers, and each consumes every message once."""
     for address in scene.both.values():
-        scene.until(lambda address=address: address in scene.admin("clusterList"), f"{address} is registered")
+        scene.until_registered(address)
     scene.admin("updateTopic", "-c", "DefaultCluster", "-t", "Shared", "-r", "4", "-w", "4")
     scene.until(lambda: scene.route("Shared") == scene.both, "both brokers have the topic")
     taken = scene.java.ask("produce", names=scene.names, topic="Shared", count=400)
@@ -163,5 +171,5 @@ def test_a_topic_over_both_brokers(scene: Scene) -> None:
                 break
     assert sorted(found) == sent, "each once"
     for group in ("java-group", "python-group"):
-        scene.until(lambda group=group: scene.committed(group, "Shared") == len(sent), f"offsets of {group}")
+        scene.until_committed(group, "Shared", len(sent))
     COUNTS["messages of a topic over both brokers"] += len(bodies) + len(found)

@@ -9,7 +9,7 @@ import pytest
 
 from conformance import checks, workload
 from conformance.apache import Apache
-from conformance.checks import COUNTS
+from conformance.counts import COUNTS
 from conformance.test_store_handover import apache_puts
 from reput_protocol.record.record import decode_record
 from store_samples import hashes

@@ -62,7 +62,9 @@ def lost_queue_unit() -> None:
 
     real = ConsumeQueue._append
 
-    def forgetful(self: ConsumeQueue, expected: int, data: bytes, max_physical_offset: int) -> None:
+    def forgetful(
+        self: ConsumeQueue, expected: int, data: bytes | bytearray, max_physical_offset: int
+    ) -> None:
         if len(data) > 20 and _rng.random() < 0.1:
             data = data[:-20] + bytes(20)
         real(self, expected, data, max_physical_offset)

@@ -146,14 +146,14 @@ class Reader:
 
     def _start(self, block: Block, command: str, expected: list[str]) -> None:
         """Run a command that Ctrl-C ends, and wait until it shows what it should, or something."""
-        with (self.directory / f"output-{len(self._running)}").open("wb") as output:
+        with (self.directory / f"output-{len(self._running)}").open("wb") as log:
             process = subprocess.Popen(
                 ["bash", "-c", self._here(command)],
                 cwd=self.directory,
                 env=self._environment,
                 stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=output,
+                stdout=log,
+                stderr=log,
                 start_new_session=True,
                 preexec_fn=_take_ctrl_c,
             )

@@ -119,4 +119,4 @@ def _add_garbage(made: Made, how: str, rng: random.Random) -> None:
 
 def _moved(record: bytes, offset: int) -> bytes:
     """A record that says that it belongs at a log offset, checksum and all."""
-    return encode_record(replace(decode_record(record), physical_offset=offset))
+    return bytes(encode_record(replace(decode_record(record), physical_offset=offset)))

@@ -142,9 +142,9 @@ def read_from(made: Made, scratch: Path) -> int:
 
 def check_ends_at(made: Made, end: int) -> list[Violation]:
     """Check that the store opens, holds exactly what is before `end`, continues there, and opens again."""
-    store, error = try_open(made)
+    store, refusal = try_open(made)
     if store is None:
-        return [Violation("starts", f"{type(error).__name__}: {error}")]
+        return [Violation("starts", f"{type(refusal).__name__}: {refusal}")]
     found: list[Violation] = []
     try:
         if store.max_physical_offset != end:
@@ -163,9 +163,9 @@ def check_ends_at(made: Made, end: int) -> list[Violation]:
         return [*found, Violation("serves", f"{type(error).__name__}: {error}")]
     finally:
         abandon(store)
-    store, error = try_open(made)
+    store, refusal = try_open(made)
     if store is None:
-        return [*found, Violation("starts", f"the second time: {type(error).__name__}: {error}")]
+        return [*found, Violation("starts", f"the second time: {type(refusal).__name__}: {refusal}")]
     try:
         if store.max_physical_offset != end or read_queue(store, *queue)[-1].body != b"one more":
             found.append(

@@ -109,7 +109,7 @@ async def _serve(server: HttpServer, inputs: Iterator[bytes], rng: Random, outco
         except Exception as error:
             outcome.violations.append(f"{data!r} raises {error!r}")
         statuses = [int(status) for status in _STATUS.findall(client.answer)]
-        outcome.answers.update(map(str, statuses or ["none"]))
+        outcome.answers.update([str(status) for status in statuses] or ["none"])
         if client.answer and not _STATUS.match(client.answer):
             outcome.violations.append(f"{data!r} is answered with {bytes(client.answer)!r}")
         for status in set(statuses) - _EXPECTED:

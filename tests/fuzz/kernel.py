@@ -321,7 +321,8 @@ def _read_units(kernel: SimpleNamespace, units: bytearray, choice: float) -> lis
 
 
 def _read_timers(kernel: SimpleNamespace, units: bytearray, choice: float) -> list[Any]:
-    wheel, waiting = bytearray(32 * 7), {}
+    wheel = bytearray(32 * 7)
+    waiting: dict[int, int] = {}
     done = array("q", (100, 200))
     return [
         kernel.timer_units(units),
@@ -430,7 +431,7 @@ class _Form(MetaPathFinder):
         package, _, module = name.rpartition(".")
         files = (self._directory / f"{module}{suffix}" for suffix in self._suffixes)
         found = next((file for file in files if package == "reput_protocol.kernel" and file.exists()), None)
-        return found and spec_from_file_location(name, found)
+        return spec_from_file_location(name, found) if found is not None else None
 
 
 def _load(directory: Path, suffixes: list[str]) -> SimpleNamespace:

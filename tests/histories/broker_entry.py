@@ -28,7 +28,7 @@ def main() -> None:
     Pulse(Recorder(arguments.history, "broker"))
     from reput_broker.groups import membership
 
-    membership._SCAN_S = _SCAN_S  # type: ignore[misc]
+    membership._SCAN_S = _SCAN_S
     shorten_in_broker(terms.LOCK_TIMEOUT_S)
     if arguments.bug:
         planted.BUGS[arguments.bug].in_broker()

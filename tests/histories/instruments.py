@@ -7,6 +7,7 @@ Wraps the client's own functions in this process. A commit that travels with a p
 from __future__ import annotations
 
 from typing import Any
+from unittest.mock import patch
 
 from histories.history import Recorder
 from histories.terms import LOCK_RENEWED_S, LOCK_TRUSTED_S, Body
@@ -55,15 +56,14 @@ def _offsets(recorder: Recorder, group: str) -> None:
 
 def _pulls(recorder: Recorder, group: str) -> None:
     from reput_client.consume.group import fetcher
-
-    pull_ext = fetcher.pull_ext
+    from reput_client.consume.pull import pull_ext
 
     def noted(pulled_by: str, topic: str, queue_id: int, *rest: Any, **options: Any) -> Any:
         if options.get("commit_offset") is not None:
             recorder.note("commit", group=group, topic=topic, queue=queue_id, offset=options["commit_offset"])
         return pull_ext(pulled_by, topic, queue_id, *rest, **options)
 
-    fetcher.pull_ext = noted
+    patch.object(fetcher, "pull_ext", noted).start()
 
 
 def _locks(recorder: Recorder, group: str) -> None:
@@ -135,8 +135,7 @@ def _names(queues: Any) -> list[list[Any]]:
 
 def _giving_back(recorder: Recorder, group: str) -> None:
     from reput_client.consume.group import failures, overdue
-
-    send_back = failures.send_back
+    from reput_client.consume.send_back import send_back
 
     async def noted(session: Any, message: Any, **options: Any) -> None:
         body = Body.of(message.body)
@@ -157,4 +156,5 @@ def _giving_back(recorder: Recorder, group: str) -> None:
             raise
         recorder.note("backed", asked=asked, **facts)
 
-    failures.send_back = overdue.send_back = noted
+    for caller in (failures, overdue):
+        patch.object(caller, "send_back", noted).start()

@@ -8,7 +8,11 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
+from unittest.mock import patch
+
+if TYPE_CHECKING:
+    from reput_broker.store.dispatch import DispatchBatch, QueueRows
 
 _chance = random.Random(7)
 _KINDS: Final = "ok=80,fails1=10,poison=10"
@@ -50,9 +54,9 @@ def lost_wake_up() -> None:
 
     real = PullRequestHoldService.arriving
 
-    def deaf(self: PullRequestHoldService, *arguments: Any) -> None:
+    def deaf(self: PullRequestHoldService, rows: QueueRows, batch: DispatchBatch) -> None:
         if _chance.random() < 0.1:
-            real(self, *arguments)
+            real(self, rows, batch)
 
     PullRequestHoldService.arriving = deaf  # type: ignore[method-assign]
 
@@ -61,7 +65,8 @@ def dead_member_stays() -> None:
     """a member whose connection ends stays in its group"""
     from reput_broker.groups.membership import Membership
 
-    Membership.gone = Membership.expire = lambda *_: None  # type: ignore[method-assign]
+    Membership.gone = lambda *_: None  # type: ignore[method-assign]
+    Membership.expire = lambda *_: None  # type: ignore[method-assign]
 
 
 def commit_goes_back() -> None:
@@ -116,10 +121,12 @@ def retry_dropped() -> None:
 
     real = SendBackProcessor._store_it
 
-    def forgetful(self: SendBackProcessor, request: Any, key: Any, returned: Any, *rest: Any) -> Any:
+    def forgetful(
+        self: SendBackProcessor, request: Any, key: Any, returned: Any, record: Any, look: bool
+    ) -> Any:
         if not returned.is_dead_letter and _chance.random() < 0.5:
             return Response()
-        return real(self, request, key, returned, *rest)
+        return real(self, request, key, returned, record, look)
 
     SendBackProcessor._store_it = forgetful  # type: ignore[method-assign]
 
@@ -127,29 +134,27 @@ def retry_dropped() -> None:
 def retry_early() -> None:
     """every message given back is redelivered after a second"""
     from reput_broker.processors import send_back
-
-    real = send_back.returned_message
+    from reput_broker.retry.retry_records import returned_message
 
     def hasty(*arguments: Any, **options: Any) -> Any:
-        returned = real(*arguments, **options)
+        returned = returned_message(*arguments, **options)
         if not returned.is_dead_letter:
             returned.properties["DELAY"] = "1"
         return returned
 
-    send_back.returned_message = hasty  # type: ignore[attr-defined]
+    patch.object(send_back, "returned_message", hasty).start()
 
 
 def retry_to_another_group() -> None:
     """half of the messages that are given back come to another group"""
     from reput_broker.processors import send_back
-
-    real = send_back.returned_message
+    from reput_broker.retry.retry_records import returned_message
 
     def astray(record: Any, group: str, **options: Any) -> Any:
         # Its retry topic was made with its first heartbeat.
-        return real(record, "bystander" if _chance.random() < 0.5 else group, **options)
+        return returned_message(record, "bystander" if _chance.random() < 0.5 else group, **options)
 
-    send_back.returned_message = astray  # type: ignore[attr-defined]
+    patch.object(send_back, "returned_message", astray).start()
 
 
 def dead_letter_twice() -> None:
@@ -198,7 +203,7 @@ def half_message_delivered() -> None:
                 header.commit_or_rollback = TransactionState.COMMIT
             return header
 
-    transaction.EndTransactionHeader = Careless  # type: ignore[attr-defined,misc]
+    patch.object(transaction, "EndTransactionHeader", Careless).start()
 
 
 def deduplication_forgotten() -> None:
@@ -216,20 +221,19 @@ def committed_too_soon() -> None:
     """what is handed out is committed, handled or not"""
     from reput_client.consume.group.assigned_queue import QueueProgress
 
-    QueueProgress.position = QueueProgress.handed_to  # type: ignore[assignment,method-assign]
+    QueueProgress.position = QueueProgress.handed_to  # type: ignore[method-assign]
 
 
 def owned_twice() -> None:
     """every member takes the first queue of each topic"""
     from reput_client.consume.group import rebalance
-
-    real = rebalance.allocate
+    from reput_client.consume.group.allocation import allocate
 
     def greedy(strategy: Any, me: str, queues: Any, members: Any) -> Any:
-        mine = real(strategy, me, queues, members)
+        mine = allocate(strategy, me, queues, members)
         return sorted({*mine, min(queues)}) if me in members else mine
 
-    rebalance.allocate = greedy  # type: ignore[attr-defined]
+    patch.object(rebalance, "allocate", greedy).start()
 
 
 def takes_at_once() -> None:
@@ -256,8 +260,8 @@ def begins_one_too_far() -> None:
 
     real = BrokerOffsets.read
 
-    async def further(self: BrokerOffsets, queue: Any) -> int | None:
-        offset = await real(self, queue)
+    async def further(self: BrokerOffsets, queue: Any, slave: Any) -> int | None:
+        offset = await real(self, queue, slave)
         return None if offset is None else offset + 1
 
     BrokerOffsets.read = further  # type: ignore[method-assign]

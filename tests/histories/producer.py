@@ -15,6 +15,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -87,7 +88,9 @@ class _Producers:
         return not self._over.wait(min(1.0, chance.expovariate(1 / self._pause_s)))
 
     def _kind(self, chance: random.Random) -> str:
-        return chance.choices(list(self._kinds), list(self._kinds.values()))[0]
+        kind: str
+        (kind,) = chance.choices(list(self._kinds), list(self._kinds.values()))
+        return kind
 
     def _put(self, topic: str, uid: str, kind: str, send: Callable[[], Any], **facts: Any) -> bool:
         self._note("put", topic=topic, uid=uid, kind=kind, wall_ms=int(time.time() * 1000), **facts)
@@ -126,7 +129,7 @@ class _Producers:
                     terms.ORDERS,
                     uid,
                     kind,
-                    lambda m=message, q=queue_id, p=known if deduplicated else plain: p.send(m, queue_id=q),
+                    partial((known if deduplicated else plain).send, message, queue_id=queue_id),
                     deduplicated=deduplicated,
                 )
                 if stored and deduplicated:
@@ -143,7 +146,7 @@ class _Producers:
                 )  # in order that is a dead letter
                 message = Message(terms.STEPS, Body(uid, kind).encode())
                 queue_id = chance.randrange(terms.TOPICS[terms.STEPS])
-                self._put(terms.STEPS, uid, kind, lambda m=message, q=queue_id: producer.send(m, queue_id=q))
+                self._put(terms.STEPS, uid, kind, partial(producer.send, message, queue_id=queue_id))
 
     def _later(self, chance: random.Random) -> None:
         with Producer(self._address, timeout_s=_TIMEOUT_S, deduplicate=True, retries=20) as producer:
@@ -163,7 +166,7 @@ class _Producers:
                     terms.LATER,
                     uid,
                     terms.OK,
-                    lambda m=message: producer.send(m),
+                    partial(producer.send, message),
                     delay_s=delay_s,
                     deduplicated=True,
                 )
@@ -196,7 +199,7 @@ class _Producers:
                 uid = f"{self._name}-d{number}"
                 body = Body(uid, chance.choice([*_DECISIONS]))
                 message = Message(terms.DEALS, body.encode())
-                self._put(terms.DEALS, uid, body.kind, lambda m=message, b=body: deal(m, b))
+                self._put(terms.DEALS, uid, body.kind, partial(deal, message, body))
 
 
 def main() -> None:

@@ -108,7 +108,7 @@ def check_send_delay_time(scene: Scene, name: str) -> None:
 def delayed(scene: Scene, name: str, delay_ms: int, **options: int) -> None:
     """A delayed message arrives, and not before its time; it was born when it was sent."""
     topic = scene.topic()
-    scene.client(name).produce(topic, [Letter(b"later", "t", "k", {"p": "v"})], **options)
+    scene.client(name).produce(topic, [Letter(b"later", "t", "k", {"p": "v"})], "sync", **options)
     (message,) = scene.collect(topic, 1)
     same_letters([Letter(b"later", "t", "k", {"p": "v"})], [message])
     # The broker's timer counts in seconds.

@@ -129,7 +129,7 @@ def members_differ(site: Site) -> Iterator[None]:
     one, other = (GroupClient(site.main.address, name, "mixed") for name in ("one", "other"))
     one.heartbeat("orders")
     scraped()
-    other.heartbeat(orders="paid")
+    other.heartbeat(expressions={"orders": "paid"})
     yield
     for member in (one, other):
         member.close()

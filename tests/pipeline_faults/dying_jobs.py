@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -17,6 +17,7 @@ from reput_pipeline.archives.manifests import ArchiveDirectory, ArchiveFile, Bat
 from reput_pipeline.archives.write import ArchiveTask, _OneFile, write_task
 from reput_pipeline.jobs import archive, replay
 from reput_pipeline.jobs.run import JobRun
+from reput_pipeline.source.ranges import QueueRange
 
 _TASK_MESSAGES = 200
 """Of so many messages a task is made here, so that small batches have several."""
@@ -36,10 +37,14 @@ def _plant_in_archive(point: Point) -> None:
         manifests.write_whole,
     )
 
-    def dying_plan(self: ArchiveDirectory, *planned: Any) -> Batch:
+    def dying_plan(
+        self: ArchiveDirectory,
+        tasks: Sequence[Sequence[QueueRange]],
+        generations: Mapping[tuple[str, str], str],
+    ) -> Batch:
         number = self.next_number()
         point.reached("before-plan", number)
-        batch = plan_batch(self, *planned)
+        batch = plan_batch(self, tasks, generations)
         point.reached("after-plan", number)
         return batch
 
@@ -86,7 +91,7 @@ def dying_write_task(number: int, task: ArchiveTask) -> Iterator[ArchiveFile]:
 
 
 def _plant_in_replay(point: Point) -> None:
-    replay.register = dying_sink.register
+    patch.object(replay, "register", dying_sink.register).start()
     note = JobRun.note
 
     def dying_note(self: JobRun, text: str) -> None:

@@ -8,11 +8,15 @@ from __future__ import annotations
 
 import os
 import uuid
-from collections.abc import Callable, Iterator
-from pathlib import Path
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path, PurePosixPath
+from typing import TYPE_CHECKING, Any, NamedTuple
+from unittest.mock import patch
 
 from pipeline_faults.points import BUG
+
+if TYPE_CHECKING:
+    from reput_pipeline.source.ranges import QueueRange
 
 
 class Bug(NamedTuple):
@@ -28,8 +32,8 @@ def commit_not_remembered() -> None:
     """a commit, and a task, take every batch for a new one"""
     from reput_broker.staging.batches import CommittedBatches
 
-    CommittedBatches.last = lambda *_: None  # type: ignore[method-assign,assignment]
-    CommittedBatches.is_committed = lambda *_: False  # type: ignore[method-assign,assignment]
+    CommittedBatches.last = lambda *_: None  # type: ignore[method-assign]
+    CommittedBatches.is_committed = lambda *_: False  # type: ignore[method-assign]
 
 
 def recovery_publishes_all() -> None:
@@ -83,14 +87,13 @@ def names_made_anew() -> None:
     """the files of an archive have other names at every attempt, and what is left of one stays"""
     from reput_pipeline.archives import write
     from reput_pipeline.archives.manifests import ArchiveDirectory
+    from reput_pipeline.archives.names import file_path
 
-    file_path = write.file_path
-
-    def strange_path(*arguments: Any) -> Any:
-        path = file_path(*arguments)
+    def strange_path(part: QueueRange, values: Mapping[str, str | None]) -> PurePosixPath:
+        path = file_path(part, values)
         return path.with_name(f"{uuid.uuid4().hex}-{path.name}")
 
-    write.file_path = strange_path
+    patch.object(write, "file_path", strange_path).start()
     ArchiveDirectory.remove_strays = lambda _: []  # type: ignore[method-assign,assignment]
 
 

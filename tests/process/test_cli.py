@@ -90,8 +90,8 @@ def test_messages_are_found_by_key(broker: BrokerProcess) -> None:
     for arguments in (("found", "k1"), ("k1", "-t", "found"), ("found", "-k", "k1")):
         positional = reput("message", "find", *arguments, "-O", "json", server=broker.address)
         assert json.loads(positional.stdout) == one
-    for arguments in ((), ("found",), ("found", "k1", "k2")):
-        lacking = reput("message", "find", *arguments, server=broker.address)
+    for incomplete in ((), ("found",), ("found", "k1", "k2")):
+        lacking = reput("message", "find", *incomplete, server=broker.address)
         assert lacking.returncode == 2
         assert "reput message find TOPIC KEY" in lacking.stderr
     plain = reput("message", "find", "-t", "found", "-k", "k1", "-O", "plain", server=broker.address)
@@ -191,8 +191,8 @@ def test_wrong_arguments_are_refused_by_name(broker: BrokerProcess) -> None:
     assert refused.returncode == 5
     assert "message find TOPIC C0000202085C941071C468A2C53D0000" in refused.stderr
     assert "physical offset" not in refused.stderr, "it is a unique id and stands for no place"
-    for arguments in (("tpoic", "list"), ("topic", "lst")):
-        refused = reput(*arguments)
+    for misspelt in (("tpoic", "list"), ("topic", "lst")):
+        refused = reput(*misspelt)
         assert refused.returncode == 2
         assert "Did you mean" in refused.stderr
 

@@ -115,7 +115,7 @@ async def test_a_filter_hides_no_damage(tmp_path: Path) -> None:
     await filled(tmp_path)
     damage_queue_offset(tmp_path)
     async with Broker(config_of(tmp_path)) as broker, PullConsumer(broker.address, group="g") as consumer:
-        found = {}
+        found: dict[int, bytes | None] = {}
         offset = 0
         while offset < COUNT:
             result = await consumer.pull("t", 0, offset, tags="odd", wait_s=0)

@@ -28,7 +28,7 @@ from reput_broker.staging.publisher import Publisher
 from reput_broker.store.errors import StoreDamaged
 from reput_client import Message, ReceivedMessage, TransactionProducer, TransactionState
 from reput_client.produce.batch_writer import BatchWriter, StagingScope
-from reput_protocol.codes import PullSysFlag, RequestCode
+from reput_protocol.codes import AckLevel, PullSysFlag, RequestCode
 from reput_protocol.commands.election import PromoteBrokerHeader, Promotion
 from reput_protocol.commands.namesrv import RegisterBrokerBody, RegisterBrokerHeader
 from reput_protocol.commands.offset import (
@@ -138,7 +138,7 @@ async def ask(broker: Broker, code: RequestCode, ext: Any, body: bytes = b"") ->
         client.close()
 
 
-async def put(broker: Broker, body: bytes, ack: str = "replicated") -> ClientAnswer:
+async def put(broker: Broker, body: bytes, ack: AckLevel = AckLevel.REPLICATED) -> ClientAnswer:
     header = SendMessageHeader("p", TOPIC, 0, ack=ack)
     return await ask(broker, RequestCode.SEND_MESSAGE, header.to_ext(HeaderType.MSGPACK), body)
 
@@ -166,7 +166,7 @@ async def put_once_it_leads(broker: Broker, body: bytes) -> None:
     async with _soon():
         while True:
             with suppress(RemoteUnreachable):
-                if (await put(broker, body, "flushed")).code == 0:
+                if (await put(broker, body, AckLevel.FLUSHED)).code == 0:
                     return
             await trio.sleep(0.05)
 
@@ -175,7 +175,7 @@ async def until_refused(broker: Broker, reason: str) -> None:
     async with _soon():
         while True:
             with suppress(RemoteUnreachable):
-                if reason in ((await put(broker, b"refused", "flushed")).remark or ""):
+                if reason in ((await put(broker, b"refused", AckLevel.FLUSHED)).remark or ""):
                     return
             await trio.sleep(0.05)
 
@@ -207,7 +207,7 @@ async def test_consumers_see_only_what_the_set_has(tmp_path: Path) -> None:
             suggested = PullMessageResult.from_ext(pulled.ext).suggest_which_broker_id
             assert suggested == 2, "member 1 is announced so, and there is no slave with id 1"
         # The member is counted until it has been away for a tenth of the timeout.
-        assert (await put(master, b"two", "flushed")).code == 0
+        assert (await put(master, b"two", AckLevel.FLUSHED)).code == 0
         assert readable(master) == 1
         assert group.state.record.in_sync == {0, 1}
         alone = await put(master, b"three")
@@ -228,7 +228,7 @@ async def test_a_hand_over_is_refused_or_says_what_is_lost(tmp_path: Path) -> No
             assert (await put(first, b"one")).code == 0
             kept = first.store.max_physical_offset
         await group.in_sync(0)
-        assert (await put(first, b"only on the first", "flushed")).code == 0
+        assert (await put(first, b"only on the first", AckLevel.FLUSHED)).code == 0
         end = first.store.max_physical_offset
         away = await promote(first, 1, force=True)
         assert "member 1 does not copy from this master now" in (away.remark or "")
@@ -256,10 +256,10 @@ async def test_a_master_without_its_engine_refuses_after_its_lease(tmp_path: Pat
         await put_once_it_leads(master, b"one")
         group.state.is_down = True
         epoch = group.state.record.epoch
-        answers = []
+        answers: list[str] = []
         async with _soon():
             while not answers or not answers[-1].startswith("NOT_MASTER"):
-                answers.append((await put(master, b"more", "flushed")).remark or "")
+                answers.append((await put(master, b"more", AckLevel.FLUSHED)).remark or "")
                 await trio.sleep(0.02)
         assert answers[0] == ""
         group.state.is_down = False
@@ -338,7 +338,7 @@ async def test_a_member_that_cannot_lead_stays_up_as_a_slave(
     monkeypatch.setattr(EpochFile, "begin", begin)
     async with group.member(0) as master:
         await until(lambda: "No space left" in str(master._base.elector and master._base.elector.reason))
-        assert "is a slave" in ((await put(master, b"one", "flushed")).remark or "")
+        assert "is a slave" in ((await put(master, b"one", AckLevel.FLUSHED)).remark or "")
         await put_once_it_leads(master, b"one")
         assert group.state.record.epoch == 2
 

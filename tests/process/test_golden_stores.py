@@ -36,7 +36,7 @@ def config_of(root: Path, options: dict[str, str]) -> BrokerConfig:
     for name, value in options.items():
         section, _, key = name.removeprefix("REPUT_").lower().partition("__")
         sections.setdefault(section, {})[key] = int(value) if value.isdecimal() else value
-    return BrokerConfig(data_dir=root, port=0, http_port=None, **sections)  # type: ignore[arg-type]
+    return BrokerConfig(data_dir=root, port=0, http_port=None, **sections)
 
 
 def read(address: str, topic: str, queue_id: int) -> list[ReceivedMessage]:

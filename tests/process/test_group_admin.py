@@ -197,7 +197,7 @@ def test_connected_clients(connect: Connect, topic: str, group: str) -> None:
 
 def test_topics_and_their_consumers(connect: Connect, topic: str, group: str) -> None:
     client, other = connect("a"), connect("b", group=f"{group}-offsets")
-    client.heartbeat(**{topic: "paid"})
+    client.heartbeat(expressions={topic: "paid"})
     other.ask(SubscriptionGroupHeader(other.group))
     other.commit(topic, 0)
     _, body = client.ask(TopicConsumersHeader(topic))

@@ -11,6 +11,7 @@ import signal
 import sys
 import time
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -34,6 +35,14 @@ def broker(module_path: Path) -> Iterator[BrokerProcess]:
     store = module_path / "store"
     with BrokerProcess(store, environment=QUICKLY, command=SHORT_LOCKS) as process:
         yield process
+
+
+def has_events(member: MemberProcess) -> bool:
+    return bool(member.events())
+
+
+def has_handled(scene: GroupScene, count: int) -> bool:
+    return len(scene.handled()) > count
 
 
 def when_shared(*members: MemberProcess) -> float:
@@ -143,7 +152,7 @@ def test_a_broker_that_is_restarted(tmp_path: Path, how: signal.Signals, kind: t
         for _ in range(2):
             scene.until_shared_by(*running)
             before = len(scene.handled())
-            scene.until(lambda before=before: len(scene.handled()) > before + 100)
+            scene.until(partial(has_handled, scene, before + 100))
             if how is signal.SIGKILL:
                 broker.kill()
             else:
@@ -190,7 +199,7 @@ def test_churn(tmp_path: Path) -> None:
             match chance.choice(["join", "leave", "kill", "stand still", "restart the broker"]):
                 case "join":
                     running.append(scene.member("--face", chance.choice(["trio", "asyncio", "blocking"])))
-                    scene.until(lambda newcomer=running[-1]: bool(newcomer.events()))
+                    scene.until(partial(has_events, running[-1]))
                 case "leave" if len(running) > 1:
                     assert running.pop(chance.randrange(len(running))).end() == 0
                 case "kill" if len(running) > 1:

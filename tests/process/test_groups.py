@@ -181,7 +181,7 @@ def test_a_group_s_own_subscription_filters_its_pulls(
     send(broker, topic, b"3", tag="open")
     send(broker, topic, b"4", tag="paid")
     client = connect("a", kind)
-    client.heartbeat(**{topic: "paid"})
+    client.heartbeat(expressions={topic: "paid"})
     header, data = client.pull(topic, 0)
     assert (header.code, bodies(data)) == (0, [b"1", b"2", b"4"])
     waiting = client.hold(topic, 4)
@@ -298,15 +298,15 @@ def test_members_that_do_not_agree_are_refused_where_that_is_switched_on(tmp_pat
         with Admin(broker.address, timeout_s=30.0) as admin:
             admin.create_topic("T")
         a, b = GroupClient(broker.address, "a"), GroupClient(broker.address, "b")
-        assert a.heartbeat(T="x").code == 0
-        header = b.heartbeat(T="y")
+        assert a.heartbeat(expressions={"T": "x"}).code == 0
+        header = b.heartbeat(expressions={"T": "y"})
         assert header.code == ResponseCode.SUBSCRIPTION_NOT_LATEST
         for word in ("SUBSCRIPTION_CONFLICT: ", "'y'", "member 'a'", "'x'"):
             assert word in str(header.remark)
         assert a.members() == ["a"]
         a.close()
         deadline = time.monotonic() + 5
-        while b.heartbeat(T="y").code:
+        while b.heartbeat(expressions={"T": "y"}).code:
             assert time.monotonic() < deadline
         assert b.members() == ["b"]
         b.close()

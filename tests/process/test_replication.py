@@ -17,9 +17,10 @@ from reput_broker.broker import Broker
 from reput_broker.config.model import BrokerConfig
 from reput_broker.config.sections import TlsConfig
 from reput_broker.ha import client as ha_client
-from reput_broker.ha.epochs import decode_epochs
+from reput_broker.ha.epochs import Epoch, decode_epochs
 from reput_broker.ha.frames import HEADER, REPORT, Hello, encode_hello
 from reput_broker.remoting_client import RemotingClient
+from reput_broker.remoting_client import dial as real_dial
 from reput_broker.request import ClientAnswer
 from reput_broker.store.message_store import MessageStore
 from reput_client import AckNotReached, Message, Producer, StoreUnavailable
@@ -122,7 +123,7 @@ async def test_a_connection_that_is_reset_before_it_is_accepted_ends_nothing(tmp
 async def test_the_slave_restarts_and_the_master_restarts(tmp_path: Path) -> None:
     one, other = tmp_path / "1", tmp_path / "2"
     async with Broker(master_config(one)) as master:
-        ports = {"port": port_of(master.address), "ha_port": port_of(master.ha_address)}
+        port, ha_port = port_of(master.address), port_of(master.ha_address)
         config = slave_config(other, master)
         async with Broker(config) as slave:
             await load(master, 50)
@@ -132,7 +133,7 @@ async def test_the_slave_restarts_and_the_master_restarts(tmp_path: Path) -> Non
             await caught_up(master, slave)
             await load(master, 10, 150)
             await caught_up(master, slave)
-    async with Broker(config) as slave, Broker(master_config(one, **ports)) as master:
+    async with Broker(config) as slave, Broker(master_config(one, port=port, ha_port=ha_port)) as master:
         await load(master, 50, 160)
         await caught_up(master, slave)
     assert_same_logs(one, other)
@@ -144,7 +145,7 @@ async def test_what_only_the_slave_has_is_truncated_into_a_file(tmp_path: Path) 
     """The master lost the unsynced end of its log, and has written something else there."""
     one, other = tmp_path / "1", tmp_path / "2"
     async with Broker(master_config(one)) as master:
-        ports = {"port": port_of(master.address), "ha_port": port_of(master.ha_address)}
+        port, ha_port = port_of(master.address), port_of(master.ha_address)
         config = slave_config(other, master)
         async with Broker(config) as slave:
             await load(master, 20)
@@ -156,7 +157,7 @@ async def test_what_only_the_slave_has_is_truncated_into_a_file(tmp_path: Path) 
             lost_end = master.store.max_physical_offset
     shutil.rmtree(one)
     synced.rename(one)
-    async with Broker(master_config(one, **ports)) as master:
+    async with Broker(master_config(one, port=port, ha_port=ha_port)) as master:
         await load(master, 30, 20)
         async with Broker(config) as slave:
             await caught_up(master, slave)
@@ -204,7 +205,9 @@ async def test_an_epoch_is_adopted_before_its_first_byte(
     for start in (0, 5, 10):
         async with Broker(master_config(one)) as master:
             await load(master, 5, start)
-    append, faults, ends = MessageStore.append_replicated, [], []
+    append = MessageStore.append_replicated
+    faults: list[Epoch] = []
+    ends: list[int] = []
 
     def checked_append(self: MessageStore, offset: int, data: memoryview, *, stored_ms: int) -> None:
         ends.append(offset + len(data))
@@ -335,7 +338,7 @@ async def test_a_master_that_sends_something_else_is_refused_by_name(
 async def test_a_slave_behind_deleted_files_is_set_aside_and_begins_again(tmp_path: Path) -> None:
     one, other = tmp_path / "1", tmp_path / "2"
     async with Broker(master_config(one)) as master:
-        ports = {"port": port_of(master.address), "ha_port": port_of(master.ha_address)}
+        port, ha_port = port_of(master.address), port_of(master.ha_address)
         config = slave_config(other, master)
         async with Broker(config) as slave:
             await load(master, 5)
@@ -343,7 +346,7 @@ async def test_a_slave_behind_deleted_files_is_set_aside_and_begins_again(tmp_pa
         await load(master, 150, 5)
     (one / "commitlog" / f"{0:020d}").unlink()
     kept = logs(other)
-    async with Broker(master_config(one, **ports)) as master, Broker(config) as slave:
+    async with Broker(master_config(one, port=port, ha_port=ha_port)) as master, Broker(config) as slave:
         await caught_up(master, slave)
         await until(lambda: slave.store.dispatched_offset == master.store.max_physical_offset)
         assert slave.store.min_physical_offset == master.store.min_physical_offset == 65536
@@ -375,7 +378,6 @@ async def test_a_machine_without_power_refuses_no_connection(
             await trio.sleep_forever()
         return await real_dial(address, tls)
 
-    real_dial = ha_client.dial
     monkeypatch.setattr(ha_client, "dial", dial)
     monkeypatch.setattr(ha_client, "_ASK_TIMEOUT_S", 1.0)
     async with Broker(master_config(tmp_path / "1")) as master:

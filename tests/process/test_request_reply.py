@@ -7,7 +7,7 @@ import subprocess
 import threading
 import time
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -197,7 +197,7 @@ def test_a_reply_to_a_gone_requester_raises(broker: BrokerProcess) -> None:
     assert replies_counted(broker)["no_requester"] == 1
 
 
-def work_of(broker: BrokerProcess) -> list[list[ReceivedMessage]]:
+def work_of(broker: BrokerProcess) -> list[Sequence[ReceivedMessage]]:
     with blocking.PullConsumer(broker.address, group="reader", timeout_s=30.0) as consumer:
         return [consumer.pull("work", queue, 0, wait_s=0.0).messages for queue in range(4)]
 

@@ -158,7 +158,7 @@ def put_native(address: str) -> tuple[int, str]:
     block = encode_put_block([Message("t", b"x")], "t", 0, 1_700_000_000_000)
     ext: dict[str, Value] = {"topic": "t", "queueId": 0, "count": 1, "ack": "page_cache"}
     with RawClient(address) as client:
-        header, _ = client.request(RequestCode.PUT_MESSAGE, ext, block)
+        header, _ = client.request(RequestCode.PUT_MESSAGE, ext, bytes(block))
     return header.code, header.remark or ""
 
 

@@ -97,7 +97,7 @@ def test_staged_data_may_be_sent_twice_and_is_removed_with_its_batch(
     assert "the bytes between are lost" in why(header)
     header = client.end(staged)
     assert "3 messages" in why(header)
-    assert client.known("q").ext["stagedBytes"] > 0
+    assert int(str(client.known("q").ext["stagedBytes"])) > 0
     answer = client.commit("q", 0, [staged])
     assert "was not ended" in why(answer)
     assert client.abort("q", 0).ext["stagings"] == 0
@@ -111,7 +111,7 @@ def test_a_new_topic_is_created_by_the_commit_and_not_by_the_staging(
 ) -> None:
     def staged_to(topic: str, query_id: str) -> Staged:
         staged = Staged(query_id, 0)
-        for queue_id in range(client.known().ext["newTopicQueues"]):
+        for queue_id in range(int(str(client.known().ext["newTopicQueues"]))):
             assert client.stage(staged, topic, queue_id, [b"%d" % queue_id]).code == 0
         assert "'fresh' has no queue 4" in why(client.stage(staged, "fresh", 4, [b"beyond"]))
         assert client.end(staged).code == 0
@@ -208,7 +208,7 @@ def test_names_that_cannot_be_are_refused(client: SinkClient, changes: dict[str,
 
 def test_only_the_broker_writes_markers(client: SinkClient) -> None:
     assert client.commit("q", 0, [staged_batch(client, 0, [b"a"])]).code == 0
-    block = encode_put_block([Message(TOPIC, b"x")], SINK_TOPIC, 0, 1)
+    block = bytes(encode_put_block([Message(TOPIC, b"x")], SINK_TOPIC, 0, 1))
     header, _ = client.request(
         RequestCode.PUT_MESSAGE, {"topic": SINK_TOPIC, "queueId": 0, "count": 1}, block
     )

@@ -222,7 +222,7 @@ async def test_a_promoted_slave_ends_the_transactions_that_are_open_and_no_other
     ended = {b"committed": TransactionState.COMMIT, b"rolled back": TransactionState.ROLLBACK}
 
     async def local(message: Message) -> TransactionState:
-        return ended.get(message.body, TransactionState.UNKNOWN)
+        return ended.get(bytes(message.body), TransactionState.UNKNOWN)
 
     async def not_known_yet(_message: object) -> TransactionState:
         return TransactionState.UNKNOWN

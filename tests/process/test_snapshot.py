@@ -112,7 +112,7 @@ class Load:
 
         def step(number: int) -> None:
             delay = {"delay_level": 1} if number % 3 == 0 else {"delay_s": number % 7 * 0.3}
-            producer.send(Message("delayed", b"%d" % number, **delay))  # type: ignore[arg-type]
+            producer.send(Message("delayed", b"%d" % number, **delay))
             self.acknowledged["delayed"].append(b"%d" % number)
             time.sleep(0.005)
 

@@ -115,17 +115,21 @@ def test_a_group_that_subscribed_with_an_expression_needs_none_in_its_pulls(
         consumer = ConsumerData("members", subscriptions=[SubscriptionData.of(topic, sql, version, "SQL92")])
         assert client.request(34, {}, HeartbeatData("a", [consumer]).to_json())[0].code == 0
 
-    more = {"consumer_group": "members", "sys_flag": 0, "subscription": None, "expression_type": None}
+    def pulled(client: GroupClient) -> tuple[Header, list[int]]:
+        return pull(
+            client, topic, "", consumer_group="members", sys_flag=0, subscription=None, expression_type=None
+        )
+
     with GroupClient(broker.address, "a", "members") as client:
         heartbeat(client, 1, "n IN ('2', '4')")
-        assert pull(client, topic, "", **more)[1] == [2, 4]
+        assert pulled(client)[1] == [2, 4]
         heartbeat(client, 2, "n IN '2'")
-        header, _ = pull(client, topic, "", **more)
+        header, _ = pulled(client)
         assert header.code == ResponseCode.FILTER_DATA_NOT_EXIST
         assert header.remark is not None
         assert "(at character 5)" in header.remark
         heartbeat(client, 3, "n = 7")
-        assert pull(client, topic, "", **more)[1] == [7]
+        assert pulled(client)[1] == [7]
 
 
 def test_a_waiting_pull_is_woken_by_a_message_that_its_expression_is_true_for(

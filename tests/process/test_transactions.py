@@ -165,12 +165,14 @@ def test_a_local_transaction_that_takes_longer_than_the_broker_waits(broker: Bro
         until(lambda: is_open(broker) == 0.0)
         return COMMIT
 
+    def slow_commit(_: Message) -> TransactionState:
+        time.sleep(1.0)
+        return COMMIT
+
     with TransactionProducer(broker.address, group="shop", check=check) as producer:
         with pytest.raises(TransactionEnded, match="has been rolled back"):
             producer.send_in_transaction(Message("orders", b"late"), slow)
-        patient = producer.send_in_transaction(
-            Message("orders", b"patient"), lambda _: time.sleep(1.0) or COMMIT, check_after_s=60
-        )
+        patient = producer.send_in_transaction(Message("orders", b"patient"), slow_commit, check_after_s=60)
         assert patient.is_committed
     assert [message.body for message in received(broker)] == [b"patient"]
 

@@ -57,9 +57,8 @@ def create(client: RawClient, topic: str, queues: int = 2, perm: int = 6) -> Non
 
 
 def block_of(topic: str, *bodies: bytes, queue_id: int = 0, tag: str | None = None) -> bytes:
-    return encode_put_block(
-        [Message(topic, body, tag=tag) for body in bodies], topic, queue_id, 1_700_000_000_000
-    )
+    messages = [Message(topic, body, tag=tag) for body in bodies]
+    return bytes(encode_put_block(messages, topic, queue_id, 1_700_000_000_000))
 
 
 def put_ext(topic: str, count: int = 1, ack: str = "page_cache", queue_id: int = 0) -> dict[str, Value]:
@@ -365,7 +364,7 @@ def test_messages_are_queried_by_key(broker: BrokerProcess, topic: str, kind: He
         block = encode_put_block(
             [Message(topic, b"b", keys=["k"], unique_id="U")], topic, 0, 1_700_000_000_000
         )
-        put, _ = client.request(PUT, put_ext(topic, ack="flushed"), block)
+        put, _ = client.request(PUT, put_ext(topic, ack="flushed"), bytes(block))
         assert put.code == 0
     with RawClient(broker.address, kind) as client:
         ext: dict[str, Value] = {"topic": topic, "key": "k", "maxNum": 32, "beginTimestamp": 0}

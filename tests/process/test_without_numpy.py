@@ -43,12 +43,12 @@ def until(condition: Callable[[], bool], what: str) -> None:
         time.sleep(0.05)
 
 
-def read(consumer: PullConsumer, topic: str, **filters: str) -> list[bytes]:
+def read(consumer: PullConsumer, topic: str, *, tags: str = "*", sql: str | None = None) -> list[bytes]:
     """Everything that queue 0 hands out."""
     found: list[bytes] = []
     offset = consumer.min_offset(topic, 0)
     while offset < consumer.max_offset(topic, 0):
-        result = consumer.pull(topic, 0, offset, wait_s=0.0, **filters)
+        result = consumer.pull(topic, 0, offset, wait_s=0.0, tags=tags, sql=sql)
         found += [bytes(message.body) for message in result.messages]
         offset = result.next_begin_offset
     return found

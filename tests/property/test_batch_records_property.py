@@ -49,7 +49,7 @@ def _one_by_one(batch: bytes, sys_flag: int = 0) -> tuple[bytes, int] | None:
             born_timestamp_ms=1_700_000_000_123,
             properties=properties,
         )
-        records.append(encode_record(record))
+        records.append(bytes(encode_record(record)))
     return (b"".join(records), len(records)) if items else None
 
 

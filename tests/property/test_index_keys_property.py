@@ -63,5 +63,7 @@ def test_every_key_of_every_record_is_hashed_in_order(records: list[Record]) -> 
         wanted += [(index_hash(key), number) for key in keys]
     rows = scan_dispatch(data)
     assert len(rows) == len(records)
-    keys = rows.keys()
-    assert list(zip(keys[::3], keys[2::3], strict=True)) == wanted  # the store time is the record's number
+    hashed = rows.keys()
+    assert (
+        list(zip(hashed[::3], hashed[2::3], strict=True)) == wanted
+    )  # the store time is the record's number

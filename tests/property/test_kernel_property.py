@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from array import array
+from collections.abc import Sequence
 from itertools import accumulate, pairwise
 from random import Random
 from typing import Any
@@ -76,7 +77,7 @@ def parts_of(random: Random, count: int, odd: tuple[int, bytes] | None) -> list[
     return parts
 
 
-def bounds_of(encoded: list[bytes]) -> list[int]:
+def bounds_of(encoded: Sequence[bytes | bytearray]) -> list[int]:
     return [0, *accumulate(map(len, encoded))]
 
 
@@ -448,7 +449,7 @@ def test_units_lead_to_the_very_records_that_they_mean(
             physical_offset=place,
             properties=text,
         )
-        encoded.append(encode_record(record))
+        encoded.append(bytes(encode_record(record)))
         numbers.extend((place, len(encoded[-1]), number, owner))
     for column, change in changes:
         at = 4 * random.randrange(count) + column

@@ -121,15 +121,15 @@ class StoreMachine(RuleBasedStateMachine):
             messages.append(((topic, queue_id), bodies, bytes(block)))
         self.clock.now_ms += 1000
         end = self.end
-        for (queue, bodies, block), result in zip(messages, self.store.put(put), strict=True):
+        for (queue, bodies, sent), result in zip(messages, self.store.put(put), strict=True):
             assert isinstance(result, PutResult)
             if result.status is PutStatus.MESSAGE_ILLEGAL:
-                assert len(block) + 8 > self.store.options.commit_log_file_size, "no file has room for it"
+                assert len(sent) + 8 > self.store.options.commit_log_file_size, "no file has room for it"
                 continue
             assert result.status is PutStatus.PUT_OK
-            assert result.end_offset == result.physical_offset + len(block)
+            assert result.end_offset == result.physical_offset + len(sent)
             assert result.queue_offset == len(self.of_queue(queue))
-            ends = [*record_starts(block, 0, len(block))[1:], len(block)]
+            ends = [*record_starts(sent, 0, len(sent))[1:], len(sent)]
             self.log += [
                 (queue, body, result.physical_offset + end) for body, end in zip(bodies, ends, strict=True)
             ]

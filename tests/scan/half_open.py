@@ -81,15 +81,15 @@ def _until_closed(ends: list[socket.socket], seconds: float) -> tuple[int, int]:
     until, closed = time.monotonic() + seconds, 0
     while closed < len(ends) and time.monotonic() < until:
         for key, _ in selector.select(0.2):
-            end = key.fileobj
-            assert isinstance(end, socket.socket)
+            readable = key.fileobj
+            assert isinstance(readable, socket.socket)
             try:
-                data = end.recv(1 << 16)
+                data = readable.recv(1 << 16)
             except BlockingIOError:
                 continue
             except OSError:
                 data = b""
             if not data:
-                selector.unregister(end)
+                selector.unregister(readable)
                 closed += 1
     return closed, len(ends) - closed

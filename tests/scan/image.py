@@ -24,9 +24,11 @@ _READY_S: Final = 60.0
 def image_start(volume: Path) -> tuple[dict[str, str], list[str]]:
     """Return the environment and the arguments of `reput` that the image's last stage has."""
     last = re.sub(r"\\\n\s*", " ", (_ROOT / "Dockerfile").read_text()).rpartition("\nFROM ")[2]
-    variables = {}
+    variables: dict[str, str] = {}
     for line in re.findall(r"^ENV (.*)$", last, re.MULTILINE):
-        variables.update(pair.split("=", 1) for pair in line.split())
+        for pair in line.split():
+            name, _, value = pair.partition("=")
+            variables[name] = value
     command = re.search(r"^CMD (\[.*\])$", last, re.MULTILINE)
     assert command is not None, "the Dockerfile has no CMD"
     places = {_VOLUME: str(volume), _CONFIGURATION: str(_ROOT / "conf" / "container.toml")}

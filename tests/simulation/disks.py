@@ -47,20 +47,24 @@ class Disk:
     def install(cls) -> None:
         """Let the disks see the calls of `os` that make something durable or take a name away."""
         real_replace, real_unlink = os.replace, os.unlink
+        real_fsync, real_fdatasync = os.fsync, os.fdatasync
 
-        def seen(real: Callable[[Any], None]) -> Callable[[Any], None]:
-            def sync(fd: Any) -> None:
-                number = fd if isinstance(fd, int) else fd.fileno()
-                path = _path_of(number)
-                disk = cls._of(path)
-                if disk is not None and disk.on_sync is not None:
-                    disk.on_sync()
-                if disk is None:
-                    real(number)
-                else:
-                    disk._shadow.record(number, path, real)
+        def sync(fd: Any, real: Callable[[int], None]) -> None:
+            number = fd if isinstance(fd, int) else fd.fileno()
+            path = _path_of(number)
+            disk = cls._of(path)
+            if disk is not None and disk.on_sync is not None:
+                disk.on_sync()
+            if disk is None:
+                real(number)
+            else:
+                disk._shadow.record(number, path, real)
 
-            return sync
+        def fsync(fd: Any) -> None:
+            sync(fd, real_fsync)
+
+        def fdatasync(fd: Any) -> None:
+            sync(fd, real_fdatasync)
 
         def forget(path: Any) -> None:
             disk = cls._of(os.fspath(path))
@@ -75,9 +79,9 @@ class Disk:
             forget(path)
             real_unlink(path, **options)
 
-        os.fsync, os.fdatasync = seen(os.fsync), seen(os.fdatasync)
+        os.fsync, os.fdatasync = fsync, fdatasync
         os.replace = os.rename = replace  # type: ignore[assignment]
-        os.unlink = os.remove = unlink  # type: ignore[assignment]
+        os.unlink = os.remove = unlink
 
     @classmethod
     def _of(cls, path: str) -> Disk | None:

@@ -15,11 +15,14 @@ import os
 import sys
 import traceback
 from collections.abc import Awaitable, Callable
+from functools import partial
 from heapq import heappop, heappush
 from itertools import count
 from typing import Any, Final, NoReturn
+from unittest.mock import patch
 
 import trio
+from outcome import Outcome
 from trio._core import _run
 
 EPOCH_S: Final = 1_800_000_000
@@ -62,7 +65,7 @@ class Process:
         """Run `work` as this process."""
         context = contextvars.copy_context()
         context.run(_process.set, self)
-        context.run(nursery.start_soon, self._run, work, name=self.name)
+        context.run(lambda: nursery.start_soon(self._run, work, name=self.name))
 
     async def _run(self, work: Callable[[], Awaitable[None]]) -> None:
         failure: BaseException | None = None
@@ -207,19 +210,21 @@ def seed(value: int) -> None:
 def install(clock: Clock, timers: Timers) -> None:
     """Make trio's scheduler deterministic, and let it follow the timers, and stops of processes."""
     _run._ALLOW_DETERMINISTIC_SCHEDULING = True  # type: ignore[misc]
-    _run.TheIOManager = lambda: InputOutput(clock, timers)  # type: ignore[assignment,misc]
-    _run.Instruments = lambda _: {}  # type: ignore[assignment,misc] - asked for several times a pass
+    patch.object(_run, "TheIOManager", partial(InputOutput, clock, timers)).start()
+    patch.object(_run, "Instruments", lambda _: {}).start()  # asked for several times a pass
     reschedule, numbers = _run.Runner.reschedule, count()
 
-    def reschedule_unless_held(self: Any, task: trio.lowlevel.Task, *next_send: Any) -> None:
-        reschedule(self, task, *next_send)
+    def reschedule_unless_held(
+        self: _run.Runner, task: trio.lowlevel.Task, next_send: Outcome[object] = _run._NO_SEND
+    ) -> None:
+        reschedule(self, task, next_send)
         process = task.context.get(_process)
         if process is not None and (process.is_stopped or process.is_killed):
             process.hold(self.runq.pop())
 
-    def add_deadline(self: Any, deadline: float, scope: trio.CancelScope) -> None:
+    def add_deadline(self: _run.Deadlines, deadline: float, cancel_scope: trio.CancelScope) -> None:
         """As trio's; of equal deadlines the older one is first, wherever the scopes are in memory."""
-        heappush(self._heap, (deadline, next(numbers), scope))
+        heappush(self._heap, (deadline, next(numbers), cancel_scope))
         self._active += 1
 
     _run.Runner.reschedule = reschedule_unless_held  # type: ignore[method-assign]

@@ -16,6 +16,7 @@ import time
 import traceback
 from collections.abc import Callable
 from typing import Any, Final
+from unittest.mock import patch
 
 import trio
 
@@ -62,13 +63,13 @@ class Platform:
         Disk.install()
         SimulatedSocket.network = self.network
         self._install_clocks()
-        os.urandom = self._bytes.randbytes  # type: ignore[assignment]
+        os.urandom = self._bytes.randbytes
         random._urandom = self._bytes.randbytes  # type: ignore[attr-defined]
         os.getpid = _getpid
         socket.socket = SimulatedSocket  # type: ignore[misc,assignment]
         trio.socket.from_stdlib_socket = TrioSocket  # type: ignore[assignment]
         trio.to_thread.run_sync = self._run_sync  # type: ignore[assignment]
-        trio.lowlevel.spawn_system_task = _spawn_in_process
+        patch.object(trio.lowlevel, "spawn_system_task", _spawn_in_process).start()
 
     def _install_clocks(self) -> None:
         now = self.clock.current_time

@@ -8,10 +8,11 @@ import resource
 import time
 import traceback
 from collections import Counter
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, MutableMapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
+from unittest.mock import patch
 
 import structlog
 import trio
@@ -161,7 +162,7 @@ class World:
         self.faults: Counter[str] = Counter()
         self.failovers = 0
         self.engine = EngineState(lease_s=_LEASE_S)
-        election._make_engine = lambda _: self._connect_to_engine()
+        patch.object(election, "_make_engine", lambda _: self._connect_to_engine()).start()
         self._numbers = {"m": 0, "p": 0, "r": 0}
         resource.setrlimit(
             resource.RLIMIT_NOFILE, (_DESCRIPTORS, resource.getrlimit(resource.RLIMIT_NOFILE)[1])
@@ -170,11 +171,13 @@ class World:
         logging.basicConfig(handlers=[_ClientLog(self.log)], level=logging.INFO)
         instruments.install(self.history, ITS_GROUP)  # type: ignore[arg-type]
         instruments.shorten_lock_times()
-        storage.open_schedule.__kwdefaults__["wheel_slots"] = _WHEEL_SLOTS
+        defaults = storage.open_schedule.__kwdefaults__
+        assert defaults is not None
+        defaults["wheel_slots"] = _WHEEL_SLOTS
         shorten_in_broker(terms.LOCK_TIMEOUT_S)
-        membership._SCAN_S = _SCAN_S  # type: ignore[misc]
+        membership._SCAN_S = _SCAN_S
         mastership._SET_CHECKS_PER_TIMEOUT = _SET_CHECKS
-        consuming.LOOK_S = _LOOK_S  # type: ignore[misc]
+        consuming.LOOK_S = _LOOK_S
         self.name_servers = [
             NameServerMachine(self, f"n{number}", f"127.0.7.{number}")
             for number in range(1, name_servers + 1)
@@ -196,7 +199,7 @@ class World:
         who = process.name if process is not None else "-"
         self.logged.append(f"{self.platform.clock.current_time():.6f} {who} {level} {text}")
 
-    def _log(self, _: Any, level: str, event: dict[str, Any]) -> Any:
+    def _log(self, _: Any, level: str, event: MutableMapping[str, Any]) -> Any:
         if event["event"] == "elected":
             self._note_election(event["epoch"])
         self.log(level, " ".join(f"{name}={value}" for name, value in event.items()))

@@ -58,6 +58,7 @@ def test_a_store_becomes_an_archive_once(spark: Any, run: Run, root: Path, tmp_p
     assert rows_of(spark, tmp_path / "a") == EXPECTED
     assert hashes(root) == before
     row = read_archive(spark, tmp_path / "a").where("queueOffset = 3 AND queueId = 1").first()
+    assert row is not None
     assert (row.topic, row.tags, row.keys, row.date, row.properties["colour"]) == (
         "T",
         "tag1",

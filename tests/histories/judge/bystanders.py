@@ -25,9 +25,9 @@ def judge(facts: Facts) -> Iterator[Violation]:
             ):
                 yield Violation("bystander", f"{before} came again at {delivery.begun:.3f}")
     for put in facts.puts.values():
-        delivery = first.get(put.uid)
-        if put.topic == terms.DEALS or put.acked_at is None or delivery is None:
+        if put.topic == terms.DEALS or put.acked_at is None or put.uid not in first:
             continue  # when a transaction ends is the broker's to ask; what is missing, `losses.py` finds
+        delivery = first[put.uid]
         due = max(put.acked_at, put.at + put.delay_s)
         if delivery.begun > due + PROMPT_S and not facts.disturbed(
             delivery.who, due - BACK_S, delivery.begun

@@ -51,7 +51,7 @@ async def pull_all(client: BenchClient, topic: str, group: str) -> None:
     )  # fmt: skip
     assert answer is not None
     assert answer.code == 0, answer.remark
-    await commit(client, topic, group, int(answer.ext["nextBeginOffset"]))
+    await commit(client, topic, group, int(str(answer.ext["nextBeginOffset"])))
 
 
 async def create_groups(client: BenchClient, *groups: str) -> None:
@@ -61,7 +61,7 @@ async def create_groups(client: BenchClient, *groups: str) -> None:
 
 async def commit(client: BenchClient, topic: str, group: str, offset: int) -> None:
     ext = {"consumerGroup": group, "topic": topic, "queueId": "0", "commitOffset": str(offset)}
-    await body_of(client, RequestCode.UPDATE_CONSUMER_OFFSET, **ext)
+    await body_of(client, RequestCode.UPDATE_CONSUMER_OFFSET, b"", **ext)
 
 
 def topic_list(*topics: dict[str, Any]) -> bytes:
@@ -132,13 +132,13 @@ async def test_entries_of_a_queue_are_shown(tmp_path: Path) -> None:
             await client.send("orders", b"body", {"TAGS": tag})
         ask = RequestCode.QUERY_CONSUME_QUEUE
         where = {"topic": "orders", "queueId": "0", "index": "1", "count": "5", "consumerGroup": "g"}
-        body = ConsumeQueueBody.from_json(await body_of(client, ask, **where))
+        body = ConsumeQueueBody.from_json(await body_of(client, ask, b"", **where))
         assert (body.min_queue_index, body.max_queue_index, len(body.queue_data)) == (0, 3, 2)
         first, second = body.queue_data
         assert second.physical_offset == first.physical_offset + first.size
         assert second.tags_code == 3433164  # Java's hash of `paid`
         assert body.filter_data == "g@orders is not online!"
-        code, remark = await refusal_of(client, ask, **{**where, "queueId": "9"})
+        code, remark = await refusal_of(client, ask, b"", **{**where, "queueId": "9"})
         assert (code, "no queue 9" in remark) == (1, True)
 
 
@@ -153,7 +153,7 @@ async def test_the_lowest_offset_of_any_group_is_found(tmp_path: Path) -> None:
 
         async def lowest(compare: str, left_out: str) -> dict[str, int]:
             ext = {"topic": "orders", "compareGroup": compare, "filterGroups": left_out}
-            found = json.loads(await body_of(client, RequestCode.QUERY_CORRECTION_OFFSET, **ext))
+            found = json.loads(await body_of(client, RequestCode.QUERY_CORRECTION_OFFSET, b"", **ext))
             offsets: dict[str, int] = found["correctionOffsets"]
             return offsets
 
@@ -199,12 +199,13 @@ async def test_rates_of_topics_and_groups_are_shown(tmp_path: Path) -> None:
 
         one_a_second = pytest.approx(1.0, rel=0.05)
         put = await minute("TOPIC_PUT_NUMS", "orders")
-        assert (put.sum, put.tps, put.avgpt) == (10, one_a_second, 1.0)
+        assert (put.sum, put.avgpt) == (10, 1.0)
+        assert put.tps == one_a_second
         read = await minute("GROUP_GET_NUMS", "orders@readers")
         assert (read.sum, read.avgpt) == (10, 10.0)
         assert (await minute("GROUP_GET_SIZE", "orders@readers")).sum > 10 * 90
         ext = {"consumerGroup": "readers", "topic": "orders"}
-        consumed = ConsumeStats.from_json(await body_of(client, RequestCode.GET_CONSUME_STATS, **ext))
+        consumed = ConsumeStats.from_json(await body_of(client, RequestCode.GET_CONSUME_STATS, b"", **ext))
         assert consumed.consume_tps == one_a_second
         topic = TopicStats.from_json(await body_of(client, RequestCode.GET_TOPIC_STATS_INFO, topic="orders"))
         assert topic.topic_put_tps == one_a_second

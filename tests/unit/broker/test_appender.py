@@ -73,7 +73,7 @@ async def test_a_stored_message_counts_though_a_later_put_is_cancelled(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """It waits for a log file, and its connection ends."""
-    store: Any = FakeStore(DiskFull(PATH, "full"))
+    store: Any = FakeStore(DiskFull(PATH, 100))
     monkeypatch.setattr(store, "needs_new_file", lambda size: size >= 100)
     monkeypatch.setattr(store, "make_log_file", lambda: time.sleep(0.2))
     flush: Any = FakeFlush()

@@ -15,7 +15,7 @@ pytestmark = pytest.mark.trio(run=run_by_the_clock)
 TURNS = 7
 
 
-async def churn(directory: Path, seed: int, **trouble: bool) -> None:
+async def churn(directory: Path, seed: int, *, jumps: bool = False, loses_files: bool = False) -> None:
     """One run; messages further ahead than a minute are delayed again on their way."""
     bench = DelayBench(
         bench_options(directory / "store"),
@@ -24,7 +24,7 @@ async def churn(directory: Path, seed: int, **trouble: bool) -> None:
         flush_interval="200ms",
         timer_max_delay="1h",
     )
-    run = Churn(bench, seed, **trouble)
+    run = Churn(bench, seed, jumps=jumps, loses_files=loses_files)
     await run.run(TURNS)
     violations = await run.finish()
     assert not violations, (seed, violations[:5])

@@ -15,7 +15,7 @@ import trio.testing
 
 from reput_broker.config.model import BrokerConfig
 from reput_broker.observe.counters import Counters
-from reput_broker.request import Client, Request, Response
+from reput_broker.request import Client, Handler, Request, Response
 from reput_broker.server.dispatch import RequestDispatcher
 from reput_broker.server.listener import ListenFailed, Server, bind
 from reput_protocol.codes import RequestCode
@@ -39,7 +39,7 @@ class Bench:
         self.traffic = self.counters.listeners["main"]
         self.gone: list[Client] = []
         self.held: list[Request] = []
-        handlers = {
+        handlers: dict[int, Handler] = {
             ECHO: lambda _: Response(0),
             HELD: self.held.append,
             BIG: lambda _: Response(0, body=bytes(BIG_BYTES)),

@@ -11,7 +11,7 @@ import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TextIO
+from typing import Literal, TextIO
 
 import pytest
 import structlog
@@ -59,7 +59,9 @@ def test_a_pipe_that_is_not_read_delays_no_caller(pipe: tuple[TextIO, TextIO]) -
     assert dropped_events() == dropped
 
 
-def test_the_end_of_the_program_waits_a_bounded_time(pipe: tuple[TextIO, TextIO], monkeypatch) -> None:
+def test_the_end_of_the_program_waits_a_bounded_time(
+    pipe: tuple[TextIO, TextIO], monkeypatch: pytest.MonkeyPatch
+) -> None:
     reader, writer = pipe
     monkeypatch.setattr("reput_broker.observe.log._FLUSH_S", 0.05)
     configure_logging(format="json", stream=writer)
@@ -104,7 +106,7 @@ def test_a_reader_that_has_gone_costs_lines(pipe: tuple[TextIO, TextIO]) -> None
 
 
 @pytest.mark.parametrize("form", ["json", "text"])
-def test_a_fact_that_cannot_be_put_into_words(form) -> None:
+def test_a_fact_that_cannot_be_put_into_words(form: Literal["json", "text"]) -> None:
     class Bad:
         def __str__(self) -> str:
             raise RuntimeError("no words")
@@ -128,7 +130,7 @@ def test_a_half_character_reaches_a_file(tmp_path: Path) -> None:
     assert "\\ud800" in (tmp_path / "log").read_text()
 
 
-def test_without_a_stderr(monkeypatch) -> None:
+def test_without_a_stderr(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "stderr", None)
     configure_logging()
     structlog.get_logger("x").info("event")

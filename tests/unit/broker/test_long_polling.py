@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any
@@ -32,9 +33,9 @@ def arrive(
     records: Sequence[bytes] = (),
     queue: tuple[str, int] = QUEUE,
 ) -> None:
-    sizes = [len(record) for record in records] or [100] * len(codes)
-    starts = [1000 + sum(sizes[:index]) for index in range(len(sizes))]
-    rows = QueueRows(*queue, end - len(codes), starts, sizes, codes, [0] * len(codes))
+    sizes = array("q", [len(record) for record in records] or [100] * len(codes))
+    starts = array("q", [1000 + sum(sizes[:index]) for index in range(len(sizes))])
+    rows = QueueRows(*queue, end - len(codes), starts, sizes, array("q", codes), array("q", [0] * len(codes)))
     data = b"".join(records)
     service.arriving(rows, DispatchBatch(1000, 1000 + sum(sizes), data, scan_dispatch(data), [rows]))
 
@@ -354,9 +355,12 @@ async def test_a_message_is_compared_with_a_bounded_number_of_different_filters(
 ) -> None:
     looks: list[Any] = []
     may_have_one_for = Arrived.may_have_one_for
-    monkeypatch.setattr(
-        Arrived, "may_have_one_for", lambda self, f: looks.append(f) or may_have_one_for(self, f)
-    )
+
+    def noted(self: Arrived, message_filter: Any) -> Any:
+        looks.append(message_filter)
+        return may_have_one_for(self, message_filter)
+
+    monkeypatch.setattr(Arrived, "may_have_one_for", noted)
     holder = Holder()
     for number in range(2000):
         holder.hold(str(number), 0, tags=f"t{number}")

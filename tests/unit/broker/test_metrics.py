@@ -22,7 +22,7 @@ from reput_broker.observe.metrics import BrokerMetrics, MetricsSources
 from reput_broker.observe.pages import MetricsPages
 from reput_protocol.codes import RequestCode, ResponseCode
 from reput_protocol.commands.group import ConsumerData
-from scrapes import FakeStore, Page, a_few_figures, check, known_series, read, value
+from scrapes import Page, a_few_figures, check, fake_store, known_series, read, value
 
 
 @pytest.fixture
@@ -156,7 +156,7 @@ def test_the_age_of_the_oldest_message_grows_between_two_looks(sources: MetricsS
 
 def test_queues_are_left_out_first_and_counted(sources: MetricsSources) -> None:
     sources.config = BrokerConfig(metrics={"max_series": 100})
-    sources.store = FakeStore(queues=1000)
+    sources.store = fake_store(queues=1000)
     page = page_of(sources)
     queues = [labels for name, labels in page if name == "reput_queue_end_offset"]
     assert 0 < len(queues) < 50
@@ -166,14 +166,14 @@ def test_queues_are_left_out_first_and_counted(sources: MetricsSources) -> None:
 
 
 def test_a_family_has_one_head_however_many_series_it_has(sources: MetricsSources) -> None:
-    sources.store = FakeStore(queues=1000)
+    sources.store = fake_store(queues=1000)
     heads = [line for line in rendered(sources).splitlines() if line.startswith("#")]
     assert len(heads) == len(set(heads))
     assert len(page_of(sources)) > 2000
 
 
 def test_openmetrics_for_clients_that_ask_for_it(sources: MetricsSources) -> None:
-    sources.store = FakeStore(queues=1000)
+    sources.store = fake_store(queues=1000)
     text = rendered(sources, OPENMETRICS)
     assert text.endswith("# EOF\n")
     assert text.count("# EOF") == 1
@@ -202,7 +202,7 @@ def test_hostile_names_stay_label_values(sources: MetricsSources, content_type: 
 def test_a_thousand_topics_and_groups_keep_to_the_limit(sources: MetricsSources) -> None:
     """Series of queues are dropped first, then the histograms of topics; those of topics and groups stay."""
     sources.config = BrokerConfig(metrics={"max_series": 20_000})
-    sources.store = FakeStore(queues=4000)
+    sources.store = fake_store(queues=4000)
     assert sources.offsets is not None
     assert sources.groups is not None
     for number in range(1000):
@@ -233,7 +233,7 @@ def test_a_thousand_topics_and_groups_keep_to_the_limit(sources: MetricsSources)
 
 
 def test_a_large_page_does_not_block_the_loop(sources: MetricsSources) -> None:
-    sources.store = FakeStore(queues=9000)
+    sources.store = fake_store(queues=9000)
     turns = 0
     longest_s = 0.0
 

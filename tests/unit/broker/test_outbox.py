@@ -9,9 +9,10 @@ import trio
 import trio.testing
 
 from reput_broker.server.outbox import Outbox
+from reput_broker.server.transport import Transport
 
 
-class Peer:
+class Peer(Transport):
     """A transport that takes `room` bytes without waiting, and the rest `step` at a time when it is let."""
 
     def __init__(self, room: int = 1 << 30, step: int = 3) -> None:
@@ -32,7 +33,10 @@ class Peer:
         self.taken += bytes(data[: self.step])
         return min(self.step, len(data))
 
-    async def receive(self, size: int) -> bytes:
+    async def arrived(self) -> None:
+        raise AssertionError("an outbox does not read")
+
+    async def receive(self) -> bytes:
         raise AssertionError("an outbox does not read")
 
     def close(self) -> None:

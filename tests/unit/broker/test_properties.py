@@ -124,7 +124,9 @@ async def test_what_cannot_be_set_is_refused_by_name_and_nothing_is_changed(tmp_
             ("syncFlushTimeout", "0", "syncFlushTimeout (store.sync_timeout): "),
             ("traceTopicEnable", "false", "traceTopicEnable: cannot be changed here"),
         ):
-            code, remark = await update(client, autoCreateTopicEnable="false", **{name: value})
+            code, remark = await update(
+                client, RequestCode.UPDATE_BROKER_CONFIG, autoCreateTopicEnable="false", **{name: value}
+            )
             assert (code, says in remark) == (ResponseCode.NO_PERMISSION, True), remark
             assert "nothing was changed" in remark
         assert bench.broker.config.topics.auto_create is True

@@ -29,8 +29,11 @@ async def sent(bench: BrokerBench, client: BenchClient, body: bytes = b"o-1", **
     return (await bench.read("orders"))[-1]
 
 
-def set_group(bench: BrokerBench, **settings: int) -> None:
-    bench.broker._storage.tables.groups.put(SubscriptionGroupConfig("billing", **settings))
+def set_group(bench: BrokerBench, *, retry_max_times: int = 16, retry_queue_nums: int = 1) -> None:
+    config = SubscriptionGroupConfig(
+        "billing", retry_max_times=retry_max_times, retry_queue_nums=retry_queue_nums
+    )
+    bench.broker._storage.tables.groups.put(config)
 
 
 def counts(bench: BrokerBench) -> tuple[int, int]:

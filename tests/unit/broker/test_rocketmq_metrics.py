@@ -17,7 +17,7 @@ from reput_broker.observe.rocketmq_catalogue import ROCKETMQ_METRICS
 from reput_broker.observe.rocketmq_metrics import RocketMQMetrics
 from reput_protocol.codes import LanguageCode, RequestCode, ResponseCode
 from reput_protocol.commands.group import ConsumerData
-from scrapes import FakeStore, Page, a_few_figures, check, read, value
+from scrapes import Page, a_few_figures, check, fake_store, read, value
 
 BROKER = {"cluster": "DefaultCluster", "node_type": "broker", "node_id": "broker-a"}
 STORE = {**BROKER, "storage_type": "local", "storage_medium": "disk"}
@@ -176,7 +176,7 @@ def test_the_permission_shows_whether_messages_are_accepted(sources: MetricsSour
 
 def test_the_limit_of_series_holds(sources: MetricsSources) -> None:
     sources.config = BrokerConfig(metrics={"max_series": 200})
-    sources.store = FakeStore()
+    sources.store = fake_store()
     assert sources.offsets is not None
     for number in range(200):
         sources.counters.topic(f"t{number}").count_in(1, 1)

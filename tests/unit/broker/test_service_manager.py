@@ -14,9 +14,9 @@ from pathlib import Path
 
 import pytest
 import trio
-from tests.broker_process import BrokerProcess
 from trio.testing import MockClock
 
+from broker_process import BrokerProcess
 from reput_broker.observe.health import BrokerState, Health, StoreHealth
 from reput_broker.service_manager import ServiceManager
 

@@ -52,7 +52,7 @@ async def test_progress_and_offsets_beyond_the_new_end_are_forgotten(
         await producer.send(Message("T", b"kept"), queue_id=0)
         truncate_to = broker.store.max_physical_offset
         for options in ({}, {"delay_level": 1}, {"delay_s": 0.1}):
-            await producer.send(Message("T", b"lost", **options), queue_id=0)  # type: ignore[arg-type]
+            await producer.send(Message("T", b"lost", **options), queue_id=0)
         await consumer.commit("T", 0, 2)
         with trio.fail_after(20):
             while broker.store.max_offset_in_queue("T", 0) < 4:

@@ -9,6 +9,7 @@ from typing import Any, Protocol
 
 import pytest
 import trio
+from msgspec import to_builtins
 
 from reput_broker.tables import config_file, subscription_groups
 from reput_broker.tables.offsets import ConsumerOffsetManager
@@ -93,11 +94,10 @@ def test_the_text_is_put_together_in_the_writing_thread(
     for number in range(100):
         manager.put(SubscriptionGroupConfig(f"g{number}"))
     threads: list[int] = []
-    real = subscription_groups.to_builtins
 
     def members(config: SubscriptionGroupConfig, **options: Any) -> Any:
         threads.append(threading.get_ident())
-        return real(config, **options)
+        return to_builtins(config, **options)
 
     monkeypatch.setattr(subscription_groups, "to_builtins", members)
     trio.run(TableSaver(manager).save)

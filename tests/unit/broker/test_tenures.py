@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from reput_broker.config.model import BrokerConfig
 from reput_broker.ha.roles import Master, Role, Tenure
 from reput_broker.remoting_client import RemotingClient
 from reput_broker.store.errors import StoreError
+from reput_broker.store.message_store import MessageStore
 from reput_client import Message, Producer, PullConsumer
 from reput_protocol.codes import RequestCode
 from tenures import SetTenures
@@ -79,6 +81,10 @@ async def test_a_client_that_connects_during_the_change_is_served_afterwards(tmp
         assert broker.store is not store
 
 
+def serves_after(broker: Broker, store: MessageStore) -> bool:
+    return broker.health.ready and broker.store is not store
+
+
 @pytest.mark.trio
 async def test_several_changes_and_a_stop_in_the_middle_of_one(tmp_path: Path) -> None:
     tenures = SetTenures(FIRST)
@@ -86,7 +92,7 @@ async def test_several_changes_and_a_stop_in_the_middle_of_one(tmp_path: Path) -
         for epoch in range(2, 6):
             store = broker.store
             tenures.set(Tenure(Role.ASYNC_MASTER, 0, epoch=epoch))
-            await until(lambda store=store: broker.health.ready and broker.store is not store)
+            await until(partial(serves_after, broker, store))
         tenures.set(Tenure(Role.ASYNC_MASTER, 0, epoch=6))
         await until(lambda: not broker.health.ready)
     assert not broker.store.is_open

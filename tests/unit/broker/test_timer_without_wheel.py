@@ -16,6 +16,7 @@ from delayed import WHEEL_SLOTS, DelayBench, bench_options
 from reput_broker.delay import timer_wheel
 from reput_broker.delay.timer_wheel import SLOT_BYTES
 from reput_broker.store.errors import DiskFull
+from reput_broker.store.file_io import create_file
 from tasks import run_by_the_clock
 
 pytestmark = pytest.mark.trio(run=run_by_the_clock)
@@ -32,7 +33,7 @@ class Scarce:
 @pytest.fixture(params=["memory", "disk"])
 def scarce(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[Scarce]:
     scarce = Scarce()
-    real_mmap, real_create = mmap.mmap, timer_wheel.create_file
+    real_mmap, real_create = mmap.mmap, create_file
 
     def map_or_not(fd: int, size: int, *arguments: Any, **named: Any) -> mmap.mmap:
         if size == WHEEL_BYTES and scarce.lacks == "memory":

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import pytest
 import trio
@@ -19,7 +19,7 @@ from reput_protocol.names import (
     TRANS_OP_HALF_TOPIC,
     TRANSACTION_CHECK_GROUP,
 )
-from reput_protocol.wire.header import HeaderType
+from reput_protocol.wire.header import HeaderType, Value
 from tasks import run_by_the_clock
 
 COMMIT, ROLLBACK, UNKNOWN = TransactionState.COMMIT, TransactionState.ROLLBACK, TransactionState.UNKNOWN
@@ -462,10 +462,10 @@ async def test_a_producers_wrong_clock_ends_nothing_and_hurries_no_check(
         client = bench.client()
         await client.heartbeat("shop")
         await trio.sleep(29.5)
-        born = {"born_timestamp": bench.now_ms + wrong_ms}
+        born_ms = bench.now_ms + wrong_ms
         own_time = {"CHECK_IMMUNITY_TIME_IN_SECONDS": "100"}
-        slow = await client.send_half("orders", b"slow", properties=own_time, **born)
-        await client.send_half("orders", b"quick", **born)
+        slow = await client.send_half("orders", b"slow", properties=own_time, born_timestamp=born_ms)
+        await client.send_half("orders", b"quick", born_timestamp=born_ms)
         await trio.sleep(1)
         assert client.checks() == []
         await trio.sleep(90)
@@ -475,7 +475,7 @@ async def test_a_producers_wrong_clock_ends_nothing_and_hurries_no_check(
         assert response is not None
         assert response.code == 0, response.remark
         (record,) = await bench.read("orders")
-        assert (record.body, record.born_timestamp_ms) == (b"slow", born["born_timestamp"])
+        assert (record.body, record.born_timestamp_ms) == (b"slow", born_ms)
         assert "REPUT_HALF_STORED" not in record.property_map()
 
 
@@ -543,7 +543,7 @@ async def test_a_broker_killed_in_the_middle_of_a_round_asks_about_the_latest_co
         client = bench.client()
         await client.heartbeat("shop")
         halves = [await client.send_half("orders", b"%d" % n) for n in range(3)]
-        bench.broker._storage.tables.offsets.commit = lambda *_: None  # type: ignore[method-assign,assignment]
+        bench.broker._storage.tables.offsets.commit = lambda *_: None  # type: ignore[method-assign]
         await trio.sleep(30.5)
         asked = [half for half, _ in client.checks()]
         await client.end(asked[0], COMMIT, from_check=True)
@@ -582,7 +582,7 @@ async def test_one_put_aside_before_the_kill_stays_so(tmp_path: Path) -> None:
         client = bench.client()
         await client.send_half("orders", b"o-1")
         await trio.sleep(59)
-        bench.broker._storage.tables.offsets.commit = lambda *_: None  # type: ignore[method-assign,assignment]
+        bench.broker._storage.tables.offsets.commit = lambda *_: None  # type: ignore[method-assign]
         await trio.sleep(1.5)
         assert counted(bench) == {"timeout": 1}
         image = bench.killed(tmp_path / "image")
@@ -637,7 +637,7 @@ async def test_progress_moves_and_old_op_messages_are_forgotten(tmp_path: Path) 
         assert progress(bench) == (20, len(await op_bodies(bench)))
     async with broker_bench(tmp_path / "s") as bench:
         assert bench.broker._parts.retry._half_queue.transactions.position == 20
-        assert not bench.broker._parts.retry._half_queue.ops.messages  # type: ignore[union-attr]
+        assert not bench.broker._parts.retry._half_queue.ops.messages
 
 
 async def test_a_power_cut_in_the_middle_of_an_op_message_commits_once(tmp_path: Path) -> None:
@@ -685,9 +685,9 @@ async def test_an_answer_that_comes_at_once_finds_the_copy_that_it_names(tmp_pat
 
         ask = client.send_request
 
-        def answered_at_once(*arguments: Any) -> bool:
+        def answered_at_once(code: int, ext: Mapping[str, Value], body: bytes = b"") -> bool:
             bench.nursery.start_soon(answer)
-            return ask(*arguments)
+            return ask(code, ext, body)
 
         client.send_request = answered_at_once  # type: ignore[method-assign]
         for number in range(200):
@@ -786,7 +786,7 @@ async def test_with_a_pool_of_buffers_transactions_end_as_they_do_without(tmp_pa
         header = client.send_header("orders", {"DELAY": "4"})
         ext = header.to_ext_v2(client.header_type)
         await client.ask(RequestCode.SEND_MESSAGE_V2, ext, b"later", oneway=True)
-        await bench.broker._parts.retry._writer.write()  # type: ignore[union-attr]
+        await bench.broker._parts.retry._writer.write()
         await trio.sleep(31)
         for asked, _ in client.checks():
             await client.end(asked, COMMIT, from_check=True)

@@ -12,7 +12,7 @@ from reput_protocol.record.record import Record, encode_record
 
 def letter(**properties: str) -> DeadLetter:
     record = encode_record(Record("%DLQ%billing", b"x", properties=encode_properties(properties)))
-    return DeadLetter(ReceivedMessage.of_record(record))
+    return DeadLetter(ReceivedMessage.of_record(bytes(record)))
 
 
 @pytest.mark.parametrize(

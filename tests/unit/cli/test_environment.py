@@ -90,10 +90,13 @@ def test_variables_of_kubernetes_are_not_options() -> None:
 
 def test_health_takes_no_address_of_kubernetes_for_a_port(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("REPUT_HTTP_PORT", LINKS["REPUT_HTTP_PORT"])
-    asked = []
-    monkeypatch.setattr(
-        "urllib.request.urlopen", lambda url, **_options: asked.append(url) or (_ for _ in ()).throw(OSError)
-    )
+    asked: list[str] = []
+
+    def refuse(url: str, **_options: object) -> None:
+        asked.append(url)
+        raise OSError
+
+    monkeypatch.setattr("urllib.request.urlopen", refuse)
     run("health", "-q")
     assert asked == ["http://127.0.0.1:10913/readyz"]
 

@@ -7,8 +7,8 @@ from reput_protocol.exit_codes import ExitCode
 
 
 def test_a_timeout_and_partial_work_have_different_codes() -> None:
-    assert worded(RequestTimeout("route", 1.0)).code == ExitCode.TIMEOUT == 6
-    assert ExitCode.PARTIAL == 8
+    assert worded(RequestTimeout("route", 1.0)).code is ExitCode.TIMEOUT
+    assert (int(ExitCode.TIMEOUT), int(ExitCode.PARTIAL)) == (6, 8)
     assert len(ExitCode.__members__) == len(ExitCode)  # none is another's alias
 
 

@@ -82,6 +82,6 @@ def test_errors(capsys: pytest.CaptureFixture[str]) -> None:
 def test_messages(render: Any) -> None:
     properties = {"TAGS": "\x9b31m", "KEYS": "\u202ekey", "UNIQ_KEY": "\x1b[0m", "p": "\u2066"}
     record = encode_record(Record("orders", HOSTILE.encode(), properties=encode_properties(properties)))
-    assert printable_lines(line := render(ReceivedMessage.of_record(record))) == line
+    assert printable_lines(line := render(ReceivedMessage.of_record(bytes(record)))) == line
     if render is rendering.json_line:
         assert json.loads(line)["body"] == HOSTILE

@@ -10,9 +10,9 @@ from typing import Any
 import kubernetes_validate
 import pytest
 import yaml
-from tests.broker_process import BrokerProcess
-from tests.command import reput
 
+from broker_process import BrokerProcess
+from command import reput
 from reput_broker.config.loading import load_config
 
 ROOT = Path(__file__).parents[3]

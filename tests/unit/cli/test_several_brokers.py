@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
+import click
 import pytest
 from click.testing import CliRunner
 
@@ -41,10 +42,10 @@ def address(new_reput_broker: Callable[..., BackgroundBroker]) -> str:
     return first.address
 
 
-def run(command: object, *arguments: str, server: str) -> list[str]:
+def run(command: click.Command, *arguments: str, server: str) -> list[str]:
     done = CliRunner().invoke(
         command, [*arguments, "--server", server, "--output", "plain"], catch_exceptions=False
-    )  # type: ignore[arg-type]
+    )
     return done.output.splitlines()
 
 

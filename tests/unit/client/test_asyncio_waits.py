@@ -6,14 +6,18 @@ import asyncio
 import contextlib
 import math
 import socket
-from collections.abc import Coroutine, Iterator
-from typing import Any
+from collections.abc import Callable, Coroutine, Iterator
+from typing import TYPE_CHECKING, Any, TypeVarTuple
 
 import anyio
 import pytest
 
 from reput_client.transport.aio import AsyncioEvent, SocketWatch
 
+if TYPE_CHECKING:
+    from _typeshed import FileDescriptorLike
+
+Ts = TypeVarTuple("Ts")
 SOON_S = 10.0
 """Passes only on failure."""
 
@@ -31,9 +35,9 @@ class CountingLoop(asyncio.SelectorEventLoop):
 
     added = removed = turns = 0
 
-    def add_reader(self, *arguments: Any) -> None:
+    def add_reader(self, fd: FileDescriptorLike, callback: Callable[[*Ts], Any], *args: *Ts) -> None:
         self.added += 1
-        super().add_reader(*arguments)
+        super().add_reader(fd, callback, *args)
 
     def remove_reader(self, *arguments: Any) -> bool:
         self.removed += 1

@@ -17,7 +17,7 @@ from reput_client.transport.pump import Pump
 from reput_client.transport.sharing import BLOCK_RECORDS_MAX
 from reput_protocol.codes import RequestCode
 from reput_protocol.wire.frames import Frame, FrameReader, decode_header, encode_frame
-from reput_protocol.wire.header import RESPONSE_FLAG, Header, HeaderType
+from reput_protocol.wire.header import RESPONSE_FLAG, Header, HeaderType, Value
 
 TEMPLATE = RequestTemplate(RequestCode.PUT_MESSAGE, {"topic": "t"})
 SMALL, MIDDLE, LARGE = b"s" * 1000, bytes(range(256)) * 900, bytes(range(256)) * 3000
@@ -136,7 +136,7 @@ def shareable(topic: str, ack: str = "page_cache") -> RequestTemplate:
     def of_many(count: int) -> RequestTemplate:
         return RequestTemplate(RequestCode.PUT_MESSAGE, {"topic": topic, "count": count, "ack": ack})
 
-    ext = {"topic": topic, "count": 1, "ack": ack}
+    ext: dict[str, Value] = {"topic": topic, "count": 1, "ack": ack}
     return RequestTemplate(RequestCode.PUT_MESSAGE, ext, of_many=of_many, queue=topic)
 
 

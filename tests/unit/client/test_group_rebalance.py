@@ -22,7 +22,7 @@ class Group:
         self._session = ScriptedSession(self.clock)
         self.member = member_of(self._session, "d", SharedOffsets(), queues=8, allocation=circularly)
         self._route = self._session.routes.get("t")
-        self._session.fetch_route = self._fetch_route  # type: ignore[method-assign,assignment]
+        self._session.fetch_route = self._fetch_route  # type: ignore[method-assign]
         self.fetches = 0
         self._found: list[Assignment] = []
         self.member._rebalancer._on_assignment = self._found.append

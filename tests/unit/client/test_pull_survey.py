@@ -36,7 +36,7 @@ def record(number: int, **changes: object) -> bytes:
         physical_offset=5000 + 200 * number,
         properties=b"UNIQ_KEY\x01id%d\x02TAGS\x01paid\x02" % number,
     )
-    return encode_record(replace(made, **changes))  # type: ignore[arg-type]
+    return bytes(encode_record(replace(made, **changes)))  # type: ignore[arg-type]
 
 
 def pull(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import socket
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any, cast
 
 import anyio
@@ -15,6 +16,10 @@ from reput_client.transport.aio import AnyioRuntime
 from reput_client.transport.channel import Waiter
 from reput_client.transport.connection import Connection
 from reput_client.transport.pump import Pump
+
+
+def notify(waiter: Waiter, _data: bytes) -> None:
+    waiter.notify()
 
 
 class OneSocket:
@@ -163,7 +168,7 @@ def test_a_waiting_call_watches_only_the_existing_connections(made: list[OneSock
         second.far_end.send(b"nobody reads this")
         for one in (third, first):
             waiter = Waiter()
-            one.on_data = lambda _data, waiter=waiter: waiter.notify()
+            one.on_data = partial(notify, waiter)
             one.far_end.send(b"answer")
             assert await pump.wait(waiter, math.inf)
             pump.remove(cast("Connection", one))

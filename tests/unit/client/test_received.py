@@ -35,7 +35,7 @@ def record(**fields: object) -> bytes:
         "properties": b"UNIQ_KEY\x01id1\x02TAGS\x01paid\x02KEYS\x01a b\x02",
     }
     with_crc = bool(fields.pop("with_crc", False))
-    return encode_record(Record(**{**values, **fields}), with_crc=with_crc)  # type: ignore[arg-type]
+    return bytes(encode_record(Record(**{**values, **fields}), with_crc=with_crc))  # type: ignore[arg-type]
 
 
 def received(encoded: bytes) -> ReceivedMessage:

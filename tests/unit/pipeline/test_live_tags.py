@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from reput_pipeline.source.live_plan import LivePartition
@@ -44,11 +46,13 @@ def test_an_expression_that_was_given_and_the_schedule_topic_stay_as_they_are() 
 
 
 def test_a_task_asks_with_the_tags(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked = []
-    monkeypatch.setattr(
-        "reput_pipeline.source.tasks.read_live",
-        lambda *given: asked.append(given[1].sub_expression) or [],
-    )
+    asked: list[str] = []
+
+    def read(*given: Any) -> list[Any]:
+        asked.append(given[1].sub_expression)
+        return []
+
+    monkeypatch.setattr("reput_pipeline.source.tasks.read_live", read)
     options = parse_source_options(LIVE, streaming=False)
     assert list(read_task(partition(), options, None, Narrowing(tags=frozenset({"paid"})))) == []
     assert asked == ["paid"]

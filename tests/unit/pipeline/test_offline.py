@@ -66,7 +66,7 @@ EVERYTHING = sorted((number % 2, number // 2) for number in range(MESSAGES))
 
 @pytest.mark.parametrize("parts", [None, 1, 2, 7, 60])
 def test_the_log_read_through_gives_every_message_once(root: Path, parts: int | None) -> None:
-    partitions, rows = run(root, **({} if parts is None else {"minPartitions": str(parts)}))
+    partitions, rows = run(root, NOTHING_NARROWED, **({} if parts is None else {"minPartitions": str(parts)}))
     assert all(isinstance(partition, SegmentPartition) for partition in partitions)
     assert len(partitions) <= (parts or 1)
     assert places(rows) == EVERYTHING
@@ -176,9 +176,9 @@ def test_damage_is_named_by_file_and_byte_or_left_out_and_counted(
     path = copied(root, tmp_path / "damaged")
     where, position = damage(path)
     with pytest.raises(DamagedStore) as caught:
-        run(path, **way)
+        run(path, NOTHING_NARROWED, **way)
     assert f"{where} at byte {position}:" in str(caught.value)
-    _, rows = run(path, onDamage="skip", **way)
+    _, rows = run(path, NOTHING_NARROWED, onDamage="skip", **way)
     assert len(rows) == MESSAGES - 1
     assert f"left out 1 damaged records of {where}" in capfd.readouterr().err
 
@@ -232,7 +232,7 @@ def test_a_topic_that_was_created_again_has_its_new_messages_only(tmp_path: Path
             store.delete_topic("T")
     store.close()
     for way in ({}, {"subExpression": "a"}):
-        _, rows = run(tmp_path, **way)
+        _, rows = run(tmp_path, NOTHING_NARROWED, **way)
         assert [row["body"] for row in rows] == [b"new"] * 6
 
 

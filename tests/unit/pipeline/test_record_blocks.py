@@ -94,6 +94,7 @@ def test_a_header_that_a_message_has_twice_is_named() -> None:
     names = SinkColumns("value", None, "key", None, None, "headers", None, None, None)
     distinct = headers([("a", b"1"), ("b", b"1")], None, [], [("a", b"1"), ("a", None)], [("b", b"2")])
     (messages,) = RowReader(names, "t").messages(distinct)
+    assert messages.columns.properties is not None
     assert messages.columns.properties.to_pylist()[0] == [("a", "1"), ("b", "1")]
     twice = headers([("a", b"1")], None, [("a", b"1")], [("b", b"1"), ("a", b"1"), ("b", b"2")])
     for batch, row in ((twice, 3), (twice.slice(2), 1)):
@@ -128,7 +129,7 @@ def test_nulls_and_what_has_a_column_of_its_own_are_left_out() -> None:
 
 
 def test_large_messages_go_in_several_blocks_each_to_the_next_queue() -> None:
-    rows: list[dict[str, object]] = [{"body": bytes(100_000)} for _ in range(7)] + [{"body": bytes(4 << 20)}]
+    rows: list[dict[str, object]] = [{"body": bytes(size)} for size in [100_000] * 7 + [4 << 20]]
     made = list(encode_records(columns(rows), "t", iter([2, 0, 1, 2, 0]).__next__, ids(), NOW))
     assert [(block.queue_id, block.messages) for block in made] == [(2, 2), (0, 2), (1, 2), (2, 1), (0, 1)]
     for block in made:

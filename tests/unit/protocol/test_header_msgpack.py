@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from typing import Any
 
 import msgpack  # type: ignore[import-untyped]
@@ -119,10 +120,16 @@ def test_a_large_header_is_left_after_a_few_containers(kind: type, monkeypatch: 
     made = []
     unpack = msgpack.unpackb
 
+    def watching(hook: Callable[[Any], Any] | None) -> Callable[[Any], Any]:
+        def watch(value: Any) -> Any:
+            made.append(value)
+            return hook(value) if hook else value
+
+        return watch
+
     def watched(data: bytes, **options: Any) -> Any:
         for name in ("list_hook", "object_hook"):
-            hook = options.get(name)
-            options[name] = lambda value, hook=hook: (made.append(value), hook(value) if hook else value)[1]
+            options[name] = watching(options.get(name))
         return unpack(data, **options)
 
     monkeypatch.setattr(msgpack, "unpackb", watched)

@@ -100,7 +100,11 @@ def test_hostile_text_is_looked_at_once(pattern: str, monkeypatch: pytest.Monkey
 
     class Counted:
         def sub(self, replace: Callable[[re.Match[str]], str], text: str) -> str:
-            return tokens.sub(lambda match: calls.append(match) or replace(match), text)
+            def counted(match: re.Match[str]) -> str:
+                calls.append(match)
+                return replace(match)
+
+            return tokens.sub(counted, text)
 
     monkeypatch.setattr(loose_json, "_UP_TO_KEY", Counted())
     with pytest.raises(BodyMalformed):

@@ -88,7 +88,7 @@ def test_properties_that_do_not_fit_are_refused() -> None:
 
 @given(
     st.lists(
-        st.lists(st.text("aé \x01\u3000\n", max_size=3) | st.just(3), max_size=3)  # type: ignore[arg-type]
+        st.lists(st.text("aé \x01\u3000\n", max_size=3) | st.just(3), max_size=3)
         | st.sampled_from([("o-1",), "text", {"a"}, None]),
         max_size=4,
     )
@@ -100,7 +100,7 @@ def test_keys_of_many_messages_are_those_of_each(keys: Any) -> None:
     def of_each() -> list[bytes]:
         return [encode_properties_text(Message("t", b"", keys=each or ()), None) for each in keys]
 
-    outcomes = []
+    outcomes: list[list[bytes] | str] = []
     for encode in (of_each, lambda: encode_keys_texts([each or () for each in keys])):
         try:
             outcomes.append(encode())

@@ -28,7 +28,7 @@ def check(block: Any, topic: str, queue_id: int, count: int, limits: BlockLimits
 
 
 def put_record(topic: str, body: bytes, properties: bytes) -> bytes:
-    return encode_record(Record(topic, body, properties=properties))
+    return bytes(encode_record(Record(topic, body, properties=properties)))
 
 
 def starts_of(block: Any) -> list[int]:

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from reput_broker.store.errors import DiskFull, FileNotMade
+from reput_broker.store.file_io import create_file
 from reput_broker.store.log import allocate as warming
 from reput_broker.store.log import file_maker, mapped_file
 from reput_broker.store.log.allocate import HURRY_FACTOR
@@ -84,7 +85,7 @@ def test_two_are_ready_if_files_fill_quickly(store: MessageStore, clock: FakeClo
 def test_filling_quickly_depends_on_how_long_a_file_takes_to_create(
     store: MessageStore, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    real = mapped_file.create_file
+    real = create_file
     making_ms = 3_000
 
     def slow(path: Path, size: int) -> int:
@@ -127,7 +128,7 @@ def test_a_put_does_not_wait_for_the_file_after_the_next(
     assert names(store) == [0, 1, 2, 3]
     put_some(store, clock, PUTS_A_FILE - 4, 1)
     entered, go_on = threading.Event(), threading.Event()
-    real = mapped_file.create_file
+    real = create_file
 
     def slow(path: Path, size: int) -> int:
         entered.set()

@@ -5,11 +5,11 @@ from __future__ import annotations
 import errno
 import os
 import struct
+from array import array
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Literal
 
-import numpy as np
 import pytest
 
 from reput_broker.store.errors import DiskFull
@@ -95,8 +95,13 @@ def test_a_batch_is_what_its_units_are(tmp_path: Path, cache: QueueFileCache) ->
     one, many = make(tmp_path / "a", cache), make(tmp_path / "b", cache)
     for start, count in ((0, 7), (7, 20), (20, 9), (29, 1)):
         put(one, start, count)
-        numbers = np.arange(start, start + count, dtype=np.int64)
-        many.put_batch(numbers * 100, np.full(count, 100, dtype=np.int64), numbers, start)
+        numbers = range(start, start + count)
+        many.put_batch(
+            array("q", [100 * number for number in numbers]),
+            array("q", [100]) * count,
+            array("q", numbers),
+            start,
+        )
     assert units(one) == units(many)
     files = sorted(path.name for path in one.directory.iterdir())
     assert files == sorted(path.name for path in many.directory.iterdir())
@@ -182,7 +187,7 @@ def test_offsets_by_time(
 def test_equal_times_are_halved_and_not_walked_over(tmp_path: Path, cache: QueueFileCache) -> None:
     """A batch gives thousands of messages one store time; a look-up must not read them all."""
     queue = ConsumeQueue("T", 0, tmp_path / "T" / "0", 10_000, cache)
-    queue.put_batch(np.arange(9_000) * 100, np.full(9_000, 100), np.zeros(9_000, np.int64), 0)
+    queue.put_batch(array("q", range(0, 900_000, 100)), array("q", [100]) * 9_000, array("q", [0]) * 9_000, 0)
     asked = 0
 
     def time_of(physical_offset: int, size: int) -> int:

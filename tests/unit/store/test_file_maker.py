@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import mmap
 import os
 import re
 import shutil
@@ -15,7 +16,6 @@ import pytest
 
 from reput_broker.store.errors import DiskFull, FileNotMade, ForeignFile
 from reput_broker.store.file_names import file_name
-from reput_broker.store.log import mapped_file
 from reput_broker.store.log.file_maker import FileMaker
 from reput_broker.store.log.mapped_file import MappedFile
 from reput_broker.store.options import StoreOptions
@@ -281,7 +281,7 @@ class Descriptors:
 
     def __init__(self, patch: pytest.MonkeyPatch) -> None:
         self.none_for = ""
-        real_open, real_map = os.open, mapped_file.mmap.mmap
+        real_open, real_map = os.open, mmap.mmap
 
         def open_(path: Any, flags: int, *arguments: Any, **more: Any) -> int:
             if self.none_for == ("directory" if flags & os.O_DIRECTORY else "file"):

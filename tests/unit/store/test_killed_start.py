@@ -6,6 +6,7 @@ import random
 import shutil
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -70,6 +71,10 @@ def check_whole(store: MessageStore) -> None:
     assert len(store.query_message("rare", "seldom", 10).records) == 1
 
 
+def note(events: list[str], event: str, _facts: object) -> None:
+    events.append(event)
+
+
 def test_after_an_orderly_stop_a_killed_start_leaves_nothing_to_do(tmp_path: Path) -> None:
     """Damage in an old file, which no start after an orderly stop reads, shows that none is read."""
     store = filled(tmp_path / "live")
@@ -79,7 +84,7 @@ def test_after_an_orderly_stop_a_killed_start_leaves_nothing_to_do(tmp_path: Pat
     steps = 0
     for what, options in images_of_a_start(store.options, tmp_path):
         events: list[str] = []
-        options = replace(options, on_event=lambda event, _, seen=events: seen.append(event))
+        options = replace(options, on_event=partial(note, events))
         again = MessageStore(options, clock_ms=FakeClock())
         report = again.open()
         assert report.checked_from > 0, what

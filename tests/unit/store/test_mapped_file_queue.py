@@ -290,8 +290,11 @@ def test_a_directory_whose_name_could_not_be_synced_is_not_taken_for_durable(
         with pytest.raises(FileNotMade, match="check the disk"):
             queue.last_file_for()
     assert not queue.directory.exists()
-    monkeypatch.setattr(
-        os, "fsync", lambda fd: (synced.append(os.readlink(f"/proc/self/fd/{fd}")), real(fd))[1]
-    )
+
+    def sync(fd: int) -> None:
+        synced.append(os.readlink(f"/proc/self/fd/{fd}"))
+        real(fd)
+
+    monkeypatch.setattr(os, "fsync", sync)
     assert queue.last_file_for() is not None
     assert str(tmp_path) in synced

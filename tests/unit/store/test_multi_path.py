@@ -431,7 +431,7 @@ def test_full_disks_get_no_new_files_and_the_least_used_one_decides(tmp_path: Pa
     machine.disk_usage = lambda path: used.get(path.parent.name, 0.1)  # type: ignore[method-assign]
     cleaning = Cleaning(store, machine)
     assert not cleaning.log.look()
-    assert cleaning.log.disk.level is DiskLevel.OK
+    before = cleaning.log.disk.level
     fill(store, 5)
     assert placed(some) == {"disk0": [0, 2, 4], "disk1": [], "disk2": [1, 3, 5]}
     used["disk1"] = 0.85
@@ -440,7 +440,7 @@ def test_full_disks_get_no_new_files_and_the_least_used_one_decides(tmp_path: Pa
     assert placed(some)["disk1"] == [7]
     used.update(disk0=0.95, disk1=0.95, disk2=0.95)
     cleaning.log.look()
-    assert cleaning.log.disk.level is DiskLevel.REFUSE
+    assert (before, cleaning.log.disk.level) == (DiskLevel.OK, DiskLevel.REFUSE)
     assert store.close()
 
 

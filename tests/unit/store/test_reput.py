@@ -247,12 +247,16 @@ def test_syncs_of_log_and_queues_never_move_the_mark_back(tmp_path: Path) -> Non
     checkpoint = StoreCheckpoint(tmp_path / "checkpoint")
     checkpoint.load()
     assert checkpoint.mark == FlushMark(end, end, 1)
-    threads = [
-        threading.Thread(target=lambda: [checkpoint.move_mark(flushed_offset=n) for n in range(20_000)]),
-        threading.Thread(
-            target=lambda: [checkpoint.move_mark(queues_offset=n, entries=n) for n in range(20_000)]
-        ),
-    ]
+
+    def move_flushed() -> None:
+        for n in range(20_000):
+            checkpoint.move_mark(flushed_offset=n)
+
+    def move_queues() -> None:
+        for n in range(20_000):
+            checkpoint.move_mark(queues_offset=n, entries=n)
+
+    threads = [threading.Thread(target=move_flushed), threading.Thread(target=move_queues)]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -332,9 +336,12 @@ def test_a_checkpoint_that_finds_no_descriptor_is_written_later(
     assert store.is_writable
     synced: list[str] = []
     real = os.fsync
-    monkeypatch.setattr(
-        os, "fsync", lambda fd: (synced.append(os.readlink(f"/proc/self/fd/{fd}")), real(fd))[1]
-    )
+
+    def sync(fd: int) -> None:
+        synced.append(os.readlink(f"/proc/self/fd/{fd}"))
+        real(fd)
+
+    monkeypatch.setattr(os, "fsync", sync)
     store.flush_consume_queues()
     store.write_checkpoint()
     assert [

@@ -12,7 +12,6 @@ from typing import Any
 
 import pytest
 
-from reput_broker.store import retention as disk_usage
 from reput_broker.store.deleted_topics import DeletedTopics
 from reput_broker.store.dispatch import DispatchBatch
 from reput_broker.store.errors import FileMissing, FlushFailed
@@ -226,14 +225,14 @@ def test_puts_are_refused_above_the_third_limit_until_it_is_down_to_the_second(
     machine.used = 0.86
     cleaning.clean_log()
     assert put(store, b"x").status is PutStatus.DISK_FULL, "between the limits nothing changes"
-    assert cleaning.log.disk.level is DiskLevel.REFUSE
+    between = cleaning.log.disk.level
     dispatch_all(store)
     assert bodies(store)[-1] == b"at the limit", "reading and dispatching go on"
     machine.used = 0.85
     cleaning.clean_log()
     assert put(store, b"again").status is PutStatus.PUT_OK
     assert store.disk_full_reason is None
-    assert cleaning.log.disk.level is DiskLevel.CLEAN
+    assert (between, cleaning.log.disk.level) == (DiskLevel.REFUSE, DiskLevel.CLEAN)
     assert events == ["store_disk_above_limit", "store_disk_below_limit"]
     assert store.max_physical_offset > before
 
@@ -296,7 +295,7 @@ def test_use_is_rounded_up_to_a_whole_percent(
         asked.append(path)
         return SimpleNamespace(f_blocks=blocks, f_bfree=free, f_bavail=available)
 
-    monkeypatch.setattr(disk_usage.os, "statvfs", statvfs)
+    monkeypatch.setattr(os, "statvfs", statvfs)
     assert disk_used_ratio(tmp_path / "not" / "there" / "yet") == ratio
     assert asked == [tmp_path]
 
@@ -317,7 +316,7 @@ def test_a_disk_that_does_not_answer_is_unreadable(tmp_path: Path, monkeypatch: 
     def statvfs(_path: Path) -> Any:
         raise OSError("gone")
 
-    monkeypatch.setattr(disk_usage.os, "statvfs", statvfs)
+    monkeypatch.setattr(os, "statvfs", statvfs)
     assert disk_used_ratio(tmp_path) == UNREADABLE
 
 

@@ -284,7 +284,12 @@ def test_memory_that_cannot_be_locked_is_logged_once_and_no_failure(
 ) -> None:
     refusal = OSError(errno.ENOMEM, os.strerror(errno.ENOMEM))
     calls: list[object] = []
-    monkeypatch.setattr(transient_store_pool, "lock_pages", lambda mapped: calls.append(mapped) or refusal)
+
+    def refuse(mapped: object) -> OSError:
+        calls.append(mapped)
+        return refusal
+
+    monkeypatch.setattr(transient_store_pool, "lock_pages", refuse)
     events: list[tuple[str, dict[str, object]]] = []
     store = opened(pooled(tmp_path, on_event=lambda event, facts: events.append((event, dict(facts)))))
     assert len(calls) == 1

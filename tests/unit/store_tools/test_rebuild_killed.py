@@ -36,10 +36,10 @@ def check(image: Path, *, again: bool) -> None:
         found = store.query_message("T", f"U{number:06d}", 64)
         assert (found.is_complete, len(found.records)) == (True, 1)
     assert store.close()
-    found = examine(image)
-    assert found.report.is_clean, found.report.faults
+    examined = examine(image)
+    assert examined.report.is_clean, examined.report.faults
     if again:
-        rebuild(found.layout, found.log.kept_end, [IndexRebuild])
+        rebuild(examined.layout, examined.log.kept_end, [IndexRebuild])
         assert not list(image.glob("*.tmp"))
         assert not list(image.glob("*.replaced"))
 

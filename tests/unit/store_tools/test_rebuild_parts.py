@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
@@ -11,7 +11,7 @@ import pytest
 from golden.test_mini_store import CONSUME_QUEUES, digests, mini_store
 from reput_broker.store.message_store import MessageStore
 from reput_broker.tools.layout import Geometry, StoreLayout
-from reput_broker.tools.rebuild import QueuesRebuild, rebuild
+from reput_broker.tools.rebuild import Derived, QueuesRebuild, rebuild
 from reput_broker.tools.rebuild_parts import QueuesInParts, write_units
 from store_samples import copied, examine, fill
 from stores import dispatch_all, opened, put, small_options, tree
@@ -21,8 +21,9 @@ def in_parts(root: Path, **geometry: int) -> list[str]:
     """Rebuild the queues, the files of the log in no order."""
     found = examine(root, geometry=Geometry(**geometry))
 
-    def fill_queues(_layout: StoreLayout, made: object, _deleted: object) -> None:
-        (queues,) = made  # type: ignore[misc, var-annotated, attr-defined]
+    def fill_queues(_layout: StoreLayout, made: Sequence[Derived], _deleted: object) -> None:
+        (queues,) = made
+        assert isinstance(queues, QueuesInParts)
         parts = queues.parts(found.log.kept_end, found.delay_levels_ms)
         runs = [write_units(part) for part in reversed(parts)][::-1]
         again = queues.put_together(run for part in runs for run in part)

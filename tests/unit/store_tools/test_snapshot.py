@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
+from reput_broker.store.checkpoint import FlushMark
 from reput_broker.store.message_store import MessageStore
 from reput_broker.store.opening.abort_marker import AbortMarker
 from reput_broker.store.opening.lock import DirectoryLock
@@ -210,7 +211,7 @@ def test_stagings_that_appear_with_the_end_of_the_log_are_copied(
     real = module._Copying._find_end
     calls: list[int] = []
 
-    def find_end(self: module._Copying, mark: module.FlushMark) -> int:
+    def find_end(self: module._Copying, mark: FlushMark) -> int:
         calls.append(1)
         if len(calls) == 1:
             (staging / "second.stage").write_bytes(b"decided before the end")

@@ -184,7 +184,8 @@ def test_missing_interpreters_are_named_and_fail_only_runs_that_name_them(
         line.split()[2].rstrip(":") for line in capsys.readouterr().out.splitlines() if "missing" in line
     ]
     assert missing == [version for version in versions or dist.VERSIONS if version != "3.11"]
-    sums = dict(reversed(line.split("  ")) for line in (tmp_path / "SHA256SUMS").read_text().splitlines())
+    lines = [line.split("  ") for line in (tmp_path / "SHA256SUMS").read_text().splitlines()]
+    sums = {name: digest for digest, name in lines}
     assert sums == {
         path.name: hashlib.sha256(path.read_bytes()).hexdigest()
         for path in tmp_path.iterdir()

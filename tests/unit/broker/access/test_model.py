@@ -103,9 +103,13 @@ def test_a_rule_with_addresses_concerns_their_requests_only(
 
 
 def test_an_unknown_address_has_no_limited_permission_and_every_denial() -> None:
-    limited = {"sources": ["10.0.0.7"]}
-    assert not account(rule_of("topic:t", ["read"], **limited)).seen_from("?").permits("read", "topic", "t")
-    denied = account(allow("topic:t", "read"), rule_of("topic:t", ["read"], is_denial=True, **limited))
+    sources = ["10.0.0.7"]
+    assert (
+        not account(rule_of("topic:t", ["read"], sources=sources))
+        .seen_from("?")
+        .permits("read", "topic", "t")
+    )
+    denied = account(allow("topic:t", "read"), rule_of("topic:t", ["read"], is_denial=True, sources=sources))
     assert not denied.seen_from("?").permits("read", "topic", "t")
 
 

@@ -27,7 +27,7 @@ from reput_client.errors import PermissionDenied
 from reput_protocol.codes import RequestCode
 from reput_protocol.rights import rule_of
 from reput_protocol.signature import ACCESS_KEY, SIGNATURE
-from reput_protocol.wire.header import HeaderType
+from reput_protocol.wire.header import HeaderType, Value
 
 ADMIN: Final = Credentials("admin", "secret-of-admin")
 ALICE: Final = Credentials("alice", "secret-of-alice")
@@ -205,9 +205,10 @@ async def test_a_message_named_by_its_place_needs_the_right_on_its_topic(tmp_pat
 
         def ask() -> None:
             alice = RawClient(broker.address, credentials=ALICE)
-            back = {"offset": place, "group": "g", "delayLevel": 0, "originTopic": "aa"}
+            back: dict[str, Value] = {"offset": place, "group": "g", "delayLevel": 0, "originTopic": "aa"}
+            view: dict[str, Value] = {"offset": place, "topic": "aa"}
             for code, ext in (
-                (RequestCode.VIEW_MESSAGE_BY_ID, {"offset": place, "topic": "aa"}),
+                (RequestCode.VIEW_MESSAGE_BY_ID, view),
                 (RequestCode.CONSUMER_SEND_MSG_BACK, back),
             ):
                 header, body = alice.request(code, ext)

@@ -85,7 +85,7 @@ async def test_users_and_rules_of_rocketmqs_tools_are_in_force(tmp_path: Path) -
             assert ask(RequestCode.AUTH_DELETE_ACL, subject="User:alice", resource="Group:g")[0] == 0
             assert ask(RequestCode.AUTH_LIST_ACL, resourceFilter="Group") == (0, [])
 
-            for wrong in (
+            refused: tuple[dict[str, Any], ...] = (
                 policies("Topic:t", "Create"),
                 policies("Topic:t", "Fly"),
                 policies("Cluster:*", "Pub"),
@@ -93,7 +93,8 @@ async def test_users_and_rules_of_rocketmqs_tools_are_in_force(tmp_path: Path) -
                 policies("Topic:t", "Pub", sourceIps=["home"]),
                 policies("Topic:t", "Pub", "Perhaps"),
                 {"policies": []},
-            ):
+            )
+            for wrong in refused:
                 assert ask(RequestCode.AUTH_CREATE_ACL, wrong, subject="User:alice")[0] != 0
             # From another address only, and from here.
             send = partial(clients["alice"].request, RequestCode.SEND_MESSAGE_V2, in_letters("orders"), b"x")

@@ -6,6 +6,7 @@ import pytest
 from msgspec.structs import replace
 
 from delivery_fakes import channel_of, consumer_data
+from reput_broker.groups.client_table import ClientChannel
 from reput_broker.groups.consumer_groups import ConsumerGroups, Wanted
 from reput_protocol.codes import MessageModel
 from reput_protocol.commands.group import SubscriptionData
@@ -117,19 +118,19 @@ def test_an_expression_that_cannot_be_read_is_compared_as_it_stands() -> None:
 def test_a_member_that_differs_can_be_kept_out_and_one_that_comes_to_differ_is_dropped() -> None:
     groups, a, b = ConsumerGroups(), channel_of("a"), channel_of("b")
 
-    def register(channel: object, **expressions: str) -> bool:
-        data = consumer_data("g", **expressions)
-        joined = groups.register(channel, data, 0.0, refuse_conflicts=True)  # type: ignore[arg-type]
+    def register(channel: ClientChannel, expression: str) -> bool:
+        data = consumer_data("g", T=expression)
+        joined = groups.register(channel, data, 0.0, refuse_conflicts=True)
         return joined.conflict is None
 
-    assert register(a, T="x")
-    assert not register(b, T="y")
+    assert register(a, "x")
+    assert not register(b, "y")
     assert groups.members("g") == [a]
-    assert register(b, T="x")
-    assert not register(a, T="y")
+    assert register(b, "x")
+    assert not register(a, "y")
     assert groups.members("g") == [b]
-    assert register(b, T="y"), "alone, a member may want what it likes"
-    assert register(a, T="y")
+    assert register(b, "y"), "alone, a member may want what it likes"
+    assert register(a, "y")
 
 
 def test_members_that_were_not_heard_of_for_their_group_expire() -> None:

@@ -17,13 +17,13 @@ from reput_protocol.record.record import Record, decode_record
 SENT = {"UNIQ_KEY": "U1", "PGROUP": "shop", "TRAN_MSG": "true", "TAGS": "paid", "KEYS": "a b"}
 
 
-def stored(properties: dict[str, str] | None = None, queue_offset: int = 5, **fields: int) -> Record:
+def stored(properties: dict[str, str] | None = None) -> Record:
     """A half record as it is in the log."""
     record = half_record(
-        Record("orders", b"body", queue_id=3, flag=7, sys_flag=0x301 | 4, born_timestamp_ms=9, **fields),
+        Record("orders", b"body", queue_id=3, flag=7, sys_flag=0x301 | 4, born_timestamp_ms=9),
         dict(SENT if properties is None else properties),
     )
-    record.queue_offset, record.physical_offset = queue_offset, 4096
+    record.queue_offset, record.physical_offset = 5, 4096
     record.store_host = Host("10.0.0.2", 10911)
     return record
 

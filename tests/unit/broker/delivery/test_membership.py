@@ -222,11 +222,11 @@ class Name(str):
 
     def __eq__(self, other: object) -> bool:
         Name.compared += 1
-        return str.__eq__(self, other)  # type: ignore[arg-type]
+        return str.__eq__(self, other)
 
     def __ne__(self, other: object) -> bool:
         Name.compared += 1
-        return str.__ne__(self, other)  # type: ignore[arg-type]
+        return str.__ne__(self, other)
 
     __hash__ = str.__hash__
 

@@ -224,7 +224,7 @@ def test_the_set_of_a_new_master_shrinks_only_when_its_log_is_open(group: Run) -
         await trio.sleep(1)
         await g.copy_everything(2, 3, end=500)
 
-        async def fails(_epoch: int, _start: int) -> tuple[Fence, InSyncSet]:
+        async def fails(epoch: int, start: int) -> tuple[Fence, InSyncSet]:
             raise LeaseLost("disk broken")
 
         first, second = g[2], g[3]

@@ -28,7 +28,7 @@ def test_a_silent_member_is_waited_for_until_the_engine_has_removed_it() -> None
     group.acknowledged(2, 100, 5.0)
     group.own(130, 130)
     assert group.next_change(15.0) is None
-    assert group.next_change(15.1) == {1}
+    assert group.next_change(15.1) == frozenset({1})
     assert group.confirm == 100, "the engine may still have the member in the set"
     group.settled(frozenset({1}))
     assert group.confirm == 130
@@ -49,7 +49,7 @@ def test_a_disconnected_member_leaves_after_a_tenth_of_the_timeout_unless_it_ret
     group.acknowledged(2, 100, 4.0)
     assert group.next_change(6.0) is None
     group.disconnected(2, 6.0)
-    assert group.next_change(7.1) == {1}
+    assert group.next_change(7.1) == frozenset({1})
 
 
 def test_a_member_that_reports_but_does_not_advance_leaves() -> None:
@@ -59,7 +59,7 @@ def test_a_member_that_reports_but_does_not_advance_leaves() -> None:
         group.acknowledged(2, 150, float(second))
         assert group.next_change(float(second)) is None
     group.acknowledged(2, 150, 11.0)
-    assert group.next_change(11.0) == {1}
+    assert group.next_change(11.0) == frozenset({1})
 
 
 def test_a_member_that_is_always_a_little_behind_stays() -> None:
@@ -74,7 +74,7 @@ def test_a_member_that_is_always_a_little_behind_stays() -> None:
 def test_a_member_behind_the_gap_leaves_at_once() -> None:
     group = make(2, gap_max=50)
     group.own(151, 151)
-    assert group.next_change(0.1) == {1}
+    assert group.next_change(0.1) == frozenset({1})
 
 
 def test_a_member_that_lost_confirmed_bytes_leaves_at_once() -> None:
@@ -83,7 +83,7 @@ def test_a_member_that_lost_confirmed_bytes_leaves_at_once() -> None:
     group.acknowledged(2, 200, 1.0)
     assert group.confirm == 200
     group.acknowledged(2, 180, 2.0)
-    assert settle(group, 2.0) == {1}
+    assert settle(group, 2.0) == frozenset({1})
     assert group.confirm == 200
 
 

@@ -34,6 +34,7 @@ class Log:
 
     data_dir: Path
     dispatched_offset: int = 0
+    max_physical_offset: int = 0
     deleted: list[str] = field(default_factory=list)
     records: dict[str, int] = field(default_factory=dict)
 
@@ -125,7 +126,7 @@ class Slave:
 async def slave_of(master: FakeMaster, data_dir: Path) -> AsyncIterator[Slave]:
     tables = Tables(data_dir / "config", BrokerConfig(), lambda: 0, lambda *_: None)
     tables.load()
-    log, accepted, forgotten = Log(data_dir), [MASTER], list[str]()
+    log, accepted, forgotten = Log(data_dir), list[Master | None]([MASTER]), list[str]()
     sync = SlaveSynchronize(
         log,  # type: ignore[arg-type]
         tables,

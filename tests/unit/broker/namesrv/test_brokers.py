@@ -15,7 +15,9 @@ from reput_broker.config.model import BrokerConfig
 from reput_broker.ha.roles import Master, Role, Tenure
 from reput_broker.remoting_client import RemotingClient
 from reput_client import Admin, Message, Producer
+from reput_client.cluster_members import ClusterMember
 from reput_protocol.codes import RequestCode
+from reput_protocol.wire.header import Value
 from tenures import SetTenures
 
 pytestmark = pytest.mark.trio
@@ -113,11 +115,16 @@ async def test_the_members_of_a_cluster_report_themselves(tmp_path: Path) -> Non
         )
         async with Broker(slave_config) as slave, Admin(master.address, timeout_s=1) as admin:
             gone = RemotingClient(master.address)
-            dead = {"brokerName": "dead", "brokerAddr": "127.0.0.1:1", "clusterName": "Other", "brokerId": 0}
+            dead: dict[str, Value] = {
+                "brokerName": "dead",
+                "brokerAddr": "127.0.0.1:1",
+                "clusterName": "Other",
+                "brokerId": 0,
+            }
             await gone.call(RequestCode.REGISTER_BROKER, {**dead, "haServerAddr": ""}, timeout_s=10)
             async with Producer(master.address) as producer:
                 await producer.send(Message("T", b"x" * 1000))
-            members = []
+            members: list[ClusterMember] = []
 
             async def is_copied() -> bool:
                 members[:] = await admin.cluster_members()

@@ -30,8 +30,13 @@ from reput_protocol.wire.header import Value
 
 pytestmark = pytest.mark.trio
 
-BROKER = {"brokerName": "broker-a", "brokerAddr": "a:10911", "clusterName": "c", "brokerId": 0}
-REGISTER = {**BROKER, "haServerAddr": "a:10912"}
+BROKER: dict[str, Value] = {
+    "brokerName": "broker-a",
+    "brokerAddr": "a:10911",
+    "clusterName": "c",
+    "brokerId": 0,
+}
+REGISTER: dict[str, Value] = {**BROKER, "haServerAddr": "a:10912"}
 VERSION = {"counter": 1, "stateVersion": 0, "timestamp": 5}
 
 

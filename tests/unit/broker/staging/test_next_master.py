@@ -74,7 +74,7 @@ async def stage_all(writer: BatchWriter, batch_id: int) -> list[StagedPart]:
 
 
 async def rows(broker: Broker) -> dict[int, list[bytes]]:
-    found = {queue: [] for queue in range(QUEUES)}
+    found: dict[int, list[bytes]] = {queue: [] for queue in range(QUEUES)}
     async with BulkReader(broker.address) as reader:
         for queue_id, low, high in (await reader.queue_bounds(["orders"])).topics.get("orders", []):
             while low < high:
@@ -140,7 +140,8 @@ class Killed(Exception):
 
 @asynccontextmanager
 async def killed_after(pieces: int) -> AsyncIterator[None]:
-    put, calls = Publisher._put, []
+    put = Publisher._put
+    calls: list[tuple[Any, ...]] = []
 
     async def dying(*arguments: Any) -> Any:
         if len(calls) == pieces:
@@ -186,8 +187,9 @@ async def test_copies_that_are_not_in_the_log_are_named(
     replica = copy_of(tmp_path / "a", decided_at, tmp_path / "b")
 
     async def nothing(*_: object) -> AsyncIterator[Any]:
-        for _nothing in ():
-            yield _nothing
+        no_records: tuple[Any, ...] = ()
+        for record in no_records:
+            yield record
 
     monkeypatch.setattr(copies, "records_from", nothing)
     with pytest.RaisesGroup(
@@ -213,7 +215,7 @@ async def test_a_commit_is_answered_once_the_set_has_it_and_may_be_repeated(tmp_
     async with serving(tmp_path, slave_timeout="50ms") as (broker, writer):
         parts = await stage_all(writer, 0)
         broker.store.confirm_offset = broker.store.max_physical_offset
-        committer = broker._parts.staging._committer  # type: ignore[union-attr]
+        committer = broker._parts.staging._committer
         wanted = Commit("q", 0, parts)
         for _ in range(2):
             with pytest.raises(Refusal, match="longer than ha") as refused:

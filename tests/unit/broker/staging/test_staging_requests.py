@@ -25,7 +25,7 @@ COUNT = 40
 
 
 def block(bodies: list[bytes], ids: list[str | None]) -> bytes:
-    return encode_put_block([Message("orders", body) for body in bodies], "orders", 0, 1, ids)
+    return bytes(encode_put_block([Message("orders", body) for body in bodies], "orders", 0, 1, ids))
 
 
 def staged(data: bytes, count: int) -> bytes:
@@ -49,11 +49,11 @@ def test_a_record_without_a_unique_id_is_named(alike: bool) -> None:
         else Message("orders", body, unique_id=f"{number:02}")
         for number, body in enumerate(bodies)
     ]
-    data = encode_put_block(messages, "orders", 0, 1)
+    data = bytes(encode_put_block(messages, "orders", 0, 1))
     with pytest.raises(RecordMalformed, match="no unique id") as refused:
         check_staged(staged(data, COUNT), DEFAULT_LIMITS, 1 << 20)
     assert refused.value.index == 7
-    without = encode_put_block([Message("orders", body) for body in bodies], "orders", 0, 1)
+    without = bytes(encode_put_block([Message("orders", body) for body in bodies], "orders", 0, 1))
     with pytest.raises(RecordMalformed, match="no unique id") as refused:
         check_staged(staged(without, COUNT), DEFAULT_LIMITS, 1 << 20)
     assert refused.value.index == 0
@@ -119,7 +119,7 @@ def _closed() -> Any:
 async def test_a_commit_is_answered_before_the_files_are_removed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    answered, inner = threading.Event(), committer.remove
+    answered, inner = threading.Event(), staging_table.remove
 
     def late(files: Any) -> None:
         assert answered.wait(60), "the answer waits for the removal"
