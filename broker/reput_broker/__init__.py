@@ -17,13 +17,15 @@ if TYPE_CHECKING:
 __all__ = ["Broker", "BrokerConfig"]
 
 
-def __getattr__(name: str) -> Any:
-    if name == "Broker":
-        from reput_broker.broker import Broker
+if not TYPE_CHECKING:  # with it, a type checker would accept any name
 
-        return Broker
-    if name == "BrokerConfig":
-        from reput_broker.config.model import BrokerConfig
+    def __getattr__(name: str) -> Any:
+        if name == "Broker":
+            from reput_broker.broker import Broker
 
-        return BrokerConfig
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+            return Broker
+        if name == "BrokerConfig":
+            from reput_broker.config.model import BrokerConfig
+
+            return BrokerConfig
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -206,13 +206,15 @@ _MODULES = {
 """Where public names are defined, other than those of `reput_client.errors`."""
 
 
-def __getattr__(name: str) -> Any:
-    """Import a public name on its first use."""
-    if name not in __all__:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = getattr(import_module(_MODULES.get(name, "reput_client.errors")), name)
-    globals()[name] = value
-    return value
+if not TYPE_CHECKING:  # with it, a type checker would accept any name
+
+    def __getattr__(name: str) -> Any:
+        """Import a public name on its first use."""
+        if name not in __all__:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        value = getattr(import_module(_MODULES.get(name, "reput_client.errors")), name)
+        globals()[name] = value
+        return value
 
 
 def __dir__() -> list[str]:

@@ -89,13 +89,15 @@ _MODULES = {
 """Where public names are defined."""
 
 
-def __getattr__(name: str) -> Any:
-    """Import a public name on its first use: a program that only manages topics loads no consumer."""
-    if name not in _MODULES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = getattr(import_module(_MODULES[name]), name)
-    globals()[name] = value
-    return value
+if not TYPE_CHECKING:  # with it, a type checker would accept any name
+
+    def __getattr__(name: str) -> Any:
+        """Import a public name on its first use: a program that only manages topics loads no consumer."""
+        if name not in _MODULES:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        value = getattr(import_module(_MODULES[name]), name)
+        globals()[name] = value
+        return value
 
 
 def __dir__() -> list[str]:
