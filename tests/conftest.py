@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import structlog
 from hypothesis import settings
 
 KERNEL = Path(__file__).parents[1] / "protocol" / "reput_protocol" / "kernel"
@@ -78,6 +79,17 @@ def module_path(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     path = tmp_path_factory.mktemp("module")
     yield path
     shutil.rmtree(path)
+
+
+@pytest.fixture(autouse=True)
+def log_as_before() -> Iterator[None]:
+    """Restore the configuration of the log, so that no test depends on those that ran before it in its process."""
+    was_configured, before = structlog.is_configured(), structlog.get_config()
+    yield
+    if was_configured:
+        structlog.configure(**before)
+    else:
+        structlog.reset_defaults()
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:

@@ -1,18 +1,11 @@
 import io
 import json
-from collections.abc import Iterator
 from typing import Literal
 
 import pytest
 import structlog
 
 from reput_broker.observe.log import RateLimitWarnings, configure_logging, flush_log, set_level
-
-
-@pytest.fixture(autouse=True)
-def restored() -> Iterator[None]:
-    yield
-    structlog.reset_defaults()
 
 
 def text_of(stream: io.StringIO) -> str:

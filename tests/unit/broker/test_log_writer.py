@@ -20,9 +20,8 @@ from reput_broker.observe.log import close_log, configure_logging, dropped_event
 
 
 @pytest.fixture(autouse=True)
-def restored() -> Iterator[None]:
+def closed() -> Iterator[None]:
     yield
-    structlog.reset_defaults()
     close_log()
 
 

@@ -225,7 +225,6 @@ async def test_a_message_named_by_its_place_needs_the_right_on_its_topic(tmp_pat
 @pytest.mark.trio
 async def test_administrative_requests_and_refusals_are_logged(tmp_path: Path) -> None:
     topic = {"topic": "new", "readQueueNums": "1", "writeQueueNums": "1"}
-    structlog.reset_defaults()  # another test may have left a level
     with structlog.testing.capture_logs() as logs:
         async with guarded(tmp_path) as broker:
 
