@@ -18,6 +18,7 @@ import shlex
 import shutil
 import socket
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
@@ -137,26 +138,25 @@ def check_image(engine: Engine) -> None:
     with_container(
         engine, environment, ports, lambda container: first_run(container, address, ports.values())
     )
-    secure = make_secure_files(DIRECTORY)
     environment |= variables_with_tls()
-    with_container(
-        engine,
-        environment,
-        ports,
-        lambda container: second_run(container, f"localhost:{ports['port']}", secure),
-        {SECURE: secure},
-    )
+    with tempfile.TemporaryDirectory(prefix="reput-image-check-") as directory:
+        secure = make_secure_files(Path(directory))
+        with_container(
+            engine,
+            environment,
+            ports,
+            lambda container: second_run(container, f"localhost:{ports['port']}", secure),
+            {SECURE: secure},
+        )
 
 
 def make_secure_files(directory: Path) -> Path:
     """Run the commands of docs/security.md that make certificate and secrets; return their directory."""
-    secure = directory / "secure"
-    shutil.rmtree(secure, ignore_errors=True)
     page = (REPOSITORY / "docs" / "security.md").read_text()
     blocks = re.findall(r"(?ms)^```sh\n(.*?)^```$", page[page.index("\n### Certificate and secrets\n") :])
     for block in blocks[:2]:
         run(["sh", "-ec", f"cd {shlex.quote(str(directory))}\n{block}"])
-    return secure
+    return directory / "secure"
 
 
 def variables_with_tls() -> dict[str, str]:
