@@ -16,10 +16,11 @@ import yaml
 
 MEMBERS = ("reput-0", "reput-1", "reput-2")
 CLUSTER = ("etcd", "namesrv", *MEMBERS)
-SERVICES = ("reput", "proxy", "spark", *CLUSTER, "prometheus", "grafana")
+SERVICES = ("reput", "proxy", "proxy-topic", "spark", *CLUSTER, "prometheus", "grafana")
 SERVICE_KEYS = frozenset(
-    {"build", "cap_drop", "command", "depends_on", "environment", "healthcheck", "image", "init", "ports"}
-    | {"profiles", "read_only", "restart", "security_opt", "stop_grace_period", "tmpfs", "volumes"}
+    {"build", "cap_drop", "command", "depends_on", "environment", "healthcheck", "image", "init"}
+    | {"network_mode", "ports", "profiles", "read_only", "restart", "security_opt", "stop_grace_period"}
+    | {"tmpfs", "volumes"}
 )
 TOP_KEYS = frozenset({"name", "services", "volumes"})
 # The volume with the data of each service.
@@ -35,6 +36,7 @@ DATA_VOLUMES = {
 DEPENDENCIES = {
     "spark": ("reput",),
     "proxy": ("reput",),
+    "proxy-topic": ("reput",),
     **dict.fromkeys(MEMBERS, ("etcd", "namesrv")),
     "prometheus": ("reput",),
     "grafana": ("prometheus",),
@@ -42,6 +44,7 @@ DEPENDENCIES = {
 PROFILES = {
     "spark": ["spark"],
     "proxy": ["proxy"],
+    "proxy-topic": ["proxy"],
     "prometheus": ["monitoring"],
     "grafana": ["monitoring"],
     **{name: ["cluster"] for name in CLUSTER},

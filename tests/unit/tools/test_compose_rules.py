@@ -120,10 +120,11 @@ def configurations(document: dict[str, Any]) -> dict[str, BrokerConfig]:
     """Return what each broker and name server of a compose file runs with: the image's file, and its variables."""
     found = {}
     for name, service in document["services"].items():
-        if service.get("image") != "reput:0.1.0":
+        verb = service.get("command", ["serve"])[0]
+        if service.get("image") != "reput:0.1.0" or verb not in ("serve", "namesrv"):
             continue
         environment = {key: text for key, text in service["environment"].items() if "$" not in text}
-        if service.get("command", ["serve"])[0] == "namesrv":
+        if verb == "namesrv":
             found[name] = check_options(load_config(None, environment, {}, NAME_SERVER_DEFAULTS))
         else:
             found[name] = load_config(REPOSITORY / "conf" / "container.toml", environment)
@@ -152,6 +153,21 @@ def test_with_tls_every_port_needs_tls_and_a_user(tmp_path: Path) -> None:
         files = {config.tls.cert, config.tls.key, config.tls.ca} - {""}
         assert {str(Path(path).parent) for path in files} == {"/etc/reput/secure"}
         assert "./secure:/etc/reput/secure:ro" in document["services"][name]["volumes"]
+
+
+def test_the_proxy_starts_when_the_brokers_own_container_has_created_its_topic() -> None:
+    services = yaml.safe_load(COMPOSE.read_text())["services"]
+    assert services["proxy-topic"]["network_mode"] == "service:reput"
+    assert services["proxy-topic"]["restart"] == "no"
+    assert services["proxy"]["depends_on"]["proxy-topic"] == {"condition": "service_completed_successfully"}
+
+
+def test_with_tls_the_proxy_and_its_topic_only_add_what_they_need() -> None:
+    plain, override = (yaml.safe_load(path.read_text())["services"] for path in (COMPOSE, WITH_TLS))
+    settings = ["-pc", "/etc/reput/secure/rmq-proxy.json"]
+    assert override["proxy"]["command"] == plain["proxy"]["command"] + settings
+    authority = "--tls-ca=/etc/reput/secure/ca.pem"
+    assert override["proxy-topic"]["command"] == [*plain["proxy-topic"]["command"], authority]
 
 
 def test_with_tls_the_job_and_prometheus_only_add_what_they_need() -> None:
