@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-import tarfile
+import subprocess
 import time
 from collections import Counter
 from collections.abc import Callable
@@ -97,8 +97,7 @@ def check(address: str, expected: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize("archive", STORES, ids=lambda path: path.name.partition(".tar")[0])
 def test_a_golden_store_is_read_whole_and_continued(archive: Path, tmp_path: Path) -> None:
-    with tarfile.open(archive) as file:
-        file.extractall(tmp_path, filter="data")
+    subprocess.run(["tar", "--extract", "--file", archive, "--directory", tmp_path], check=True)
     root = tmp_path / "store"
     expected: dict[str, Any] = json.loads((tmp_path / "expected.json").read_text())
     assert examine(root).report.faults == []
