@@ -189,6 +189,12 @@ def test_heartbeats_of_other_clients() -> None:
     )
     assert go.consumers[0].subscriptions == [SubscriptionData("T", "*", 1795190824327123456)]
     assert go.producer_groups == []
+    go_with_tags = HeartbeatData.from_json(
+        b'{"clientID":"10.0.0.1@77","consumerDataSet":[{"groupName":"CG","subscriptionDataSet":[{"topic":"TopicTest",'
+        b'"subString":"TagA || TagB","tagsSet":["TagA","TagB"],"codeSet":["2598919","2598920"],'
+        b'"subVersion":1700000000000,"expressionType":"TAG"}]}]}'
+    )
+    assert go_with_tags.consumers[0].subscriptions == [SUBSCRIPTION]
     null_namespace = CheckClientBody.from_json(
         f'{{"clientId":"cid","group":"CG","namespace":null,"subscriptionData":{SUBSCRIPTION_TEXT}}}'.encode()
     )

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from enum import StrEnum
 from typing import Any, ClassVar, Final, Self
 
-from msgspec import UNSET, UnsetType, field
+from msgspec import UNSET, UnsetType, convert, field
 
 from reput_protocol.codes import ConsumeFromWhere, ConsumeType, ExpressionType, MessageModel, RequestCode
 from reput_protocol.commands.body import Body, LargeBody, Members
@@ -26,7 +26,7 @@ class SubscriptionData(Members):
 
     A newer one has a higher `sub_version`: milliseconds from most clients, nanoseconds from RocketMQ's Go client.
     `expression_type` is text, because the language may be unknown. `tags_set` and `code_set` are the client's parse of
-    a tag expression; a broker parses it itself.
+    a tag expression; a broker parses it itself. RocketMQ's Go client writes codes as texts, which become numbers.
     """
 
     topic: str = ""
@@ -34,10 +34,12 @@ class SubscriptionData(Members):
     sub_version: I64 = 0
     expression_type: str = ExpressionType.TAG.value
     tags_set: list[str] = []
-    code_set: list[I64] = []
+    code_set: list[I64 | str] = []
     class_filter_mode: bool = False
 
     def __post_init__(self) -> None:
+        if str in map(type, self.code_set):
+            self.code_set = convert(self.code_set, list[I64], strict=False)
         self.sub_string = self.sub_string or ALL
         self.expression_type = self.expression_type or ExpressionType.TAG.value
 
