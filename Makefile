@@ -253,7 +253,7 @@ fuzz-kernel: $(DEV) ## read CASES (10000000) damaged records with the kernel, bo
 conformance: $(DEV) ## open directories alternately with this broker and Apache RocketMQ (java, mvn), and compare
 	$(BIN)/python -m pytest tests/conformance --long $(ARGS)
 
-interop: $(DEV) ## check RocketMQ's clients against a broker, feature by feature, and print a table (java, mvn, node, npm)
+interop: $(DEV) ## check RocketMQ's clients against a broker, feature by feature, and print a table (java, mvn, node, npm, go, cargo)
 	$(BIN)/python tests/interop/run.py $(ARGS)
 
 proxy: $(RUN) ## RocketMQ's proxy for gRPC clients, in front of 127.0.0.1:10911 (java, mvn); --help in ARGS lists options

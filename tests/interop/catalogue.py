@@ -50,8 +50,12 @@ JAVA_4: Final = "4.9.8"
 JAVA_5: Final = "5.5.0"
 NODE: Final = "3.12.0"
 CPP: Final = "0.4.4"
+GO: Final = "2.1.2"
 GRPC_PYTHON: Final = "5.1.2"
 GRPC_JAVA: Final = "5.0.7"
+GRPC_GO: Final = "5.1.3"
+GRPC_NODE: Final = "1.0.8"
+GRPC_RUST: Final = "5.0.0"
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +103,7 @@ CLIENTS: Final = {
     "node": Kind(
         "Node, ali-ons",
         NODE,
-        lambda: ["node", str(building.node(NODE) / "driver.js")],
+        lambda: ["node", str(building.node("ali-ons", NODE) / "ali-ons.js")],
         _ONLY_IN_GRPC
         | {
             *("send-oneway", "send-batch", "send-delay-time", "send-transaction"),
@@ -120,6 +124,12 @@ CLIENTS: Final = {
         },
         bodies_end_at_zero=True,
     ),
+    "go": Kind(
+        "Go",
+        GO,
+        lambda: [str(building.go("remoting", "github.com/apache/rocketmq-client-go/v2", GO))],
+        _ONLY_IN_GRPC | {"send-delay-time", "pop", "tls"},
+    ),
     "grpc-python": Kind(
         "gRPC, Python",
         GRPC_PYTHON,
@@ -135,6 +145,27 @@ CLIENTS: Final = {
         GRPC_JAVA,
         _java("grpc-java", GRPC_JAVA),
         _NOT_IN_GRPC,
+        through_proxy=True,
+    ),
+    "grpc-go": Kind(
+        "gRPC, Go",
+        GRPC_GO,
+        lambda: [str(building.go("grpc", "github.com/apache/rocketmq-clients/golang/v5", GRPC_GO))],
+        _NOT_IN_GRPC,
+        through_proxy=True,
+    ),
+    "grpc-node": Kind(
+        "gRPC, Node",
+        GRPC_NODE,
+        lambda: ["node", str(building.node("rocketmq-client-nodejs", GRPC_NODE) / "grpc.js")],
+        _NOT_IN_GRPC,
+        through_proxy=True,
+    ),
+    "grpc-rust": Kind(
+        "gRPC, Rust",
+        GRPC_RUST,
+        lambda: [str(building.rust("rocketmq", GRPC_RUST))],
+        (_NOT_IN_GRPC - {"send-batch"}) | {"concurrent", "orderly", "pop", "simple"},
         through_proxy=True,
     ),
 }

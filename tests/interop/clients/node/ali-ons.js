@@ -1,18 +1,17 @@
 'use strict';
 
-// The Node client as a driver of the interop suite: `node driver.js ADDRESS`. interop/client.py has the lines.
+// The client ali-ons as a driver of the interop suite: `node ali-ons.js ADDRESS`.
 
-const readline = require('readline');
 const { Consumer, Message, Producer } = require('ali-ons');
+const { each, handler, logger, run } = require('./lines');
 
 const address = process.argv[2];
 const TIMEOUT_MS = 60 * 1000;
-const quiet = { debug() {}, info() {}, warn: console.error, error: console.error };
 const common = {
   httpclient: { request: async () => { throw new Error('the client looks for no other addresses'); } },
   nameSrv: address,
   namesrvAddr: address,
-  logger: quiet,
+  logger,
   // The addresses of this machine are none of the suite's business.
   clientIP: '127.0.0.1',
   ...(process.env.INTEROP_USER
@@ -20,10 +19,6 @@ const common = {
 };
 const consumers = new Map();
 let producing;
-
-function say(line) {
-  process.stdout.write(JSON.stringify(line) + '\n');
-}
 
 function producer() {
   if (!producing) {
@@ -69,11 +64,7 @@ async function produce(request) {
   if (request.how === 'async') {
     return (await Promise.all(messages.map(message => sender.send(message)))).map(resultOf);
   }
-  const results = [];
-  for (const message of messages) {
-    results.push(resultOf(await sender.send(message)));
-  }
-  return results;
+  return each(messages, async message => resultOf(await sender.send(message)));
 }
 
 async function consume(request) {
@@ -87,12 +78,9 @@ async function consume(request) {
   });
   consumer.on('error', error => console.error(error));
   const expression = request.sql ? { expressionType: 'SQL92', subString: request.sql } : request.tags || '*';
-  const seen = new Map();
+  const handle = handler(request);
   consumer.subscribe(request.topic, expression, async message => {
-    const body = message.body ? message.body.toString('base64') : '';
-    say({ event: 'received', consumer: request.consumer, message: describe(message, body) });
-    seen.set(body, (seen.get(body) || 0) + 1);
-    if (seen.get(body) <= (request.fail || 0)) {
+    if (!handle(described(message))) {
       // Not ACTION_RETRY, which the client takes for a success of a message that is redelivered.
       throw new Error('this delivery is to fail');
     }
@@ -102,13 +90,13 @@ async function consume(request) {
   return true;
 }
 
-function describe(message, body) {
+function described(message) {
   return {
     topic: message.topic,
     queueId: message.queueId,
     offset: message.queueOffset,
     id: message.properties.UNIQ_KEY || message.msgId,
-    body,
+    body: message.body ? message.body.toString('base64') : '',
     tag: message.tags || null,
     keys: message.keys || null,
     properties: message.properties,
@@ -121,18 +109,4 @@ async function stop(request) {
   return true;
 }
 
-const verbs = { produce, consume, stop };
-
-const lines = readline.createInterface({ input: process.stdin });
-lines.on('line', async line => {
-  const request = JSON.parse(line);
-  try {
-    say({ id: request.id, ok: await verbs[request.do](request) });
-  } catch (error) {
-    console.error(error);
-    say({ id: request.id, error: String(error) });
-  }
-});
-lines.on('close', () => process.exit(0));
-process.on('unhandledRejection', error => console.error(error));
-say({ event: 'ready' });
+run({ produce, consume, stop });

@@ -1,0 +1,3 @@
+module reput/interop
+
+go 1.24
