@@ -10,10 +10,8 @@ include the shared memory.
 from __future__ import annotations
 
 import argparse
-import os
 import socket
 import time
-from pathlib import Path
 
 from reput_cli.bench_clients import host_facts
 from reput_client.blocking import Admin
@@ -74,14 +72,7 @@ def main() -> None:
 
 def measure(server: RunningBroker, count: int, groups: int) -> None:
     """Print one line for each stage."""
-
-    def private_kib() -> float:
-        return server.memory_mib("RssAnon") * 1024
-
-    def descriptors() -> int:
-        return len(os.listdir(Path("/proc") / str(server.pid) / "fd"))
-
-    print(f"start: {private_kib() / 1024:.1f} MiB private, {descriptors()} descriptors")
+    print(f"start: {server.private_kib() / 1024:.1f} MiB private, {server.descriptors()} descriptors")
     clients: list[IdleClient] = []
     at_warm = (0.0, 0)
     started_at = time.perf_counter()
@@ -89,14 +80,14 @@ def measure(server: RunningBroker, count: int, groups: int) -> None:
         clients.append(IdleClient(server.address, number, f"group-{number % groups}"))
         clients[-1].heartbeat()
         if number + 1 == _WARM_CLIENTS:
-            at_warm = (private_kib(), descriptors())
+            at_warm = (server.private_kib(), server.descriptors())
     seconds = time.perf_counter() - started_at
     more = count - _WARM_CLIENTS
     time.sleep(1.0)
-    each = (private_kib() - at_warm[0]) / more
+    each = (server.private_kib() - at_warm[0]) / more
     print(
-        f"{count} clients in {groups} groups: {private_kib() / 1024:.1f} MiB private, {each:.1f} KiB each beyond the "
-        f"first {_WARM_CLIENTS}, {(descriptors() - at_warm[1]) / more:.2f} descriptors each; "
+        f"{count} clients in {groups} groups: {server.private_kib() / 1024:.1f} MiB private, {each:.1f} KiB each "
+        f"beyond the first {_WARM_CLIENTS}, {(server.descriptors() - at_warm[1]) / more:.2f} descriptors each; "
         f"joined in {seconds:.1f} s"
     )
     before, started_at = server.cpu_s(), time.perf_counter()
@@ -116,7 +107,7 @@ def measure(server: RunningBroker, count: int, groups: int) -> None:
         time.sleep(0.05)
     print(
         f"all gone {time.perf_counter() - started_at:.1f} s after they started to disconnect, "
-        f"{server.cpu_s() - before:.1f} s of processor time; {private_kib() / 1024:.1f} MiB private"
+        f"{server.cpu_s() - before:.1f} s of processor time; {server.private_kib() / 1024:.1f} MiB private"
     )
 
 

@@ -10,11 +10,9 @@ slowest request meanwhile shows how long the loop was taken at once.
 from __future__ import annotations
 
 import argparse
-import os
 import threading
 import time
 import urllib.request
-from pathlib import Path
 
 from reput_cli.bench_clients import host_facts
 from reput_client.blocking import Admin, Message, Producer, PullConsumer
@@ -47,13 +45,13 @@ def main() -> None:
 def measure_groups(server: RunningBroker, admin: Admin, count: int) -> None:
     """Print the cost of a group with eight offsets, and the time to list all groups."""
     admin.create_topic("orders", queues=_QUEUES_A_GROUP)
-    before = _private_kib(server)
+    before = server.private_kib()
     for number in range(count):
         with PullConsumer(server.address, group=f"group-{number}") as consumer:
             for queue_id in range(_QUEUES_A_GROUP):
                 consumer.commit("orders", queue_id, 1)
     time.sleep(_SETTLE_S)
-    each = (_private_kib(server) - before) / count
+    each = (server.private_kib() - before) / count
     started_at = time.perf_counter()
     listed = len(admin.list_groups())
     took = time.perf_counter() - started_at
@@ -64,7 +62,7 @@ def measure_groups(server: RunningBroker, admin: Admin, count: int) -> None:
 
 def measure_queues(server: RunningBroker, admin: Admin, count: int) -> None:
     """Print the cost of a queue with a message."""
-    before, descriptors = _private_kib(server), _descriptors(server)
+    before, descriptors = server.private_kib(), server.descriptors()
     with Producer(server.address, group="bench") as producer:
         for first in range(0, count, _QUEUES_A_TOPIC):
             topic, queues = f"bench-{first}", min(_QUEUES_A_TOPIC, count - first)
@@ -72,8 +70,8 @@ def measure_queues(server: RunningBroker, admin: Admin, count: int) -> None:
             for queue_id in range(queues):
                 producer.send(Message(topic, bytes(100)), queue_id=queue_id, ack="page_cache")
     time.sleep(_SETTLE_S)
-    each = (_private_kib(server) - before) / count
-    more = _descriptors(server) - descriptors
+    each = (server.private_kib() - before) / count
+    more = server.descriptors() - descriptors
     print(f"{count} queues: {each:.1f} KiB each; {more} more descriptors in all")
 
 
@@ -110,14 +108,6 @@ def measure_scrapes(server: RunningBroker, page: str) -> None:
         f"{page}: {len(lines)} series, {each_ms:.1f} ms of processor time a scrape; slowest request meanwhile "
         f"{slowest_s * 1000:.1f} ms"
     )
-
-
-def _private_kib(server: RunningBroker) -> float:
-    return server.memory_mib("RssAnon") * 1024
-
-
-def _descriptors(server: RunningBroker) -> int:
-    return len(os.listdir(Path("/proc") / str(server.pid) / "fd"))
 
 
 if __name__ == "__main__":

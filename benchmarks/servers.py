@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import socket
 import subprocess
 import sys
@@ -48,6 +49,14 @@ class RunningBroker:
         start = f'{name}_bucket{{le="'
         found = (line.removeprefix(start).split('"} ') for line in lines if line.startswith(start))
         return {float(bound): float(count) for bound, count in found}
+
+    def private_kib(self) -> float:
+        """Return the private memory of the process."""
+        return self.memory_mib("RssAnon") * 1024
+
+    def descriptors(self) -> int:
+        """Return how many file descriptors the process has open."""
+        return len(os.listdir(f"/proc/{self.pid}/fd"))
 
     def memory_mib(self, field: str) -> float:
         """Return a line of /proc/PID/status, such as VmRSS or RssAnon, in MiB."""

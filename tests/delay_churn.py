@@ -48,8 +48,6 @@ class Ledger:
     """What was promised, and what was seen to be broken on the way."""
 
     later: dict[bytes, Later] = field(default_factory=dict)
-    came_by: dict[bytes, int] = field(default_factory=dict)
-    """When a message was first seen to have come."""
     violations: list[str] = field(default_factory=list)
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import random
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from types import SimpleNamespace
@@ -31,7 +31,6 @@ from reput_broker.tables.topics import TopicConfigManager
 from reput_protocol.commands.topic import TopicConfig
 from reput_protocol.properties import encode_properties
 from reput_protocol.record.record import Record
-from reput_protocol.record.view import record_views
 from stores import T0, dispatch_all, read_queue, small_options
 from tasks import running
 
@@ -229,12 +228,6 @@ class DelayBench:
         return self.go_on()
 
 
-def log_bodies(store: MessageStore, topic: str) -> list[bytes]:
-    """The bodies of every record of a topic in the log, in order."""
-    data = store.read_extents(((store.min_physical_offset, store.max_physical_offset),))  # type: ignore[arg-type]
-    return [view.body for view in record_views(data) if view.topic == topic]
-
-
 def some_times(rng: random.Random, count: int, most_ms: int) -> list[int]:
     """Random delays, some of them next to whole seconds."""
     return [
@@ -243,10 +236,3 @@ def some_times(rng: random.Random, count: int, most_ms: int) -> list[int]:
         )
         for _ in range(count)
     ]
-
-
-async def until(condition: Callable[[], bool], *, within_s: float = 60.0, step_s: float = 0.001) -> None:
-    """Wait in the fake clock's time."""
-    with trio.fail_after(within_s):
-        while not condition():
-            await trio.sleep(step_s)

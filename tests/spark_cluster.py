@@ -89,10 +89,6 @@ class SparkCluster:
                     continue
         self._processes = []
 
-    def executors(self) -> int:
-        """How many executors the workers have started so far."""
-        return sum(len(list(work.glob("app-*/*"))) for work in self._directory.glob("work-*"))
-
     def _start(self, name: str, *command: str) -> None:
         import pyspark
 

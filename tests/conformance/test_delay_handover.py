@@ -6,7 +6,7 @@ RocketMQ 5.3.3 keeps its own times to the second only, and rather sooner than la
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -21,6 +21,7 @@ from reput_client.blocking import Admin, Message, Producer, PullConsumer
 from reput_protocol.commands.body import read_json
 from reput_protocol.commands.delay import CancelOutcome
 from reput_protocol.record.delays import DELAY_LEVELS_MS
+from waiting import wait_until
 
 pytestmark = pytest.mark.process
 
@@ -68,13 +69,6 @@ def seen_by_apache(apache: Apache) -> Came:
         for line in apache.ask("read", topic=TOPIC, queueId=queue_id):
             found.setdefault(from_base64(line["body"]), []).append(line["storeTimestamp"])
     return found
-
-
-def wait_until(condition: Callable[[], bool], within_s: float = 90.0) -> None:
-    deadline = time.monotonic() + within_s
-    while not condition():
-        assert time.monotonic() < deadline, "waited in vain"
-        time.sleep(0.5)
 
 
 def send_by_reput(broker: BrokerProcess, messages: Sequence[Message]) -> dict[bytes, int]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from typing import Any, Final
@@ -18,6 +17,7 @@ from reput_client.blocking import (
     TransactionState,
 )
 from reput_protocol.names import dlq_topic
+from waiting import wait_until
 
 PUT_ASIDE: Final = "TRANS_CHECK_MAX_TIME_TOPIC"
 OPTIONS: Final[dict[str, dict[str, Any]]] = {
@@ -52,8 +52,10 @@ def groups(address: str, number: int) -> Iterator[None]:
             for _ in range(2):
                 member = stack.enter_context(Consumer(address, group="billing", topic="orders"))
                 threading.Thread(target=_receive_one, args=(member,)).start()
-            _until(lambda: all(queue.client_id for queue in admin.describe_group("billing", "orders").queues))
-            _until(lambda: all(group.lag_age_millis > 0 for group in admin.list_groups()))
+            wait_until(
+                lambda: all(queue.client_id for queue in admin.describe_group("billing", "orders").queues)
+            )
+            wait_until(lambda: all(group.lag_age_millis > 0 for group in admin.list_groups()))
             yield
 
 
@@ -67,20 +69,13 @@ def transactions(address: str, number: int) -> Iterator[None]:
         TransactionProducer(address, group="shop", check=undecided) as producer,
     ):
         producer.send_in_transaction(Message("orders", b"42"), undecided)
-        _until(lambda: PUT_ASIDE in admin.list_topics())
+        wait_until(lambda: PUT_ASIDE in admin.list_topics())
     yield
 
 
 def _receive_one(member: Consumer) -> None:
     with suppress(ClientClosed):
         next(iter(member), None)
-
-
-def _until(condition: Callable[[], bool]) -> None:
-    ends_at = time.monotonic() + 30.0
-    while not condition():
-        assert time.monotonic() < ends_at
-        time.sleep(0.02)
 
 
 @contextmanager

@@ -9,7 +9,7 @@ import subprocess
 import threading
 import time
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -29,6 +29,7 @@ from reput_protocol.commands.delay import CancelOutcome
 from reput_protocol.errors import ReputError
 from reput_protocol.record.delays import DELAY_LEVELS_MS
 from retention import RESERVED_MS, FakeMachine
+from waiting import until, wait_until
 
 pytestmark = pytest.mark.process
 
@@ -63,13 +64,6 @@ def arrivals(address: str, topic: str = TOPIC) -> dict[bytes, list[int]]:
                     found.setdefault(bytes(message.body), []).append(message.store_timestamp_ms)
                 offset = result.next_begin_offset
     return found
-
-
-def wait_until(condition: Callable[[], bool], within_s: float = 60.0) -> None:
-    deadline = time.monotonic() + within_s
-    while not condition():
-        assert time.monotonic() < deadline, "waited in vain"
-        time.sleep(0.05)
 
 
 def test_short_levels_and_times_are_kept_in_real_time(tmp_path: Path) -> None:
@@ -264,12 +258,6 @@ def test_a_delay_that_cannot_be_kept_is_refused_by_its_reason(cli: Cli) -> None:
 
 def config_of(data_dir: Path, **options: Any) -> BrokerConfig:
     return BrokerConfig(data_dir=data_dir, port=0, http_port=0, store=SMALL, **options)
-
-
-async def until(condition: Callable[[], object]) -> None:
-    with trio.fail_after(20):
-        while not condition():
-            await trio.sleep(0.01)
 
 
 async def came(broker: Broker, topic: str = TOPIC) -> list[bytes]:

@@ -42,6 +42,7 @@ from reput_protocol.commands.topic import RouteHeader, TopicConfig, TopicConfigT
 from reput_protocol.errors import BrokerError, ErrorCode
 from reput_protocol.record.put_block import encode_put_block
 from reput_protocol.wire.header import HeaderType
+from waiting import until
 
 _T = TypeVar("_T")
 
@@ -115,12 +116,6 @@ class Group:
 async def _soon() -> AsyncIterator[None]:
     with trio.fail_after(20):
         yield
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    async with _soon():
-        while not condition():
-            await trio.sleep(0.01)
 
 
 def confirm_offset(broker: Broker) -> int | None:

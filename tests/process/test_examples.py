@@ -7,8 +7,7 @@ import os
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 from urllib.error import URLError
@@ -17,6 +16,7 @@ from urllib.request import Request, urlopen
 import pytest
 
 from broker_process import BrokerProcess, free_port
+from waiting import wait_until
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
@@ -75,22 +75,15 @@ def test_the_fastapi_application_bills_what_is_ordered(broker: BrokerProcess) ->
     for number in (7, 8):  # the second time, what was billed the first time is not billed again
         application = subprocess.Popen(command, env={**os.environ, "BROKER": broker.address})
         try:
-            until(lambda: bills() == {})
+            wait_until(lambda: bills() == {})
             order = f'{{"number": {number}, "cents": 1999}}'.encode()
             json_body = {"Content-Type": "application/json"}
             with urlopen(Request(f"{url}/orders", order, json_body), timeout=10.0) as answer:
                 assert answer.status == 202
                 assert len(json.load(answer)) == 32
-            until(bills)
+            wait_until(bills)
             assert bills() == {str(number): "19.99 EUR"}
         finally:
             application.terminate()
             status = application.wait(30.0)
         assert status in (0, -signal.SIGTERM)
-
-
-def until(condition: Callable[[], object]) -> None:
-    deadline = time.monotonic() + 30.0
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)

@@ -6,7 +6,6 @@ import json
 import subprocess
 import time
 from collections import Counter
-from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -21,6 +20,7 @@ from reput_client import Message, ReceivedMessage, TransactionState
 from reput_client.blocking import Admin, Producer, PullConsumer, TransactionProducer
 from sink_client import SinkClient, Staged
 from store_samples import examine
+from waiting import wait_until
 
 pytestmark = pytest.mark.process
 
@@ -53,13 +53,6 @@ def bodies(address: str, topic: str, queue_id: int = 0) -> list[str]:
     return [message.body.decode() for message in read(address, topic, queue_id)]
 
 
-def until(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 30
-    while not condition():
-        assert time.monotonic() < deadline, "waited in vain"
-        time.sleep(0.05)
-
-
 def check(address: str, expected: dict[str, Any]) -> None:
     """Find everything, and let everything continue."""
     for queue, sent in expected["topics"].items():
@@ -69,21 +62,21 @@ def check(address: str, expected: dict[str, Any]) -> None:
     assert [(message.tag, message.keys) for message in orders] == [
         (f"tag{number % 3}", (f"k{number}",)) for number in range(1, 90, 2)
     ]
-    until(lambda: len(bodies(address, "later")) >= len(expected["delayed"]))
+    wait_until(lambda: len(bodies(address, "later")) >= len(expected["delayed"]))
     assert Counter(bodies(address, "later")) == Counter(expected["delayed"])
     for name, offset in expected["offsets"].items():
         group, topic, queue_id = name.split("/")
         with PullConsumer(address, group=group) as consumer:
             assert consumer.committed(topic, int(queue_id)) == offset
     with Admin(address) as admin:
-        until(lambda: admin.find_messages("orders", key="k89").complete)
+        wait_until(lambda: admin.find_messages("orders", key="k89").complete)
         found = admin.find_messages("orders", key="k89")
         assert [message.queue_offset for message in found.messages] == [44]
         assert "gone" not in admin.list_topics()
     with TransactionProducer(address, group="shop", check=lambda _: TransactionState.COMMIT):
         committed = expected["topics"].get("paid/0", [])
         if expected["half"]:
-            until(lambda: bodies(address, "paid") == [*committed, *expected["half"]])
+            wait_until(lambda: bodies(address, "paid") == [*committed, *expected["half"]])
     if "batches/0" in expected["topics"]:
         with SinkClient(address) as sink:
             staged = Staged("query", 2)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import shutil
 import socket
 import struct
-from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -27,6 +26,7 @@ from reput_client import AckNotReached, Message, Producer, StoreUnavailable
 from reput_protocol.codes import RequestCode, ResponseCode
 from reput_protocol.record.record import Record, encode_record
 from stores import killed
+from waiting import until
 
 STORE = {"commit_log_file_size": "64KiB", "index_slots": 100, "index_entries": 400}
 
@@ -54,12 +54,6 @@ def slave_config(
 def port_of(address: str | None) -> int:
     assert address is not None
     return int(address.rpartition(":")[2])
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    with trio.fail_after(20):
-        while not condition():
-            await trio.sleep(0.005)
 
 
 async def caught_up(master: Broker, slave: Broker) -> None:

@@ -25,6 +25,7 @@ from reput_protocol.commands.send import SendMessageHeader
 from reput_protocol.errors import ReputError, RequesterGone
 from reput_protocol.properties import decode_properties, encode_properties
 from reput_protocol.wire.header import HeaderType
+from waiting import wait_until
 
 pytestmark = pytest.mark.process
 
@@ -60,13 +61,6 @@ def stored(broker: BrokerProcess, topic: str) -> list[ReceivedMessage]:
             if not result.messages:
                 return messages
             messages += result.messages
-
-
-def until(condition: Callable[[], bool], deadline_s: float = 60.0) -> None:
-    deadline = time.monotonic() + deadline_s
-    while not condition():
-        assert time.monotonic() < deadline, "waited in vain"
-        time.sleep(0.02)
 
 
 @contextmanager
@@ -141,7 +135,7 @@ def test_a_thousand_requests_at_once_get_each_its_own_reply(broker: BrokerProces
     assert got == {number: b"re: %d" % number for number in range(count)}
     assert replies_counted(broker) == {"delivered": count, "no_requester": 0, "not_taken": 0}
     # A copy is stored after its reply has been handed over, and readable once it is on the disk.
-    until(lambda: len(stored(broker, REPLIES)) >= count)
+    wait_until(lambda: len(stored(broker, REPLIES)) >= count)
     assert sorted(copy.body for copy in stored(broker, REPLIES)) == sorted(got.values())
 
 
@@ -185,7 +179,7 @@ def test_a_reply_to_a_gone_requester_raises(broker: BrokerProcess) -> None:
 
         thread = threading.Thread(target=ask)
         thread.start()
-        until(lambda: sum(len(messages) for messages in work_of(broker)) == 1)
+        wait_until(lambda: sum(len(messages) for messages in work_of(broker)) == 1)
         requester.close()
         thread.join()
         time.sleep(5.0)  # for so long after its start the broker waits for requesters to reconnect
@@ -213,7 +207,7 @@ def test_without_a_replier_a_request_ends_in_time_and_one_that_comes_later_is_to
         assert message.properties["CORRELATION_ID"] == failure.value.correlation_id
         assert message.properties["TTL"] == "500"
         with worker(broker, echo):
-            until(lambda: producer.late_replies == 1)
+            wait_until(lambda: producer.late_replies == 1)
             assert producer.request(Message("work", b"2")).body == b"re: 2"
         assert producer.late_replies == 1
     assert replies_counted(broker)["delivered"] == 2, "the client has it, only nobody there waits"
@@ -229,7 +223,7 @@ def test_requests_that_wait_survive_a_killed_broker(broker: BrokerProcess) -> No
         threads = [threading.Thread(target=ask, args=(number,)) for number in range(20)]
         for thread in threads:
             thread.start()
-        until(lambda: sum(len(messages) for messages in work_of(broker)) == 20)
+        wait_until(lambda: sum(len(messages) for messages in work_of(broker)) == 20)
         broker.kill()
         broker.start()
         broker.wait_ready()
@@ -270,13 +264,13 @@ def test_what_rocketmqs_clients_send_and_get(broker: BrokerProcess, kind: Header
         found = decode_properties((pushed.properties or "").encode())
         assert (found["CORRELATION_ID"], found["MSG_TYPE"], found["TTL"]) == ("c-1", "reply", "3000")
         assert found["PUSH_REPLY_TIME"].isdecimal()
-        until(lambda: replies_counted(broker)["delivered"] == 1)
+        wait_until(lambda: replies_counted(broker)["delivered"] == 1)
         java.close()
 
     java = GroupClient(broker.address, "10.0.0.1@2", header_type=kind)
 
     def replier() -> None:
-        until(lambda: sum(len(messages) for messages in work_of(broker)) == 2)
+        wait_until(lambda: sum(len(messages) for messages in work_of(broker)) == 2)
         (request,) = [m for messages in work_of(broker) for m in messages if m.body == b"from ours"]
         found = request.properties
         names = ("CORRELATION_ID", "REPLY_TO_CLIENT", "TTL")

@@ -10,7 +10,6 @@ import random
 import threading
 import time
 import urllib.request
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +29,7 @@ from reput_protocol.record.layout import RECORD_BYTES_MIN
 from reput_protocol.record.put_block import encode_put_block
 from reput_protocol.wire.header import HeaderType, Value
 from retention import RESERVED_MS, FakeMachine
+from waiting import until
 
 pytestmark = pytest.mark.process
 
@@ -46,12 +46,6 @@ SMALL: dict[str, Any] = {
 
 def config_of(data_dir: Path, **store: Any) -> BrokerConfig:
     return BrokerConfig(data_dir=data_dir, port=0, http_port=0, store={**SMALL, **store})
-
-
-async def until(condition: Callable[[], object]) -> None:
-    with trio.fail_after(20):
-        while not condition():
-            await trio.sleep(0.01)
 
 
 def log_files(data_dir: Path) -> list[int]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,15 +23,10 @@ from reput_broker.store.checkpoint import StoreCheckpoint
 from reput_client import Admin, Message, Producer, PullConsumer, TransactionProducer, TransactionState
 from reput_protocol.codes import RequestCode
 from tenures import SetTenures
+from waiting import until
 
 STORE = {"commit_log_file_size": "64KiB", "index_slots": 100, "index_entries": 400}
 MESSAGES = 30
-
-
-async def until(condition: Callable[[], object]) -> None:
-    with trio.fail_after(20):
-        while not condition():
-            await trio.sleep(0.005)
 
 
 @dataclass

@@ -20,6 +20,7 @@ from reput_client import Message, ReceivedMessage, TransactionState
 from reput_client.blocking import Admin, PullConsumer, TransactionProducer
 from reput_protocol.errors import ReputError, TransactionEnded
 from reput_protocol.names import TRANS_CHECK_MAX_TIME_TOPIC
+from waiting import wait_until
 
 pytestmark = pytest.mark.process
 
@@ -62,13 +63,6 @@ def metrics(broker: BrokerProcess) -> dict[str, float]:
         for name, _, value in (line.rpartition(" ") for line in lines)
         if not name.startswith("#")
     }
-
-
-def until(condition: Callable[[], bool], deadline_s: float = 60.0) -> None:
-    deadline = time.monotonic() + deadline_s
-    while not condition():
-        assert time.monotonic() < deadline, "waited in vain"
-        time.sleep(0.02)
 
 
 def is_open(broker: BrokerProcess, topic: str = "orders") -> float:
@@ -141,11 +135,11 @@ def test_when_the_producer_has_gone_another_one_of_its_group_is_asked(broker: Br
     with first:
         receipt = first.send_in_transaction(Message("orders", b"o-1"), lambda _: UNKNOWN)
     no_producer = 'reput_transaction_checks_total{topic="orders",result="no_producer"}'
-    until(lambda: metrics(broker).get(no_producer, 0.0) > 0)
+    wait_until(lambda: metrics(broker).get(no_producer, 0.0) > 0)
     assert received(broker) == []
     with TransactionProducer(broker.address, group="other", check=lambda _: ROLLBACK):  # noqa: SIM117
         with TransactionProducer(broker.address, group="shop", check=check):
-            until(lambda: is_open(broker) == 0.0)
+            wait_until(lambda: is_open(broker) == 0.0)
     assert asked == [receipt.transaction_id]
     (message,) = received(broker)
     assert message.message_id == receipt.message_id
@@ -162,7 +156,7 @@ def test_a_local_transaction_that_takes_longer_than_the_broker_waits(broker: Bro
 
     def slow(_: Message) -> TransactionState:
         assert asked.wait(30)
-        until(lambda: is_open(broker) == 0.0)
+        wait_until(lambda: is_open(broker) == 0.0)
         return COMMIT
 
     def slow_commit(_: Message) -> TransactionState:
@@ -190,7 +184,7 @@ def test_without_answers_the_message_is_put_aside(tmp_path: Path) -> None:
         with TransactionProducer(broker.address, group="shop", check=check) as producer:
             receipt = producer.send_in_transaction(Message("orders", b"o-1", keys=["k"]), lambda _: UNKNOWN)
             timeout = 'reput_transactions_total{topic="orders",result="timeout"}'
-            until(lambda: metrics(broker).get(timeout, 0.0) == 1)
+            wait_until(lambda: metrics(broker).get(timeout, 0.0) == 1)
             assert asked == [receipt.transaction_id] * 3
             assert is_open(broker) == 0.0
         (aside,) = received(broker, TRANS_CHECK_MAX_TIME_TOPIC)
@@ -225,7 +219,7 @@ def test_the_broker_is_killed_between_half_and_end(broker: BrokerProcess, state:
 
         with pytest.raises(RuntimeError, match="and so does"):
             producer.send_in_transaction(Message("orders", b"o-2"), dies)
-        until(lambda: is_open(broker) == 0.0)
+        wait_until(lambda: is_open(broker) == 0.0)
     expected = [b"o-1", b"o-2"] if state is COMMIT else [b"o-2"]
     assert [message.body for message in received(broker)] == expected
 
@@ -270,7 +264,7 @@ def test_killed_at_any_moment_each_transaction_ends_once_and_as_it_should(tmp_pa
                 for thread in threads:
                     thread.start()
                 enough = len(done) + rng.randrange(5, 40)
-                until(lambda enough=enough: len(done) >= enough)  # type: ignore[misc]
+                wait_until(lambda enough=enough: len(done) >= enough)  # type: ignore[misc]
                 time.sleep(rng.random() * 0.01)
                 broker.kill()
                 broker.start()
@@ -278,7 +272,7 @@ def test_killed_at_any_moment_each_transaction_ends_once_and_as_it_should(tmp_pa
                 broker.wait_ready()
                 for thread in threads:
                     thread.join()
-            until(lambda: is_open(broker) == 0.0)
+            wait_until(lambda: is_open(broker) == 0.0)
             time.sleep(0.5)  # another few rounds, in which nothing may happen
         counts = Counter(message.message_id for message in received(broker))
     committed = {unique_id for unique_id, state in done.items() if state is COMMIT}

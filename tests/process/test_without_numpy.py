@@ -6,7 +6,6 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -18,6 +17,7 @@ from reput_protocol.exit_codes import ExitCode
 from sink_client import SinkClient, Staged
 from store_samples import MESSAGES, QUEUES, fill, records_of
 from stores import flip_bit
+from waiting import wait_until
 
 pytestmark = pytest.mark.process
 
@@ -34,13 +34,6 @@ SMALL = {
     "REPUT_STORE__CONSUME_QUEUE_FLUSH_INTERVAL": "20ms",
     "REPUT_FILTERS__SQL": "true",
 }
-
-
-def until(condition: Callable[[], bool], what: str) -> None:
-    deadline = time.monotonic() + 15.0
-    while not condition():
-        assert time.monotonic() < deadline, what
-        time.sleep(0.05)
 
 
 def read(consumer: PullConsumer, topic: str, *, tags: str = "*", sql: str | None = None) -> list[bytes]:
@@ -80,7 +73,7 @@ def use(address: str, keyed: str) -> None:
             assert sink.end(staged).code == 0
             assert sink.commit(keyed, 0, [staged]).code == 0
         assert read(consumer, "T")[-100:] == bodies
-        until(lambda: b"of a level" in read(consumer, "later"), "a delayed message did not come")
+        wait_until(lambda: b"of a level" in read(consumer, "later"), what="a delayed message did not come")
 
 
 def test_a_broker_works_without_numpy(tmp_path: Path) -> None:
@@ -96,7 +89,7 @@ def test_a_broker_works_without_numpy(tmp_path: Path) -> None:
         with Producer(process.address) as producer, PullConsumer(process.address, group="g") as consumer:
             for _ in range(3):
                 producer.send_batch([Message("T", bytes(4000))] * 50, queue_id=0)
-            until(lambda: consumer.min_offset("T", 0) > 0, "nothing expired")
+            wait_until(lambda: consumer.min_offset("T", 0) > 0, what="nothing expired")
             first = consumer.pull("T", 0, 0, wait_s=0.0)
             assert first.status is PullStatus.OFFSET_ILLEGAL
         assert process.terminate() == 0

@@ -56,7 +56,6 @@ class Network:
         self._ports: defaultdict[str, int] = defaultdict(lambda: _FIRST_PORT)
         self._down: dict[str, list[Lane]] = {}
         self._from: defaultdict[str, list[Lane]] = defaultdict(list)
-        self.bytes_sent = 0
 
     def link(self, source: str, target: str) -> Link:
         """Return the link from one address to another."""
@@ -141,7 +140,6 @@ class Lane:
     def put(self, size: int, arrives: Callable[[], None]) -> None:
         """Call `arrives` when so many bytes have arrived."""
         link, now = self._link, self._network.now()
-        self._network.bytes_sent += size
         link.free_at = max(now, link.free_at) + size / link.bytes_per_s
         at = link.free_at + link.latency_s + link.jitter_s * self._chance.random()
         self._last_at = max(self._last_at, at)

@@ -66,14 +66,6 @@ def _children(pid: int) -> list[int]:
     return children + [grandchild for child in children for grandchild in _children(child)]
 
 
-def free_port() -> int:
-    """Return a free port."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
-
-
 @contextmanager
 def running(
     arguments: Sequence[str | Path],

@@ -9,8 +9,9 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from peers import fetch
-from peers.servers.base import Missing, Server, free_port, running
+from peers.servers.base import Missing, Server, running
 from peers.workloads import Durability
+from servers import free_port
 
 _JVM = (
     "-Xmx1G",

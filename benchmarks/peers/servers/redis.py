@@ -8,8 +8,9 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from peers import fetch
-from peers.servers.base import Server, free_port, running
+from peers.servers.base import Server, running
 from peers.workloads import Durability
+from servers import free_port
 
 
 def settings(durability: Durability) -> str:

@@ -8,8 +8,9 @@ from contextlib import contextmanager
 from importlib import metadata
 from pathlib import Path
 
-from peers.servers.base import Security, Server, free_port, running
+from peers.servers.base import Security, Server, running
 from peers.workloads import Durability
+from servers import free_port
 
 
 def settings(durability: Durability) -> str:

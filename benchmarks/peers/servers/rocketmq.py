@@ -9,8 +9,9 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from peers import fetch
-from peers.servers.base import Security, Server, free_port, running
+from peers.servers.base import Security, Server, running
 from peers.workloads import Durability
+from servers import free_port
 
 # Those of `runbroker.sh` with a quarter of its 8 GiB of heap and a fifth of its direct memory, and without touching all
 # pages of the heap at the start.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -21,6 +20,7 @@ from reput_broker.store.message_store import MessageStore
 from reput_client import Message, Producer, PullConsumer
 from reput_protocol.codes import RequestCode
 from tenures import SetTenures
+from waiting import until
 
 SLAVE = Tenure(Role.SLAVE, 1, master=Master("127.0.0.1:9", "127.0.0.1:10"))
 FIRST, SECOND = (Tenure(Role.ASYNC_MASTER, 0, epoch=epoch) for epoch in (1, 2))
@@ -29,12 +29,6 @@ FIRST, SECOND = (Tenure(Role.ASYNC_MASTER, 0, epoch=epoch) for epoch in (1, 2))
 def config(data_dir: Path, **values: Any) -> BrokerConfig:
     store = {"commit_log_file_size": "1MiB", "index_slots": 100, "index_entries": 400}
     return BrokerConfig(data_dir=data_dir, port=0, store=store, **values)
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    with trio.fail_after(30):
-        while not condition():
-            await trio.sleep(0.002)
 
 
 @pytest.mark.trio

@@ -29,6 +29,7 @@ from reput_client.consume.send_back import DEAD_LETTER, send_back
 from reput_client.errors import RequestTimeout
 from reput_protocol.commands.admin import GroupDescription, GroupMember, GroupQueue, GroupSummary
 from reput_protocol.record.message import MessageQueue
+from waiting import wait_until
 
 
 @pytest.fixture(autouse=True)
@@ -75,13 +76,6 @@ def disk_half_full(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def server(reput_broker: BackgroundBroker) -> str:
     return reput_broker.address
-
-
-def until(holds: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 20
-    while not holds():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
 
 
 def lag(server: str, group: str, *, messages: int = 2) -> None:
@@ -135,7 +129,7 @@ def test_disk_nearly_full_and_full(
         }
     )
     with Admin(broker.address) as admin:
-        until(lambda: (admin.describe_broker()["disk"] or {}).get("level") == "refuse")
+        wait_until(lambda: (admin.describe_broker()["disk"] or {}).get("level") == "refuse")
     code, found = examine("--server", broker.address)
     assert code == 1
     by_check = {finding["check"]: finding for finding in found}
@@ -199,7 +193,7 @@ def test_conflicting_subscriptions(server: str) -> None:
         Consumer(server, group="g", topic="orders", tags="b"),
         Admin(server) as admin,
     ):
-        until(lambda: any(group.has_conflict for group in admin.list_groups()))
+        wait_until(lambda: any(group.has_conflict for group in admin.list_groups()))
         assert "members of g have conflicting subscriptions" in only(examine("--server", server))["found"]
         _, found = examine("group", "g", "--server", server)
         assert "subscriptions" in [finding["check"] for finding in found]

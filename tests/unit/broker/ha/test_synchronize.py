@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -23,6 +23,7 @@ from reput_broker.tables.tables import Tables
 from reput_client import Admin, Message, Producer, PullConsumer
 from reput_protocol.codes import RequestCode
 from tasks import run_by_the_clock
+from waiting import until
 
 MASTER = Master("m:1", "m:2")
 NOTHING = {"dataVersion": {"counter": 1, "stateVersion": 0, "timestamp": 5}}
@@ -291,11 +292,6 @@ async def test_a_slave_of_a_real_master_gets_what_changes(tmp_path: Path) -> Non
             lambda: Master(broker.address, ""),
             lambda _: None,
         )
-
-        async def until(condition: Callable[[], bool]) -> None:
-            with trio.fail_after(20):
-                while not condition():
-                    await trio.sleep(0.01)
 
         async with (
             trio.open_nursery() as nursery,
