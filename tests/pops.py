@@ -30,6 +30,17 @@ class Popped(NamedTuple):
             "offset": str(self.handle.queue_offset),
         }
 
+    def changed(self, ext: Mapping[str, Value]) -> Popped:
+        """Return it with the handle that the answer to a change of its time makes."""
+        found = {name: int(str(value)) for name, value in ext.items()}
+        handle = self.handle._replace(
+            start_offset=self.handle.queue_offset,
+            pop_time=found["popTime"],
+            invisible_time=found["invisibleTime"],
+            revive_queue_id=found["reviveQid"],
+        )
+        return self._replace(handle=handle)
+
 
 def popped_messages(ext: Mapping[str, Value], body: bytes, broker_name: str = "broker-a") -> list[Popped]:
     """Return the messages with handles made as RocketMQ's client does (MQClientAPIImpl.processPopResponse)."""
@@ -59,14 +70,18 @@ def _parsed(text: str | None) -> dict[tuple[str, str], str]:
     return {(mark, queue): rest for mark, queue, rest in parts}
 
 
-def pop(client: RawClient, group: str, topic: str, **fields: Value) -> list[Popped]:
+def pop_fields(group: str, topic: str, **fields: Value) -> dict[str, Value]:
     """Pop up to 32 messages of any queue, invisible for 10 s, without waiting; the fields replace that."""
-    ext: dict[str, Value] = {
+    return {
         "consumerGroup": group, "topic": topic, "queueId": "-1", "maxMsgNums": "32", "pollTime": "0",
         "invisibleTime": "10000", "bornTime": str(time.time_ns() // 1_000_000), "initMode": "0", "order": "false",
         **fields,
     }  # fmt: skip
-    header, body = client.request(RequestCode.POP_MESSAGE, ext)
+
+
+def pop(client: RawClient, group: str, topic: str, **fields: Value) -> list[Popped]:
+    """Pop; see `pop_fields`."""
+    header, body = client.request(RequestCode.POP_MESSAGE, pop_fields(group, topic, **fields))
     if header.code == ResponseCode.POLLING_TIMEOUT:
         return []
     assert header.code == 0, header.remark

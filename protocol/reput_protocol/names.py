@@ -98,7 +98,7 @@ REVIVE_GROUP: Final = "CID_RMQ_SYS_REVIVE_GROUP"
 """Has the broker's progress through the check points: the last entry that is done with."""
 
 POP_PASSED_GROUP: Final = "CID_RMQ_SYS_REPUT_POP"
-"""Has, on a slave, up to which log offset the check points are part of the groups' offsets."""
+"""Has the log offset up to which check points are part of the groups' offsets."""
 
 TOPIC_LENGTH_MAX: Final = 127
 LONG_TOPIC_LENGTH_MAX: Final = 255

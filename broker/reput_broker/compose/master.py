@@ -185,6 +185,7 @@ class MasterParts:
             handlers,
             storage.clock_ms,
             revive_topic=revive_topic(config.cluster),
+            popped_until=self.pop.progress.until,
         )
         self.server = common.server({**handlers, **sync.handlers()}, connections_max)
 

@@ -492,13 +492,18 @@ class TimerMessageStore:
         return slot_of(lead)
 
     def settled_until(self, now_ms: int) -> int:
-        """Return a time, at most now, up to which every message that has a unit was delivered, if it was due."""
-        until = min(now_ms, self.active_until)
+        """Return a time, at most now, up to which every message that has a unit was delivered, if it was due.
+
+        0 while slots up to now are to be loaded: one may hold messages that were due before its time, because they
+        were stored late, or moved by the end of a run.
+        """
+        slots = self.active.slots.items()
+        if self.active_until <= now_ms or any(
+            slot_ms <= now_ms and not slot.is_loaded for slot_ms, slot in slots
+        ):
+            return 0
         first_ms = self.active.first_ms
-        if first_ms is not None:
-            until = min(until, first_ms - 1)
-        loading = [slot_ms for slot_ms, slot in self.active.slots.items() if not slot.is_loaded]
-        return min([until, *loading])
+        return now_ms if first_ms is None else min(now_ms, first_ms - 1)
 
     def finish_slots(self, now_ms: int) -> list[str]:
         """Move `read_ms` past finished slots; return the topics of delete messages that cancelled

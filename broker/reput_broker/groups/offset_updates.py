@@ -32,6 +32,8 @@ class PendingResets:
 
     def __init__(self) -> None:
         self._pending: dict[tuple[str, str, int], int] = {}
+        self.before_set: Callable[[], None] = lambda: None
+        """Called before offsets are committed that are set here then; raises JournalWriteFailed if they must not."""
 
     def __len__(self) -> int:
         return len(self._pending)
@@ -175,6 +177,7 @@ class OffsetSetting:
         # Encoded before anything is set, because other tasks run meanwhile.
         notices = await _notices(group, offsets, timestamp_ms) if self._options.reset_tells_members else []
         check()
+        self._resets.before_set()
         self._offsets.commit_many(
             group, [Commit(queue.topic, queue.queue_id, offset) for queue, offset in offsets.items()]
         )

@@ -5,8 +5,9 @@ check point is over and everything that the timer had to deliver until then was 
 to the group's retry topic.
 
 The progress is the offset of the group CID_RMQ_SYS_REVIVE_GROUP in each queue: the last entry before the first check
-point that is not done with, as RocketMQ counts. It is saved once the copies are on disk, so a crash repeats
-redeliveries and loses none.
+point that is not done with, as RocketMQ counts. It is saved once the copies are on disk, so a crash loses no
+redelivery. A start or a new master reads check points again that were done with; each copy names the pop of its
+message, so none is made twice, as RocketMQ does.
 """
 
 from __future__ import annotations
@@ -25,11 +26,12 @@ from reput_broker.delay.timer_message_store import TimerMessageStore
 from reput_broker.observe.counters import RetryCounts
 from reput_broker.pop.checkpoints import REVIVE_QUEUES, Ack, CheckPoint, CheckPointKey, read_entry
 from reput_broker.pop.in_flight import InFlightMessages
-from reput_broker.pop.revived_messages import Revived, revived_message
+from reput_broker.pop.revived_messages import Revived, origin_of, revived_message
 from reput_broker.put.own_puts import OwnPuts
 from reput_broker.store.message_store import MessageStore
 from reput_broker.store.results import PutStatus
 from reput_broker.tables.tables import Tables
+from reput_protocol import properties as names
 from reput_protocol.errors import InvalidName, RecordMalformed, ReputError
 from reput_protocol.names import REVIVE_GROUP, TIMER_TOPIC, popped_topic
 from reput_protocol.record.layout import record_bytes
@@ -67,6 +69,8 @@ class _ReviveQueue:
     next_offset: int
     saved: int
     """The offset of the group: the last entry done with."""
+    ended_at: int
+    """Its end at the start. An earlier run may have redelivered messages of the check points before."""
     points: dict[CheckPointKey, _Open] = field(default_factory=dict)
     """In the order of their entries."""
 
@@ -111,6 +115,9 @@ class PopReviveService:
         self._broker_name = broker_name
         self._clock_ms = clock_ms
         self._queues = [self._begin(queue_id) for queue_id in range(REVIVE_QUEUES)]
+        self._copies_from = self._first_unread()
+        self._copies: dict[str, set[str]] = {}
+        """By topic, the origins of the copies that an earlier run made."""
         self._due: list[tuple[int, int, _Open]] = []
         self._numbers = count()
         self._unsaved: deque[tuple[int, list[int]]] = deque()
@@ -121,7 +128,16 @@ class PopReviveService:
     def _begin(self, queue_id: int) -> _ReviveQueue:
         saved = self._tables.offsets.query(REVIVE_GROUP, self._topic, queue_id)
         done = -1 if saved is None else saved
-        return _ReviveQueue(done + 1, done)
+        return _ReviveQueue(done + 1, done, self._store.max_offset_in_queue(self._topic, queue_id))
+
+    def _first_unread(self) -> int:
+        """Return the log offset of the first entry to be read; copies that an earlier run made are behind it."""
+        found = [
+            unit.physical_offset
+            for queue_id, queue in enumerate(self._queues)
+            for unit in self._store.queue_units(self._topic, queue_id, queue.next_offset, 1)
+        ]
+        return min(found, default=self._store.max_physical_offset)
 
     def arrived(self) -> None:
         """Note that the revive topic has new messages."""
@@ -242,15 +258,15 @@ class PopReviveService:
         group = tables.groups.get(key.group)
         for offset in sorted(opened.left):
             if origin is not None and group is not None:
-                await self._revive_one(opened.point, offset, group.retry_max_times)
+                await self._revive_one(opened, offset, group.retry_max_times)
             self._in_flight.done(key.group, key.topic, key.queue_id, key.pop_time)
             opened.left.discard(offset)
         queue = self._queues[opened.revive_queue_id]
         if queue.points.get(key) is opened:
             del queue.points[key]
 
-    async def _revive_one(self, point: CheckPoint, offset: int, max_reconsume_times: int) -> None:
-        key = point.key
+    async def _revive_one(self, opened: _Open, offset: int, max_reconsume_times: int) -> None:
+        key = opened.point.key
         units = self._store.queue_units(key.topic, key.queue_id, offset, 1)
         if not units:
             return  # expired
@@ -262,6 +278,9 @@ class PopReviveService:
         except RecordMalformed:
             return
         revived = revived_message(record, key, max_reconsume_times)
+        is_early = opened.entry < self._queues[opened.revive_queue_id].ended_at
+        if is_early and origin_of(record, key) in await self._copies_in(revived.record.topic):
+            return
         if not await self._make_topic(revived.record.topic):
             return
         size = record_bytes(len(revived.record.body), revived.record.topic, len(revived.record.properties))
@@ -280,6 +299,31 @@ class PopReviveService:
         if result.status is not PutStatus.PUT_OK:
             raise Stuck(str(result.status))
         self._count(key.group, revived)
+
+    async def _copies_in(self, topic: str) -> set[str]:
+        """Return the origins of the copies in a topic that an earlier run made since the progress that it saved."""
+        found = self._copies.get(topic)
+        if found is not None:
+            return found
+        found = set()
+        low, offset = self._store.min_offset_in_queue(topic, 0), self._store.max_offset_in_queue(topic, 0)
+        while offset > low:
+            first = max(low, offset - _READ_AT_ONCE)
+            units = self._store.queue_units(topic, 0, first, offset - first)
+            places = [
+                (unit.physical_offset, unit.size)
+                for unit in units
+                if unit.physical_offset >= self._copies_from
+            ]
+            for data in await self._reader.read(places) if places else ():
+                origin = None if data is None else RecordView(data, 0).property_map().get(names.POP_ORIGIN)
+                if origin is not None:
+                    found.add(origin)
+            if len(places) < len(units) or not units:
+                break
+            offset = first
+        self._copies[topic] = found
+        return found
 
     async def _make_topic(self, topic: str) -> bool:
         if self._tables.topics.get(topic) is None:

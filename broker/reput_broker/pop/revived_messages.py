@@ -22,6 +22,11 @@ class Revived(NamedTuple):
     """The topic from which the group consumes."""
 
 
+def origin_of(record: Record, key: CheckPointKey) -> str:
+    """Return what identifies the pop of a message; the copy has it as a property, so that it is made once."""
+    return f"{record.physical_offset} {key.pop_time}"
+
+
 def revived_message(record: Record, key: CheckPointKey, max_reconsume_times: int) -> Revived:
     """Return what to store for a popped message whose time is over.
 
@@ -38,6 +43,7 @@ def revived_message(record: Record, key: CheckPointKey, max_reconsume_times: int
     properties.pop(names.CRC32, None)
     if record.reconsume_times == 0 or names.FIRST_POP_TIME not in properties:
         properties[names.FIRST_POP_TIME] = str(key.pop_time)
+    properties[names.POP_ORIGIN] = origin_of(record, key)
     again = replace(record, reconsume_times=record.reconsume_times + 1, prepared_transaction_offset=0)
     if record.reconsume_times >= max_reconsume_times:
         properties.setdefault(names.RETRY_TOPIC, origin_topic)
@@ -46,7 +52,7 @@ def revived_message(record: Record, key: CheckPointKey, max_reconsume_times: int
         return Revived(dead, True, origin_topic)
     text = encode_properties(properties)
     if len(text) > PROPERTIES_BYTES_MAX:
-        del properties[names.FIRST_POP_TIME]
+        del properties[names.FIRST_POP_TIME], properties[names.POP_ORIGIN]
         text = encode_properties(properties)
     is_retried = key.topic.startswith(RETRY_PREFIX)
     topic = key.topic if is_retried else pop_retry_topic(key.topic, key.group)

@@ -473,7 +473,8 @@ class PopProcessor:
 def _renamed(view: RecordView, topic: str, handle: PopHandle) -> bytes:
     """Return a record of a retry topic under another topic, with its handle."""
     properties = view.property_map()
-    properties.pop(names.CRC32, None)
+    for name in (names.CRC32, names.POP_ORIGIN):
+        properties.pop(name, None)
     properties.setdefault(names.POP_CK, str(handle))
     record = bytearray(
         redirect_record(

@@ -23,7 +23,6 @@ from reput_protocol.names import POP_PASSED_GROUP
 
 _AND_POPS = "/"
 """Separates the version of the offsets from the log offset of check points."""
-_UNUSED_STEP = 64 << 20
 
 
 class TableSyncProcessor:
@@ -32,7 +31,8 @@ class TableSyncProcessor:
     Args:
         batches_version: returns the version of the table of sinks' batches.
         handlers: those that answer 21, 45, 201 and 700060 with the table.
-        revive_topic: it exists once a group has popped.
+        revive_topic: that of check points of pops.
+        popped_until: returns the log offset before which they are part of the offsets.
     """
 
     def __init__(
@@ -45,11 +45,12 @@ class TableSyncProcessor:
         clock_ms: Callable[[], int],
         *,
         revive_topic: str,
+        popped_until: Callable[[], int],
     ) -> None:
         self._store = store
         self._offsets = tables.offsets
-        self._topics = tables.topics
-        self._revive_topic = revive_topic
+        self._pop_progress = POP_PASSED_GROUP, revive_topic
+        self._popped_until = popped_until
         self._request_modes = tables.request_modes
         self._schedule = schedule
         self._clock_ms = clock_ms
@@ -113,18 +114,12 @@ class TableSyncProcessor:
         ext = SyncTableResult(version, self._store.max_physical_offset, changes.is_partial)
         if version == known:
             return Response(0, ext.to_ext(request.header_type))
-        table = {f"{topic}@{group}": offsets for (group, topic), offsets in changes.offsets.items()}
+        changes.offsets.pop(self._pop_progress, None)
         if known is not None:
-            table[f"{self._revive_topic}@{POP_PASSED_GROUP}"] = {0: popped_until}
+            changes.offsets[self._pop_progress] = {0: popped_until}
+        table = {f"{topic}@{group}": offsets for (group, topic), offsets in changes.offsets.items()}
         body = ConsumerOffsetTable(table, self._offsets.version.to_json())
         return Response(0, ext.to_ext(request.header_type), await write_in_turns(body))
-
-    def _popped_until(self) -> int:
-        """Return a log offset; the positions of pops whose check points are before it are committed."""
-        end = self._store.dispatched_offset
-        if self._topics.get(self._revive_topic) is None:
-            end -= end % _UNUSED_STEP  # there is no check point yet: spare slaves a change with every message
-        return end
 
     def request_modes(self, request: Request) -> Response:
         """Answer with how groups consume topics, if that was set."""

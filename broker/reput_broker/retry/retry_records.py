@@ -152,9 +152,9 @@ def truncate_reason(reason: str) -> str:
 
 
 def _fitting(properties: dict[str, str], *, spare_bytes: int = 0) -> bytes:
-    """Return the text of `properties`, without the reasons and the id if there is no room for them."""
+    """Return the text of `properties`, without the reasons and the ids if there is no room for them."""
     text = encode_properties(properties)
-    for name in (names.RETRY_REASON, names.DLQ_REASON, names.SEND_BACK_ID):
+    for name in (names.POP_ORIGIN, names.RETRY_REASON, names.DLQ_REASON, names.SEND_BACK_ID):
         if len(text) + spare_bytes > PROPERTIES_BYTES_MAX and name in properties:
             del properties[name]
             text = encode_properties(properties)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from pops import Popped, popped_messages
 from reput_broker.request import Response
 from reput_protocol.codes import RequestCode, ResponseCode
 from reput_protocol.commands.group import SubscriptionGroupConfig
-from reput_protocol.names import POP_PASSED_GROUP, REVIVE_GROUP, revive_topic
+from reput_protocol.names import REVIVE_GROUP, revive_topic
 from reput_protocol.record.view import record_views
 from tasks import run_by_the_clock
 
@@ -72,14 +73,7 @@ class Consumer:
         answer = await self.client.ask(RequestCode.CHANGE_MESSAGE_INVISIBLETIME, ext)
         assert answer is not None
         assert answer.code == 0, answer.remark
-        changed = {name: int(str(value)) for name, value in answer.ext.items()}
-        handle = one.handle._replace(
-            start_offset=one.handle.queue_offset,
-            pop_time=changed["popTime"],
-            invisible_time=changed["invisibleTime"],
-            revive_queue_id=changed["reviveQid"],
-        )
-        return one._replace(handle=handle)
+        return one.changed(answer.ext)
 
 
 async def send(bench: BrokerBench, *bodies: bytes, queues: int = 1, **properties: str) -> None:
@@ -304,18 +298,32 @@ def slave(bench: BrokerBench, offsets: bytes, path: Path) -> Path:
     return path
 
 
-async def test_a_new_master_pops_nothing_again_that_was_popped_since_its_offsets(tmp_path: Path) -> None:
+def after_a_power_cut(bench: BrokerBench, saved: Path, path: Path) -> Path:
+    """The directory with the whole log, and offsets that were saved earlier."""
+    config = bench.killed(path) / "config"
+    for file in saved.glob("consumerOffset.*"):
+        shutil.copy(file, config)
+    return path
+
+
+@pytest.mark.parametrize("how", ["failover", "power cut"])
+async def test_with_earlier_offsets_nothing_is_popped_again(tmp_path: Path, how: str) -> None:
     async with broker_bench(tmp_path / "s") as bench:
         await send(bench, *(b"%d" % number for number in range(6)))
         consumer = Consumer(bench)
         (one,) = await consumer.pop(maxMsgNums=1)
         await consumer.ack(one)
         offsets = await offsets_of_a_slave(bench)
+        shutil.copytree(tmp_path / "s/config", tmp_path / "saved")
         await consumer.ack((await consumer.pop(maxMsgNums=2))[0])
         # Without a delay: the check point is in the revive topic.
         (short,) = await consumer.pop(maxMsgNums=1, invisibleTime=900)
         await consumer.ack(short)
-        image, now_ms = slave(bench, offsets, tmp_path / "slave"), bench.now_ms
+        now_ms = bench.now_ms
+        if how == "failover":
+            image = slave(bench, offsets, tmp_path / "image")
+        else:
+            image = after_a_power_cut(bench, tmp_path / "saved", tmp_path / "image")
     async with broker_bench(image, at_ms=now_ms) as bench:
         assert committed(bench, GROUP, TOPIC) == 4
         consumer = Consumer(bench)
@@ -326,7 +334,27 @@ async def test_a_new_master_pops_nothing_again_that_was_popped_since_its_offsets
         await bench.pass_time(11)
         (again,) = await consumer.pop()
         assert (again.record.body, again.record.reconsume_times) == (b"2", 1)
-        assert bench.broker._storage.tables.offsets.query(POP_PASSED_GROUP, REVIVE, 0) is None
+
+
+async def test_redeliveries_are_not_repeated_when_their_progress_is_lost(tmp_path: Path) -> None:
+    async with broker_bench(tmp_path / "s") as bench:
+        await send(bench, b"0", b"1", b"2")
+        consumer = Consumer(bench)
+        await consumer.pop(maxMsgNums=2, invisibleTime=5000)
+        await bench.settled()
+        shutil.copytree(tmp_path / "s/config", tmp_path / "saved")
+        await bench.pass_time(6)
+        again = await consumer.pop(maxMsgNums=3)
+        assert sorted(one.record.reconsume_times for one in again) == [0, 1, 1]
+        assert not any("POP_ORIGIN" in one.record.property_map() for one in again)
+        for one in again:
+            await consumer.ack(one)
+        image = after_a_power_cut(bench, tmp_path / "saved", tmp_path / "image")
+        now_ms = bench.now_ms
+    async with broker_bench(image, at_ms=now_ms) as bench:
+        await bench.pass_time(20)
+        assert await bench.bodies(RETRY) == [b"0", b"1"]
+        assert await Consumer(bench).pop() == []
 
 
 async def test_a_new_master_knows_a_group_that_popped_first_after_its_tables(tmp_path: Path) -> None:
@@ -360,7 +388,7 @@ async def test_a_new_master_follows_pops_over_messages_that_did_not_fit(tmp_path
 
 
 async def test_a_new_master_does_not_take_back_a_reset(tmp_path: Path) -> None:
-    """Neither do check points of pops before it, nor a changed time."""
+    """Check points of pops before it do not, nor that of a changed time."""
     async with broker_bench(tmp_path / "s") as bench:
         await send(bench, b"0", b"1", b"2")
         consumer = Consumer(bench)
@@ -376,6 +404,42 @@ async def test_a_new_master_does_not_take_back_a_reset(tmp_path: Path) -> None:
         assert committed(bench, GROUP, TOPIC) == 0
         popped = await Consumer(bench).pop()
         assert bodies([one for one in popped if not one.record.reconsume_times]) == [b"0", b"1", b"2"]
+
+
+async def test_a_start_does_not_take_back_a_reset_into_the_middle_of_a_pop(tmp_path: Path) -> None:
+    async with broker_bench(tmp_path / "s") as bench:
+        await send(bench, b"0", b"1", b"2")
+        await Consumer(bench).pop()
+        await bench.settled()
+        reset = {
+            "topic": TOPIC,
+            "group": GROUP,
+            "timestamp": "0",
+            "isForce": "true",
+            "queueId": "0",
+            "offset": "1",
+        }
+        answer = await bench.client().ask(RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, reset)
+        assert answer is not None
+        assert answer.code == 0, answer.remark
+        image, now_ms = bench.killed(tmp_path / "image"), bench.now_ms
+    async with broker_bench(image, at_ms=now_ms) as bench:
+        assert bodies(await Consumer(bench).pop()) == [b"1", b"2"]
+
+
+async def test_an_acknowledgement_counts_though_a_stop_has_moved_it_to_a_later_slot(tmp_path: Path) -> None:
+    async with broker_bench(tmp_path / "s") as bench:
+        await send(bench, b"0")
+        consumer = Consumer(bench)
+        (one,) = await consumer.pop(invisibleTime=1900)
+        await consumer.ack(one)  # delivered in the second that is not over when the broker stops
+        await bench.client().send("later", b"", {"TIMER_DELIVER_MS": str(bench.now_ms + 1200)})
+        await bench.pass_time(1.5)
+        assert len(await bench.read("later")) == 1
+        now_ms = bench.now_ms
+    async with broker_bench(tmp_path / "s", at_ms=now_ms + 5000) as bench:
+        await bench.pass_time(3)
+        assert await Consumer(bench).pop() == []
 
 
 async def test_progress_is_the_last_entry_done_with(tmp_path: Path) -> None:
