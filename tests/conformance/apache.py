@@ -145,6 +145,7 @@ class Apache:
                     "java",
                     *JVM_OPTIONS,
                     f"-Duser.home={home}",
+                    f"-Djava.io.tmpdir={home}",
                     *("-cp", classpath(), "reput.conformance.Main", face, json.dumps(settings)),
                 ],
                 stdin=subprocess.PIPE,

@@ -27,6 +27,7 @@ class JavaCluster:
                 "java",
                 *apache.JVM_OPTIONS,
                 f"-Duser.home={home}",
+                f"-Djava.io.tmpdir={home}",
                 *([] if rocketmq_home is None else [f"-Drocketmq.home.dir={rocketmq_home}"]),
                 *("-cp", apache.classpath(), "reput.conformance.Cluster"),
             ],

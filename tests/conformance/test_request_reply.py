@@ -30,6 +30,7 @@ class JavaClient:
                 "java",
                 *apache.JVM_OPTIONS,
                 f"-Duser.home={home}",
+                f"-Djava.io.tmpdir={home}",
                 *("-cp", apache.classpath(), "reput.conformance.Requests", address, "ours", "java"),
             ],
             stdin=subprocess.PIPE,

@@ -44,6 +44,8 @@ _JVM: Final = (
     "-Xmx256m",
     "-XX:+UseSerialGC",
     "-XX:TieredStopAtLevel=1",
+    "-Duser.home=.",
+    "-Djava.io.tmpdir=.",
     "-Dcom.rocketmq.sendMessageWithVIPChannel=false",
 )
 JAVA_4: Final = "4.9.8"
@@ -86,7 +88,7 @@ _ONLY_IN_GRPC: Final = frozenset({"simple"})
 
 def _java(driver: str, version: str) -> Callable[[], Sequence[str]]:
     return lambda: [
-        *("java", *_JVM, "-Duser.home=.", "-cp", building.java(driver, version)),
+        *("java", *_JVM, "-cp", building.java(driver, version)),
         "reput.interop.Main",
     ]
 
@@ -95,7 +97,7 @@ CLIENTS: Final = {
     "reput": Kind(
         "Reput, Python",
         "",
-        lambda: [sys.executable, str(building.SOURCES / "reput_driver.py")],
+        lambda: [sys.executable, str(building.SOURCES / "python" / "reput_driver.py")],
         _ONLY_IN_GRPC | {"send-compressed", "lite-pull", "pop"},
     ),
     "java-5": Kind("Java", JAVA_5, _java("java", JAVA_5), _ONLY_IN_GRPC),
@@ -115,7 +117,7 @@ CLIENTS: Final = {
         CPP,
         lambda: [
             str(building.environment(f"cpp-{CPP}", (f"rocketmq=={CPP}",))),
-            str(building.SOURCES / "cpp_driver.py"),
+            str(building.SOURCES / "python" / "cpp_driver.py"),
         ],
         _ONLY_IN_GRPC
         | {
@@ -135,7 +137,7 @@ CLIENTS: Final = {
         GRPC_PYTHON,
         lambda: [
             str(building.environment(f"grpc-{GRPC_PYTHON}", (f"rocketmq-python-client=={GRPC_PYTHON}",))),
-            str(building.SOURCES / "grpc_driver.py"),
+            str(building.SOURCES / "python" / "grpc_driver.py"),
         ],
         _NOT_IN_GRPC,
         through_proxy=True,

@@ -22,6 +22,7 @@ _JVM = (
     "-XX:+UseSerialGC",
     "-XX:TieredStopAtLevel=1",
     "-Duser.home=.",
+    "-Djava.io.tmpdir=.",
     "--add-opens=java.base/java.nio=ALL-UNNAMED",
     "--add-opens=java.base/sun.nio.ch=ALL-UNNAMED",
 )

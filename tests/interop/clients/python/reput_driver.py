@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import base64
-import json
 import os
 import sys
 import threading
-from collections import Counter
-from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
+
+from lines import handler, run
 
 from reput_client.blocking import (
     TLS,
@@ -50,34 +49,9 @@ class Driver:
         )
         self._transactions: TransactionProducer | None = None
         self._consumers: dict[str, Consumer] = {}
-        self._said = threading.Lock()
         self._made = threading.Lock()
 
-    def run(self) -> None:
-        """Carry out what stdin says, until it ends."""
-        self._say({"event": "ready"})
-        for line in sys.stdin:
-            threading.Thread(target=self._answer, args=(json.loads(line),), daemon=True).start()
-        os._exit(0)
-
-    def _answer(self, request: dict[str, Any]) -> None:
-        verbs: dict[str, Callable[[dict[str, Any]], object]] = {
-            "produce": self._produce,
-            "consume": self._consume,
-            "stop": self._stop,
-            "request": self._request,
-        }
-        try:
-            answer: dict[str, object] = {"ok": verbs[request["do"]](request)}
-        except Exception as error:
-            answer = {"error": repr(error)}
-        self._say({"id": request["id"], **answer})
-
-    def _say(self, line: dict[str, object]) -> None:
-        with self._said:
-            print(json.dumps(line), flush=True)
-
-    def _produce(self, request: dict[str, Any]) -> list[dict[str, object]]:
+    def produce(self, request: dict[str, Any]) -> list[dict[str, object]]:
         messages = [_message(request, fields) for fields in request["messages"]]
         producer = self._producer
         match request["how"]:
@@ -120,11 +94,11 @@ class Driver:
                 )
             return self._transactions
 
-    def _request(self, request: dict[str, Any]) -> str:
+    def request(self, request: dict[str, Any]) -> str:
         message = Message(request["topic"], base64.b64decode(request["body"]))
         return base64.b64encode(self._producer.request(message).body).decode()
 
-    def _consume(self, request: dict[str, Any]) -> bool:
+    def consume(self, request: dict[str, Any]) -> bool:
         orderly = request["how"] == "orderly"
         consumer = Consumer(
             self._address,
@@ -146,20 +120,18 @@ class Driver:
         return True
 
     def _run(self, consumer: Consumer, request: dict[str, Any]) -> None:
-        seen: Counter[bytes] = Counter()
+        succeeds = handler(request)
 
         def handle(message: ReceivedMessage) -> None:
-            self._say({"event": "received", "consumer": request["consumer"], "message": _described(message)})
             if request.get("reply"):
                 self._producer.reply(message, b"reply to " + message.body)
-            seen[message.body] += 1
-            if seen[message.body] <= request.get("fail", 0):
+            if not succeeds(_described(message)):
                 raise RuntimeError("this delivery is to fail")
 
         with suppress(ClientClosed):
             consumer.run(handle)
 
-    def _stop(self, request: dict[str, Any]) -> bool:
+    def stop(self, request: dict[str, Any]) -> bool:
         self._consumers.pop(request["consumer"]).close()
         return True
 
@@ -191,4 +163,7 @@ def _described(message: ReceivedMessage) -> dict[str, object]:
 
 
 if __name__ == "__main__":
-    Driver(sys.argv[1]).run()
+    driver = Driver(sys.argv[1])
+    run(
+        {"produce": driver.produce, "consume": driver.consume, "stop": driver.stop, "request": driver.request}
+    )

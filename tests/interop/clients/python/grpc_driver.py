@@ -6,20 +6,15 @@ It runs in a virtual environment of its own, without Reput. The address is that 
 from __future__ import annotations
 
 import base64
-import json
 import os
 import sys
 import threading
 import time
-from collections import Counter
 from typing import Any
 
-# The library may write to stdout, which is for lines of JSON.
-_OUT = os.fdopen(os.dup(1), "w", encoding="utf-8")
-os.dup2(2, 1)
-
-import rocketmq  # noqa: E402
-from rocketmq.grpc_protocol import FilterType  # noqa: E402
+import rocketmq
+from lines import handler, run
+from rocketmq.grpc_protocol import FilterType
 
 
 class Checker(rocketmq.TransactionChecker):
@@ -39,27 +34,7 @@ class Driver:
         self._configuration = rocketmq.ClientConfiguration(address, user, request_timeout=30)
         self._producers: dict[str, Any] = {}
         self._consumers: dict[str, Any] = {}
-        self._said = threading.Lock()
         self._made = threading.Lock()
-
-    def run(self) -> None:
-        """Carry out what stdin says, until it ends."""
-        self._say({"event": "ready"})
-        for line in sys.stdin:
-            threading.Thread(target=self._answer, args=(json.loads(line),), daemon=True).start()
-        os._exit(0)
-
-    def _answer(self, request: dict[str, Any]) -> None:
-        verbs: dict[str, Any] = {"produce": self._produce, "consume": self._consume, "stop": self._stop}
-        try:
-            answer: dict[str, object] = {"ok": verbs[request["do"]](request)}
-        except Exception as error:
-            answer = {"error": repr(error)}
-        self._say({"id": request["id"], **answer})
-
-    def _say(self, line: dict[str, object]) -> None:
-        with self._said:
-            print(json.dumps(line), file=_OUT, flush=True)
 
     def _producer(self, topic: str, *, checks: bool) -> Any:
         """A producer, which this client makes for given topics."""
@@ -71,7 +46,7 @@ class Driver:
                 self._producers[topic] = producer
             return self._producers[topic]
 
-    def _produce(self, request: dict[str, Any]) -> list[dict[str, object]]:
+    def produce(self, request: dict[str, Any]) -> list[dict[str, object]]:
         producer = self._producer(request["topic"], checks=request["how"] == "transaction")
         messages = [_message(request, fields) for fields in request["messages"]]
         match request["how"]:
@@ -93,12 +68,12 @@ class Driver:
                 raise ValueError(how)
         return [{"id": each.message_id, "offset": each.offset} for each in receipts]
 
-    def _consume(self, request: dict[str, Any]) -> bool:
+    def consume(self, request: dict[str, Any]) -> bool:
         if "sql" in request:
             wanted = rocketmq.FilterExpression(request["sql"], FilterType.SQL)
         else:
             wanted = rocketmq.FilterExpression(request.get("tags", "*"))
-        listener = Listener(self._say, request)
+        listener = Listener(request)
         if request["how"] == "simple":
             consumer = rocketmq.SimpleConsumer(
                 self._configuration,
@@ -121,7 +96,7 @@ class Driver:
         self._consumers[request["consumer"]] = consumer
         return True
 
-    def _stop(self, request: dict[str, Any]) -> bool:
+    def stop(self, request: dict[str, Any]) -> bool:
         self._consumers.pop(request["consumer"]).shutdown()
         return True
 
@@ -129,19 +104,13 @@ class Driver:
 class Listener(rocketmq.MessageListener):
     """Says what a consumer receives."""
 
-    def __init__(self, say: Any, request: dict[str, Any]) -> None:
-        self._say = say
-        self._request = request
-        self._seen: Counter[bytes] = Counter()
+    def __init__(self, request: dict[str, Any]) -> None:
+        self._succeeds = handler(request)
 
     def consume(self, message: Any) -> Any:
         """Take one delivery."""
-        self._say(
-            {"event": "received", "consumer": self._request["consumer"], "message": _described(message)}
-        )
-        self._seen[message.body] += 1
-        fails = self._seen[message.body] <= self._request.get("fail", 0)
-        return rocketmq.ConsumeResult.FAILURE if fails else rocketmq.ConsumeResult.SUCCESS
+        results = rocketmq.ConsumeResult
+        return results.SUCCESS if self._succeeds(_described(message)) else results.FAILURE
 
 
 def _receive(consumer: Any, listener: Listener) -> None:
@@ -194,4 +163,5 @@ def _described(message: Any) -> dict[str, object]:
 
 
 if __name__ == "__main__":
-    Driver(sys.argv[1]).run()
+    driver = Driver(sys.argv[1])
+    run({"produce": driver.produce, "consume": driver.consume, "stop": driver.stop})

@@ -7,20 +7,15 @@ from __future__ import annotations
 
 import base64
 import ctypes
-import json
 import os
 import sys
 import threading
-from collections import Counter
 from typing import Any
 
-# The library writes to stdout, which is for lines of JSON.
-_OUT = os.fdopen(os.dup(1), "w", encoding="utf-8")
-os.dup2(2, 1)
-
-from rocketmq.client import Message, Producer, PushConsumer, RecvMessage  # noqa: E402
-from rocketmq.exceptions import ffi_check  # noqa: E402
-from rocketmq.ffi import MessageModel, dll  # noqa: E402
+from lines import handler, run
+from rocketmq.client import Message, Producer, PushConsumer, RecvMessage
+from rocketmq.exceptions import ffi_check
+from rocketmq.ffi import MessageModel, dll
 
 _TIMEOUT_MS = 60_000
 CONSUME_SUCCESS, RECONSUME_LATER = 0, 1
@@ -36,27 +31,7 @@ class Driver:
         self._address = address
         self._producer: Any = None
         self._consumers: dict[str, Any] = {}
-        self._said = threading.Lock()
         self._made = threading.Lock()
-
-    def run(self) -> None:
-        """Carry out what stdin says, until it ends."""
-        self._say({"event": "ready"})
-        for line in sys.stdin:
-            threading.Thread(target=self._answer, args=(json.loads(line),), daemon=True).start()
-        os._exit(0)
-
-    def _answer(self, request: dict[str, Any]) -> None:
-        verbs: dict[str, Any] = {"produce": self._produce, "consume": self._consume, "stop": self._stop}
-        try:
-            answer: dict[str, object] = {"ok": verbs[request["do"]](request)}
-        except Exception as error:
-            answer = {"error": repr(error)}
-        self._say({"id": request["id"], **answer})
-
-    def _say(self, line: dict[str, object]) -> None:
-        with self._said:
-            print(json.dumps(line), file=_OUT, flush=True)
 
     def _sender(self) -> Any:
         with self._made:
@@ -68,7 +43,7 @@ class Driver:
                 self._producer = producer
             return self._producer
 
-    def _produce(self, request: dict[str, Any]) -> list[dict[str, object]]:
+    def produce(self, request: dict[str, Any]) -> list[dict[str, object]]:
         producer = self._sender()
         messages = [_message(request, fields) for fields in request["messages"]]
         match request["how"]:
@@ -89,20 +64,17 @@ class Driver:
         assert all(result.status == 0 for result in results), results
         return [{"id": result.msg_id, "offset": result.offset} for result in results]
 
-    def _consume(self, request: dict[str, Any]) -> bool:
+    def consume(self, request: dict[str, Any]) -> bool:
         model = MessageModel.BROADCASTING if request["how"] == "broadcasting" else MessageModel.CLUSTERING
         consumer = PushConsumer(request["group"], orderly=request["how"] == "orderly", message_model=model)
         consumer.set_namesrv_addr(self._address)
         _sign(consumer)
         consumer.set_instance_name(request["consumer"])
-        seen: Counter[bytes] = Counter()
+        succeeds = handler(request)
 
         def handle(_consumer: object, handle_of_message: int) -> int:
-            message = RecvMessage(handle_of_message)
-            body = message.body
-            self._say({"event": "received", "consumer": request["consumer"], "message": _described(message)})
-            seen[body] += 1
-            return RECONSUME_LATER if seen[body] <= request.get("fail", 0) else CONSUME_SUCCESS
+            message = _described(RecvMessage(handle_of_message))
+            return CONSUME_SUCCESS if succeeds(message) else RECONSUME_LATER
 
         # As `PushConsumer.subscribe`, whose own callback lets an exception out into C, where the status is then random.
         ffi_check(
@@ -113,7 +85,7 @@ class Driver:
         self._consumers[request["consumer"]] = consumer
         return True
 
-    def _stop(self, request: dict[str, Any]) -> bool:
+    def stop(self, request: dict[str, Any]) -> bool:
         self._consumers[request["consumer"]].shutdown()
         return True
 
@@ -184,4 +156,5 @@ def _text(value: bytes | None) -> str | None:
 
 
 if __name__ == "__main__":
-    Driver(sys.argv[1]).run()
+    driver = Driver(sys.argv[1])
+    run({"produce": driver.produce, "consume": driver.consume, "stop": driver.stop})
