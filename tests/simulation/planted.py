@@ -70,6 +70,13 @@ def truncation_forgotten() -> None:
     client.decide = forgetful  # type: ignore[attr-defined]
 
 
+def old_pop_positions() -> None:
+    """a new master begins to pop at the offsets that it has copied"""
+    from reput_broker.compose import storage
+
+    storage.recover_positions = lambda *_: None  # type: ignore[attr-defined]
+
+
 BUGS: Final = {
     bug.plant.__name__: bug
     for bug in (
@@ -77,5 +84,6 @@ BUGS: Final = {
         Bug(shorter_log_promoted, ("replicated lost", "taken back")),
         Bug(no_fence, ("stale master",), {"cut-off-engine": 6, "loss": 1}),
         Bug(truncation_forgotten, ("logs differ", "taken back", "replicated lost")),
+        Bug(old_pop_positions, ("popped again",)),
     )
 }

@@ -14,6 +14,7 @@ import trio
 from histories import terms
 from histories.judge import judge
 from reput_protocol.codes import AckLevel
+from simulation import poppers
 from simulation.faults import WEIGHTS, Faults, member_options
 from simulation.settling import audit, compare_logs, leave, settle, tables_are_copied
 from simulation.stand_ins import Platform
@@ -67,12 +68,14 @@ async def simulate(
     load = Load(world.endpoints, levels, default, chance.choice(_PAUSES_S))
     producers = world.produce(load)
     world.read(terms.ORDERS)
+    world.pop(producers.over)
     await trio.sleep(0.5)
     faults = Faults(world, plan.weights)
     world.history.note("begin")
     await faults.run(plan.duration_s, plan.pause_s)
     producers.over.set()
     await settle(world, SETTLE_S)
+    await poppers.settle(world.history.events, SETTLE_S)
     await leave(world)
     producers.ended.set()
     await audit(world)
@@ -86,6 +89,7 @@ def outcome_of(world: World) -> Outcome:
     text = world.history.text()
     events = sorted(world.history.events, key=lambda event: event.at)
     facts, violations = judge(events)
+    violations += poppers.judge(events)
     what = Counter(event.what for event in events)
     counts = Counter(
         sends=what["put"],
@@ -96,6 +100,7 @@ def outcome_of(world: World) -> Outcome:
         read=what["read"],
         starts=what["up"],
         lost_pages=sum(broker.disk.lost_pages for broker in world.brokers),
+        **poppers.counts(events),
     )
     digest = hashlib.sha256(text.encode()).hexdigest()[:16]
     shown = sorted(map(str, violations), key=lambda text: not text.startswith("process"))

@@ -27,6 +27,7 @@ from reput_client import Admin
 from reput_protocol.codes import AckLevel
 from reput_protocol.errors import ReputError
 from short_locks import shorten_in_broker
+from simulation import poppers
 from simulation.engine import SimulatedEngine
 from simulation.machines import PORT, BrokerMachine, NameServerMachine
 from simulation.record import ITS_GROUP, History
@@ -163,7 +164,7 @@ class World:
         self.failovers = 0
         self.engine = EngineState(lease_s=_LEASE_S)
         patch.object(election, "_make_engine", lambda _: self._connect_to_engine()).start()
-        self._numbers = {"m": 0, "p": 0, "r": 0}
+        self._numbers = {"m": 0, "p": 0, "r": 0, "q": 0}
         resource.setrlimit(
             resource.RLIMIT_NOFILE, (_DESCRIPTORS, resource.getrlimit(resource.RLIMIT_NOFILE)[1])
         )
@@ -244,7 +245,7 @@ class World:
     ) -> Client:
         self._numbers[letter] += 1
         name = f"{letter}{self._numbers[letter]}"
-        number = {"m": 2, "p": 3, "r": 4}[letter]
+        number = {"m": 2, "p": 3, "r": 4, "q": 8}[letter]
         client = Client(Process(name, f"127.0.{number}.{self._numbers[letter]}"), group, trio.Event())
 
         def ended(error: BaseException | None) -> None:
@@ -288,6 +289,23 @@ class World:
             return Reader(self.endpoints, topic, self.history.note, self.chance(name)).run
 
         return self._start("r", "", make)
+
+    def pop(self, over: trio.Event) -> None:
+        """Start what sends to the topic that is popped until `over`, and the members that pop."""
+        addresses = [broker.endpoint for broker in self.group.serving(self.brokers)]
+
+        def producer(name: str, _: trio.Event) -> Callable[[], Awaitable[None]]:
+            chance = self.chance(name)
+            return lambda: poppers.produce(
+                self.endpoints, self.group.default_ack, over, self.history.note, chance
+            )
+
+        def member(name: str, _: trio.Event) -> Callable[[], Awaitable[None]]:
+            return poppers.Popper(addresses, self.history.note, self.chance(name)).run
+
+        self._start("q", "", producer)
+        for _ in range(poppers.MEMBERS):
+            self._start("q", "", member)
 
     def members(self, *groups: str) -> list[Client]:
         """Return the living members of groups."""
@@ -335,7 +353,7 @@ class World:
         """Create the topics of the histories."""
 
         async def work(admin: Admin) -> None:
-            for topic, queues in terms.TOPICS.items():
+            for topic, queues in (*terms.TOPICS.items(), (poppers.TOPIC, poppers.QUEUES)):
                 await admin.create_topic(topic, queues=queues)
 
         await self.as_operator(work)
