@@ -494,12 +494,12 @@ class TimerMessageStore:
     def settled_until(self, now_ms: int) -> int:
         """Return a time, at most now, up to which every message that has a unit was delivered, if it was due.
 
-        0 while slots up to now are to be loaded: one may hold messages that were due before its time, because they
-        were stored late, or moved by the end of a run.
+        0 while slots up to now, or the first unfinished one, are to be loaded: these may hold messages that were due
+        before their time, because they were stored late, or moved by the end of a run.
         """
-        slots = self.active.slots.items()
-        if self.active_until <= now_ms or any(
-            slot_ms <= now_ms and not slot.is_loaded for slot_ms, slot in slots
+        slots, last_ms = self.active.slots.items(), max(now_ms, self.read_ms)
+        if self.active_until <= last_ms or any(
+            slot_ms <= last_ms and not slot.is_loaded for slot_ms, slot in slots
         ):
             return 0
         first_ms = self.active.first_ms

@@ -176,6 +176,8 @@ class AckProcessor:
         now_ms = self._clock_ms()
         if handle.is_ordered:
             return self._change_ordered(request, header, handle, place, now_ms)
+        # With the time of the old check point it would have the same key, and be acknowledged with it.
+        now_ms = max(now_ms, handle.pop_time + 1)
         point = CheckPoint(
             CheckPointKey(
                 place.topic, place.group, place.queue_id, header.offset, now_ms, handle.broker_name

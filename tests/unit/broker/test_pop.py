@@ -427,7 +427,10 @@ async def test_a_start_does_not_take_back_a_reset_into_the_middle_of_a_pop(tmp_p
         assert bodies(await Consumer(bench).pop()) == [b"1", b"2"]
 
 
-async def test_an_acknowledgement_counts_though_a_stop_has_moved_it_to_a_later_slot(tmp_path: Path) -> None:
+@pytest.mark.parametrize("down_ms", [450, 5000])
+async def test_an_acknowledgement_counts_though_a_stop_has_moved_it_to_a_later_slot(
+    tmp_path: Path, down_ms: int
+) -> None:
     async with broker_bench(tmp_path / "s") as bench:
         await send(bench, b"0")
         consumer = Consumer(bench)
@@ -437,9 +440,21 @@ async def test_an_acknowledgement_counts_though_a_stop_has_moved_it_to_a_later_s
         await bench.pass_time(1.5)
         assert len(await bench.read("later")) == 1
         now_ms = bench.now_ms
-    async with broker_bench(tmp_path / "s", at_ms=now_ms + 5000) as bench:
+    async with broker_bench(tmp_path / "s", at_ms=now_ms + down_ms) as bench:
         await bench.pass_time(3)
         assert await Consumer(bench).pop() == []
+
+
+async def test_a_time_changed_in_the_millisecond_of_the_pop_is_not_an_acknowledgement(tmp_path: Path) -> None:
+    async with broker_bench(tmp_path / "s") as bench:
+        await send(bench, b"0")
+        consumer = Consumer(bench)
+        (one,) = await consumer.pop()
+        assert bench.now_ms == one.handle.pop_time
+        await consumer.change(one, 9500)
+        for _ in range(6):
+            await bench.pass_time(2)
+        assert bodies(await consumer.pop()) == [b"0"]
 
 
 async def test_progress_is_the_last_entry_done_with(tmp_path: Path) -> None:
