@@ -55,6 +55,8 @@ class Load:
                 time.sleep(0.01)
 
     def consume(self) -> None:
+        while not self.stored:  # the first message creates the topic
+            time.sleep(0.01)
         while not self.is_over():
             try:
                 with RawClient(self.address) as client:
