@@ -37,7 +37,7 @@ command.add_command(clone)
 @click.option("-a", "--all", "show_all", is_flag=True, help="System groups too.")
 @shared_options
 def list_groups(settings: Settings, show_all: bool) -> int:
-    """List the groups with their number of members and their lag."""
+    """List the groups with their number of members and their lag; `empty` if messages wait and no member runs."""
     with settings.admin() as admin:
         groups = [one for one in admin.list_groups() if show_all or not is_system_group(one.group)]
     printer = Printer(settings)

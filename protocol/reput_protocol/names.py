@@ -98,7 +98,10 @@ REVIVE_GROUP: Final = "CID_RMQ_SYS_REVIVE_GROUP"
 """Has the broker's progress through the check points: the last entry that is done with."""
 
 POP_PASSED_GROUP: Final = "CID_RMQ_SYS_REPUT_POP"
-"""Has the log offset up to which check points are part of the groups' offsets."""
+"""Has, on a slave, up to which log offset the check points are part of the groups' offsets."""
+
+BROKERS_GROUPS: Final = frozenset({TRANSACTION_CHECK_GROUP, REVIVE_GROUP, POP_PASSED_GROUP})
+"""Their offsets are the broker's own progress, which no client may commit."""
 
 TOPIC_LENGTH_MAX: Final = 127
 LONG_TOPIC_LENGTH_MAX: Final = 255

@@ -164,20 +164,26 @@ def judge(events: Sequence[Event]) -> Iterator[Violation]:
     """Nothing is lost, and nothing is popped after it was acknowledged in time.
 
     A time that was changed too late, or without an answer, may have made another check point of a message that was
-    visible again: then it is delivered for both.
+    visible again: then it is delivered for both. So is a message that is popped again after a power cut, which can
+    leave older offsets than check points.
     """
     for uid in missing(events):
         yield Violation("popped lost", f"message {uid} was not popped until it was acknowledged")
     done: dict[int, Event] = {}
+    popped, before_cut = set[int](), set[int]()
     changes = Counter(event["uid"] for event in events if event.what == "pop-changes")
     changes.subtract(event["uid"] for event in events if event.what == "pop-changed")
     for event in events:
         if event.what == "pop-done":
             done.setdefault(event["uid"], event)
+        elif event.what == "may-lose":
+            before_cut |= popped
         elif event.what == "popped":
-            before = done.get(event["uid"])
+            uid = event["uid"]
+            popped.add(uid)
+            before = done.get(uid)
             is_again = before is not None and event["pop_ms"] > before["wall_ms"]
-            if is_again and not changes[event["uid"]]:
+            if is_again and uid not in before_cut and not changes[uid]:
                 yield Violation("popped again", f"{event}; {before}")
 
 

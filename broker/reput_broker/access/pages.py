@@ -14,7 +14,7 @@ import trio
 
 from reput_broker.access.control import AccessControl
 from reput_broker.access.model import Need
-from reput_broker.observe.pages import IS_ANONYMOUS
+from reput_broker.observe.pages import IS_OPEN
 from reput_protocol.rights import Kind, Right
 
 App = Callable[[Any, Any, Any], Awaitable[None]]
@@ -45,12 +45,12 @@ class GuardedPages:
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         """Answer one request."""
         path = scope["path"]
-        given = _basic(scope["headers"])
-        if path in OPEN_PAGES and given is None:
-            await self._app({**scope, IS_ANONYMOUS: True}, receive, send)
+        if path in OPEN_PAGES:
+            await self._app({**scope, IS_OPEN: True}, receive, send)
             return
         host, port = scope.get("client") or ("", 0)
         peer = f"{host}:{port}"
+        given = _basic(scope["headers"])
         account = None if given is None else self._access.check_password(*given, host)
         if account is None:
             self._access.note_page_refused("" if given is None else given[0], path[:80], peer, None)

@@ -185,7 +185,6 @@ class MasterParts:
             handlers,
             storage.clock_ms,
             revive_topic=revive_topic(config.cluster),
-            popped_until=self.pop.progress.until,
         )
         self.server = common.server({**handlers, **sync.handlers()}, connections_max)
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Awaitable, Callable
-from contextlib import suppress
 from functools import partial
 
 import structlog
@@ -21,7 +20,6 @@ from reput_broker.observe.counters import Counters
 from reput_broker.observe.delivery_metrics import PopSources
 from reput_broker.pop.in_flight import InFlightMessages
 from reput_broker.pop.positions import Place, PopPositions
-from reput_broker.pop.progress import PopProgress
 from reput_broker.pop.revive_log import ReviveLog
 from reput_broker.pop.revive_service import PopReviveService
 from reput_broker.processors.ack import AckProcessor
@@ -36,7 +34,6 @@ from reput_broker.processors.topic_access import TopicAccess
 from reput_broker.put.own_puts import OwnPuts
 from reput_broker.remoting_client import RemotingClient
 from reput_broker.request import Handler
-from reput_broker.tables.offset_journal import JournalWriteFailed
 from reput_broker.tables.table_saver import TableSaver
 from reput_protocol.errors import ReputError
 from reput_protocol.names import revive_topic
@@ -78,13 +75,11 @@ class PopParts:
             on_commit=tables.offsets_soon.committed,
             on_reset=storage.orders.clear,
         )
-        self.progress = PopProgress(store, tables, topic)
-        groups.resets.before_set = self.progress.skip
         self._polling = PopPolling(storage.hold)
         storage.arrivals.follow(self._positions.dispatched)
         storage.arrivals.follow(self._polling.dispatched)
         groups.when_forgotten(self._forget)
-        revive_log = ReviveLog(topic, store, delay_hook, tables, self.progress, clock_ms)
+        revive_log = ReviveLog(topic, store, delay_hook, tables, clock_ms)
         self._revive = PopReviveService(
             topic,
             store,
@@ -162,7 +157,7 @@ class PopParts:
 
     def tasks(self) -> tuple[Callable[[], Awaitable[None]], ...]:
         """Return the background tasks."""
-        return (self._revive.run, self._free_ordered, self._save, *self._assignment.tasks())
+        return (self._revive.run, self._free_ordered, self._save_orders, *self._assignment.tasks())
 
     def sources(self) -> PopSources:
         """Return what the metrics show."""
@@ -198,17 +193,16 @@ class PopParts:
             with trio.move_on_after(wait_s if self._free_at else float("inf")):
                 await self._free_changed.wait()
 
-    async def _save(self) -> None:
-        """Save the progress and the table of ordered queues as often as the offsets."""
+    async def _save_orders(self) -> None:
+        """Save the table of ordered queues as often as the offsets."""
         while True:
             await trio.sleep(self._config.offsets.flush_interval)
             try:
-                self.progress.save()
                 await self._orders_saver.save()
             except (ReputError, OSError) as error:
                 log.warning(
                     "table_not_saved",
-                    table="consumerOrderInfo or consumerOffset",
+                    table="consumerOrderInfo",
                     detail=str(error),
                     hint="check the disk; the save is retried",
                 )
@@ -216,9 +210,5 @@ class PopParts:
     # -- forgetting ----------------------------------------------------------------------------------------
 
     def _forget(self, *, group: str | None = None, topic: str | None = None) -> None:
-        with suppress(
-            JournalWriteFailed
-        ):  # then a group of that name may begin later in a queue of that name
-            self.progress.skip()
         for table in (self._positions, self._orders, self._in_flight, self._modes):
             table.forget(group=group, topic=topic)

@@ -20,7 +20,7 @@ from reput_broker.ha.epochs import EpochFile
 from reput_broker.ha.reopen import Reopen
 from reput_broker.ha.set_aside import set_store_aside
 from reput_broker.pop.order_info import OrderInfos
-from reput_broker.pop.progress import begin_progress, recover_positions
+from reput_broker.pop.recovery import expect_positions, recover_positions
 from reput_broker.processors.long_polling import PullRequestHoldService
 from reput_broker.staging.staging_state import StagingState
 from reput_broker.store.file_io import sync_directory
@@ -136,9 +136,9 @@ class Storage:
         self.staging.load()
         self._to_close.append(self._save_batches)
         revive = revive_topic(self._config.cluster)
-        if self.store.max_physical_offset == 0:
-            begin_progress(self.tables, revive)
         if self.store.options.is_replica:
+            if self.store.max_physical_offset == 0:
+                expect_positions(self.tables, revive)
             return  # the master knows the topics, delivers delayed messages and decides transactions
         self.tables.adopt_queues(self.store.queues(), self._last_stored_ms)
         recover_positions(self.store, self.tables, revive)
@@ -185,6 +185,7 @@ class Storage:
         return await trio.to_thread.run_sync(self._close)
 
     def _close(self) -> bool | None:
+        self.arrivals.end()
         for close in self._to_close:
             close()
         if not self.store.is_open:

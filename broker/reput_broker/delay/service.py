@@ -47,6 +47,11 @@ class DelayedArrivals:
         """Call `wake` whenever messages have been stored in a topic."""
         self._wake[topic] = wake
 
+    def end(self) -> None:
+        """Call nobody any more: the end of the store may dispatch a last batch."""
+        self._followers.clear()
+        self._wake.clear()
+
     def dispatch(self, batch: DispatchBatch) -> None:
         """Call the followers, and the watchers of the topics in the batch."""
         for call in self._followers:

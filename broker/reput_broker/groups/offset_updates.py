@@ -19,6 +19,7 @@ from reput_broker.request import write_in_turns
 from reput_broker.tables.offsets import Commit, ConsumerOffsetManager
 from reput_protocol.codes import LanguageCode, RequestCode
 from reput_protocol.commands.offset import ResetOffsetBody, ResetOffsetHeader, ResetOffsetList
+from reput_protocol.names import BROKERS_GROUPS
 from reput_protocol.record.message import MessageQueue
 from reput_protocol.wire.header import HeaderType
 
@@ -32,8 +33,6 @@ class PendingResets:
 
     def __init__(self) -> None:
         self._pending: dict[tuple[str, str, int], int] = {}
-        self.before_set: Callable[[], None] = lambda: None
-        """Called before offsets are committed that are set here then; raises JournalWriteFailed if they must not."""
 
     def __len__(self) -> int:
         return len(self._pending)
@@ -87,13 +86,13 @@ class OffsetCommits:
     ) -> None:
         """Commit an offset of an existing group, topic and queue; it then survives `kill -9`.
 
-        Ignored are negative offsets, which mean "nothing yet", offsets of members that do not know of a reset, and,
-        with `increase_only`, offsets below the committed one.
+        Ignored are negative offsets, which mean "nothing yet", offsets of members that do not know of a reset, those of
+        the broker's own groups, and, with `increase_only`, offsets below the committed one.
 
         Raises:
             JournalWriteFailed: it is not committed.
         """
-        if offset < 0:
+        if offset < 0 or group in BROKERS_GROUPS:
             return
         if self._resets.is_pending(group, topic, queue_id):
             self._counters.note_acks(group, "late")
@@ -177,7 +176,6 @@ class OffsetSetting:
         # Encoded before anything is set, because other tasks run meanwhile.
         notices = await _notices(group, offsets, timestamp_ms) if self._options.reset_tells_members else []
         check()
-        self._resets.before_set()
         self._offsets.commit_many(
             group, [Commit(queue.topic, queue.queue_id, offset) for queue, offset in offsets.items()]
         )

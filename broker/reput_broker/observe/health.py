@@ -86,7 +86,7 @@ class Health:
         return [name for name, check in self.checks.items() if check.gates and not check.ok]
 
     def report(self, *, has_details: bool = True) -> dict[str, Any]:
-        """Return everything as /readyz?verbose shows it; users that are not known see no details."""
+        """Return everything as /readyz?verbose shows it, which has no details with access control."""
         return {
             "ready": self.ready,
             "state": str(self._state),

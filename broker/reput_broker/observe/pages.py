@@ -40,8 +40,8 @@ if TYPE_CHECKING:
     from starlette.types import ASGIApp, Receive, Scope, Send
 
 
-IS_ANONYMOUS: Final = "reput.is_anonymous"
-"""Set in the scope of a request that names no user, where there is access control."""
+IS_OPEN: Final = "reput.is_open"
+"""Set in the scope of a request that needs no user although there is access control."""
 
 
 def make_app(
@@ -70,7 +70,7 @@ def make_app(
         health = sources.health
         code = 200 if health.ready else 503
         if "verbose" in request.query_params or not health.ready:
-            has_details = IS_ANONYMOUS not in request.scope  # paths of files can be among them
+            has_details = IS_OPEN not in request.scope  # paths of files can be among them
             return JSONResponse(health.report(has_details=has_details), status_code=code)
         return PlainTextResponse("ok\n")
 

@@ -13,7 +13,6 @@ from reput_broker.pop.checkpoints import (
     ack_record,
     check_point_record,
 )
-from reput_broker.pop.progress import PopProgress
 from reput_broker.store.message_store import MessageStore
 from reput_broker.store.results import PutResult, PutStatus
 from reput_broker.tables.tables import Tables
@@ -32,19 +31,12 @@ class ReviveLog:
     """
 
     def __init__(
-        self,
-        topic: str,
-        store: MessageStore,
-        hook: DelayHook,
-        tables: Tables,
-        progress: PopProgress,
-        clock_ms: Callable[[], int],
+        self, topic: str, store: MessageStore, hook: DelayHook, tables: Tables, clock_ms: Callable[[], int]
     ) -> None:
         self.topic = topic
         self._store = store
         self._hook = hook
         self._tables = tables
-        self._progress = progress
         self._clock_ms = clock_ms
         self._pops = 0
 
@@ -54,9 +46,7 @@ class ReviveLog:
         return self._tables.topics.get(self.topic) is not None
 
     async def make_topic(self) -> None:
-        """Create the topic, and save that and that there is no check point yet."""
-        self._progress.skip()
-        await self._tables.offset_saver.save()
+        """Create the topic, and save the table."""
         self._tables.topics.create_system(self.topic, REVIVE_QUEUES)
         await self._tables.topic_saver.save()
 

@@ -1,4 +1,4 @@
-"""The state of replication, and the checkpoint's share of it (907, 908; RocketMQ: AdminBrokerProcessor)."""
+"""The state of replication (907), and an offset in a slave's checkpoint (908) (RocketMQ: AdminBrokerProcessor)."""
 
 from __future__ import annotations
 

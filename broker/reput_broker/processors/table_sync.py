@@ -21,7 +21,7 @@ from reput_protocol.commands.body import encode_json
 from reput_protocol.commands.table_sync import ConsumerOffsetTable, SyncTableHeader, SyncTableResult
 from reput_protocol.names import POP_PASSED_GROUP
 
-_AND_POPS = "/"
+_POPS_SEPARATOR = "/"
 """Separates the version of the offsets from the log offset of check points."""
 
 
@@ -31,8 +31,7 @@ class TableSyncProcessor:
     Args:
         batches_version: returns the version of the table of sinks' batches.
         handlers: those that answer 21, 45, 201 and 700060 with the table.
-        revive_topic: that of check points of pops.
-        popped_until: returns the log offset before which they are part of the offsets.
+        revive_topic: of the check points.
     """
 
     def __init__(
@@ -45,12 +44,11 @@ class TableSyncProcessor:
         clock_ms: Callable[[], int],
         *,
         revive_topic: str,
-        popped_until: Callable[[], int],
     ) -> None:
         self._store = store
         self._offsets = tables.offsets
-        self._pop_progress = POP_PASSED_GROUP, revive_topic
-        self._popped_until = popped_until
+        self._revive_topic = revive_topic
+        self._offsets_version, self._until = "", 0
         self._request_modes = tables.request_modes
         self._schedule = schedule
         self._clock_ms = clock_ms
@@ -108,18 +106,27 @@ class TableSyncProcessor:
         """
         request.client.note_role("admin")
         known = SyncTableHeader.from_ext(request.ext).table_version
-        known_offsets, _, _ = (known or "").partition(_AND_POPS)
-        changes, popped_until = self._offsets.changes_since(known_offsets), self._popped_until()
-        version = f"{changes.version}{_AND_POPS}{popped_until}"
+        known_offsets, _, _ = (known or "").partition(_POPS_SEPARATOR)
+        changes = self._offsets.changes_since(known_offsets)
+        popped_until = self._popped_until(changes.version)
+        version = f"{changes.version}{_POPS_SEPARATOR}{popped_until}"
         ext = SyncTableResult(version, self._store.max_physical_offset, changes.is_partial)
         if version == known:
             return Response(0, ext.to_ext(request.header_type))
-        changes.offsets.pop(self._pop_progress, None)
-        if known is not None:
-            changes.offsets[self._pop_progress] = {0: popped_until}
         table = {f"{topic}@{group}": offsets for (group, topic), offsets in changes.offsets.items()}
+        if known is not None:
+            table[f"{self._revive_topic}@{POP_PASSED_GROUP}"] = {0: popped_until}
         body = ConsumerOffsetTable(table, self._offsets.version.to_json())
         return Response(0, ext.to_ext(request.header_type), await write_in_turns(body))
+
+    def _popped_until(self, version: str) -> int:
+        """Return a log offset; the positions of pops whose check points are before it are part of the offsets.
+
+        Only other offsets bring another one, so that slaves are not sent a change with every message.
+        """
+        if version != self._offsets_version:
+            self._offsets_version, self._until = version, self._store.dispatched_offset
+        return self._until
 
     def request_modes(self, request: Request) -> Response:
         """Answer with how groups consume topics, if that was set."""

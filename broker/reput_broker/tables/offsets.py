@@ -151,8 +151,8 @@ class ConsumerOffsetManager:
         return None if queues is None else queues.get(queue_id)
 
     def for_topic(self, topic: str) -> dict[str, dict[int, int]]:
-        """Return the offsets in `topic`: group -> queue id -> offset."""
-        return {group: dict(queues) for (group, name), queues in self._table.items() if name == topic}
+        """Return the offsets in `topic`: group -> queue id -> offset, of the groups of `items`."""
+        return {group: dict(queues) for group, name, queues in self.items() if name == topic}
 
     def for_group(self, group: str) -> dict[str, dict[int, int]]:
         """Return the offsets of `group`: topic -> queue id -> offset."""

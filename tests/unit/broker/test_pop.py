@@ -4,20 +4,21 @@ from __future__ import annotations
 
 import base64
 import json
-import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
 import trio
+import trio.testing
 
 from broker_bench import BenchClient, BrokerBench, broker_bench
 from pops import Popped, popped_messages
 from reput_broker.request import Response
 from reput_protocol.codes import RequestCode, ResponseCode
 from reput_protocol.commands.group import SubscriptionGroupConfig
-from reput_protocol.names import REVIVE_GROUP, revive_topic
+from reput_protocol.names import POP_PASSED_GROUP, REVIVE_GROUP, revive_topic
 from reput_protocol.record.view import record_views
+from reput_protocol.wire.header import HeaderType
 from tasks import run_by_the_clock
 
 TOPIC, GROUP = "orders", "billing"
@@ -298,32 +299,18 @@ def slave(bench: BrokerBench, offsets: bytes, path: Path) -> Path:
     return path
 
 
-def after_a_power_cut(bench: BrokerBench, saved: Path, path: Path) -> Path:
-    """The directory with the whole log, and offsets that were saved earlier."""
-    config = bench.killed(path) / "config"
-    for file in saved.glob("consumerOffset.*"):
-        shutil.copy(file, config)
-    return path
-
-
-@pytest.mark.parametrize("how", ["failover", "power cut"])
-async def test_with_earlier_offsets_nothing_is_popped_again(tmp_path: Path, how: str) -> None:
+async def test_a_new_master_pops_nothing_again_that_was_popped_since_its_offsets(tmp_path: Path) -> None:
     async with broker_bench(tmp_path / "s") as bench:
         await send(bench, *(b"%d" % number for number in range(6)))
         consumer = Consumer(bench)
         (one,) = await consumer.pop(maxMsgNums=1)
         await consumer.ack(one)
         offsets = await offsets_of_a_slave(bench)
-        shutil.copytree(tmp_path / "s/config", tmp_path / "saved")
         await consumer.ack((await consumer.pop(maxMsgNums=2))[0])
         # Without a delay: the check point is in the revive topic.
         (short,) = await consumer.pop(maxMsgNums=1, invisibleTime=900)
         await consumer.ack(short)
-        now_ms = bench.now_ms
-        if how == "failover":
-            image = slave(bench, offsets, tmp_path / "image")
-        else:
-            image = after_a_power_cut(bench, tmp_path / "saved", tmp_path / "image")
+        image, now_ms = slave(bench, offsets, tmp_path / "slave"), bench.now_ms
     async with broker_bench(image, at_ms=now_ms) as bench:
         assert committed(bench, GROUP, TOPIC) == 4
         consumer = Consumer(bench)
@@ -334,23 +321,22 @@ async def test_with_earlier_offsets_nothing_is_popped_again(tmp_path: Path, how:
         await bench.pass_time(11)
         (again,) = await consumer.pop()
         assert (again.record.body, again.record.reconsume_times) == (b"2", 1)
+        assert bench.broker._storage.tables.offsets.query(POP_PASSED_GROUP, REVIVE, 0) is None
 
 
-async def test_redeliveries_are_not_repeated_when_their_progress_is_lost(tmp_path: Path) -> None:
+async def test_a_new_master_does_not_repeat_redeliveries_since_its_offsets(tmp_path: Path) -> None:
     async with broker_bench(tmp_path / "s") as bench:
         await send(bench, b"0", b"1", b"2")
         consumer = Consumer(bench)
         await consumer.pop(maxMsgNums=2, invisibleTime=5000)
-        await bench.settled()
-        shutil.copytree(tmp_path / "s/config", tmp_path / "saved")
+        offsets = await offsets_of_a_slave(bench)
         await bench.pass_time(6)
         again = await consumer.pop(maxMsgNums=3)
         assert sorted(one.record.reconsume_times for one in again) == [0, 1, 1]
         assert not any("POP_ORIGIN" in one.record.property_map() for one in again)
         for one in again:
             await consumer.ack(one)
-        image = after_a_power_cut(bench, tmp_path / "saved", tmp_path / "image")
-        now_ms = bench.now_ms
+        image, now_ms = slave(bench, offsets, tmp_path / "slave"), bench.now_ms
     async with broker_bench(image, at_ms=now_ms) as bench:
         await bench.pass_time(20)
         assert await bench.bodies(RETRY) == [b"0", b"1"]
@@ -404,27 +390,6 @@ async def test_a_new_master_does_not_take_back_a_reset(tmp_path: Path) -> None:
         assert committed(bench, GROUP, TOPIC) == 0
         popped = await Consumer(bench).pop()
         assert bodies([one for one in popped if not one.record.reconsume_times]) == [b"0", b"1", b"2"]
-
-
-async def test_a_start_does_not_take_back_a_reset_into_the_middle_of_a_pop(tmp_path: Path) -> None:
-    async with broker_bench(tmp_path / "s") as bench:
-        await send(bench, b"0", b"1", b"2")
-        await Consumer(bench).pop()
-        await bench.settled()
-        reset = {
-            "topic": TOPIC,
-            "group": GROUP,
-            "timestamp": "0",
-            "isForce": "true",
-            "queueId": "0",
-            "offset": "1",
-        }
-        answer = await bench.client().ask(RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, reset)
-        assert answer is not None
-        assert answer.code == 0, answer.remark
-        image, now_ms = bench.killed(tmp_path / "image"), bench.now_ms
-    async with broker_bench(image, at_ms=now_ms) as bench:
-        assert bodies(await Consumer(bench).pop()) == [b"1", b"2"]
 
 
 @pytest.mark.parametrize("down_ms", [450, 5000])
@@ -662,3 +627,29 @@ async def test_without_the_timer_nothing_is_popped(tmp_path: Path) -> None:
         await send(bench, b"m")
         assert (await Consumer(bench).ask_pop()).code == ResponseCode.SYSTEM_ERROR
         assert committed(bench, GROUP, TOPIC) is None
+
+
+async def test_no_client_commits_the_brokers_own_progress(tmp_path: Path) -> None:
+    async with broker_bench(tmp_path / "s") as bench:
+        await send(bench, b"0")
+        await Consumer(bench).pop()
+        commit = {"consumerGroup": REVIVE_GROUP, "topic": REVIVE, "queueId": "0", "commitOffset": "1000000"}
+        for header_type in HeaderType:
+            answer = await bench.client(header_type).ask(RequestCode.UPDATE_CONSUMER_OFFSET, commit)
+            assert answer is not None
+            assert answer.code == ResponseCode.NO_PERMISSION
+        assert committed(bench, REVIVE_GROUP, REVIVE) != 1_000_000
+
+
+async def test_a_stop_that_dispatches_the_last_check_point_is_in_order(tmp_path: Path) -> None:
+    """Nobody commits what it says, as the tables are saved by then: the messages are popped again."""
+    async with broker_bench(tmp_path / "s") as bench:
+        await send(bench, b"0")
+        await bench.settled()
+        bench.broker.store.confirm_offset = bench.broker.store.max_physical_offset
+        pending = Consumer(bench)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(pending.pop)
+            await trio.testing.wait_all_tasks_blocked(0.05)
+            nursery.cancel_scope.cancel()
+    assert not (tmp_path / "s" / "abort").exists()

@@ -1,12 +1,9 @@
-"""Up to which log offset the check points of pops are part of the groups' offsets; at a start, what those behind say.
+"""Moves the offsets of groups that pop, when a slave becomes the master, to where the last master had them.
 
-The offsets of groups may be older than the log: those that a slave took over before it became the master, and those
-that are left after a power cut. The log has the check points of all pops since, and each names from where to where its
-pop has moved its group. Without them the group would pop the same messages again, under new check points: what was
-acknowledged before would be delivered once more, and what was not would be redelivered for the old check point too.
-RocketMQ has no counterpart, and delivers twice.
-
-The log offset is kept with the offsets, as that of the group CID_RMQ_SYS_REPUT_POP.
+A slave has the groups' offsets as they were up to a second ago, but the check points of all pops since that its master
+had replicated. Each names from where to where its pop has moved its group. Without this the group would pop the same
+messages again, under new check points: what was acknowledged before would be delivered once more, and what was not
+would be redelivered for the old check point too. RocketMQ has no counterpart, and delivers twice.
 """
 
 from __future__ import annotations
@@ -28,58 +25,29 @@ from reput_protocol.record.view import RecordView
 
 log = structlog.get_logger(__name__)
 
-_UNUSED_STEP = 8 << 20
 
+def expect_positions(tables: Tables, revive_topic: str) -> None:
+    """Note that the offsets of a slave whose log is empty have no check point yet.
 
-class PopProgress:
-    """That log offset, of one broker as master."""
-
-    def __init__(self, store: MessageStore, tables: Tables, revive_topic: str) -> None:
-        self._store = store
-        self._tables = tables
-        self._revive_topic = revive_topic
-
-    def until(self) -> int:
-        """Return it as of now: the positions of pops whose check points are before it are committed."""
-        end = self._store.dispatched_offset
-        if self._tables.topics.get(self._revive_topic) is None:
-            end -= end % _UNUSED_STEP  # there is no check point yet, and each change is written down
-        return max(end, self._tables.offsets.query(POP_PASSED_GROUP, self._revive_topic, 0) or 0)
-
-    def save(self) -> None:
-        """Commit it. Raises JournalWriteFailed: it is not committed."""
-        self._commit(self.until())
-
-    def skip(self) -> None:
-        """Leave out every check point until now, because offsets are set, or a group or topic is deleted.
-
-        Raises:
-            JournalWriteFailed: they are not left out.
-        """
-        self._commit(self._store.max_physical_offset)
-
-    def _commit(self, until: int) -> None:
-        self._tables.offsets.commit(POP_PASSED_GROUP, self._revive_topic, 0, until)
-        self._tables.offsets_soon.committed()
-
-
-def begin_progress(tables: Tables, revive_topic: str) -> None:
-    """Note that there is no check point yet, in an empty log. Raises JournalWriteFailed."""
+    Raises:
+        JournalWriteFailed: there is no room.
+    """
     tables.offsets.commit(POP_PASSED_GROUP, revive_topic, 0, 0)
 
 
 def recover_positions(store: MessageStore, tables: Tables, revive_topic: str) -> None:
-    """Commit what check points say that are not part of the offsets. Blocks.
+    """Commit what the check points say that the offsets, taken over from a master, do not have yet. Blocks.
 
-    Failures are logged: then messages are popped again.
+    Does nothing if the offsets are this broker's own, which are never behind. Failures are logged: then messages are
+    popped again.
     """
     known_until = tables.offsets.query(POP_PASSED_GROUP, revive_topic, 0)
     if known_until is None:
-        return  # the last version of Reput did not write it, or the broker was another's
+        return
     positions = _Positions(store, tables, revive_topic)
     try:
         store.replay(known_until, positions)
-        tables.offsets.commit(POP_PASSED_GROUP, revive_topic, 0, store.dispatched_offset)
+        tables.offsets.remove_group(POP_PASSED_GROUP)
     except (ReputError, StoreDamaged) as error:
         log.warning(
             "popped_messages_uncertain", detail=str(error), hint="groups may pop the last messages again"
