@@ -301,7 +301,7 @@ def test_a_reput_slave_takes_over_the_tables_of_an_apache_master(tmp_path: Path)
         with ReputSlave(slave_dir, port, ha_port).process as slave:
             deadline = time.monotonic() + DEADLINE_S
             offsets = slave_dir / "config" / "consumerOffset.json"
-            while not offsets.exists():
+            while not (offsets.exists() and b"orders@conformance" in offsets.read_bytes()):
                 assert time.monotonic() < deadline
                 time.sleep(0.1)
             printed = mqadmin(master, "haStatus", "-b", slave.address)

@@ -64,15 +64,17 @@ GRPC_RUST: Final = "5.0.0"
 class Kind:
     """A client.
 
-    `command` makes what starts its driver, and raises `Unreachable`; `lacks` has what the client does not offer. With
-    `bodies_end_at_zero` it hands out what of a body is before its first zero byte. With `through_proxy` it
-    is a gRPC client and gets the address of RocketMQ's proxy.
+    `command` makes what starts its driver, and raises `Unreachable`; `lacks` has what the client does not offer, and
+    `fails` what it offers and does wrong, of which docs/compatibility.md has the reasons. With `bodies_end_at_zero` it
+    hands out what of a body is before its first zero byte. With `through_proxy` it is a gRPC client and gets the
+    address of RocketMQ's proxy.
     """
 
     title: str
     version: str
     command: Callable[[], Sequence[str]]
     lacks: frozenset[str] = frozenset()
+    fails: frozenset[str] = frozenset()
     bodies_end_at_zero: bool = False
     through_proxy: bool = False
 
@@ -154,6 +156,7 @@ CLIENTS: Final = {
         GRPC_GO,
         lambda: [str(building.go("grpc", "github.com/apache/rocketmq-clients/golang/v5", GRPC_GO))],
         _NOT_IN_GRPC,
+        fails=frozenset({"orderly"}),
         through_proxy=True,
     ),
     "grpc-node": Kind(
@@ -161,6 +164,7 @@ CLIENTS: Final = {
         GRPC_NODE,
         lambda: ["node", str(building.node("rocketmq-client-nodejs", GRPC_NODE) / "grpc.js")],
         _NOT_IN_GRPC,
+        fails=frozenset({"orderly", "fields"}),
         through_proxy=True,
     ),
     "grpc-rust": Kind(
@@ -168,6 +172,7 @@ CLIENTS: Final = {
         GRPC_RUST,
         lambda: [str(building.rust("rocketmq", GRPC_RUST))],
         (_NOT_IN_GRPC - {"send-batch"}) | {"concurrent", "orderly", "pop", "simple"},
+        fails=frozenset({"fields"}),
         through_proxy=True,
     ),
 }
