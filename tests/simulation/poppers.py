@@ -29,6 +29,8 @@ QUEUES: Final = 2
 MEMBERS: Final = 2
 QUIET_S: Final = 4.0
 """Longer than the longest invisible time."""
+_LOST_POPS_S: Final = 4.0
+"""Messages of a pop that a kill has left without an answer are popped again so soon after the start."""
 _INVISIBLE_MS: Final = (700, 1500, 3000)
 _ENDS: Final = {"acks": 80, "forgets": 8, "is-late": 4, "changes": 8}
 _TIMEOUT_S: Final = 5.0
@@ -165,25 +167,30 @@ def judge(events: Sequence[Event]) -> Iterator[Violation]:
 
     A time that was changed too late, or without an answer, may have made another check point of a message that was
     visible again: then it is delivered for both. So is a message that is popped again after a power cut, which can
-    leave older offsets than check points.
+    leave older offsets than check points, and one of a pop that a kill has left without an answer.
     """
     for uid in missing(events):
         yield Violation("popped lost", f"message {uid} was not popped until it was acknowledged")
     done: dict[int, Event] = {}
-    popped, before_cut = set[int](), set[int]()
+    popped, twice = set[int](), set[int]()
+    started_at = float("-inf")
     changes = Counter(event["uid"] for event in events if event.what == "pop-changes")
     changes.subtract(event["uid"] for event in events if event.what == "pop-changed")
     for event in events:
         if event.what == "pop-done":
             done.setdefault(event["uid"], event)
         elif event.what == "may-lose":
-            before_cut |= popped
+            twice |= popped
+        elif event.what == "healed" and event["name"].startswith(("kill-broker", "power-cut")):
+            started_at = event.at
         elif event.what == "popped":
             uid = event["uid"]
+            if uid not in popped and event.at < started_at + _LOST_POPS_S:
+                twice.add(uid)
             popped.add(uid)
             before = done.get(uid)
             is_again = before is not None and event["pop_ms"] > before["wall_ms"]
-            if is_again and uid not in before_cut and not changes[uid]:
+            if is_again and uid not in twice and not changes[uid]:
                 yield Violation("popped again", f"{event}; {before}")
 
 
