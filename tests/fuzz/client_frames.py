@@ -16,7 +16,7 @@ import trio
 from fuzz.captured import USER
 from fuzz.client_requests import Requests
 from fuzz.mutations import in_parts
-from fuzz.outcome import Outcome, defects_in_the_log, private_b
+from fuzz.outcome import Memory, Outcome, defects_in_the_log, private_b
 from fuzz.witness import Witness
 from reput_broker import Broker, BrokerConfig
 from reput_broker.access.model import User
@@ -109,7 +109,7 @@ class _Fuzzer:
         outcome = self._outcome
         started_at = time.monotonic()
         async with Broker(_config(directory, signed=self._signed)) as broker:
-            memory_b: int | None = None
+            memory: Memory | None = None
             async with trio.open_nursery() as nursery:
                 witness = Witness(broker.address, outcome, USER if self._signed else None)
                 nursery.start_soon(witness.run)
@@ -120,13 +120,13 @@ class _Fuzzer:
                         for _ in range(_AT_ONCE):
                             clients.start_soon(self._connections, broker.address, left)
                     await witness.clean()
-                    if memory_b is None and outcome.cases >= self._cases // 10:
-                        memory_b = private_b()
+                    if memory is None and outcome.cases >= self._cases // 10:
+                        memory = Memory.now()
                     if outcome.cases // _SHOWN_EVERY > before // _SHOWN_EVERY:
                         self._show(time.monotonic() - started_at)
                 await witness.end()
-                if memory_b is not None:
-                    outcome.note_memory(memory_b)
+                if memory is not None:
+                    outcome.note_memory(memory)
             outcome.answers["messages of another client"] = witness.received
 
     async def _connections(self, address: str, left: Iterator[int]) -> None:

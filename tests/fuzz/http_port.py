@@ -10,7 +10,7 @@ import trio
 
 from fuzz.http_inputs import http_input
 from fuzz.mutations import in_parts
-from fuzz.outcome import Outcome, defects_in_the_log, private_b
+from fuzz.outcome import Memory, Outcome, defects_in_the_log
 from reput_broker.config.model import BrokerConfig
 from reput_broker.console.app import Console
 from reput_broker.observe.counters import Counters
@@ -78,7 +78,7 @@ async def _fuzz(rng: Random, cases: int, outcome: Outcome) -> None:
     sources = MetricsSources(BrokerConfig(), Counters(), Health())
     app = make_app(sources, routes=Console(sources, lambda: None, dict).routes())
     server = HttpServer(app, (), ("127.0.0.1", 80))
-    memory_b = 0
+    before: Memory | None = None
     while outcome.cases < cases and not outcome.enough:
         batch = min(_BATCH, cases - outcome.cases)
         inputs = iter([http_input(rng) for _ in range(batch)])
@@ -97,8 +97,9 @@ async def _fuzz(rng: Random, cases: int, outcome: Outcome) -> None:
             outcome.violations.append(
                 f"/livez answers {bytes(probe.answer)!r} after {outcome.cases:,} inputs"
             )
-        memory_b = memory_b or private_b()
-    outcome.note_memory(memory_b)
+        before = before or Memory.now()
+    assert before is not None
+    outcome.note_memory(before)
 
 
 async def _serve(server: HttpServer, inputs: Iterator[bytes], rng: Random, outcome: Outcome) -> None:

@@ -12,7 +12,7 @@ import trio
 
 from fuzz.frame_inputs import frame_input
 from fuzz.mutations import in_parts
-from fuzz.outcome import Outcome, defects_in_the_log, private_b
+from fuzz.outcome import Memory, Outcome, defects_in_the_log
 from reput_broker import Broker, BrokerConfig
 from reput_protocol.codes import RequestCode
 from reput_protocol.errors import ProtocolError
@@ -43,7 +43,7 @@ async def _fuzz(rng: Random, cases: int, outcome: Outcome, directory: Path) -> N
         }
     )
     async with Broker(config) as broker:
-        memory_b = 0
+        before: Memory | None = None
         while outcome.cases < cases and not outcome.enough:
             batch = min(_BATCH, cases - outcome.cases)
             inputs = iter([frame_input(rng) for _ in range(batch)])
@@ -54,8 +54,9 @@ async def _fuzz(rng: Random, cases: int, outcome: Outcome, directory: Path) -> N
             if not await _answers(broker.address):
                 outcome.violations.append(f"the broker does not answer after {outcome.cases:,} inputs")
                 return
-            memory_b = memory_b or private_b()
-        outcome.note_memory(memory_b)
+            before = before or Memory.now()
+        assert before is not None
+        outcome.note_memory(before)
 
 
 async def _connect(address: str) -> trio.SocketStream:

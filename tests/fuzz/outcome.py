@@ -2,20 +2,35 @@
 
 from __future__ import annotations
 
-import ctypes
+import sys
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import structlog
 
 VIOLATIONS_MAX = 20
 """A kind stops after so many."""
 
-_GROWTH_MAX_B = 16 << 20
+_GROWTH_MAX_B = 48 << 20
+"""After a large frame the allocators of Python and of the system keep up to 30 MiB for reuse."""
+_MORE_BLOCKS_MAX = 100_000
+"""Of some 400,000 of a broker. In a million inputs, one more for every ninth would be found."""
+
+
+class Memory(NamedTuple):
+    """What this process holds: bytes that are not a file's, and Python's blocks, of which an object has one or two."""
+
+    private_b: int
+    blocks: int
+
+    @classmethod
+    def now(cls) -> Memory:
+        """Measure it."""
+        return cls(private_b(), sys.getallocatedblocks())
 
 
 @dataclass(slots=True)
@@ -27,44 +42,28 @@ class Outcome:
     violations: list[str] = field(default_factory=list)
     growth_b: int = 0
     """How much more memory the process held at the end than near the beginning."""
+    more_blocks: int = 0
 
     @property
     def enough(self) -> bool:
         """Whether there is nothing more to learn."""
         return len(self.violations) >= VIOLATIONS_MAX
 
-    def note_memory(self, before_b: int) -> None:
+    def note_memory(self, before: Memory) -> None:
         """Hold the process's memory against what it was before most of the inputs."""
-        self.growth_b = private_b() - before_b
+        now = Memory.now()
+        self.growth_b = now.private_b - before.private_b
+        self.more_blocks = now.blocks - before.blocks
         if self.growth_b > _GROWTH_MAX_B:
             self.violations.append(f"memory grew by {self.growth_b >> 20} MiB in {self.cases:,} inputs")
-
-
-class _Malloc(ctypes.Structure):
-    """glibc's struct mallinfo2."""
-
-    _fields_ = [
-        (name, ctypes.c_size_t)
-        for name in (
-            *("arena", "ordblks", "smblks", "hblks", "hblkhd"),
-            *("usmblks", "fsmblks", "uordblks", "fordblks", "keepcost"),
-        )
-    ]
-    fordblks: int
+        if self.more_blocks > _MORE_BLOCKS_MAX:
+            self.violations.append(f"{self.more_blocks:,} more objects after {self.cases:,} inputs")
 
 
 def private_b() -> int:
-    """Return how much memory this process uses that is not a file's.
-
-    Without what malloc keeps for reuse, if glibc tells: after one large frame that can be as much as all else.
-    """
+    """Return how much memory this process holds that is not a file's."""
     status = Path("/proc/self/status").read_text()
-    held = int(status.partition("RssAnon:")[2].split()[0]) << 10
-    tell = getattr(ctypes.CDLL(None), "mallinfo2", None)
-    if tell is None:
-        return held
-    tell.restype = _Malloc
-    return held - int(tell().fordblks)
+    return int(status.partition("RssAnon:")[2].split()[0]) << 10
 
 
 @contextmanager

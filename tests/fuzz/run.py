@@ -59,7 +59,8 @@ def _report(name: str, outcome: Outcome, took_s: float) -> None:
     answers = ", ".join(f"{count:,} {answer}" for answer, count in outcome.answers.most_common())
     print(
         f"{name}: {outcome.cases:,} inputs, {len(outcome.violations)} violations, memory "
-        f"{outcome.growth_b / (1 << 20):+.1f} MiB, {took_s:.0f} s; answers: {answers}",
+        f"{outcome.growth_b / (1 << 20):+.1f} MiB, {outcome.more_blocks:+,} objects, {took_s:.0f} s; "
+        f"answers: {answers}",
         flush=True,
     )
     for violation in outcome.violations[:10]:
