@@ -29,22 +29,31 @@ class Scene:
 
     def __init__(self, java: JavaCluster, names: str, reput: BrokerProcess, apache_port: int) -> None:
         self.java, self.names, self.reput = java, names, reput
+        self.failure = ""
         self.apache_address = f"127.0.0.1:{apache_port}"
 
     def admin(self, *arguments: str) -> str:
         """What a command of `mqadmin` prints."""
-        return str(self.java.ask("admin", arguments=[*arguments, "-n", self.names])["printed"])
+        answer = self.java.ask("admin", arguments=[*arguments, "-n", self.names])
+        self.failure = str(answer["failed"])
+        return str(answer["printed"])
 
     def until(self, found: Callable[[], bool], what: str) -> None:
         """Wait until something holds; name servers and brokers need some seconds for it."""
         deadline = time.monotonic() + SETTLE_S
         while not found():
-            assert time.monotonic() < deadline, what
+            assert time.monotonic() < deadline, f"{what}; the last command failed with: {self.failure}"
             time.sleep(0.5)
 
     def until_registered(self, address: str) -> None:
         """Wait until the name server lists a broker."""
         self.until(lambda: address in self.admin("clusterList"), f"{address} is registered")
+
+    def until_shown(self, address: str) -> None:
+        """Wait until a broker answers with its figures."""
+        self.until(
+            lambda: "brokerVersionDesc" in self.admin("brokerStatus", "-b", address), f"figures of {address}"
+        )
 
     def until_committed(self, group: str, topic: str, count: int) -> None:
         """Wait until the committed offsets of a group have this sum."""
@@ -102,7 +111,7 @@ def test_rocketmqs_tools_show_and_change_both_brokers(scene: Scene) -> None:
         (APACHE, "0", scene.apache_address),
     }
     for address in scene.both.values():
-        assert "brokerVersionDesc" in scene.admin("brokerStatus", "-b", address)
+        scene.until_shown(address)
 
     created = scene.admin("updateTopic", "-c", "DefaultCluster", "-t", "Orders", "-r", "2", "-w", "2")
     assert created.count("success") == 2, created

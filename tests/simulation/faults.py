@@ -332,10 +332,11 @@ class Faults:
     # -- members -----------------------------------------------------------------------------------------------
 
     def _one(self) -> Client | None:
-        """A running member of a group that has another one."""
+        """A running member of a group that has another one, which stays."""
         group = self._chance.choice((terms.SHARED, terms.ORDERLY))
         members = [one for one in self._world.members(group) if not one.process.is_stopped]
-        return self._chance.choice(members) if len(members) > 1 else None
+        one = self._chance.choice(members) if members else None
+        return one if any(other is not one and not other.leaving.is_set() for other in members) else None
 
     def _join(self) -> bool:
         group = self._chance.choice((terms.SHARED, terms.ORDERLY))

@@ -33,7 +33,7 @@ from reput_broker.tables.tables import Tables
 from reput_broker.transactions.op_queue import OpQueue
 from reput_broker.transactions.recovery import HalfQueue, recover_transactions
 from reput_protocol.errors import ReputError
-from reput_protocol.names import POP_PASSED_GROUP, revive_topic
+from reput_protocol.names import revive_topic
 from reput_protocol.record.host import Host
 from reput_protocol.record.message_id import UniqueIdGenerator
 
@@ -128,7 +128,6 @@ class Storage:
             self._forget_progress()
         self.tables.load()
         if reopen.truncate_to is not None:
-            self.tables.offsets.remove_group(POP_PASSED_GROUP)  # it may be in the part that is gone
             self.tables.offsets.limit(self.store.max_offset_in_queue)
             save_now(self.tables.offsets)
             reopen.done(self._config.data_dir)
@@ -137,8 +136,7 @@ class Storage:
         self._to_close.append(self._save_batches)
         revive = revive_topic(self._config.cluster)
         if self.store.options.is_replica:
-            if self.store.max_physical_offset == 0:
-                expect_positions(self.tables, revive)
+            expect_positions(self.store, self.tables, revive)
             return  # the master knows the topics, delivers delayed messages and decides transactions
         self.tables.adopt_queues(self.store.queues(), self._last_stored_ms)
         recover_positions(self.store, self.tables, revive)

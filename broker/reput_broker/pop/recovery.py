@@ -17,6 +17,7 @@ from reput_broker.pop.checkpoints import CheckPoint, read_entry, read_passed
 from reput_broker.store.dispatch import DispatchBatch
 from reput_broker.store.errors import StoreDamaged
 from reput_broker.store.message_store import MessageStore
+from reput_broker.tables.table_saver import save_now
 from reput_broker.tables.tables import Tables
 from reput_protocol import properties as names
 from reput_protocol.errors import InvalidName, ReputError
@@ -26,13 +27,20 @@ from reput_protocol.record.view import RecordView
 log = structlog.get_logger(__name__)
 
 
-def expect_positions(tables: Tables, revive_topic: str) -> None:
-    """Note that the offsets of a slave whose log is empty have no check point yet.
+def expect_positions(store: MessageStore, tables: Tables, revive_topic: str) -> None:
+    """Note, as a slave begins, that its offsets have no check point that its log does not have yet.
+
+    An earlier note stays, unless the log was truncated since. After a power cut the note and the offsets are of one
+    moment. Blocks.
 
     Raises:
-        JournalWriteFailed: there is no room.
+        JournalWriteFailed, OSError: there is no room.
     """
-    tables.offsets.commit(POP_PASSED_GROUP, revive_topic, 0, 0)
+    end = store.max_physical_offset
+    known_until = tables.offsets.query(POP_PASSED_GROUP, revive_topic, 0)
+    if known_until is None or known_until > end:
+        tables.offsets.commit(POP_PASSED_GROUP, revive_topic, 0, end)
+        save_now(tables.offsets)
 
 
 def recover_positions(store: MessageStore, tables: Tables, revive_topic: str) -> None:

@@ -215,7 +215,7 @@ class ConsumerOffsetManager:
         self._version = version
 
     def limit(self, end_of: Callable[[str, int], int]) -> None:
-        """Limit every offset to the end of its queue, after the log was truncated.
+        """Limit every offset of a queue to its end, after the log was truncated.
 
         Args:
             end_of: returns the end of a queue, of topic and queue id.
@@ -224,7 +224,7 @@ class ConsumerOffsetManager:
             JournalEntry(COMMIT, group, topic, queue_id, end_of(topic, queue_id))
             for (group, topic), queues in self._table.items()
             for queue_id, offset in queues.items()
-            if offset > end_of(topic, queue_id)
+            if group != POP_PASSED_GROUP and offset > end_of(topic, queue_id)
         ]
         if beyond:
             self._record(beyond)

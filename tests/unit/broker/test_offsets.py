@@ -11,7 +11,12 @@ from reput_broker.tables.config_file import ConfigFileDamaged, DataVersion
 from reput_broker.tables.offset_journal import JournalWriteFailed
 from reput_broker.tables.offsets import Commit, ConsumerOffsetManager
 from reput_broker.tables.table_saver import save_now
-from reput_protocol.names import TRANS_HALF_TOPIC, TRANS_OP_HALF_TOPIC, TRANSACTION_CHECK_GROUP
+from reput_protocol.names import (
+    POP_PASSED_GROUP,
+    TRANS_HALF_TOPIC,
+    TRANS_OP_HALF_TOPIC,
+    TRANSACTION_CHECK_GROUP,
+)
 
 Open = Callable[[], ConsumerOffsetManager]
 
@@ -339,5 +344,7 @@ def test_offsets_of_a_master_replace_those_here_and_survive(opened: Open) -> Non
 def test_no_offset_is_beyond_its_queue_after_a_cut(opened: Open) -> None:
     manager = opened()
     manager.commit_many("g", [Commit("T", 0, 5), Commit("T", 1, 2), Commit("gone", 0, 4)])
+    manager.commit(POP_PASSED_GROUP, "T", 0, 5000)  # of the log and not of a queue
     manager.limit(lambda topic, _: 3 if topic == "T" else 0)
+    assert opened().query(POP_PASSED_GROUP, "T", 0) == 5000
     assert opened().for_group("g") == {"T": {0: 3, 1: 2}, "gone": {0: 0}}

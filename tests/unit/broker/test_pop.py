@@ -324,6 +324,26 @@ async def test_a_new_master_pops_nothing_again_that_was_popped_since_its_offsets
         assert bench.broker._storage.tables.offsets.query(POP_PASSED_GROUP, REVIVE, 0) is None
 
 
+async def test_a_slave_knows_from_where_on_its_own_offsets_lack_pops(tmp_path: Path) -> None:
+    """It has been the master, and is again before it has asked the next one for offsets."""
+    async with broker_bench(tmp_path / "s") as bench:
+        await send(bench, b"0", b"1", b"2")
+        consumer = Consumer(bench)
+        await consumer.ack((await consumer.pop(maxMsgNums=1))[0])
+        own, now_ms = bench.killed(tmp_path / "own"), bench.now_ms
+    role = {"role": "SLAVE", "master": "127.0.0.1:1"}
+    async with broker_bench(own, at_ms=now_ms, broker_id=1, ha=role):
+        pass
+    after_power_cut = (own / "config" / "consumerOffset.json").read_bytes()
+    async with broker_bench(tmp_path / "s", at_ms=now_ms) as bench:
+        consumer = Consumer(bench)
+        await consumer.ack((await consumer.pop(maxMsgNums=1))[0])
+        image, now_ms = slave(bench, after_power_cut, tmp_path / "slave"), bench.now_ms
+    async with broker_bench(image, at_ms=now_ms) as bench:
+        assert committed(bench, GROUP, TOPIC) == 2
+        assert bodies(await Consumer(bench).pop()) == [b"2"]
+
+
 async def test_a_new_master_does_not_repeat_redeliveries_since_its_offsets(tmp_path: Path) -> None:
     async with broker_bench(tmp_path / "s") as bench:
         await send(bench, b"0", b"1", b"2")
