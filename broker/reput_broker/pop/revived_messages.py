@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from reput_broker.pop.checkpoints import CheckPointKey
-from reput_broker.retry.retry_records import DeadLetterReason, dead_letter
+from reput_broker.retry.retry_records import DeadLetterReason, dead_letter, next_attempt
 from reput_protocol import properties as names
 from reput_protocol.names import RETRY_PREFIX, pop_retry_topic, popped_topic
 from reput_protocol.properties import PROPERTIES_BYTES_MAX, encode_properties
@@ -44,7 +44,7 @@ def revived_message(record: Record, key: CheckPointKey, max_reconsume_times: int
     if record.reconsume_times == 0 or names.FIRST_POP_TIME not in properties:
         properties[names.FIRST_POP_TIME] = str(key.pop_time)
     properties[names.POP_ORIGIN] = origin_of(record, key)
-    again = replace(record, reconsume_times=record.reconsume_times + 1, prepared_transaction_offset=0)
+    again = replace(record, reconsume_times=next_attempt(record), prepared_transaction_offset=0)
     if record.reconsume_times >= max_reconsume_times:
         properties.setdefault(names.RETRY_TOPIC, origin_topic)
         properties.setdefault(names.ORIGIN_MESSAGE_ID, record.offset_message_id)

@@ -28,6 +28,7 @@ from reput_protocol.record.record import Record
 FIRST_RETRY_LEVEL: Final = 3
 """The delay level of the first retry (10 s) if the broker chooses; each later one is one higher."""
 REASON_BYTES_MAX: Final = 1024
+_RECONSUME_TIMES_MAX: Final = 0x7FFF_FFFF
 _DELAYED_BYTES: Final = 192
 """Room for the properties of a delayed message: topic and queue."""
 
@@ -102,12 +103,20 @@ def returned_message(
         record,
         topic=topic,
         queue_id=queue_id,
-        reconsume_times=record.reconsume_times + 1,
+        reconsume_times=next_attempt(record),
         prepared_transaction_offset=0,
         properties=_fitting(properties, spare_bytes=_DELAYED_BYTES if level else 0),
         version=0,
     )
     return Returned(returned, properties, origin_topic, level)
+
+
+def next_attempt(record: Record) -> int:
+    """Return `reconsume_times` for when a message comes again.
+
+    A producer may have set the largest number that a record can have: that one stays. RocketMQ goes on at the smallest.
+    """
+    return min(record.reconsume_times + 1, _RECONSUME_TIMES_MAX)
 
 
 def _reason_when_returned(

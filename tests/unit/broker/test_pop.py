@@ -147,6 +147,23 @@ async def test_after_the_last_try_it_is_a_dead_letter(tmp_path: Path) -> None:
         assert bench.broker.counters.retry.dead_letters[GROUP, TOPIC] == 1
 
 
+async def test_the_largest_number_of_attempts_stays(tmp_path: Path) -> None:
+    most = 0x7FFF_FFFF
+    async with broker_bench(tmp_path / "s") as bench:
+        await bench.create_topic(TOPIC)
+        answer = await bench.client().send(TOPIC, b"m", reconsume_times=most)
+        assert answer.code == 0, answer.remark
+        consumer = Consumer(bench)
+        (one,) = await consumer.pop(invisibleTime=2000)
+        await bench.pass_time(2.1)
+        (dead,) = await bench.read(DLQ)
+        assert (dead.body, dead.reconsume_times) == (b"m", most)
+        answer = await consumer.client.send_back(one.record, "other")
+        assert answer.code == 0, answer.remark
+        (dead,) = await bench.read("%DLQ%other")
+        assert (dead.body, dead.reconsume_times) == (b"m", most)
+
+
 async def test_a_changed_time_replaces_the_first_one(tmp_path: Path) -> None:
     async with broker_bench(tmp_path / "s") as bench:
         await send(bench, b"m")
