@@ -21,7 +21,13 @@ from reput_cli.output import say, write_message
 from reput_cli.positions import Position, RangeType
 from reput_client import Consumer, PullConsumer
 from reput_client.blocking import Admin
-from reput_client.errors import ConnectFailed, ConnectionLost, DamagedMessage, RequestTimeout
+from reput_client.errors import (
+    ConnectFailed,
+    ConnectionLost,
+    DamagedMessage,
+    RequestTimeout,
+    StoreUnavailable,
+)
 from reput_client.received import ReceivedMessage
 from reput_protocol.commands.topic import TopicConfig
 from reput_protocol.errors import ReputError, TopicNotFound
@@ -38,7 +44,8 @@ _NO_GROUP = "TOOLS_CONSUMER"
 """The group of RocketMQ's tools, which always exists."""
 _Spans: TypeAlias = dict[MessageQueue, tuple[int, int | None]]
 _Batch: TypeAlias = list[ReceivedMessage]
-_AWAY = (ConnectFailed, ConnectionLost, RequestTimeout)
+_AWAY = (ConnectFailed, ConnectionLost, RequestTimeout, StoreUnavailable)
+"""The last of a broker that starts or stops."""
 
 
 class TagsType(click.ParamType[str]):

@@ -16,6 +16,7 @@ from reput_protocol.printable import printable, printable_lines
 
 if TYPE_CHECKING:
     from reput_client.errors import SendOutcomeUnknown
+    from reput_protocol.errors import BrokerError
 
 
 class CommandFailed(Exception):
@@ -95,6 +96,15 @@ def _outcome_remedy(error: SendOutcomeUnknown) -> str:
     return f"reput {look} to see whether it was stored"
 
 
+def _user_remedy(error: BrokerError) -> str | None:
+    """Return how to name a user, if none was proven; a refusal of a right has its own remedy."""
+    from reput_protocol.errors import ErrorCode
+
+    if error.error is not ErrorCode.UNAUTHENTICATED:
+        return None
+    return "--user NAME --secret-file FILE, or REPUT_USER and REPUT_SECRET_FILE"
+
+
 def worded(error: BaseException) -> CommandFailed:
     """Return any error as a `CommandFailed`."""
     if isinstance(error, CommandFailed):
@@ -148,7 +158,11 @@ def worded(error: BaseException) -> CommandFailed:
             lambda: "--server of a Reput broker, or --broker NAME: reput cluster status lists them",
         ),
         (protocol_errors.NotFound, ExitCode.NOT_FOUND, lambda: None),
-        (protocol_errors.PermissionDenied, ExitCode.NOT_AUTHORISED, lambda: None),
+        (
+            protocol_errors.PermissionDenied,
+            ExitCode.NOT_AUTHORISED,
+            lambda: _user_remedy(cast("protocol_errors.BrokerError", error)),
+        ),
         (protocol_errors.InvalidMessage, ExitCode.USAGE, lambda: None),
         (protocol_errors.FilterSyntaxError, ExitCode.USAGE, lambda: None),
         (protocol_errors.FilterRefused, ExitCode.USAGE, lambda: None),

@@ -65,6 +65,8 @@ def find(
     begin, end = between or (None, None)
     with settings.admin() as admin:
         found = admin.find_messages(topic, key, max_messages=count, begin=begin, end=end)
+        if not found.messages:
+            admin.topic_configs(topic)  # raises if there is no such topic
     render = rendering.renderer(settings)
     for message in found.messages:
         write_message(render(message))

@@ -20,7 +20,7 @@ from reput_cli.options import DURATION, Settings, shared_options
 from reput_cli.output import Printer
 from reput_cli.positions import TIME
 from reput_client.blocking import Message, Producer
-from reput_client.errors import PartlySent, PostsFailed
+from reput_client.errors import PartlySent, PostsFailed, SendOutcomeUnknown
 from reput_client.produce.posted_block import Posted
 from reput_client.produce.receipts import SendReceipt
 from reput_protocol.errors import InvalidMessage, ReputError
@@ -157,9 +157,14 @@ def _send_lines(parse: Callable[[bytes], Message], send: Callable[[list[Message]
         try:
             send(messages)
         except PartlySent as error:
-            stored = sum(receipt is not None for receipt in error.receipts)
-            first = min(error.errors, default=0)
-            raise _failed_at(count + first + 1, count + stored, error.errors.get(first, error)) from error
+            stored = {number for number, receipt in enumerate(error.receipts) if receipt is not None}
+            first, last = min(error.errors, default=0), max({0, *error.errors, *stored})
+            raise _failed_at(
+                count + first + 1,
+                count + len(stored),
+                error.errors.get(first, error),
+                last=count + last + 1,
+            ) from error
         except ReputError as error:
             raise _failed_at(count + 1, count, error) from error
         count += len(messages)
@@ -168,15 +173,22 @@ def _send_lines(parse: Callable[[bytes], Message], send: Callable[[list[Message]
     return count
 
 
-def _failed_at(line: int, stored: int, error: Exception) -> CommandFailed:
-    """Return a failure with its line and the number of messages stored."""
+def _failed_at(line: int, stored: int, error: Exception, *, last: int = 0) -> CommandFailed:
+    """Return a failure with its line and the number of messages stored.
+
+    Args:
+        last: the last line that was sent; those after the failure may be stored or not.
+    """
     failure = worded(error)
+    remedy = f"{counted(stored, 'message is', 'messages are')} stored"
+    if last > line:
+        remedy += f": all before line {line}, and {stored - line + 1} of lines {line} to {last}"
+    if isinstance(error, SendOutcomeUnknown):
+        remedy += "; --deduplicate repeats such a send without storing it twice"
     return CommandFailed(
         f"line {line}: {failure.what}",
         reason=failure.reason,
-        remedy=counted(stored, "message is", "messages are")
-        + " stored"
-        + (f"; {failure.remedy}" if failure.remedy else ""),
+        remedy=remedy + (f"; {failure.remedy}" if failure.remedy else ""),
         code=failure.code,
     )
 

@@ -84,6 +84,8 @@ def test_messages_are_found_by_key(broker: BrokerProcess) -> None:
     (one,) = find("-k", "k1")
     assert one["body"] == "m1"
     assert find("-k", one["message_id"]) == [one]
+    missing = reput("message", "find", "fuond", "k1", server=broker.address)
+    assert "topic 'fuond' does not exist" in missing.stderr
     assert len(find("-k", "k", "-n", "2")) == 2
     assert len(find("-k", "k", "--between", "-15m", "2100-01-01T00:00:00Z")) == 3
     assert find("-k", "k", "--between", "2001-01-01T00:00:00Z", "-15m") == []
@@ -211,12 +213,15 @@ def test_a_broker_that_goes_away_ends_what_sends_and_is_waited_for_by_what_follo
     with BrokerProcess(tmp_path / "store", port=port, http_port=http_port) as process:
         reput("topic", "create", "t", "--queues", "1", server=process.address)
         command = [sys.executable, "-m", "reput_cli"]
-        follower = subprocess.Popen(
-            [*command, "consume", "t", "-g", "g", "-f", "%v", "--server", process.address],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            env={**os.environ, "PYTHONUNBUFFERED": "1"},
+        follower, reader = (
+            subprocess.Popen(
+                [*command, "consume", "t", "-f", "%v", "--server", process.address, *group],
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                text=True,
+                env={**os.environ, "PYTHONUNBUFFERED": "1"},
+            )
+            for group in (("-g", "g"), ())
         )
         sender = subprocess.Popen(
             [*command, "produce", "t", "--ack", "page_cache", "--server", process.address],
@@ -247,12 +252,21 @@ def test_a_broker_that_goes_away_ends_what_sends_and_is_waited_for_by_what_follo
         end = sum(queue["end"] for queue in described)
         assert stored <= end <= 105_000
         reput("produce", "t", "last", server=process.address)
-        lines = iter(follower.stdout.readline, "")
-        assert any(line == "last\n" for line in lines)
-        follower.send_signal(2)
-        assert follower.wait(30) == 130
-        follower.stdout.close()
-        follower.stderr.close()
+        for following in (follower, reader):
+            assert following.stdout is not None
+            assert any(line == "last\n" for line in iter(following.stdout.readline, ""))
+        assert process.terminate() == 0
+        process.start()
+        process.wait_ready()
+        reput("produce", "t", "after a clean stop", server=process.address)
+        for following in (follower, reader):
+            assert following.stdout is not None
+            assert following.stderr is not None
+            assert following.stdout.readline() == "after a clean stop\n"
+            following.send_signal(2)
+            assert following.wait(30) == 130
+            following.stdout.close()
+            following.stderr.close()
         sender.stderr.close()
 
 

@@ -216,7 +216,7 @@ class AccessControl:
         if decisive is not None:
             how = f": reput acl allow {user.name} {decisive.right} {decisive.resource}"
             if decisive.right is Right.DESCRIBE:
-                how += " (read, write and admin include it)"
+                how += "; a grant of read, write or admin, whichever is needed, includes it"
         return Refusal(
             ErrorCode.NO_PERMISSION,
             f"user {user.name!r} lacks the right {need}; an administrator can grant it{how}",

@@ -43,6 +43,7 @@ class Client:
         tls: TLS | None = None,
         credentials: Credentials | None = None,
     ) -> None:
+        _check_kinds(tls, credentials)
         self._session = Session(
             address,
             self.new_runtime(),
@@ -94,3 +95,14 @@ def new_client_id(local_ip: str) -> str:
     global _last_ns
     _last_ns = max(time.time_ns(), _last_ns + 1)  # unique within a tick of the clock
     return f"{local_ip}@{os.getpid()}#{_last_ns}"
+
+
+def _check_kinds(tls: object, credentials: object) -> None:
+    """Refuse a path or a pair, as other libraries take them; no error shows a secret."""
+    if credentials is not None and not isinstance(credentials, Credentials):
+        raise TypeError(f"credentials must be Credentials(user, secret), not a {type(credentials).__name__}")
+    if tls is not None:
+        from reput_client.tls import TLS
+
+        if not isinstance(tls, TLS):
+            raise TypeError(f'tls must be TLS(ca="ca.pem") or another TLS, not {tls!r}')

@@ -1,8 +1,15 @@
 from __future__ import annotations
 
+import pytest
+
+from reput_cli import produce
 from reput_cli.failures import CommandFailed, worded
-from reput_cli.produce import _failed_at
-from reput_client.errors import RequestTimeout, SendOutcomeUnknown
+from reput_cli.produce import _failed_at, _send_lines
+from reput_client.blocking import Message
+from reput_client.errors import PartlySent, RequestTimeout, SendOutcomeUnknown
+from reput_client.produce.receipts import SendReceipt
+from reput_protocol.codes import AckLevel
+from reput_protocol.errors import ErrorCode, PermissionDenied
 from reput_protocol.exit_codes import ExitCode
 
 
@@ -24,3 +31,30 @@ def test_a_send_without_an_answer_is_looked_for_by_its_id() -> None:
     assert worded(sent).remedy == "reput message find orders 7F000001 to see whether it was stored"
     without_ids = SendOutcomeUnknown("orders", 2, [], "no answer")
     assert worded(without_ids).remedy == "reput consume orders -o -10 to see whether it was stored"
+
+
+def test_lines_of_which_only_some_are_known_to_be_stored_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    sent = SendOutcomeUnknown("orders", 2, ["7F000001"], "the broker closed the connection")
+    stored = SendReceipt("orders", 2, 0, 0, 0, "127.0.0.1:10911", AckLevel.FLUSHED)
+    receipts = [stored, stored, None, stored, None, None]
+
+    def send(_: list[Message]) -> None:
+        raise PartlySent(receipts, {2: sent, 4: sent})
+
+    monkeypatch.setattr(produce, "_line_batches", lambda: [[b"x"] * 6])
+    with pytest.raises(CommandFailed) as failure:
+        _send_lines(lambda line: Message("orders", line), send)
+    assert str(failure.value).startswith("line 3: send to orders/2: outcome unknown")
+    assert failure.value.remedy == (
+        "3 messages are stored: all before line 3, and 1 of lines 3 to 5; --deduplicate repeats such a send without "
+        "storing it twice; reput message find orders 7F000001 to see whether it was stored"
+    )
+
+
+def test_who_is_not_known_is_told_how_to_name_a_user() -> None:
+    unknown = worded(
+        PermissionDenied(ErrorCode.UNAUTHENTICATED, "this broker takes requests of its users only")
+    )
+    assert unknown.remedy == "--user NAME --secret-file FILE, or REPUT_USER and REPUT_SECRET_FILE"
+    lacking = worded(PermissionDenied(ErrorCode.NO_PERMISSION, "user 'a' lacks the right"))
+    assert (lacking.code, lacking.remedy) == (unknown.code, None)
