@@ -41,6 +41,7 @@ from reput_broker.server.dispatch import RequestDispatcher
 from reput_broker.server.gate import Gate
 from reput_broker.server.http_server import App, serve_http
 from reput_broker.server.listener import Server, address_of, bind
+from reput_broker.store.errors import directory_refusals
 from reput_broker.store.file_io import make_directories
 from reput_broker.tables.kv_config import KVConfigManager
 from reput_broker.tables.table_saver import TableSaver
@@ -107,7 +108,8 @@ class NameServer:
         ListenFailed, HttpListenFailed: a port is taken.
         TlsFilesUnusable: a certificate or its key cannot be used.
         NoUsers, UserFileRefused: access control is on, and there is no user, or the file with them cannot be used.
-        DirectoryInUse, ConfigFileDamaged, OSError: the data directory cannot be used.
+        DirectoryInUse, StoreNotWritable, DataDirUnusable, ConfigFileDamaged, OSError: the data directory cannot be
+            used.
     """
 
     def __init__(self, config: BrokerConfig) -> None:
@@ -162,7 +164,8 @@ class NameServer:
         with bind(config.host, config.port) as bound, _locked(config.data_dir):
             self._address = address_of(bound)
             access = await trio.to_thread.run_sync(open_access, config, self.counters)
-            await trio.to_thread.run_sync(self._kv_config.load)
+            with directory_refusals(config.data_dir):
+                await trio.to_thread.run_sync(self._kv_config.load)
             processor = NameServerProcessor(
                 self.routes,
                 self._kv_config,
@@ -240,8 +243,9 @@ class NameServer:
 @contextmanager
 def _locked(data_dir: Path) -> Iterator[None]:
     """Hold the lock of the data directory, which is created if it is missing."""
-    make_directories(data_dir)
-    fd = os.open(data_dir / "namesrv.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    with directory_refusals(data_dir):
+        make_directories(data_dir)
+        fd = os.open(data_dir / "namesrv.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
     try:
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)

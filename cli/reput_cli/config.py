@@ -62,7 +62,7 @@ def show(settings: Settings, keys: tuple[str, ...], changed: bool, name: str | N
 def check(settings: Settings, config_path: Path | None, with_values: bool) -> int:
     """Check a file and the REPUT_ variables as a start of the broker would, and name every mistake at once.
 
-    The certificates and keys of [tls] are checked too, also for having ended.
+    The certificates and keys of [tls] are checked too, also for having ended, and whether access control has a user.
     """
     from reput_broker.config.loading import load_config
 

@@ -28,7 +28,9 @@ if TYPE_CHECKING:
 @click.option("--name-port", type=int, help="Second port, for RocketMQ clients that look for a name server.")
 @click.option("--http-port", type=int, help="Port of metrics and health.")
 @click.option("--address-file", help="Write the broker's address to this file once it is ready.")
-@click.option("--check", is_flag=True, help="Validate the configuration and its certificates, and exit.")
+@click.option(
+    "--check", is_flag=True, help="Validate the configuration, its certificates and its users, and exit."
+)
 def command(config_path: Path | None, check: bool, address_file: str | None, **flags: Any) -> int:
     """Run the broker until SIGTERM or Ctrl-C; a second signal ends it at once.
 
@@ -51,7 +53,7 @@ def checked_config(load: Callable[[], BrokerConfig], *, opens_files: bool = Fals
     """Return the configuration.
 
     Args:
-        opens_files: whether to check the certificates and keys that it names, too.
+        opens_files: whether to check the certificates, keys and users that it names, too.
 
     Raises:
         CommandFailed: with every mistake in it.
@@ -68,13 +70,20 @@ def checked_config(load: Callable[[], BrokerConfig], *, opens_files: bool = Fals
 
 
 def _check_files(config: BrokerConfig) -> None:
-    """Raise ConfigError if certificates or keys cannot be used, or have ended."""
+    """Raise ConfigError if certificates, keys or users cannot be used, or certificates have ended."""
+    from reput_broker.access.opening import NoUsers, check_users
     from reput_broker.access.tls import file_problems
+    from reput_broker.access.user_file import UserFileRefused
     from reput_broker.config.errors import ConfigError, ConfigProblem
 
     problems = [
         ConfigProblem(problem.option, config.origins[problem.option], problem.problem)
         for problem in file_problems(config.tls, time.time())
     ]
+    try:
+        check_users(config)
+    except (NoUsers, UserFileRefused) as error:
+        key = "access.file" if config.access.file else "access.enabled"
+        problems.append(ConfigProblem("", config.origins[key], str(error)))
     if problems:
         raise ConfigError(problems)

@@ -13,8 +13,7 @@ from pydantic.fields import FieldInfo
 
 from docs_reference.markdown import cell, escaped
 from reput_broker.config.description import flatten, is_live, option_fields, written
-from reput_broker.config.environment import OTHER_VARIABLES
-from reput_broker.config.loading import variable_of
+from reput_broker.config.environment import OTHER_VARIABLES, variable_of
 from reput_broker.config.model import BrokerConfig
 from reput_broker.config.units import is_duration, is_size
 from reput_protocol.units import format_duration, format_size

@@ -44,6 +44,23 @@ def user_file_of(config: BrokerConfig) -> UserFile:
     )
 
 
+def check_users(config: BrokerConfig) -> None:
+    """Check that a start with access control would have a user. Blocks, and changes nothing.
+
+    Raises:
+        NoUsers: it would have none.
+        UserFileRefused: the file with the users cannot be used.
+    """
+    options = config.access
+    if not options.enabled:
+        return
+    file = user_file_of(config)
+    users = file.load().users
+    is_generated = options.generate_admin and not users
+    if not (options.admin_secret or is_generated or any(user.is_enabled for user in users.values())):
+        raise NoUsers(file.path)
+
+
 def open_access(config: BrokerConfig, counters: Counters) -> Access:
     """Return what checks the requests; None if nothing does, because only this machine can connect. Blocks.
 
@@ -54,6 +71,7 @@ def open_access(config: BrokerConfig, counters: Counters) -> Access:
     options = config.access
     if not options.enabled:
         return InsecureAccess() if config.is_reachable else None
+    check_users(config)
     file = user_file_of(config)
     seen = file.state()
     users = file.load()
@@ -63,10 +81,7 @@ def open_access(config: BrokerConfig, counters: Counters) -> Access:
     elif not users.users and options.generate_admin:
         users = _generate(file, options.admin_user)
         seen = file.state()
-    access = AccessControl(file, users, configured, counters, seen)
-    if not access.user_names:
-        raise NoUsers(file.path)
-    return access
+    return AccessControl(file, users, configured, counters, seen)
 
 
 def _generate(file: UserFile, name: str) -> Users:

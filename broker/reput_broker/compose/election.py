@@ -14,6 +14,7 @@ from reput_broker.ha.election.member_file import MemberFile
 from reput_broker.ha.epochs import EpochFile
 from reput_broker.ha.roles import Role
 from reput_broker.put.fence import Fence, boot_time
+from reput_broker.store.errors import directory_refusals
 
 NOT_OPEN = "this broker is starting: its log is not open yet"
 """A broker that recovers its log for minutes must not be the master meanwhile."""
@@ -56,16 +57,18 @@ def make_elector(config: BrokerConfig, address: str, ha_address: str) -> Elector
         key = "election.etcd" if config.election.etcd else "election.kubernetes_namespace"
         text = "needs httpx, which is not installed (the extra `etcd` of reput brings it): pip install httpx"
         raise ConfigError([ConfigProblem(key, config.origins.get(key, "code"), text)]) from missing
-    return Elector(
-        engine,
-        Leader(config.broker_id, address, ha_address),
-        Role(config.ha.role),
-        MemberFile(
+    with directory_refusals(config.data_dir):
+        file = MemberFile(
             config.data_dir / "config" / "election.json",
             cluster=config.cluster,
             broker_name=config.broker_name,
             member=config.broker_id,
-        ),
+        )
+    return Elector(
+        engine,
+        Leader(config.broker_id, address, ha_address),
+        Role(config.ha.role),
+        file,
         lease_s=election.lease,
         first_master=election.first_master,
         log_epoch=log_epoch,

@@ -23,6 +23,7 @@ from reput_broker.pop.order_info import OrderInfos
 from reput_broker.pop.recovery import expect_positions, recover_positions
 from reput_broker.processors.long_polling import PullRequestHoldService
 from reput_broker.staging.staging_state import StagingState
+from reput_broker.store.errors import directory_refusals
 from reput_broker.store.file_io import sync_directory
 from reput_broker.store.message_store import MessageStore
 from reput_broker.store.options import StoreOptions
@@ -79,6 +80,10 @@ class Storage:
         Raises:
             StoreError, ConfigFileDamaged, OSError: something is unusable. Call `close` nevertheless.
         """
+        with directory_refusals(self._config.data_dir):
+            return await self._open()
+
+    async def _open(self) -> RecoveryReport:
         reopen = await trio.to_thread.run_sync(self._prepare)
         report = await trio.to_thread.run_sync(partial(self.store.open, truncate_to=reopen.truncate_to))
         self.warm_from = report.checked_from

@@ -56,7 +56,7 @@ def config_options(config: BrokerConfig) -> list[ConfigOption]:
         ConfigOption(
             row.key,
             "***"
-            if _is_secret(fields[row.key], option_value(config, row.key))
+            if is_secret(fields[row.key]) and option_value(config, row.key)
             else _plain(option_value(config, row.key)),
             row.value,
             row.source,
@@ -71,11 +71,12 @@ def config_options(config: BrokerConfig) -> list[ConfigOption]:
 
 def shown(field: FieldInfo, value: Any) -> str:
     """Return a value like `written`, and stars for a secret."""
-    return '"***"' if _is_secret(field, value) else written(field, value)
+    return '"***"' if value and is_secret(field) else written(field, value)
 
 
-def _is_secret(field: FieldInfo, value: Any) -> bool:
-    return bool(value) and _is_marked(field, "secret")
+def is_secret(field: FieldInfo) -> bool:
+    """Tell whether the option's value is never shown."""
+    return _is_marked(field, "secret")
 
 
 def is_live(field: FieldInfo) -> bool:

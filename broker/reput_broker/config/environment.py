@@ -29,6 +29,11 @@ _SERVICE_NAME = re.compile(
 _SERVICE_ADDRESS = re.compile(r"(tcp|udp|sctp)://")
 
 
+def variable_of(key: str) -> str:
+    """Return the environment variable that sets the option `key`."""
+    return PREFIX + key.replace(".", "__").upper()
+
+
 def is_service_link(name: str, value: str) -> bool:
     """Tell whether Kubernetes has set a variable, as it does in every container for a service named `reput...`.
 

@@ -9,9 +9,12 @@ from typing import TYPE_CHECKING
 
 from pydantic import ValidationError
 
+from reput_broker.config.description import is_secret
+from reput_broker.config.environment import FILE_SUFFIX, variable_of
 from reput_protocol.errors import ReputError
 
 if TYPE_CHECKING:
+    from pydantic.fields import FieldInfo
     from pydantic_core import ErrorDetails
 
 
@@ -54,24 +57,34 @@ def nearest_key(key: str, valid: Iterable[str]) -> str | None:
     return by_last[close[0]] if close else None
 
 
+def file_variable_hint(key: str) -> str:
+    """Say how the value of the option `key` is read from a file."""
+    return f"the environment variable {variable_of(key)}{FILE_SUFFIX} names the file with {key}"
+
+
 def problems_of(
-    error: ValidationError, origins: Mapping[str, str], valid: Iterable[str]
+    error: ValidationError, origins: Mapping[str, str], fields: Mapping[str, FieldInfo]
 ) -> list[ConfigProblem]:
-    """Translate pydantic's errors into problems; a key without an entry in `origins` came from code."""
-    keys = list(valid)
+    """Translate pydantic's errors into problems; a key without an entry in `origins` came from code.
+
+    Args:
+        fields: every option, by its key.
+    """
+    keys = list(fields)
     names = keys + sorted({key.rpartition(".")[0] for key in keys if "." in key})
     problems = []
     for detail in error.errors(include_url=False):
         key = ".".join(part for part in detail["loc"] if isinstance(part, str))
-        unknown = detail["type"] == "extra_forbidden"
-        problems.append(
-            ConfigProblem(
-                key,
-                _origin_of(key, origins),
-                "unknown key" if unknown else _explain(detail),
-                nearest_key(key, names) if unknown else None,
-            )
-        )
+        origin = _origin_of(key, origins)
+        if detail["type"] != "extra_forbidden":
+            problems.append(ConfigProblem(key, origin, _explain(detail)))
+            continue
+        # The nearest key of a secret's file would be the secret itself, and the path its value.
+        secret = key.removesuffix(FILE_SUFFIX.lower())
+        if secret in fields and is_secret(fields[secret]):
+            problems.append(ConfigProblem(key, origin, f"unknown key; {file_variable_hint(secret)}"))
+        else:
+            problems.append(ConfigProblem(key, origin, "unknown key", nearest_key(key, names)))
     return problems
 
 

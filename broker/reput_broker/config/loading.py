@@ -8,6 +8,7 @@ Every value has an origin, so that a mistake is reported as "limits.conections (
 
 from __future__ import annotations
 
+import os
 import re
 import tomllib
 from collections.abc import Mapping
@@ -20,6 +21,7 @@ from pydantic.fields import FieldInfo
 from reput_broker.config.description import (
     flatten,
     is_live,
+    is_secret,
     nest,
     option_fields,
     option_value,
@@ -28,15 +30,16 @@ from reput_broker.config.description import (
 )
 from reput_broker.config.environment import (
     FILE_SUFFIX,
-    PREFIX,
     own_variables,
     unknown_variables,
+    variable_of,
 )
-from reput_broker.config.errors import ConfigError, ConfigProblem, nearest_key
+from reput_broker.config.errors import ConfigError, ConfigProblem, file_variable_hint, nearest_key
 from reput_broker.config.model import BrokerConfig
 from reput_broker.config.units import is_duration, is_size
 
 _VALUE_FILE_BYTES_MAX = 65536
+_KEY = re.compile(r"[a-z][a-z0-9_]*(?:\.[a-z0-9_]+)*")
 _PLAIN_NUMBER = re.compile(r"[0-9]+(\.[0-9]+)?")
 
 
@@ -79,6 +82,7 @@ def load_config(
         if value is not None:
             given = _from_text(fields[key], value) if isinstance(value, str) and key in fields else value
             gathered.put(key, given, "--" + key.replace(".", "-").replace("_", "-"))
+    _refuse_paths_as_secrets(fields, gathered)
     try:
         config = BrokerConfig(**nest({**(defaults or {}), **gathered.values}))
     except ConfigError as error:
@@ -162,15 +166,23 @@ def option_variables() -> dict[str, str]:
     return {variable_of(key): key for key in option_fields(BrokerConfig)}
 
 
-def variable_of(key: str) -> str:
-    """Return the environment variable that sets the option `key`."""
-    return PREFIX + key.replace(".", "__").upper()
-
-
 def _with_origin(problem: ConfigProblem, origins: Mapping[str, str]) -> ConfigProblem:
+    """Return the problem with the origin of its key, or of a member of that section.
+
+    If neither is set, because another option needs them, it is the origin of the first set option that the text names.
+    """
     below = (origin for key, origin in origins.items() if key.startswith(problem.key + "."))
-    origin = origins.get(problem.key) or next(below, problem.origin)
+    named = (origins[name] for name in _KEY.findall(problem.problem) if name in origins)
+    origin = origins.get(problem.key) or next(below, None) or next(named, problem.origin)
     return ConfigProblem(problem.key, origin, problem.problem, problem.nearest)
+
+
+def _refuse_paths_as_secrets(fields: Mapping[str, FieldInfo], gathered: _Gathered) -> None:
+    """Report secrets that are the name of a file: whoever wrote them meant what is in it."""
+    for key, value in gathered.values.items():
+        if key in fields and is_secret(fields[key]) and isinstance(value, str) and os.path.isfile(value):
+            text = f"its value is the name of a file; {file_variable_hint(key)}"
+            gathered.problems.append(ConfigProblem(key, gathered.origins[key], text))
 
 
 def _read_file(path: Path, fields: Mapping[str, FieldInfo], gathered: _Gathered) -> None:

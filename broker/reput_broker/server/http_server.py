@@ -22,6 +22,7 @@ import trio
 
 from reput_broker.server.acceptor import Acceptor
 from reput_broker.server.gate import Gate
+from reput_broker.server.port_refusal import port_refusal
 from reput_protocol.errors import ReputError
 
 log = structlog.get_logger(__name__)
@@ -53,10 +54,9 @@ _PRIVATE_SUFFIXES: Final = (".localhost", ".internal", ".svc", ".cluster.local")
 class HttpListenFailed(ReputError):
     """The HTTP port cannot be opened. The broker does not listen on it."""
 
-    def __init__(self, host: str, port: int, reason: str) -> None:
-        super().__init__(
-            f"cannot listen on {host}:{port} for HTTP: {reason}; choose another http_host or http_port"
-        )
+    def __init__(self, host: str, port: int, cause: OSError) -> None:
+        reason = port_refusal(cause, port, "http_host or http_port")
+        super().__init__(f"cannot listen on {host}:{port} for HTTP: {reason}")
         self.host = host
         self.port = port
 
@@ -105,7 +105,7 @@ async def _listen(host: str, port: int) -> socket.socket:
             listener.close()
             raise
     except OSError as error:
-        raise HttpListenFailed(host, port, error.strerror or str(error)) from error
+        raise HttpListenFailed(host, port, error) from error
     return listener
 
 

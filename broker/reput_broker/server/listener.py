@@ -22,6 +22,7 @@ from reput_broker.server.dispatch import RequestDispatcher
 from reput_broker.server.gate import Admitted, Gate
 from reput_broker.server.local_requests import LocalRequests
 from reput_broker.server.memory import HeldBytes
+from reput_broker.server.port_refusal import port_refusal
 from reput_broker.server.transport import SocketTransport
 from reput_protocol.errors import ReputError
 from reput_protocol.record.host import born_host_bytes
@@ -37,10 +38,8 @@ _EVERY_ADDRESS = ("0.0.0.0", "::")
 class ListenFailed(ReputError):
     """A port cannot be opened. The broker does not listen on it."""
 
-    def __init__(self, host: str, port: int, reason: str) -> None:
-        super().__init__(
-            f"cannot listen on {host}:{port}: {reason}; stop what uses it or choose another port"
-        )
+    def __init__(self, host: str, port: int, cause: OSError) -> None:
+        super().__init__(f"cannot listen on {host}:{port}: {port_refusal(cause, port, 'host or port')}")
         self.host = host
         self.port = port
 
@@ -59,7 +58,7 @@ def bind(host: str, port: int) -> socket.socket:
             bound.close()
             raise
     except OSError as error:
-        raise ListenFailed(host, port, error.strerror or str(error)) from error
+        raise ListenFailed(host, port, error) from error
     return bound
 
 
@@ -74,7 +73,7 @@ def _listen(bound: socket.socket) -> None:
     try:
         bound.listen(_BACKLOG)
     except OSError as error:
-        raise ListenFailed(*address_of(bound), error.strerror or str(error)) from error
+        raise ListenFailed(*address_of(bound), error) from error
 
 
 class Server:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import errno
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from reput_protocol.errors import ReputError
@@ -152,10 +154,18 @@ NOT_PERMITTED = frozenset({errno.EACCES, errno.EPERM, errno.EROFS})
 """Error numbers that mean that something may not be written."""
 
 
+_EFFECTIVE = os.access in os.supports_effective_ids
+_CANNOT_BE_MADE = frozenset(
+    {errno.ENOENT, errno.ENOTDIR, errno.EEXIST, errno.ELOOP, errno.ENAMETOOLONG, errno.EINVAL}
+)
+
+
 def _permission_remedy(cause_errno: int | None, path: Path) -> str:
     if cause_errno == errno.EROFS:
         return f"mount the file system of {path} for writing"
-    return f"let the user that the broker runs as (uid {os.geteuid()}) write to {path}"
+    is_readable = not os.path.exists(path) or os.access(path, os.R_OK, effective_ids=_EFFECTIVE)
+    what = "write to" if is_readable else "read and write"
+    return f"let the user that the broker runs as (uid {os.geteuid()}) {what} {path}"
 
 
 class StoreNotWritable(StoreError):
@@ -173,6 +183,40 @@ class StoreNotWritable(StoreError):
         )
         self.path = Path(path)
         self.cause_errno = cause_errno
+
+
+class DataDirUnusable(StoreError):
+    """The data directory is not there, and cannot be created where its path says. Nothing was changed.
+
+    Attributes:
+        path: what is in the way, or the directory.
+    """
+
+    def __init__(self, path: Path, reason: str) -> None:
+        super().__init__(f"{path} {reason}; choose another data directory (data_dir)")
+        self.path = path
+
+
+@contextmanager
+def directory_refusals(data_dir: Path) -> Iterator[None]:
+    """Say in place of an OSError what is wrong with a data directory that cannot be opened; others pass.
+
+    Raises:
+        StoreNotWritable: the system does not allow something in it to be read or written.
+        DataDirUnusable: it is no directory, and cannot be made.
+    """
+    try:
+        yield
+    except OSError as error:
+        if error.errno in NOT_PERMITTED:
+            raise StoreNotWritable(error.filename or data_dir, error.errno) from error
+        place = Path(os.path.abspath(data_dir))
+        if error.errno not in _CANNOT_BE_MADE or os.path.isdir(place):
+            raise
+        for path in (place, *place.parents):
+            if os.path.exists(path) and not os.path.isdir(path):
+                raise DataDirUnusable(path, "is not a directory") from error
+        raise DataDirUnusable(place, f"cannot be made: {error.strerror}") from error
 
 
 class FileNotMade(StoreError):

@@ -27,13 +27,12 @@ from reput_broker.store.cleaners import StoreCleaners
 from reput_broker.store.deleted_topics import DeletedTopics
 from reput_broker.store.dispatch import CommitLogDispatcher, MessageArrivingListener
 from reput_broker.store.errors import (
-    NOT_PERMITTED,
     DirectoryLost,
     DiskFull,
     FileMissing,
     FileNotMade,
     StoreError,
-    StoreNotWritable,
+    directory_refusals,
 )
 from reput_broker.store.flush import StoreFlush
 from reput_broker.store.index.query import KeyLookup
@@ -271,21 +270,18 @@ class MessageStore:
             ForeignFile: a file is not supported by this store and would be damaged.
             StoreDamaged: records that had been flushed fail their checks.
             StoreNotWritable: the system does not allow the directory to be written.
+            DataDirUnusable: the directory cannot be made.
             DiskFull, FlushFailed: recovery could not be completed; the next start repeats it.
         """
         assert not self._flags.is_open
         started = time.perf_counter()
         self._make_parts()
-        try:
+        with directory_refusals(self.options.data_dir):
             if truncate_to is not None:
                 self._with_parts(partial(truncate_tail, offset=truncate_to))
                 self._release()
                 self._make_parts()
             report = self._with_parts(open_parts)
-        except OSError as error:
-            if error.errno not in NOT_PERMITTED:
-                raise
-            raise StoreNotWritable(error.filename or self.options.data_dir, error.errno) from error
         self._reput_steps.begin(
             report.end_offset, self._checkpoint.logics_msg_timestamp_ms, self._queues.entries()
         )

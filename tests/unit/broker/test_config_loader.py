@@ -5,8 +5,9 @@ from pathlib import Path
 import pytest
 
 from reput_broker.config.description import describe, digest, flatten
+from reput_broker.config.environment import variable_of
 from reput_broker.config.errors import ConfigError, ConfigProblem
-from reput_broker.config.loading import load_config, variable_of
+from reput_broker.config.loading import load_config
 from reput_broker.config.model import BrokerConfig
 
 CONF = Path(__file__).resolve().parents[3] / "conf"
@@ -101,6 +102,27 @@ def test_a_value_can_come_from_a_file(tmp_path: Path) -> None:
     assert "cannot be read: No such file" in found["advertise"].problem
     found = problems(None, {"REPUT_ADVERTISE_FILE": str(secret), "REPUT_ADVERTISE": "a:1"})
     assert "set twice" in found["advertise"].problem
+
+
+def test_a_secret_in_a_file_is_named_by_its_variable(file: Path, tmp_path: Path) -> None:
+    kept = tmp_path / "admin.secret"
+    kept.write_text("0123456789abcdef\n")
+    file.write_text(
+        f'[access]\nadmin_secret_file = "{kept}"\nbroker_secret = "{kept}"\nbroker_user_file = "x"\n'
+    )
+    found = problems(file)
+    assert str(found["access.admin_secret_file"]) == (
+        "access.admin_secret_file: unknown key; the environment variable REPUT_ACCESS__ADMIN_SECRET_FILE names the "
+        f"file with access.admin_secret (from {file})"
+    )
+    assert str(found["access.broker_secret"]) == (
+        "access.broker_secret: its value is the name of a file; the environment variable "
+        f"REPUT_ACCESS__BROKER_SECRET_FILE names the file with access.broker_secret (from {file})"
+    )
+    assert found["access.broker_user_file"].nearest == "access.broker_user", "no secret"
+    file.write_text("")
+    config = load_config(file, {"REPUT_ACCESS__ADMIN_SECRET_FILE": str(kept)})
+    assert config.access.admin_secret == "0123456789abcdef"
 
 
 def test_every_source_reports_its_mistakes_at_once(file: Path) -> None:

@@ -230,7 +230,7 @@ def test_a_taken_port_is_named() -> None:
         error = error.exceptions[0]
     assert isinstance(error, HttpListenFailed)
     assert str(error).startswith(
-        f"cannot listen on 127.0.0.1:{port} for HTTP: Address already in use; choose another"
+        f"cannot listen on 127.0.0.1:{port} for HTTP: Address already in use; stop what uses it"
     )
 
 

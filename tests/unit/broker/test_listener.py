@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import os
 import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -17,6 +18,7 @@ from reput_broker.config.model import BrokerConfig
 from reput_broker.observe.counters import Counters
 from reput_broker.request import Client, Handler, Request, Response
 from reput_broker.server.dispatch import RequestDispatcher
+from reput_broker.server.http_server import HttpListenFailed
 from reput_broker.server.listener import ListenFailed, Server, bind
 from reput_protocol.codes import RequestCode
 from reput_protocol.wire.frames import encode_frame
@@ -243,6 +245,22 @@ def test_a_port_in_use_is_named_with_the_remedy() -> None:
             ListenFailed, match=f"127.0.0.1:{port}: Address already in use; stop what uses it"
         ):
             bind("127.0.0.1", port)
+
+
+@pytest.mark.parametrize(
+    ("port", "cause", "remedy"),
+    [
+        (80, errno.EACCES, "ports below 1024 need CAP_NET_BIND_SERVICE; choose another"),
+        (10911, errno.EACCES, "choose another"),
+        (10911, errno.EADDRNOTAVAIL, "choose another"),
+    ],
+)
+def test_a_port_that_is_not_taken_needs_another_remedy(port: int, cause: int, remedy: str) -> None:
+    error = OSError(cause, os.strerror(cause))
+    said = f"cannot listen on h:{port}: {error.strerror}; {remedy} host or port"
+    assert str(ListenFailed("h", port, error)) == said
+    said = f"cannot listen on h:{port} for HTTP: {error.strerror}; {remedy} http_host or http_port"
+    assert str(HttpListenFailed("h", port, error)) == said
 
 
 def test_an_invalid_host_is_named() -> None:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
 
 import pytest
 from click.testing import CliRunner, Result
 
+from reput_broker.access.opening import NoUsers
 from reput_broker.config.environment import OTHER_VARIABLES, is_service_link, unknown_variables
 from reput_broker.config.loading import load_config, option_variables
 from reput_cli.failures import CommandFailed
@@ -110,3 +112,27 @@ def test_the_check_opens_certificates(monkeypatch: pytest.MonkeyPatch, command: 
     ) as refused:
         CliRunner().invoke(root, command, catch_exceptions=False, standalone_mode=False)
     assert refused.value.code == ExitCode.USAGE
+
+
+@pytest.mark.parametrize("command", [("config", "check"), ("serve", "--check"), ("namesrv", "--check")])
+def test_the_check_needs_a_user_as_a_start_does(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, command: tuple[str, ...]
+) -> None:
+    def refusal() -> str:
+        with pytest.raises(CommandFailed) as refused:
+            CliRunner().invoke(root, command, catch_exceptions=False, standalone_mode=False)
+        assert refused.value.code == ExitCode.USAGE
+        return str(refused.value)
+
+    data_dir = tmp_path / "data"
+    monkeypatch.setenv("REPUT_DATA_DIR", str(data_dir))
+    monkeypatch.setenv("REPUT_ACCESS__ENABLED", "true")
+    assert f"{NoUsers(data_dir / 'access' / 'users.json')} (from REPUT_ACCESS__ENABLED)" in refusal()
+    monkeypatch.setenv("REPUT_ACCESS__GENERATE_ADMIN", "true")
+    assert run(*command).exit_code == 0
+    assert not data_dir.exists()
+    users = tmp_path / "users.json"
+    users.write_text("[]")
+    users.chmod(0o600)
+    monkeypatch.setenv("REPUT_ACCESS__FILE", str(users))
+    assert f"{users} cannot be used: the file is not a table" in refusal()

@@ -13,7 +13,10 @@ from pathlib import Path
 import pytest
 
 from mounts import as_nobody, mounted
-from reput_broker.store.errors import StoreNotWritable
+from reput_broker.compose.open_files import shares_of
+from reput_broker.compose.storage import Storage, store_options
+from reput_broker.config.model import BrokerConfig
+from reput_broker.store.errors import DataDirUnusable, StoreNotWritable
 from reput_broker.store.message_store import MessageStore
 from stores import FakeClock, dispatch_all, opened, put, small_options, tree
 
@@ -125,6 +128,30 @@ def test_a_directory_that_is_not_ours_to_fill_is_refused(root: Path, exists: boo
     root.chmod(0o755)
 
 
+@pytest.mark.trio
+@pytest.mark.parametrize(("mode", "what"), [(0o444, "write to"), (0o000, "read and write")])
+async def test_a_table_that_may_not_be_written_or_read_is_refused(root: Path, mode: int, what: str) -> None:
+    config = BrokerConfig(data_dir=root, store={"commit_log_file_size": "64KiB", "index": False})
+    options = store_options(config, shares_of(1000), ("127.0.0.1", 0), lambda *_: None, is_replica=False)
+    storage = Storage(config, options, lambda: 0, lambda *_: None)
+    await storage.open()
+    await storage.close()
+    journal = root / "config" / "consumerOffset.journal"
+    for path in (root, *root.rglob("*")):  # noqa: ASYNC240
+        writable(path)
+    journal.chmod(mode)
+    storage = Storage(config, options, lambda: 0, lambda *_: None)
+    with as_nobody():
+        user = os.geteuid()
+        with pytest.raises(StoreNotWritable) as refused:
+            await storage.open()
+        await storage.close()
+    assert str(refused.value) == (
+        f"the store cannot be opened: {journal}: Permission denied; let the user that the broker runs as (uid {user}) "
+        f"{what} {journal}, or choose another data directory (data_dir)"
+    )
+
+
 def test_a_read_only_file_system_is_refused(tmp_path: Path) -> None:
     with mounted(tmp_path / "disk") as disk:
         directory = disk.path / "store"
@@ -141,3 +168,19 @@ def test_a_read_only_file_system_is_refused(tmp_path: Path) -> None:
         store = opened(small_options(directory))
         assert store.is_writable
         assert store.close()
+
+
+def test_a_data_directory_that_cannot_be_one_is_refused(tmp_path: Path) -> None:
+    def refusal(directory: Path) -> str:
+        with pytest.raises(DataDirUnusable) as raised:
+            MessageStore(small_options(directory), clock_ms=FakeClock()).open()
+        return str(raised.value)
+
+    file = tmp_path / "file"
+    file.touch()
+    for directory in (file, file / "below"):
+        said = refusal(directory)
+        assert said == f"{file} is not a directory; choose another data directory (data_dir)"
+    link = tmp_path / "link"
+    link.symlink_to(tmp_path / "gone")
+    assert refusal(link) == f"{link} cannot be made: File exists; choose another data directory (data_dir)"

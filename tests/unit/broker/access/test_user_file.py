@@ -114,6 +114,10 @@ def test_access_control_needs_a_user(tmp_path: Path) -> None:
     assert isinstance(configured, AccessControl)
     assert configured.user_names == ("boss",)
     assert list(tmp_path.iterdir()) == []
+    file = tmp_path / "users.json"
+    UserFile(file).change(lambda _: Users({"alice": User("alice", SECRET, is_enabled=False)}))
+    with pytest.raises(NoUsers):
+        opened(tmp_path, enabled=True, generate_admin=True, file=str(file))
 
 
 def test_a_generated_secret_is_only_in_two_files_of_the_owner(tmp_path: Path) -> None:
