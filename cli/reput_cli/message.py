@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+
 import click
 
 from reput_cli import rendering
@@ -10,7 +12,7 @@ from reput_cli.failures import CommandFailed
 from reput_cli.options import Settings, shared_options
 from reput_cli.output import Printer, write_message
 from reput_cli.positions import TIME
-from reput_protocol.errors import NotFound
+from reput_protocol.errors import NotFound, RequestNotSupported
 from reput_protocol.exit_codes import ExitCode
 
 
@@ -66,7 +68,8 @@ def find(
     with settings.admin() as admin:
         found = admin.find_messages(topic, key, max_messages=count, begin=begin, end=end)
         if not found.messages:
-            admin.topic_configs(topic)  # raises if there is no such topic
+            with suppress(RequestNotSupported):
+                admin.topic_configs(topic)  # raises if there is no such topic
     render = rendering.renderer(settings)
     for message in found.messages:
         write_message(render(message))

@@ -181,10 +181,11 @@ def _failed_at(line: int, stored: int, error: Exception, *, last: int = 0) -> Co
     """
     failure = worded(error)
     remedy = f"{counted(stored, 'message is', 'messages are')} stored"
-    if last > line:
-        remedy += f": all before line {line}, and {stored - line + 1} of lines {line} to {last}"
+    if last > line and stored >= line:
+        before = f"all before line {line}, and " if line > 1 else ""
+        remedy += f": {before}at least {stored - line + 1} of lines {line} to {last}"
     if isinstance(error, SendOutcomeUnknown):
-        remedy += "; --deduplicate repeats such a send without storing it twice"
+        remedy += "; with --deduplicate the command repeats such sends itself"
     return CommandFailed(
         f"line {line}: {failure.what}",
         reason=failure.reason,

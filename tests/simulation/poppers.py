@@ -175,7 +175,7 @@ class _Excused:
     def __init__(self) -> None:
         self._popped, self._uids, self._if_it_stays = set[int](), set[int](), set[int]()
         self._done: dict[int, Event] = {}
-        self._replicated_ms = 0
+        self._replicated_ms = self._cut_ms = 0
         self._started_at = float("-inf")
         self._master: str | None = None
 
@@ -189,7 +189,7 @@ class _Excused:
                 self._uids |= self._if_it_stays
             self._if_it_stays.clear()
             self._master = event["address"]
-        elif event.what == "healed" and event["name"].startswith(("kill-broker", "power-cut")):
+        elif event.what == "healed" and event["name"].startswith(("kill-broker", "power-cut", "lose-master")):
             self._started_at = event.at
         elif event.what == "pop-sent" and event["ack"] == AckLevel.REPLICATED:
             self._replicated_ms = max(self._replicated_ms, event["began_ms"])
@@ -200,6 +200,7 @@ class _Excused:
         elif event.what == "may-lose" and event.get("of") is not None and "offsets" in event["levels"]:
             if self._master in (None, event["of"]):
                 self._if_it_stays |= self._popped
+                self._cut_ms = event["stored_by"]
         elif event.what == "popped":
             self._note_popped(event)
 
@@ -207,8 +208,9 @@ class _Excused:
         return uid in self._done and self._done[uid]["wall_ms"] < self._replicated_ms
 
     def _note_popped(self, event: Event) -> None:
-        self._uids |= self._if_it_stays
-        self._if_it_stays.clear()
+        if event["pop_ms"] > self._cut_ms:
+            self._uids |= self._if_it_stays
+            self._if_it_stays.clear()
         uid = event["uid"]
         is_late = self._master not in (None, event["broker"])
         if is_late or (uid not in self._popped and event.at < self._started_at + _LOST_POPS_S):

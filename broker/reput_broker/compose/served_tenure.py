@@ -37,6 +37,7 @@ from reput_broker.processors.operations import OperationsProcessor
 from reput_broker.processors.slave_refusals import NOT_WHILE_COMPLETING, is_completing
 from reput_broker.server.connection import Connection
 from reput_broker.server.gate import Gate
+from reput_broker.store.errors import StoreDamaged
 from reput_broker.store.message_store import MessageStore
 from reput_broker.store.results import RecoveryReport
 from reput_broker.surroundings import Surroundings
@@ -284,6 +285,16 @@ class ServedTenure:
     async def _reopen(self, truncate_to: int | None, reason: str) -> None:
         """Note what to do with the slave's log and end this tenure; the next one does it, then continues to copy."""
         aside = f"{self._base.surroundings.clock_ms()}" if truncate_to is None else None
+        if truncate_to is not None:
+            try:
+                await self._opened.take_back_pops(truncate_to)
+            except (ReputError, StoreDamaged, OSError) as error:
+                log.warning(
+                    "popped_messages_uncertain",
+                    detail=str(error),
+                    hint="if this broker becomes the master at once, groups may miss messages that they had popped "
+                    "from it and not acknowledged",
+                )
         reopen = Reopen(truncate_to, aside, reason)
         await trio.to_thread.run_sync(reopen.note, self._opened.store.options.data_dir)
         log.warning("store_reopens", truncate_to=truncate_to, set_aside=aside, reason=reason)

@@ -20,7 +20,12 @@ from reput_broker.ha.epochs import EpochFile
 from reput_broker.ha.reopen import Reopen
 from reput_broker.ha.set_aside import set_store_aside
 from reput_broker.pop.order_info import OrderInfos
-from reput_broker.pop.recovery import expect_positions, recover_positions
+from reput_broker.pop.recovery import (
+    expect_positions,
+    pops_since,
+    recover_positions,
+    take_back_positions,
+)
 from reput_broker.processors.long_polling import PullRequestHoldService
 from reput_broker.staging.staging_state import StagingState
 from reput_broker.store.errors import directory_refusals
@@ -154,6 +159,18 @@ class Storage:
         )
         self.orders.load()
         self._to_close.append(self._save_orders)
+
+    async def take_back_pops(self, truncate_to: int) -> None:
+        """Move groups back over the pops whose check points are beyond where the log is to end.
+
+        Raises:
+            StoreDamaged: a record cannot be read.
+            JournalWriteFailed: there is no room.
+        """
+        pops = await trio.to_thread.run_sync(
+            pops_since, self.store, revive_topic(self._config.cluster), truncate_to
+        )
+        take_back_positions(self.tables, pops)
 
     def _last_stored_ms(self, topic: str, queue_id: int) -> int:
         return self.store.store_timestamp(

@@ -83,8 +83,11 @@ def problems_of(
         secret = key.removesuffix(FILE_SUFFIX.lower())
         if secret in fields and is_secret(fields[secret]):
             problems.append(ConfigProblem(key, origin, f"unknown key; {file_variable_hint(secret)}"))
-        else:
-            problems.append(ConfigProblem(key, origin, "unknown key", nearest_key(key, names)))
+            continue
+        near = nearest_key(key, names)
+        if near is not None and near in fields and is_secret(fields[near]) and key.endswith("file"):
+            near = None
+        problems.append(ConfigProblem(key, origin, "unknown key", near))
     return problems
 
 

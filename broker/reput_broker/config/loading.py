@@ -180,7 +180,13 @@ def _with_origin(problem: ConfigProblem, origins: Mapping[str, str]) -> ConfigPr
 def _refuse_paths_as_secrets(fields: Mapping[str, FieldInfo], gathered: _Gathered) -> None:
     """Report secrets that are the name of a file: whoever wrote them meant what is in it."""
     for key, value in gathered.values.items():
-        if key in fields and is_secret(fields[key]) and isinstance(value, str) and os.path.isfile(value):
+        if (
+            key in fields
+            and is_secret(fields[key])
+            and isinstance(value, str)
+            and os.sep in value
+            and os.path.isfile(value)
+        ):
             text = f"its value is the name of a file; {file_variable_hint(key)}"
             gathered.problems.append(ConfigProblem(key, gathered.origins[key], text))
 

@@ -1,4 +1,4 @@
-"""Moves the offsets of groups that pop, when a slave becomes the master, to where the last master had them.
+"""Keeps the offsets of groups that pop in step with the check points in the log, when a broker's role changes.
 
 A slave has the groups' offsets as they were up to a second ago, but the check points of all pops since that its master
 had replicated. Each names from where to where its pop has moved its group. Without this the group would pop the same
@@ -9,14 +9,17 @@ would be redelivered for the old check point too. RocketMQ has no counterpart, a
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable, Sequence
 from contextlib import suppress
+from typing import NamedTuple
 
 import structlog
 
 from reput_broker.pop.checkpoints import CheckPoint, read_entry, read_passed
 from reput_broker.store.dispatch import DispatchBatch
-from reput_broker.store.errors import StoreDamaged
+from reput_broker.store.errors import DiskFull, StoreDamaged
 from reput_broker.store.message_store import MessageStore
+from reput_broker.tables.offset_journal import JournalWriteFailed
 from reput_broker.tables.table_saver import save_now
 from reput_broker.tables.tables import Tables
 from reput_protocol import properties as names
@@ -34,13 +37,19 @@ def expect_positions(store: MessageStore, tables: Tables, revive_topic: str) -> 
     moment. Blocks.
 
     Raises:
-        JournalWriteFailed, OSError: there is no room.
+        DiskFull, OSError: there is no room.
+        JournalWriteFailed: the journal cannot be written for another reason.
     """
     end = store.max_physical_offset
     known_until = tables.offsets.query(POP_PASSED_GROUP, revive_topic, 0)
     if known_until is None or known_until > end:
-        tables.offsets.commit(POP_PASSED_GROUP, revive_topic, 0, end)
-        save_now(tables.offsets)
+        try:
+            tables.offsets.commit(POP_PASSED_GROUP, revive_topic, 0, end)
+        except JournalWriteFailed as error:
+            if error.disk_full:
+                raise DiskFull(error.path, 0) from error
+            raise
+    save_now(tables.offsets)  # also if an earlier start had no room for it
 
 
 def recover_positions(store: MessageStore, tables: Tables, revive_topic: str) -> None:
@@ -52,27 +61,71 @@ def recover_positions(store: MessageStore, tables: Tables, revive_topic: str) ->
     known_until = tables.offsets.query(POP_PASSED_GROUP, revive_topic, 0)
     if known_until is None:
         return
-    positions = _Positions(store, tables, revive_topic)
+    moved: Counter[tuple[str, str, int]] = Counter()
+
+    def move(passed: PassedByPop) -> None:
+        """Move a group over what a pop has passed, unless it is elsewhere because its offset was reset."""
+        group, topic, queue_id = place = passed.place
+        with suppress(InvalidName):
+            # A group of the last second; what it popped is not redelivered while it does not exist.
+            tables.groups.find_or_create(group)
+        offset = tables.offsets.query(group, topic, queue_id)
+        if offset is None:
+            offset = passed.start
+        if passed.start <= offset < passed.end <= store.max_offset_in_queue(topic, queue_id):
+            tables.offsets.commit(group, topic, queue_id, passed.end)
+            moved[place] += 1
+
     try:
-        store.replay(known_until, positions)
+        store.replay(known_until, _CheckPoints(revive_topic, move))
         tables.offsets.remove_group(POP_PASSED_GROUP)
     except (ReputError, StoreDamaged) as error:
         log.warning(
             "popped_messages_uncertain", detail=str(error), hint="groups may pop the last messages again"
         )
-    if positions.moved:
-        log.info("pop_positions_recovered", queues=len(positions.moved), pops=positions.moved.total())
+    if moved:
+        log.info("pop_positions_recovered", queues=len(moved), pops=moved.total())
 
 
-class _Positions:
-    """A dispatcher that follows check points in the order of the log."""
+class PassedByPop(NamedTuple):
+    """How a pop has moved its group."""
 
-    def __init__(self, store: MessageStore, tables: Tables, revive_topic: str) -> None:
-        self._store = store
-        self._tables = tables
+    place: tuple[str, str, int]
+    """Group, topic and queue."""
+    start: int
+    end: int
+
+
+def pops_since(store: MessageStore, revive_topic: str, physical_offset: int) -> list[PassedByPop]:
+    """Return the pops whose check points are in the log from an offset on, in its order. Blocks.
+
+    Raises:
+        StoreDamaged: a record cannot be read.
+    """
+    found: list[PassedByPop] = []
+    store.replay(physical_offset, _CheckPoints(revive_topic, found.append), until=store.max_physical_offset)
+    return found
+
+
+def take_back_positions(tables: Tables, pops: Sequence[PassedByPop]) -> None:
+    """Move groups back to where they were before pops, whose check points are to be cut off: else nothing would
+    redeliver what is not acknowledged.
+
+    Raises:
+        JournalWriteFailed: there is no room.
+    """
+    for (group, topic, queue_id), start, end in reversed(pops):
+        offset = tables.offsets.query(group, topic, queue_id)
+        if offset is not None and start < offset <= end:
+            tables.offsets.commit(group, topic, queue_id, start)
+
+
+class _CheckPoints:
+    """A dispatcher that reads the check points of pops in the order of the log."""
+
+    def __init__(self, revive_topic: str, take: Callable[[PassedByPop], None]) -> None:
         self._revive_topic = revive_topic
-        self.moved: Counter[tuple[str, str, int]] = Counter()
-        """How many pops have moved it, by group, topic and queue."""
+        self._pass = take
 
     def dispatch(self, batch: DispatchBatch) -> None:
         """Apply the check points of a batch."""
@@ -94,18 +147,5 @@ class _Positions:
         passed = read_passed(properties)
         point = read_entry(record, "")
         if passed is not None and isinstance(point, CheckPoint):
-            self._pass(point, *passed)
-
-    def _pass(self, point: CheckPoint, start: int, end: int) -> None:
-        """Move a group over what a pop has passed, unless it is elsewhere because its offset was reset."""
-        group, topic, queue_id = point.key.group, point.key.topic, point.key.queue_id
-        with suppress(InvalidName):
-            # A group of the last second; what it popped is not redelivered while it does not exist.
-            self._tables.groups.find_or_create(group)
-        offsets = self._tables.offsets
-        offset = offsets.query(group, topic, queue_id)
-        if offset is None:
-            offset = start
-        if start <= offset < end <= self._store.max_offset_in_queue(topic, queue_id):
-            offsets.commit(group, topic, queue_id, end)
-            self.moved[group, topic, queue_id] += 1
+            place = point.key.group, point.key.topic, point.key.queue_id
+            self._pass(PassedByPop(place, passed.start, passed.end))

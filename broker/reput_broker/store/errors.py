@@ -213,6 +213,8 @@ def directory_refusals(data_dir: Path) -> Iterator[None]:
         place = Path(os.path.abspath(data_dir))
         if error.errno not in _CANNOT_BE_MADE or os.path.isdir(place):
             raise
+        if os.path.islink(place) and not os.path.exists(place):
+            raise DataDirUnusable(place, "is a symbolic link to what does not exist") from error
         for path in (place, *place.parents):
             if os.path.exists(path) and not os.path.isdir(path):
                 raise DataDirUnusable(path, "is not a directory") from error

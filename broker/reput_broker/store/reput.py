@@ -95,16 +95,19 @@ class LogFollower:
                 return count
         return 0
 
-    def replay(self, from_offset: int, dispatcher: CommitLogDispatcher) -> int:
+    def replay(self, from_offset: int, dispatcher: CommitLogDispatcher, *, until: int | None = None) -> int:
         """Give a dispatcher every record from a log offset on that was dispatched; return how many.
 
         Blocks. Records that have left the log are omitted. Together with the batches dispatched from then on, the
         dispatcher receives everything once.
 
+        Args:
+            until: a log offset to end at, also if that was not dispatched.
+
         Raises:
             StoreDamaged: a record cannot be read; the dispatcher has received those before it.
         """
-        end = self.position
+        end = self.position if until is None else until
         reader = LogFollower(
             self._log,
             [dispatcher],

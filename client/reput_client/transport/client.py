@@ -105,4 +105,4 @@ def _check_kinds(tls: object, credentials: object) -> None:
         from reput_client.tls import TLS
 
         if not isinstance(tls, TLS):
-            raise TypeError(f'tls must be TLS(ca="ca.pem") or another TLS, not {tls!r}')
+            raise TypeError(f'tls must be TLS(ca="ca.pem") or another TLS, not a {type(tls).__name__}')

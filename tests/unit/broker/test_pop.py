@@ -361,6 +361,26 @@ async def test_a_slave_knows_from_where_on_its_own_offsets_lack_pops(tmp_path: P
         assert bodies(await Consumer(bench).pop()) == [b"2"]
 
 
+async def test_pops_that_a_truncated_log_forgets_are_taken_back(tmp_path: Path) -> None:
+    """Else a broker that was deposed, and is the master again at once, would never redeliver them."""
+    async with broker_bench(tmp_path / "s") as bench:
+        await send(bench, b"0", b"1", b"2")
+        consumer = Consumer(bench)
+        await consumer.pop(maxMsgNums=1)
+        await bench.settled()
+        storage = bench.broker._storage
+        kept = storage.store.max_physical_offset
+        for _ in range(2):
+            await consumer.pop(maxMsgNums=1)
+        await bench.settled()
+        assert committed(bench, GROUP, TOPIC) == 3
+        await storage.take_back_pops(kept)
+        assert committed(bench, GROUP, TOPIC) == 1
+        bench.broker._storage.tables.offsets.commit(GROUP, TOPIC, 0, 0)  # reset meanwhile
+        await storage.take_back_pops(kept)
+        assert committed(bench, GROUP, TOPIC) == 0
+
+
 async def test_a_new_master_does_not_repeat_redeliveries_since_its_offsets(tmp_path: Path) -> None:
     async with broker_bench(tmp_path / "s") as bench:
         await send(bench, b"0", b"1", b"2")

@@ -183,4 +183,6 @@ def test_a_data_directory_that_cannot_be_one_is_refused(tmp_path: Path) -> None:
         assert said == f"{file} is not a directory; choose another data directory (data_dir)"
     link = tmp_path / "link"
     link.symlink_to(tmp_path / "gone")
-    assert refusal(link) == f"{link} cannot be made: File exists; choose another data directory (data_dir)"
+    assert refusal(link) == (
+        f"{link} is a symbolic link to what does not exist; choose another data directory (data_dir)"
+    )
