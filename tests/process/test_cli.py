@@ -236,7 +236,9 @@ def test_a_broker_that_goes_away_ends_what_sends_and_is_waited_for_by_what_follo
         for number in range(5000):
             sender.stdin.write(f"{number}\n")
         sender.stdin.flush()
-        assert follower.stdout.readline() == "0\n"
+        for following in (follower, reader):
+            assert following.stdout is not None
+            assert following.stdout.readline() == "0\n"
         process.kill()
         with suppress(BrokenPipeError):  # it may have ended in the middle
             sender.stdin.write("x\n" * 100_000)
