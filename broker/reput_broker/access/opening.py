@@ -13,6 +13,7 @@ from reput_broker.access.insecure import InsecureAccess
 from reput_broker.access.model import User, Users
 from reput_broker.access.user_file import UserFile, write_private
 from reput_broker.config.model import BrokerConfig
+from reput_broker.config.sections import AccessConfig
 from reput_broker.observe.counters import Counters
 from reput_protocol.errors import ReputError
 
@@ -51,14 +52,9 @@ def check_users(config: BrokerConfig) -> None:
         NoUsers: it would have none.
         UserFileRefused: the file with the users cannot be used.
     """
-    options = config.access
-    if not options.enabled:
-        return
-    file = user_file_of(config)
-    users = file.load().users
-    is_generated = options.generate_admin and not users
-    if not (options.admin_secret or is_generated or any(user.is_enabled for user in users.values())):
-        raise NoUsers(file.path)
+    if config.access.enabled:
+        file = user_file_of(config)
+        _require_user(config.access, file, file.load())
 
 
 def open_access(config: BrokerConfig, counters: Counters) -> Access:
@@ -71,10 +67,10 @@ def open_access(config: BrokerConfig, counters: Counters) -> Access:
     options = config.access
     if not options.enabled:
         return InsecureAccess() if config.is_reachable else None
-    check_users(config)
     file = user_file_of(config)
     seen = file.state()
     users = file.load()
+    _require_user(options, file, users)
     configured = None
     if options.admin_secret:
         configured = User(options.admin_user, options.admin_secret, is_admin=True)
@@ -82,6 +78,13 @@ def open_access(config: BrokerConfig, counters: Counters) -> Access:
         users = _generate(file, options.admin_user)
         seen = file.state()
     return AccessControl(file, users, configured, counters, seen)
+
+
+def _require_user(options: AccessConfig, file: UserFile, users: Users) -> None:
+    """Raise NoUsers if there is no enabled user and none will be made."""
+    is_generated = options.generate_admin and not users.users
+    if not (options.admin_secret or is_generated or any(user.is_enabled for user in users.users.values())):
+        raise NoUsers(file.path)
 
 
 def _generate(file: UserFile, name: str) -> Users:

@@ -14,6 +14,7 @@ from reput_broker.observe.health import Health
 from reput_broker.store.errors import DiskFull, FlushFailed
 from reput_broker.store.file_io import is_no_space
 from reput_broker.store.results import RecoveryReport
+from reput_broker.tables.offset_journal import JournalWriteFailed
 
 log = structlog.get_logger(__name__)
 
@@ -31,7 +32,8 @@ async def open_when_there_is_room(
     closed again.
 
     Raises:
-        StoreError, ConfigFileDamaged, OSError: as `Storage.open`; the disk is full only if the broker is to stop.
+        StoreError, ConfigFileDamaged, JournalWriteFailed, OSError: as `Storage.open`; the disk is
+            full only if the broker is to stop.
     """
     logged = ""
     while True:
@@ -39,8 +41,8 @@ async def open_when_there_is_room(
         storage = make()
         try:
             report = await open_or_close(storage)
-        except (DiskFull, FlushFailed, OSError) as error:
-            if not (isinstance(error, DiskFull) or is_no_space(error)) or stop_wanted.is_set():
+        except (DiskFull, FlushFailed, JournalWriteFailed, OSError) as error:
+            if not _is_full(error) or stop_wanted.is_set():
                 raise
             health.set("disk_space", False, f"the start waits for room: {error}", gates=True)
             if str(error) != logged:
@@ -66,6 +68,12 @@ async def open_or_close(storage: Storage) -> RecoveryReport:
         with trio.CancelScope(shield=True):
             await storage.close()
         raise
+
+
+def _is_full(error: DiskFull | FlushFailed | JournalWriteFailed | OSError) -> bool:
+    if isinstance(error, JournalWriteFailed):
+        return error.disk_full
+    return isinstance(error, DiskFull) or is_no_space(error)
 
 
 class FreeSpace:

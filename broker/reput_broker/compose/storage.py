@@ -83,7 +83,8 @@ class Storage:
         """Lock and recover the directory and read the tables, in a worker thread; first do what a slave noted.
 
         Raises:
-            StoreError, ConfigFileDamaged, OSError: something is unusable. Call `close` nevertheless.
+            StoreError, ConfigFileDamaged, JournalWriteFailed, OSError: something is unusable. Call `close`
+                nevertheless.
         """
         with directory_refusals(self._config.data_dir):
             return await self._open()

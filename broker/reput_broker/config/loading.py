@@ -178,7 +178,7 @@ def _with_origin(problem: ConfigProblem, origins: Mapping[str, str]) -> ConfigPr
 
 
 def _refuse_paths_as_secrets(fields: Mapping[str, FieldInfo], gathered: _Gathered) -> None:
-    """Report secrets that are the name of a file: whoever wrote them meant what is in it."""
+    """Report secrets that are the name of a file: its content was meant."""
     for key, value in gathered.values.items():
         if (
             key in fields

@@ -48,7 +48,7 @@ class DelayedArrivals:
         self._wake[topic] = wake
 
     def end(self) -> None:
-        """Call nobody any more: the end of the store may dispatch a last batch."""
+        """Call no follower any more: the end of the store may dispatch a last batch."""
         self._followers.clear()
         self._wake.clear()
 

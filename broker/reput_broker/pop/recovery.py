@@ -17,9 +17,8 @@ import structlog
 
 from reput_broker.pop.checkpoints import CheckPoint, read_entry, read_passed
 from reput_broker.store.dispatch import DispatchBatch
-from reput_broker.store.errors import DiskFull, StoreDamaged
+from reput_broker.store.errors import StoreDamaged
 from reput_broker.store.message_store import MessageStore
-from reput_broker.tables.offset_journal import JournalWriteFailed
 from reput_broker.tables.table_saver import save_now
 from reput_broker.tables.tables import Tables
 from reput_protocol import properties as names
@@ -37,18 +36,12 @@ def expect_positions(store: MessageStore, tables: Tables, revive_topic: str) -> 
     moment. Blocks.
 
     Raises:
-        DiskFull, OSError: there is no room.
-        JournalWriteFailed: the journal cannot be written for another reason.
+        JournalWriteFailed, OSError: they cannot be written.
     """
     end = store.max_physical_offset
     known_until = tables.offsets.query(POP_PASSED_GROUP, revive_topic, 0)
     if known_until is None or known_until > end:
-        try:
-            tables.offsets.commit(POP_PASSED_GROUP, revive_topic, 0, end)
-        except JournalWriteFailed as error:
-            if error.disk_full:
-                raise DiskFull(error.path, 0) from error
-            raise
+        tables.offsets.commit(POP_PASSED_GROUP, revive_topic, 0, end)
     save_now(tables.offsets)  # also if an earlier start had no room for it
 
 

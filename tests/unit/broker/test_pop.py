@@ -699,7 +699,7 @@ async def test_no_client_commits_the_brokers_own_progress(tmp_path: Path) -> Non
 
 
 async def test_a_stop_that_dispatches_the_last_check_point_is_in_order(tmp_path: Path) -> None:
-    """Nobody commits what it says, as the tables are saved by then: the messages are popped again."""
+    """No task commits what it says, as the tables are saved by then: the messages are popped again."""
     async with broker_bench(tmp_path / "s") as bench:
         await send(bench, b"0")
         await bench.settled()

@@ -6,18 +6,18 @@ import errno
 import os
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import trio
 
 from reput_broker import Broker, BrokerConfig
 from reput_broker.compose import start
-from reput_broker.observe.health import BrokerState
+from reput_broker.observe.health import BrokerState, Health
 from reput_broker.store.errors import DiskFull
 from reput_broker.store.opening.abort_marker import AbortMarker
 from reput_broker.store.queue.builder import RecoveringQueueBuilder
-from reput_broker.tables.offset_journal import OffsetJournal
+from reput_broker.tables.offset_journal import JournalWriteFailed, OffsetJournal
 from reput_client import Message, Producer, PullConsumer
 from tasks import run_by_the_clock
 
@@ -151,3 +151,21 @@ async def test_a_broker_in_a_program_raises(tmp_path: Path, disk: Disk) -> None:
         async with Broker(BrokerConfig(data_dir=tmp_path / "data", **CONFIG)):
             pass
     assert raised.group_contains((DiskFull, OSError), depth=None)
+
+
+async def test_a_journal_without_room_is_waited_for_and_another_failure_is_not(tmp_path: Path) -> None:
+    journal = tmp_path / "journal"
+    failures = [JournalWriteFailed(journal, OSError(number, "no")) for number in (errno.ENOSPC, errno.EIO)]
+
+    class Opening:
+        async def open(self) -> None:
+            raise failures.pop(0)
+
+        async def close(self) -> None: ...
+
+    stop_wanted = trio.Event()
+    room = start.FreeSpace((tmp_path,), stop_wanted)
+    with pytest.raises(JournalWriteFailed) as failed:
+        await start.open_when_there_is_room(lambda: cast("Any", Opening()), room, Health(), stop_wanted)
+    assert not failed.value.disk_full
+    assert failures == []
