@@ -26,6 +26,7 @@ from reput_protocol.commands.group import (
 )
 from reput_protocol.errors import ErrorCode
 from reput_protocol.names import check_group, check_topic, is_system_group
+from reput_protocol.rights import Kind, Right
 
 _QUEUES_MAX = 65_535
 _GROUPS_A_TURN = 64
@@ -105,11 +106,13 @@ class GroupSettingsProcessor:
         return Response(0, ext, await write_in_turns(table))
 
     def one(self, request: Request) -> Response:
-        """Answer with a group's settings. For RocketMQ's tools, which rely on it, a missing group is created if
-        allowed.
+        """Answer with a group's settings. For RocketMQ's tools, which rely on it, a missing group is created if its
+        user may be a member of it, which would create it too.
         """
         group = SubscriptionGroupHeader.from_ext(request.ext).group
-        find = self._access.existing if request.is_native else self._access.find_or_create
+        user = request.principal
+        creates = not request.is_native and (user is None or user.permits(Right.READ, Kind.GROUP, group))
+        find = self._access.find_or_create if creates else self._access.existing
         return Response(0, body=find(group).to_json())
 
     async def delete(self, request: Request) -> Response:
