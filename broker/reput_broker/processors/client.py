@@ -105,7 +105,7 @@ class ClientProcessor:
         return refused
 
     def _read(self, request: Request) -> HeartbeatData:
-        data = HeartbeatData.from_json(request.body)
+        data = request.content(HeartbeatData)
         self._membership.check_entries(data.entries)
         if not 0 < len(data.client_id) <= _NAME_BYTES_MAX:
             raise Refusal(

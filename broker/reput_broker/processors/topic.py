@@ -110,7 +110,7 @@ class TopicProcessor:
 
     async def create_list(self, request: Request) -> Response:
         """Create or change several topics, all or none. Their attributes stay as they are."""
-        return await self._put(request, TopicConfigList.from_json(request.body).topics, None)
+        return await self._put(request, request.content(TopicConfigList).topics, None)
 
     async def _put(self, request: Request, wanted: list[TopicConfig], attributes: str | None) -> Response:
         request.client.note_role("admin")
