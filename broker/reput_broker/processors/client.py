@@ -112,6 +112,7 @@ class ClientProcessor:
                 ErrorCode.INVALID_ARGUMENT,
                 f"a client id of {len(data.client_id)} characters; it has 1 to {_NAME_BYTES_MAX}",
             )
+        self._membership.clients.check_owner(request.client, data.client_id)
         if data.without_sub:
             raise Refusal(
                 ErrorCode.INVALID_ARGUMENT,
