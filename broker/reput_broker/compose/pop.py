@@ -136,8 +136,6 @@ class PopParts:
             tables.request_modes,
             tables.mode_saver,
             groups.online,
-            topic_access,
-            group_access,
         )
         looks = PopLookProcessor(
             store,

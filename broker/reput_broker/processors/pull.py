@@ -176,9 +176,7 @@ class PullProcessor:
             )
         except JournalWriteFailed as error:
             # The member commits again with a later pull; messages continue to flow.
-            log.warning(
-                "offset_not_committed", group=header.consumer_group, detail=str(error), hint="free disk space"
-            )
+            log.warning("offset_not_committed", group=header.consumer_group, detail=str(error))
 
     def _reset_to(self, header: PullMessageHeader) -> int | None:
         """Return the offset that an administrator has set, once, if the pull has another one."""
