@@ -710,3 +710,43 @@ async def test_a_stop_that_dispatches_the_last_check_point_is_in_order(tmp_path:
             await trio.testing.wait_all_tasks_blocked(0.05)
             nursery.cancel_scope.cancel()
     assert not (tmp_path / "s" / "abort").exists()
+
+
+@pytest.mark.parametrize("flush", ["sync", "async"])
+async def test_with_a_pool_of_buffers_an_acknowledged_message_does_not_come_back(
+    tmp_path: Path, flush: str
+) -> None:
+    """What the timer delivers is only in a buffer for a while, and cannot be read before it is committed."""
+    async with broker_bench(tmp_path / "s", store={"flush": flush, "transient_store_pool": True}) as bench:
+        await send(bench, *(b"%d" % number for number in range(8)))
+        consumer = Consumer(bench)
+        popped = await consumer.pop(invisibleTime=2000)
+        for one in popped[1:]:
+            assert (await consumer.ack(one)).code == 0
+        await bench.pass_time(1)
+        await trio.sleep(3)
+        assert bodies(await consumer.pop(invisibleTime=2000)) == [b"0"]
+
+
+async def test_with_a_pool_of_buffers_a_kill_loses_no_redelivery_and_no_delayed_message(
+    tmp_path: Path,
+) -> None:
+    """What is delivered is only in a buffer; the progress must not be saved before it is in its file."""
+    pool = {
+        "transient_store_pool": True,
+        "flush": "async",
+        "commit_interval": "100ms",
+        "commit_thorough_interval": "60s",
+        "flush_thorough_interval": "60s",
+    }
+    async with broker_bench(tmp_path / "s", store=pool) as bench:
+        await send(bench, b"0")
+        consumer = Consumer(bench)
+        assert bodies(await consumer.pop(invisibleTime=8000)) == [b"0"]
+        later = await consumer.client.send(TOPIC, b"later", {"DELAY": "2"})
+        assert later.code == 0
+        await trio.sleep(20)
+        image, now_ms = bench.killed(tmp_path / "image"), bench.now_ms
+    async with broker_bench(image, at_ms=now_ms, store={**pool, "transient_store_pool": False}) as bench:
+        await trio.sleep(10)
+        assert bodies(await Consumer(bench).pop()) == [b"0", b"later"]
