@@ -573,6 +573,27 @@ async def test_ordered_messages_that_are_not_acknowledged_are_counted(tmp_path: 
         assert committed(bench, GROUP, TOPIC) == 0
 
 
+async def test_an_acknowledgement_that_ends_the_block_earlier_wakes_a_held_pop_then(tmp_path: Path) -> None:
+    async with broker_bench(tmp_path / "s") as bench:
+        await send(bench, b"0", b"1")
+        consumer = Consumer(bench)
+        first, second = await consumer.pop(order="true", invisibleTime=2000)
+        second = await consumer.change(second, 10_000)
+        await consumer.change(first, 4000)
+        began = trio.current_time()
+        answers: list[Response] = []
+
+        async def wait() -> None:
+            answers.append(await Consumer(bench).ask_pop(order="true", pollTime=15_000))
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(wait)
+            await trio.sleep(3)
+            assert (await consumer.ack(second)).code == 0, "the first one blocks the queue for 1 s more"
+        assert bodies(consumer.messages(answers[0])) == [b"0", b"1"]
+        assert round(trio.current_time() - began) == 4
+
+
 async def test_ordered_progress_survives_a_kill(tmp_path: Path) -> None:
     async with broker_bench(tmp_path / "s") as bench:
         await send(bench, b"0", b"1")
