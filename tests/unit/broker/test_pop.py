@@ -15,7 +15,7 @@ from broker_bench import BenchClient, BrokerBench, broker_bench
 from pops import Popped, popped_messages
 from reput_broker.request import Response
 from reput_protocol.codes import RequestCode, ResponseCode
-from reput_protocol.commands.group import SubscriptionGroupConfig
+from reput_protocol.commands.group import SubscriptionGroupConfig, UnregisterClientHeader
 from reput_protocol.names import POP_PASSED_GROUP, REVIVE_GROUP, revive_topic
 from reput_protocol.record.view import record_views
 from reput_protocol.wire.header import HeaderType
@@ -225,6 +225,28 @@ async def test_a_message_wakes_one_held_pop(tmp_path: Path) -> None:
         answer = await Consumer(bench).ask_pop(pollTime=2000)
         assert answer.code == ResponseCode.POLLING_TIMEOUT
         assert answer.ext["restNum"] == "0"
+
+
+async def test_a_held_pop_of_a_member_that_has_left_takes_no_message(tmp_path: Path) -> None:
+    async with broker_bench(tmp_path / "s") as bench:
+        await send(bench, b"0")
+        leaves, stays = Consumer(bench), Consumer(bench)
+        await stays.pop()
+        answers: dict[str, Response] = {}
+
+        async def wait(name: str, consumer: Consumer) -> None:
+            answers[name] = await consumer.ask_pop(pollTime=4000)
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(wait, "leaves", leaves)
+            await trio.sleep(0.1)
+            nursery.start_soon(wait, "stays", stays)
+            await trio.sleep(0.1)
+            ext = UnregisterClientHeader(leaves.client.client_id, consumer_group=GROUP)
+            await leaves.client.ask(RequestCode.UNREGISTER_CLIENT, ext.to_ext(leaves.client.header_type))
+            await send(bench, b"1")
+        assert answers["leaves"].code == ResponseCode.POLLING_TIMEOUT
+        assert bodies(stays.messages(answers["stays"])) == [b"1"], "woken in the place of the other"
 
 
 async def test_a_redelivery_wakes_a_held_pop(tmp_path: Path) -> None:
