@@ -15,12 +15,12 @@ from reput_protocol.buffers import Buffer
 from reput_protocol.errors import InvalidMessage
 from reput_protocol.names import BrokerName, TopicName, check_send_topic
 from reput_protocol.properties import (
-    PROPERTIES_BYTES_MAX,
+    SENT_PROPERTIES_BYTES_MAX,
     check_key,
     check_properties_size,
-    check_property,
     check_tag,
 )
+from reput_protocol.property_rules import check_property
 from reput_protocol.record.delays import Delay, delay_of
 
 _NO_PROPERTIES: Final[Mapping[str, str]] = {}
@@ -122,7 +122,7 @@ def encode_properties_text(message: Message, unique_id: str | None) -> bytes:
     with a delayed message; request 310 takes it.
 
     Raises:
-        InvalidMessage: longer than 32767 bytes, or text that UTF-8 cannot encode (a lone surrogate).
+        InvalidMessage: longer than `SENT_PROPERTIES_BYTES_MAX`, or text that UTF-8 cannot encode (a lone surrogate).
     """
     unique_id = message.unique_id or unique_id
     tag = message.tag
@@ -140,7 +140,7 @@ def encode_properties_text(message: Message, unique_id: str | None) -> bytes:
         text += f"{message.delay.name}\x01{message.delay.value}\x02"
     # ASCII can always be encoded; `_encoded` explains failures.
     encoded = text.encode() if text.isascii() else _encoded(text)
-    if len(encoded) > PROPERTIES_BYTES_MAX:
+    if len(encoded) > SENT_PROPERTIES_BYTES_MAX:
         check_properties_size(len(encoded))
     return encoded
 
