@@ -109,8 +109,11 @@ class GroupSettingsProcessor:
         allowed.
         """
         group = SubscriptionGroupHeader.from_ext(request.ext).group
-        find = self._access.existing if request.is_native else self._access.find_or_create
-        return Response(0, body=find(group).to_json())
+        found = self._access.settings_of(group)
+        if found is None:
+            find = self._access.existing if request.is_native else self._access.find_or_create
+            found = find(group)
+        return Response(0, body=found.to_json())
 
     async def delete(self, request: Request) -> Response:
         """Delete a group, with its offsets if the request says so. An unknown group counts as deleted."""

@@ -8,7 +8,7 @@ from typing import Final
 import trio
 
 from reput_broker.groups.queue_locks import QueueLocks
-from reput_broker.processors.group_access import GroupAccess
+from reput_broker.processors.group_access import GroupAccess, check_not_brokers
 from reput_broker.request import Handler, Refusal, Request, Response, write_in_turns
 from reput_broker.tables.topics import TopicConfigManager
 from reput_protocol.codes import RequestCode
@@ -62,6 +62,7 @@ class LockProcessor:
         body = LockBatchBody.from_json(request.body)
         if not body.client_id:
             raise Refusal(ErrorCode.INVALID_ARGUMENT, "a lock belongs to a client id; name one")
+        check_not_brokers(body.consumer_group)
         request.client.note_role("consumer")
         return body
 
