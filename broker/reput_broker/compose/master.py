@@ -298,6 +298,7 @@ class MasterParts:
                 self.retry.redirects,
                 once,
                 self.retry.back_once,
+                self.retry.claims,
                 requesters,
                 puts.transfer,
                 cluster=config.cluster,

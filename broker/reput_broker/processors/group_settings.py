@@ -117,10 +117,12 @@ class GroupSettingsProcessor:
         user may be a member of it, which would create it too.
         """
         group = SubscriptionGroupHeader.from_ext(request.ext).group
-        user = request.principal
-        creates = not request.is_native and (user is None or user.permits(Right.READ, Kind.GROUP, group))
-        find = self._access.find_or_create if creates else self._access.existing
-        return Response(0, body=find(group).to_json())
+        found = self._access.settings_of(group)
+        if found is None:
+            user = request.principal
+            creates = not request.is_native and (user is None or user.permits(Right.READ, Kind.GROUP, group))
+            found = (self._access.find_or_create if creates else self._access.existing)(group)
+        return Response(0, body=found.to_json())
 
     async def delete(self, request: Request) -> Response:
         """Delete a group, with its offsets if the request says so. An unknown group counts as deleted."""
