@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
-from typing import Final
+from typing import Final, Self
 
 from raw_client import RawClient
 from reput_protocol.codes import MessageSysFlag, RequestCode, ResponseCode
@@ -43,8 +44,10 @@ class Stranger:
         self.wrong: list[str] = []
         self.attempts = 0
 
-    def close(self) -> None:
-        """Close the connection."""
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
         self._client.close()
 
     def ask(self, code: int, ext: dict[str, Value], body: bytes = b"") -> Header | None:
@@ -68,7 +71,8 @@ class Stranger:
             for field in row.named:
                 for existing, missing in hidden_names(field.names):
                     answers = [self._ask_with(row, field.path, name) for name in (existing, missing)]
-                    self._judge(row, field.path, existing, answers)
+                    if field.names is not Names.CLIENT:  # an id of an open connection is refused as such
+                        self._judge(row, field.path, existing, answers)
                     is_checked = field.names in _CHECKED and field.path not in row.fields
                     for header in answers:
                         if header is not None and (is_checked or row.cluster is not None):
@@ -78,7 +82,9 @@ class Stranger:
         ext, body = request_of(row, lambda at, names: name if at == path else OWN[names])
         header = self.ask(row.code, ext, body)
         if header is not None and header.remark is not None:
-            header.remark = header.remark.replace(name, "NAME").replace(name.rpartition("%")[2], "NAME")
+            parts = {name, *re.split("[;,]", name), name.rpartition("%")[2]}
+            for part in sorted(parts, key=len, reverse=True):
+                header.remark = header.remark.replace(part, "NAME")
         return header
 
     def _judge(self, row: RequestType, path: str, existing: str, answers: Sequence[Header | None]) -> None:
@@ -92,12 +98,13 @@ class Stranger:
 
     # Properties
 
-    def try_properties(self, world: World) -> None:
+    def try_properties(self, world: World, *, quick: bool = False) -> None:
         """Send messages to own topics with each property that the broker acts on, in each form of a request."""
+        company = _company(world)[: 1 if quick else None]
         for rule in RULES:
             for value in _values(rule, world):
                 properties = {rule.name + "X" * rule.is_prefix: value}
-                for more in _company(world):
+                for more in company:
                     self._send({**more, **properties})
 
     def _send(self, properties: dict[str, str]) -> None:

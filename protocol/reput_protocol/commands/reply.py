@@ -71,7 +71,8 @@ _PUSHES: Final = "write on the reply topic of the cluster"
 REQUESTS: Final = (
     RequestType(
         RequestCode.SEND_REPLY_MESSAGE, SendMessageHeader, sender=Sender.CONSUMER, topics=Right.WRITE,
-        fields={"defaultTopic": _TEMPLATE}, handler_checks=_PUSHES, content=Content.MESSAGES, slave=Slave.REFUSES, pool="reply",
+        fields={"defaultTopic": _TEMPLATE}, handler_checks=_PUSHES, content=Content.MESSAGES,
+        slave=Slave.REFUSES, pool="reply",
     ),
     RequestType(
         RequestCode.SEND_REPLY_MESSAGE_V2, SendMessageV2Header, sender=Sender.CONSUMER, topics=Right.WRITE,
