@@ -203,11 +203,17 @@ async def test_to_see_a_group_does_not_create_it(tmp_path: Path) -> None:
             with RawClient(broker.address, credentials=ADMIN) as client:
                 return client.request(RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG)[1]
 
+        def route(user: Credentials) -> int:
+            with RawClient(broker.address, HeaderType.JSON, credentials=user) as client:
+                return client.request(RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": "%RETRY%g"})[0].code
+
         assert await trio.to_thread.run_sync(ask, VIEWER, "g") == ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST
+        assert await trio.to_thread.run_sync(route, VIEWER) == ResponseCode.TOPIC_NOT_EXIST
         assert b'"g"' not in await trio.to_thread.run_sync(groups)
         # RocketMQ's tools rely on it for members of the group, who create it by a heartbeat too.
         assert await trio.to_thread.run_sync(ask, ALICE, "g") == 0
         assert await trio.to_thread.run_sync(ask, VIEWER, "g") == 0
+        assert await trio.to_thread.run_sync(route, ALICE) == 0
 
 
 @pytest.mark.trio
