@@ -155,7 +155,8 @@ def dead_letter(record: Record, group: str, properties: dict[str, str], reason: 
 
 def set_origin(properties: dict[str, str], topic: str, message_id: str) -> None:
     """Note in its properties where a message is from, whatever they say; a producer may have set them."""
-    properties.pop(names.ORIGIN_UNPROVEN, None)
+    for name in (names.ORIGIN_UNPROVEN, names.DLQ_ORIGIN_TOPIC):
+        properties.pop(name, None)
     properties[names.RETRY_TOPIC] = topic
     properties[names.ORIGIN_MESSAGE_ID] = message_id
 

@@ -303,6 +303,22 @@ async def test_a_popped_message_has_the_origin_that_the_broker_knows(tmp_path: P
         await bench.pass_time(15)
         letters = await bench.read(DLQ)
         assert [origin(letter) for letter in letters] == [OWN, OWN]
+        assert not any("DLQ_ORIGIN_TOPIC" in letter.property_map() for letter in letters)
+
+
+async def test_a_block_that_names_an_origin_is_given_up_on_without_it(tmp_path: Path) -> None:
+    """Replayed messages have such properties, so a block for an ordinary topic may have them."""
+    async with broker_bench(tmp_path / "s") as bench:
+        await bench.create_topic(OWN)
+        client = bench.client(HeaderType.MSGPACK)
+        claims = {"DLQ_ORIGIN_TOPIC": PAYMENTS, "RETRY_TOPIC": PAYMENTS, "ORIGIN_MESSAGE_ID": "F00D"}
+        assert (await block(client, OWN, claims)).code == 0
+        (record,) = await bench.read(OWN)
+        assert (await client.send_back(record, "eveg", -1)).code == 0
+        (letter,) = await bench.read(DLQ)
+        found = letter.property_map()
+        assert (found["RETRY_TOPIC"], found["ORIGIN_MESSAGE_ID"]) == (OWN, record.offset_message_id)
+        assert "DLQ_ORIGIN_TOPIC" not in found
 
 
 async def test_what_a_client_puts_among_redelivered_messages_has_no_origin(tmp_path: Path) -> None:
