@@ -274,6 +274,7 @@ class CommonParts:
                 groups.membership,
                 access,
                 _keep_topics if store.options.is_replica else tables.make_retry_topic,
+                storage.hold.leave,
             ),
             LockProcessor(groups.locks, groups.membership.clients, access, tables.topics),
             GroupSettingsProcessor(

@@ -240,6 +240,7 @@ class HAClient:
             store.min_physical_offset,
             store.max_physical_offset,
             config.store.commit_log_file_size,
+            self._tenures.confirmed,
         )
         decision = decide(own, state)
         self._master_log.note_end(state.max_offset)
@@ -391,6 +392,8 @@ class HAClient:
         """
         while True:
             confirmed, known = state.confirm_offset, self._store.confirm_offset
+            if confirmed is not None:
+                self._tenures.note_confirmed(state.epoch, min(confirmed, self._store.max_physical_offset))
             if confirmed is not None and (known is None or confirmed > known):
                 self._store.confirm_offset = confirmed
                 self._on_confirmed()

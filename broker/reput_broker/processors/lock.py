@@ -63,7 +63,7 @@ class LockProcessor:
         return Response()
 
     def _read(self, request: Request) -> LockBatchBody:
-        body = LockBatchBody.from_json(request.body)
+        body = request.content(LockBatchBody)
         if not body.client_id:
             raise Refusal(ErrorCode.INVALID_ARGUMENT, "a lock belongs to a client id; name one")
         self._clients.check_owner(request.client, body.client_id)
