@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping
-from typing import TypeVar
+from typing import Final, TypeVar
 
 from reput_client.errors import BrokerNotFound, BrokersFailed
 from reput_client.received import ReceivedMessage
@@ -19,6 +19,7 @@ from reput_protocol.record.record import decode_record
 from reput_protocol.wire.header import HeaderType, Value
 
 T = TypeVar("T")
+NO_FAILURES: Final[Mapping[str, ReputError]] = {}
 
 
 class BrokersAdmin(Client):
@@ -87,19 +88,21 @@ class BrokersAdmin(Client):
         *,
         absent: Collection[type[BrokerError]] = (),
         accepted: Collection[int] = (),
+        failed: Mapping[str, ReputError] = NO_FAILURES,
         timeout_s: float | None = None,
     ) -> dict[str, Call]:
         """Ask all brokers of `addresses`, one after the other; return the answers by broker.
 
         Brokers that refuse with one of the errors `absent`, because they do not have what is asked for, are left out,
-        unless all do. Answers with a code in `accepted` are no refusals.
+        unless all do. Answers with a code in `accepted` are no refusals. Those of `failed` have failed before, and are
+        reported with the others.
 
         Raises:
             BrokersFailed: some brokers failed. If there is only one broker, its own error.
             BrokerError: of `absent`: no broker has it.
         """
         answers: dict[str, Call] = {}
-        failures: dict[str, ReputError] = {}
+        failures = dict(failed)
         missing: ReputError | None = None
         for name, address in addresses.items():
             try:
@@ -121,7 +124,7 @@ class BrokersAdmin(Client):
                 else:
                     failures[name] = error
         if failures:
-            if len(addresses) == 1:
+            if len(addresses) == 1 and not failed:
                 raise next(iter(failures.values()))
             raise BrokersFailed(what, failures, sorted(answers))
         if not answers and missing is not None:

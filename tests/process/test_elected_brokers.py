@@ -39,7 +39,7 @@ from reput_protocol.commands.offset import (
 )
 from reput_protocol.commands.pull import PullMessageHeader, PullMessageResult
 from reput_protocol.commands.send import SendMessageHeader
-from reput_protocol.commands.topic import RouteHeader, TopicConfig, TopicConfigTable
+from reput_protocol.commands.topic import ClusterInfo, RouteHeader, TopicConfig, TopicConfigTable
 from reput_protocol.errors import BrokerError, ErrorCode
 from reput_protocol.record.put_block import encode_put_block
 from reput_protocol.wire.header import HeaderType
@@ -481,3 +481,34 @@ async def test_a_broker_without_an_election_promotes_no_other(tmp_path: Path) ->
     config = BrokerConfig(data_dir=tmp_path, port=0, store={"commit_log_file_size": "1MiB"})
     async with Broker(config) as broker:
         assert "no engine elects the master of this broker" in ((await promote(broker, 1)).remark or "")
+
+
+async def members_at(broker: Broker) -> dict[int, str]:
+    answer = await between_tenures(lambda: ask(broker, RequestCode.GET_BROKER_CLUSTER_INFO, {}))
+    (data,) = ClusterInfo.from_json(answer.body).broker_addr_table.values()
+    return {number: address.removeprefix("127.0.0.1:") for number, address in data.broker_addrs.items()}
+
+
+@pytest.mark.trio
+async def test_every_member_names_the_whole_group_also_after_a_failover(tmp_path: Path) -> None:
+    """Without name servers; slave ids are the members' numbers and one."""
+    group = Group(tmp_path)
+    ports = {number: str(port) for number, (port, _) in group.ports.items()}
+
+    async def all_name(expected: dict[int, str], *brokers: Broker) -> None:
+        for broker in brokers:
+            async with _soon():
+                while (found := await members_at(broker)) != expected:
+                    assert len(set(found.values())) == len(found), "no member is listed twice"
+                    await trio.sleep(0.05)
+
+    async with AsyncExitStack() as stack:
+        others = [await stack.enter_async_context(group.member(number)) for number in (1, 2)]
+        async with group.member(0) as master:
+            await group.in_sync(0, 1, 2)
+            await all_name({0: ports[0], 2: ports[1], 3: ports[2]}, master, *others)
+        async with _soon():
+            while (leader := group.state.record.leader) is None or leader.member == 0:
+                await trio.sleep(0.02)
+        slave = 3 - leader.member
+        await all_name({0: ports[leader.member], 1: ports[0], slave + 1: ports[slave]}, *others)

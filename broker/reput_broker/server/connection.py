@@ -240,6 +240,16 @@ class Connection:
 
     def _not_sent(self, request: Request, error: Exception) -> Response:
         """Log an answer that cannot be encoded; return the refusal to send instead."""
+        if isinstance(error, FrameTooLarge):
+            log.warning(
+                "answer_too_large",
+                peer=self.peer,
+                code=request.header.code,
+                detail=str(error),
+                hint="delete topics and groups that are not used; slaves get their tables in parts",
+            )
+            text = f"the answer to request {request.header.code} does not fit a frame: {error}"
+            return Refusal(ErrorCode.TOO_LARGE, text).response()
         log.error(
             "answer_not_sent",
             peer=self.peer,
