@@ -142,7 +142,7 @@ class Appender:
             put.outcome = result
 
     def _set_outcomes(self, puts: Sequence[Put]) -> None:
-        in_page_cache, now = 0, time.monotonic()
+        stored, in_page_cache, now = 0, 0, time.monotonic()
         for put in puts:
             result = put.outcome
             if isinstance(result, PutResult):
@@ -150,10 +150,15 @@ class Appender:
                     put.outcome = self._refusal(result.status)
                     continue
                 put.outcome = self._finish(put, result)
+                stored += 1
                 if put.outcome is not None:
                     in_page_cache += 1
             elif isinstance(result, RecordMalformed):
                 put.outcome = malformed(result, self._counters)
+        if stored:
+            seconds = now - puts[0].request.received_at
+            self._counters.put_seconds.observe(seconds, stored)
+            self._counters.longest_put_s = max(self._counters.longest_put_s, seconds)
         if in_page_cache:
             self._page_cache_seconds.observe(now - puts[0].request.received_at, in_page_cache)
             if self._commit is not None:
