@@ -403,6 +403,15 @@ def _tls(config: BrokerConfig) -> list[ConfigProblem]:
                 'no client shows a certificate while tls.mode is "off"; set "required" or "permissive" there'
             )
             found.append(("tls.client_cert", text))
+    if tls.connect and not (tls.ca or tls.server_name) and config.access.credentials() is None:
+        found.append(
+            (
+                "tls.connect",
+                "any host with a certificate of a public authority could be a master or name server: set tls.ca to the "
+                "authority of your brokers, or tls.server_name to the name in their certificates, or give this broker "
+                "a user (access.broker_user), to which its master then proves itself",
+            )
+        )
     if tls.server_name and not tls.connect:
         found.append(
             ("tls.server_name", "it is for tls.connect, which is false; set that too, or remove this")

@@ -347,6 +347,11 @@ class HAConfig(Section):
     slave_read_enabled: bool = option(
         False, "serve pulls as a slave; as a master, send consumers that are far behind to a slave", live=True
     )
+    mutual_proof: bool = option(
+        True,
+        "with access control: a slave and its master prove to each other that they know the secret of the slave's "
+        "user; false accepts brokers of earlier versions, and masters without access control",
+    )
 
     @property
     def copies_if_replicated(self) -> int:

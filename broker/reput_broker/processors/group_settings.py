@@ -70,11 +70,11 @@ class GroupSettingsProcessor:
 
     async def create(self, request: Request) -> Response:
         """Create or change a group; it is on disk when this is answered."""
-        return await self._put(request, [SubscriptionGroupConfig.from_json(request.body)])
+        return await self._put(request, [request.content(SubscriptionGroupConfig)])
 
     async def create_list(self, request: Request) -> Response:
         """Create or change several groups, all or none."""
-        return await self._put(request, SubscriptionGroupList.from_json(request.body).groups)
+        return await self._put(request, request.content(SubscriptionGroupList).groups)
 
     async def _put(self, request: Request, configs: list[SubscriptionGroupConfig]) -> Response:
         request.client.note_role("admin")

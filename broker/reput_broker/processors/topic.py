@@ -112,7 +112,7 @@ class TopicProcessor:
 
     async def create_list(self, request: Request) -> Response:
         """Create or change several topics, all or none."""
-        return await self._put(request, TopicConfigList.from_json(request.body).topics)
+        return await self._put(request, request.content(TopicConfigList).topics)
 
     async def _put(self, request: Request, wanted: list[TopicConfig]) -> Response:
         request.client.note_role("admin")
