@@ -357,7 +357,7 @@ class Admin(GroupAdmin, UserAdmin):
     async def find_messages(
         self,
         topic: str,
-        key: str,
+        key: str = "",
         *,
         max_messages: int = 32,
         begin: datetime | int | None = None,
@@ -366,6 +366,7 @@ class Admin(GroupAdmin, UserAdmin):
         """Return messages of `topic` with this unique id or key, newest first.
 
         Args:
+            key: empty: any message that has one of them.
             max_messages: upper bound; a broker returns at most 64.
             begin, end: earliest and latest store time: a datetime, or milliseconds since 1970.
         """

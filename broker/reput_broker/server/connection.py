@@ -49,7 +49,7 @@ _BODY_SENT_APART = 4096
 _ANSWERS_A_WRITE = 64  # a read can hold hundreds of frames: the peer continues while the rest is handled
 _BYTES_A_TURN = 1 << 20  # after so many bytes of answers other tasks run
 _HANDLING_S = 0.002  # likewise
-_DEFERRED_REQUEST_BYTES = 512  # approximate memory of a request that is not answered
+DEFERRED_REQUEST_BYTES = 512  # approximate memory of a request that is not answered
 _ANSWERED_LOOK_S = 0.01
 # A turn to receive a frame beyond the share lasts as long as the received bytes take at this rate, at most _TURN_S, and
 # ends at a pause of _TURN_PAUSE_S. It starts with what has already arrived, so a slow peer has it for a moment only.
@@ -524,7 +524,7 @@ class Connection:
             return None
         traffic = self._counters.request(header_type, header.code)
         traffic.inflight += 1
-        cost = _DEFERRED_REQUEST_BYTES + _HEADER_FACTOR * len(header_bytes)
+        cost = DEFERRED_REQUEST_BYTES + _HEADER_FACTOR * len(header_bytes)
         return Request(self, header_type, header, body, received_at, traffic, cost=cost)
 
     async def _append(self, puts: list[Put]) -> None:
