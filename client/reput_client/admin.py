@@ -376,8 +376,13 @@ class Admin(GroupAdmin, UserAdmin):
             0 if begin is None else timestamp_ms(begin),
             _TIME_MAX_MS if end is None else timestamp_ms(end),
         )
-        answers = await self._ask_each(
-            RequestCode.QUERY_MESSAGE, header.to_ext(_MSGPACK), f"key {key} of {topic}", accepted=_NOT_FOUND
+        answers = await self._ask_all(
+            await self._brokers(),
+            RequestCode.QUERY_MESSAGE,
+            header.to_ext(_MSGPACK),
+            f"key {key} of {topic}",
+            accepted=_NOT_FOUND,
+            or_slave=True,
         )
         found: list[ReceivedMessage] = []
         complete = True

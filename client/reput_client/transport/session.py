@@ -256,7 +256,7 @@ class Session:
             if now >= deadline:
                 return False
             try:
-                await self._look_up(topic, min(deadline, now + TRY_S))
+                await self.look_up(topic, min(deadline, now + TRY_S))
             except ClientClosed:
                 raise
             except ReputError as error:
@@ -266,7 +266,7 @@ class Session:
             del self._looking[topic]
             looking.set()
 
-    async def _look_up(self, topic: str, deadline: float) -> None:
+    async def look_up(self, topic: str, deadline: float) -> None:
         """Fetch the addresses of a topic's brokers, or of all, if there is no such topic: its broker may say so."""
         if topic:
             with suppress(TopicNotFound):
@@ -651,7 +651,7 @@ class Session:
         """
         address = self.brokers.master(queue.broker_name)
         if address is None:
-            await self._look_up(queue.topic, deadline)
+            await self.look_up(queue.topic, deadline)
             address = self.brokers.master(queue.broker_name)
         if address is None:
             raise BrokerNotFound(queue.broker_name, queue.topic)
