@@ -73,7 +73,7 @@ class Admin(GroupAdmin, UserAdmin):
     """Manages the brokers of a cluster; an async context manager for trio and asyncio.
 
     Changes are made at the master of every broker, and results of all of them are combined. Methods raise a subclass of
-    `BrokerError` if the broker refuses, and `RequestTimeout`, `ConnectFailed` or `ConnectionLost` if no answer comes in
+    `BrokerError` if the broker refuses, and `RequestTimeout` or `ConnectFailed` if no answer comes in
     time; if some of several brokers fail, `BrokersFailed` names them.
 
     Args:

@@ -125,7 +125,7 @@ class PullConsumer(Client):
             FilterSyntaxError: `tags` cannot be parsed.
             FilterRefused: the broker cannot parse `sql`; says where.
             RecordMalformed: the answer has no records. (A single unreadable record is a damaged message.)
-            RequestTimeout, ConnectFailed, ConnectionLost: no answer in time.
+            RequestTimeout, ConnectFailed: no answer in time.
         """
         if offset < 0 or max_messages < 1 or max_bytes < 1 or wait_s < 0:
             raise ValueError("offset and wait_s must be 0 or more, max_messages and max_bytes 1 or more")
@@ -197,7 +197,7 @@ class PullConsumer(Client):
                 earlier message with another tag.)
             TopicNotFound, PermissionDenied, BrokerError: refused.
             FilterSyntaxError: `tags` cannot be parsed.
-            RequestTimeout, ConnectFailed, ConnectionLost: no answer in time.
+            RequestTimeout, ConnectFailed: no answer in time.
             ModuleNotFoundError: NumPy is not installed.
         """
         if offset < 0 or max_bytes < 1 or wait_s < 0:

@@ -9,7 +9,7 @@ import logging
 from collections.abc import Mapping
 
 from reput_client.consume.pull import PullResult, PullStatus, Wanted, pull_result
-from reput_client.errors import ConnectFailed, ConnectionLost
+from reput_client.errors import ConnectFailed
 from reput_client.transport.address import Address
 from reput_client.transport.routing import MASTER_ID
 from reput_client.transport.session import Session
@@ -58,7 +58,7 @@ class SlavePulls:
                     RequestCode.PULL_MESSAGE, ext, what=what, address=address, deadline=until
                 )
                 result = pull_result(queue, offset, call, wanted)
-            except (ConnectFailed, ConnectionLost, BrokerError) as error:
+            except (ConnectFailed, BrokerError) as error:
                 log.info("%s: not from the slave %s: %s", what, address, error)
                 continue
             # A slave may not have these messages yet; then only the master knows what follows.

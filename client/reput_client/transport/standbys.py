@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping
 
-from reput_client.errors import ConnectFailed, ConnectionLost
+from reput_client.errors import ConnectFailed
 from reput_client.transport.address import Address
 from reput_client.transport.channel import Call
 from reput_client.transport.session import Session, is_not_master
@@ -51,7 +51,7 @@ async def read(
     for address in await standbys(session, queue, deadline):
         try:
             call = await session.ask(code, ext, what=what, address=address, deadline=deadline)
-        except (ConnectFailed, ConnectionLost) as error:
+        except ConnectFailed as error:
             log.info("%s: not from the slave %s: %s", what, address, error)
             continue
         if not is_not_master(call):
