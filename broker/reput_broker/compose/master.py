@@ -161,6 +161,7 @@ class MasterParts:
                 config,
                 storage.store,
                 storage.epochs,
+                routes.members,
                 epoch=epoch,
                 ha_port=None if ha_listener is None else address_of(ha_listener)[1],
                 admission=self._admission,

@@ -31,6 +31,7 @@ from reput_protocol.names import check_group, check_topic, is_system_group
 from reput_protocol.rights import Kind, Right
 
 _QUEUES_MAX = 65_535
+_CONFIG_BYTES_MAX = 4096
 _GROUPS_A_TURN = 64
 """Groups of a request after which other tasks run."""
 
@@ -88,6 +89,13 @@ class GroupSettingsProcessor:
                 GROUP_ATTRIBUTES, before.attributes if before else None, config.attributes
             )
             changed.append(replace(config, attributes=attributes))
+            size = len(changed[-1].to_json())
+            if size > _CONFIG_BYTES_MAX and changed[-1] != before:
+                raise Refusal(
+                    ErrorCode.TOO_LARGE,
+                    f"the settings of group {config.group_name!r} have {size} bytes, and at most {_CONFIG_BYTES_MAX} "
+                    "are kept; leave out groupRetryPolicy and subscriptionDataSet, which nothing here uses",
+                )
             if not 0 <= config.retry_queue_nums <= _QUEUES_MAX:
                 raise Refusal(
                     ErrorCode.INVALID_ARGUMENT,
