@@ -97,6 +97,22 @@ async def test_several_topics_are_created_or_none(tmp_path: Path) -> None:
         assert json.loads(await body_of(client, RequestCode.GET_TOPIC_CONFIG, topic="b"))["perm"] == 4
 
 
+async def test_what_a_topic_or_group_may_make_tables_grow_by_is_limited(tmp_path: Path) -> None:
+    async with broker_bench(tmp_path) as bench:
+        client = bench.client(HeaderType.JSON)
+        create = RequestCode.UPDATE_AND_CREATE_TOPIC_LIST
+        _, remark = await refusal_of(
+            client, create, topic_list({"topicName": "a", "topicFilterType": "x" * 5000})
+        )
+        assert "it is one of SINGLE_TAG, MULTI_TAG" in remark
+        group = {"groupName": "g", "groupRetryPolicy": {"type": "x" * 5000}}
+        _, remark = await refusal_of(
+            client, RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, json.dumps(group).encode()
+        )
+        assert "at most 4096 are kept" in remark
+        assert bench.broker._storage.tables.groups.get("g") is None
+
+
 async def attributes_of(client: BenchClient, topic: str) -> dict[str, str]:
     config = json.loads(await body_of(client, RequestCode.GET_TOPIC_CONFIG, topic=topic))
     return {name: value for name, value in config["attributes"].items() if name != GENERATION_ATTRIBUTE}
