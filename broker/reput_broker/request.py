@@ -24,6 +24,7 @@ from reput_broker.store.results import PutResult
 from reput_protocol.codes import PROTOCOL_VERSION, ROCKETMQ_VERSION, AckLevel, LanguageCode
 from reput_protocol.commands.body import LargeBody
 from reput_protocol.errors import ErrorCode, ReputError, refusal_remark
+from reput_protocol.signature import SignatureChecker
 from reput_protocol.wire.header import ONEWAY_FLAG, RESPONSE_FLAG, Header, HeaderType, Value
 
 _MSGPACK: Final = HeaderType.MSGPACK.value
@@ -126,6 +127,8 @@ class Client(Protocol):
     """Whether it is on this machine."""
     principal: Principal | None
     """The user of its last request; None without access control, and before its first one."""
+    signatures: SignatureChecker | None
+    """Checks signatures in Reput's form; None before the client has asked for a challenge."""
 
     @property
     def is_closed(self) -> bool:
@@ -153,6 +156,9 @@ class Client(Protocol):
 
     def note_role(self, role: str) -> None:
         """Note the role of the peer: producer, consumer, admin or broker."""
+
+    def note_unauthenticated(self) -> None:
+        """Note that a request was not signed by a user."""
 
     def send_request(self, code: int, ext: Mapping[str, Value], body: bytes = b"") -> bool:
         """Send a oneway request now; False if the peer is gone, or has not read earlier answers."""

@@ -262,6 +262,7 @@ REQUIREMENTS: Final[Mapping[int, Requirement]] = {
     RequestCode.CLONE_GROUP_OFFSET: _on((_DESCRIBE, _GROUP, "srcGroup"), (_ADMIN, _GROUP, "destGroup")),
     RequestCode.SET_MESSAGE_REQUEST_MODE: _ADMINISTRATION,
     # The cluster
+    RequestCode.SIGNATURE_CHALLENGE: _any_user("none, not even a user"),
     RequestCode.GET_BROKER_CLUSTER_INFO: _any_user(),
     RequestCode.GET_ALL_TOPIC_CONFIG: _LISTING,
     RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER: _LISTING,

@@ -55,34 +55,45 @@ class FileState(NamedTuple):
 _NO_FILE: Final = FileState(0, 0, 0)
 
 
+def _state_of(found: os.stat_result) -> FileState:
+    return FileState(found.st_ino, found.st_size, found.st_mtime_ns)
+
+
 class UserFile:
     """The file. Its methods block."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
+        self._last = Users(), _NO_FILE
+        """The users that were read or written last, and the state of the file then."""
 
     def state(self) -> FileState:
         """Return what is compared to notice that another process has written it. Raises UserFileRefused."""
         try:
-            found = self.path.stat()
+            return _state_of(self.path.stat())
         except FileNotFoundError:
             return _NO_FILE
         except OSError as error:
             raise self._unreadable(error) from error
-        return FileState(found.st_ino, found.st_size, found.st_mtime_ns)
 
     def load(self) -> Users:
-        """Return the users; none if there is no file.
+        """Return the users; none if there is no file. Raises UserFileRefused."""
+        return self.read()[0]
+
+    def read(self) -> tuple[Users, FileState]:
+        """Return the users, and the state of the file with them. They are decoded only if the file has changed.
 
         Raises:
             UserFileRefused: users other than the owner may read or change it, or it is not valid.
         """
         try:
             with self.path.open("rb") as file:
-                mode = stat.S_IMODE(os.fstat(file.fileno()).st_mode)
-                data = file.read(_BYTES_MAX + 1)
+                found = os.fstat(file.fileno())
+                state, mode = _state_of(found), stat.S_IMODE(found.st_mode)
+                users, known = self._last
+                data = b"" if state == known else file.read(_BYTES_MAX + 1)
         except FileNotFoundError:
-            return Users()
+            return Users(), _NO_FILE
         except OSError as error:
             raise self._unreadable(error) from error
         if mode & _READ_BY_OTHERS:
@@ -91,19 +102,25 @@ class UserFile:
             )
         if len(data) > _BYTES_MAX:
             raise UserFileRefused(self.path, f"it has more than {_BYTES_MAX} bytes")
-        try:
-            return decode_users(data)
-        except ValueError as error:
-            raise UserFileRefused(self.path, str(error)) from None
+        if state != known:
+            try:
+                users = decode_users(data)
+            except ValueError as error:
+                raise UserFileRefused(self.path, str(error)) from None
+            self._last = users, state
+        return users, state
 
     def change(
-        self, change: Callable[[Users], Users], *, apply: Callable[[Users], None] | None = None
+        self,
+        change: Callable[[Users], Users],
+        *,
+        apply: Callable[[Users, FileState], None] = lambda _users, _state: None,
     ) -> Users:
         """Replace the file by what `change` makes of its users, and return that.
 
         The new file has mode 0600 and is on disk before it takes the old one's name. Others that change it wait, also
-        while `apply` is called with the new users. What root creates gets the owner of the directory that it is in, so
-        that the broker can read it.
+        while `apply` is called with the new users and the new state of the file. What root creates gets the owner of
+        the directory that it is in, so that the broker can read it.
 
         Raises:
             UserFileRefused: the file cannot be read or written. Errors of `change` are raised as they are. Nothing was
@@ -115,12 +132,13 @@ class UserFile:
             try:
                 fresh.unlink(missing_ok=True)
                 write_private(fresh, encode_users(users))
+                state = _state_of(fresh.stat())
                 fresh.replace(self.path)
                 _sync_directory(self.path.parent)
             except OSError as error:
                 raise UserFileRefused(self.path, f"it cannot be written: {error.strerror}") from error
-            if apply is not None:
-                apply(users)
+            self._last = users, state
+            apply(users, state)
             return users
 
     @contextmanager

@@ -39,6 +39,7 @@ from reput_protocol.errors import (
     UnknownHeaderType,
     refusal_remark,
 )
+from reput_protocol.signature import SignatureChecker
 from reput_protocol.wire.frames import Frame, FrameReader, decode_header, encode_frame, encode_frame_head
 from reput_protocol.wire.header import ONEWAY_FLAG, RESPONSE_FLAG, Header, HeaderType, Value
 from reput_protocol.wire.tls import FIRST_BYTE
@@ -155,6 +156,7 @@ class Connection:
     ) -> None:
         self.peer, self.born_host, self.dialled_address, self.is_local = addresses
         self.principal: Principal | None = None
+        self.signatures: SignatureChecker | None = None
         self.header_type = HeaderType.JSON.value
         self.listener = listener
         self.identity = identity
@@ -179,6 +181,7 @@ class Connection:
         self._scope = trio.CancelScope()
         self._reader = FrameReader(self._limits.frame_size, self._limits.header_size)
         self._has_put = False
+        self._unauthenticated = 0
         self.outbox = Outbox(
             transport,
             limit=lambda: self._memory.share,
@@ -281,6 +284,10 @@ class Connection:
         if self.role == "unknown" and not self.is_closed:
             self._traffic.role_known(role)
             self.role = role
+
+    def note_unauthenticated(self) -> None:
+        """See `Client`."""
+        self._unauthenticated += 1
 
     def send_request(self, code: int, ext: Mapping[str, Value], body: bytes = b"") -> bool:
         """See `Client`."""

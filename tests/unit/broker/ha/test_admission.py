@@ -13,6 +13,7 @@ from reput_broker.access.model import User, Users
 from reput_broker.access.user_file import UserFile
 from reput_broker.broker import Broker
 from reput_broker.config.model import BrokerConfig
+from reput_broker.config.sections import AccessConfig
 from reput_broker.ha.admission import SlaveAdmission, proof_frame
 from reput_broker.ha.frames import HAProtocolError
 from reput_broker.observe.counters import Counters
@@ -29,7 +30,7 @@ def admission(tmp_path: Path) -> SlaveAdmission:
     users = Users()
     users = users.with_user(User("slave", SECRET, rules=(rule_of("cluster", ["replicate"], sources=[HOST]),)))
     users = users.with_user(User("eve", SECRET))
-    return SlaveAdmission(AccessControl(file, users, None, Counters(), file.state()))
+    return SlaveAdmission(AccessControl(file, users, file.state(), AccessConfig(), Counters()))
 
 
 async def admit(admission: SlaveAdmission, *pieces: bytes) -> None:
