@@ -264,7 +264,9 @@ def _check_s(user: User, size: int) -> float:
     ext = _USER.signed(fields, body, version=ROCKETMQ_VERSION)
     header = Header(int(RequestCode.SEND_MESSAGE_V2), 1, 0, ext=ext, version=ROCKETMQ_VERSION)
     counters = Counters()
-    client = cast("Client", SimpleNamespace(peer="127.0.0.1:1", principal=None))
+    client = cast(
+        "Client", SimpleNamespace(peer="127.0.0.1:1", principal=None, signatures=None, unauthenticated=0)
+    )
     traffic = counters.request(HeaderType.BINARY, header.code)
     count = max(10, _CHECKS * (1 << 10) // (size + (1 << 13)))
     with tempfile.TemporaryDirectory(prefix="reput-bench-") as directory:

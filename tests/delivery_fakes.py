@@ -31,6 +31,7 @@ class FakeClient:
         self.is_local = True
         self.principal: Principal | None = None
         self.signatures: SignatureChecker | None = None
+        self.unauthenticated = 0
         self.sent: list[tuple[int, dict[str, Value], bytes]] = []
         self.is_full = False
         self.share = 1 << 24
@@ -47,9 +48,6 @@ class FakeClient:
 
     async def drained(self) -> None:
         await self.has_drained.wait()
-
-    def note_unauthenticated(self) -> None:
-        """See `Client`."""
 
     def send_request(self, code: int, ext: Mapping[str, Value], body: bytes = b"") -> bool:
         if self.is_full or self.is_closed:

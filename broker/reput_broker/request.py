@@ -129,6 +129,8 @@ class Client(Protocol):
     """The user of its last request; None without access control, and before its first one."""
     signatures: SignatureChecker | None
     """Checks signatures in Reput's form; None before the client has asked for a challenge."""
+    unauthenticated: int
+    """How many of its last requests in a row had no valid signature."""
 
     @property
     def is_closed(self) -> bool:
@@ -156,9 +158,6 @@ class Client(Protocol):
 
     def note_role(self, role: str) -> None:
         """Note the role of the peer: producer, consumer, admin or broker."""
-
-    def note_unauthenticated(self) -> None:
-        """Note that a request was not signed by a user."""
 
     def send_request(self, code: int, ext: Mapping[str, Value], body: bytes = b"") -> bool:
         """Send a oneway request now; False if the peer is gone, or has not read earlier answers."""

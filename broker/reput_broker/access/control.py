@@ -223,6 +223,7 @@ class AccessControl:
         if account is None:  # no signature can be its, as its secret is not known to anybody
             raise self._unauthenticated(request, name, "wrong signature", _WRONG_SIGNATURE)
         client = request.client
+        client.unauthenticated = 0
         request.principal = client.principal = account.seen_from(client.peer.rpartition(":")[0])
 
     def _check(self, request: Request, secret: bytes) -> None:
@@ -298,7 +299,7 @@ class AccessControl:
         self._failures["bad_credentials"] += 1
         name = request_name(request.header.code)
         self._refusals.bad_credentials(user, name, reason, request.client.peer)
-        request.client.note_unauthenticated()
+        request.client.unauthenticated += 1
         return Refusal(ErrorCode.UNAUTHENTICATED, text)
 
     def _forbidden(self, request: Request, user: Account, need: str, lacking: Need | None) -> Refusal:

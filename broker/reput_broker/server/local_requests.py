@@ -103,6 +103,7 @@ class _LocalClient:
     is_local = True
     principal: Principal | None = OPERATOR
     is_closed = is_crowded = False
+    unauthenticated = 0
     share = _SHARE
     born_host = _HOST.packed()
 
@@ -140,9 +141,6 @@ class _LocalClient:
 
     def note_role(self, role: str) -> None:
         """See `Client`."""
-
-    def note_unauthenticated(self) -> None:
-        """See `Client`: its principal is known."""
 
     def send_request(self, code: int, ext: Mapping[str, Value], body: bytes = b"") -> bool:
         """See `Client`: there is nothing to send to."""
