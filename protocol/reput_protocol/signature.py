@@ -34,7 +34,8 @@ REPUT_SIGNATURE_LENGTH: Final = 64
 """Of every signature in Reput's form: 8 bytes of number, 8 of time and 32 of HMAC in Base64."""
 CHALLENGE_SIZE: Final = 16
 NAME_LENGTH_MAX: Final = 64
-SECRET_LENGTH_MIN: Final = 8
+SECRET_LENGTH_MIN: Final = 16
+_OLD_SECRET_LENGTH_MIN: Final = 8
 SECRET_LENGTH_MAX: Final = 256
 
 _UNSIGNED_BY_OLD_CLIENTS: Final = "_UNIQUE_KEY_QUERY"
@@ -287,10 +288,19 @@ def check_secret(secret: str) -> str:
         ValueError: it has fewer than 8 or more than 256 characters, or others than printable ASCII without spaces. The
             text does not show it.
     """
+    return _check_secret(secret, _OLD_SECRET_LENGTH_MIN)
+
+
+def check_new_secret(secret: str) -> str:
+    """Like `check_secret`, for a secret that is set: it has 16 or more characters."""
+    return _check_secret(secret, SECRET_LENGTH_MIN)
+
+
+def _check_secret(secret: str, least: int) -> str:
     is_plain = secret.isascii() and secret.isprintable() and " " not in secret
-    if not SECRET_LENGTH_MIN <= len(secret) <= SECRET_LENGTH_MAX or not is_plain:
+    if not least <= len(secret) <= SECRET_LENGTH_MAX or not is_plain:
         raise ValueError(
-            f"a secret has {SECRET_LENGTH_MIN} to {SECRET_LENGTH_MAX} printable ASCII characters without spaces; "
+            f"a secret has {least} to {SECRET_LENGTH_MAX} printable ASCII characters without spaces; "
             "`openssl rand -hex 32` makes one"
         )
     return secret

@@ -32,6 +32,7 @@ from reput_protocol.signature import (
     ACCESS_KEY,
     CHALLENGE_SIZE,
     REPUT_SIGNATURE,
+    SECRET_LENGTH_MIN,
     SECURITY_TOKEN,
     SIGNATURE,
     SignatureChecker,
@@ -46,6 +47,7 @@ log = structlog.get_logger(__name__)
 _LOOK_S: Final = 2.0
 _UNKNOWN_USERS_SECRET: Final = secrets.token_bytes(32)
 """Requests of unknown users are compared with a signature by it, so that they take as long as others."""
+_SHOWN_USERS: Final = 10
 _CHALLENGE: Final = RequestCode.SIGNATURE_CHALLENGE.value
 _NO_SIGNATURE: Final = (
     "this broker takes requests of its users only, and this request has no AccessKey and Signature; give the client a "
@@ -93,6 +95,7 @@ class AccessControl:
         self._seen = seen
         self._users = Users()
         self._accounts: dict[str, Account] = {}
+        self._short: list[str] = []
         self._apply(users)
 
     def _apply(self, users: Users) -> None:
@@ -108,6 +111,21 @@ class AccessControl:
         if self.configured is not None:
             accounts[self.configured.name] = Account(self.configured, ())
         self._users, self._accounts = users, accounts
+        self._warn_of_short_secrets()
+
+    def _warn_of_short_secrets(self) -> None:
+        """Log the users whose secrets are shorter than a new one may be, when they change."""
+        short = sorted(
+            name for name, account in self._accounts.items() if len(account.secret) < SECRET_LENGTH_MIN
+        )
+        if short and short != self._short:
+            log.warning(
+                "short_secrets",
+                users=short[:_SHOWN_USERS],
+                count=len(short),
+                hint=f"give each a secret of {SECRET_LENGTH_MIN} or more characters: reput user alter NAME --generate",
+            )
+        self._short = short
 
     @property
     def user_names(self) -> tuple[str, ...]:

@@ -8,6 +8,7 @@ from typing import Final
 
 import pytest
 
+from reput_broker.access.changes import with_altered_user, with_new_user
 from reput_broker.access.control import AccessControl
 from reput_broker.access.model import User, Users
 from reput_broker.access.user_file import FileState, UserFile, UserFileRefused
@@ -98,3 +99,21 @@ def test_accounts_of_unchanged_users_stay(access: AccessControl) -> None:
     before = access.account("alice", "10.0.0.1")
     access.change(lambda users: users.with_user(BOB))
     assert access.account("alice", "10.0.0.1") is before
+
+
+def test_a_new_secret_is_long_and_an_old_one_keeps_working(
+    file: Interrupted, access: AccessControl, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(ValueError, match="16 to 256 printable"):
+        access.change(lambda users: with_new_user(users, User("bob", "8-letter")))
+    with pytest.raises(ValueError, match="16 to 256 printable"):
+        access.change(lambda users: with_altered_user(users, "alice", secret="8-letter"))
+    assert "short_secrets" not in capsys.readouterr().out
+    of_another_process(file.path, lambda users: users.with_user(User("old", "8-letter")))
+    access.refresh()
+    assert "old" in access.user_names
+    warning = capsys.readouterr().out
+    assert "short_secrets" in warning
+    assert "8-letter" not in warning
+    access.change(lambda users: with_altered_user(users, "old", is_admin=True))
+    assert "short_secrets" not in capsys.readouterr().out, "it is said once"
