@@ -16,10 +16,12 @@ import fcntl
 import json
 import os
 import stat
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final, NamedTuple, NoReturn
+
+import msgspec
 
 from reput_broker.access.model import User, Users
 from reput_protocol.errors import ReputError
@@ -66,6 +68,8 @@ class UserFile:
         self.path = path
         self._last = Users(), _NO_FILE
         """The users that were read or written last, and the state of the file then."""
+        self._texts: dict[str, tuple[User, bytes]] = {}
+        """The texts of the users that were written last."""
 
     def state(self) -> FileState:
         """Return what is compared to notice that another process has written it. Raises UserFileRefused."""
@@ -131,7 +135,8 @@ class UserFile:
             fresh = self.path.with_name(f"{self.path.name}.tmp")
             try:
                 fresh.unlink(missing_ok=True)
-                write_private(fresh, encode_users(users))
+                self._texts = encoded_users(users, self._texts)
+                write_private(fresh, encode_users(users, self._texts))
                 state = _state_of(fresh.stat())
                 fresh.replace(self.path)
                 _sync_directory(self.path.parent)
@@ -200,23 +205,43 @@ def _sync_directory(path: Path) -> None:
 # -- the text ------------------------------------------------------------------------------------------------
 
 
-def encode_users(users: Users) -> bytes:
-    """Return the text of the file."""
+def encode_users(users: Users, texts: Mapping[str, tuple[User, bytes]] | None = None) -> bytes:
+    """Return the text of the file. `texts`: of users, by name, that were encoded before."""
+    texts = encoded_users(users, {}) if texts is None else texts
+    of_groups = [
+        _member(name, [_rule_members(rule) for rule in rules]) for name, rules in users.groups.items()
+    ]
+    return b'{\n "version": %d,\n "users": {\n%b\n },\n "groups": {\n%b\n }\n}\n' % (
+        _VERSION,
+        b",\n".join([text for _, text in texts.values()]),
+        b",\n".join(of_groups),
+    )
+
+
+def encoded_users(users: Users, before: Mapping[str, tuple[User, bytes]]) -> dict[str, tuple[User, bytes]]:
+    """Return the text of each user; those that have not changed are encoded in `before`."""
+    found = {}
+    for name, user in users.users.items():
+        known = before.get(name)
+        found[name] = known if known is not None and known[0] is user else (user, _encoded_user(user))
+    return found
+
+
+def _encoded_user(user: User) -> bytes:
     members = {
-        "version": _VERSION,
-        "users": {
-            user.name: {
-                "secret": user.secret,
-                "admin": user.is_admin,
-                "enabled": user.is_enabled,
-                "groups": list(user.groups),
-                "rules": [_rule_members(rule) for rule in user.rules],
-            }
-            for user in users.users.values()
-        },
-        "groups": {name: [_rule_members(rule) for rule in rules] for name, rules in users.groups.items()},
+        "secret": user.secret,
+        "admin": user.is_admin,
+        "enabled": user.is_enabled,
+        "groups": list(user.groups),
+        "rules": [_rule_members(rule) for rule in user.rules],
     }
-    return json.dumps(members, indent=1).encode() + b"\n"
+    return _member(user.name, members)
+
+
+def _member(name: str, value: Any) -> bytes:
+    """Return the text of one member of a table that is a member of the file."""
+    text = msgspec.json.format(msgspec.json.encode({name: value}), indent=1)
+    return text[1:-2].replace(b"\n", b"\n ")[1:]
 
 
 def _rule_members(rule: Rule) -> dict[str, Any]:

@@ -52,7 +52,9 @@ async def test_a_change_reaches_every_member_and_the_name_server(tmp_path: Path)
             with pytest.raises(BrokersFailed, match=r"'broker-a, slave 1'.*no user 'alice'"):
                 await admin.alter_user("alice", is_enabled=False)
             await admin.delete_user("alice")
-            async with Admin(master.address, credentials=Credentials("alice", "the-secret-of-alice")) as other:
+            async with Admin(
+                master.address, credentials=Credentials("alice", "the-secret-of-alice")
+            ) as other:
                 with pytest.raises(PermissionDenied):
                     await other.list_users()
 

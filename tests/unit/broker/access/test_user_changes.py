@@ -8,6 +8,7 @@ from typing import Final
 
 import pytest
 
+from reput_broker.access import user_file
 from reput_broker.access.changes import with_altered_user, with_new_user
 from reput_broker.access.control import AccessControl
 from reput_broker.access.model import User, Users
@@ -117,3 +118,22 @@ def test_a_new_secret_is_long_and_an_old_one_keeps_working(
     assert "8-letter" not in warning
     access.change(lambda users: with_altered_user(users, "old", is_admin=True))
     assert "short_secrets" not in capsys.readouterr().out, "it is said once"
+
+
+def test_a_change_decodes_and_encodes_what_has_changed_only(
+    file: Interrupted, access: AccessControl, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    access.change(lambda users: users.with_user(User("carol", "the-secret-of-carol")))
+    encoded: list[str] = []
+    encode = user_file._encoded_user
+
+    def noting(user: User) -> bytes:
+        encoded.append(user.name)
+        return encode(user)
+
+    monkeypatch.setattr(user_file, "_encoded_user", noting)
+    monkeypatch.setattr(user_file, "decode_users", lambda _: pytest.fail("its users are known"))
+    access.change(lambda users: users.with_user(BOB))
+    assert encoded == ["bob"]
+    monkeypatch.undo()
+    assert UserFile(file.path).load() == file.load()
