@@ -318,6 +318,8 @@ class AccessControl:
         name = request_name(request.header.code)
         self._refusals.bad_credentials(user, name, reason, request.client.peer)
         request.client.unauthenticated += 1
+        if request.header.code == RequestCode.GET_ROUTEINFO_BY_TOPIC and not request.is_native:
+            text += "; RocketMQ's clients report this as 'No route info of this topic', and log this text"
         return Refusal(ErrorCode.UNAUTHENTICATED, text)
 
     def _forbidden(self, request: Request, user: Account, need: str, lacking: Need | None) -> Refusal:

@@ -166,3 +166,19 @@ async def test_another_code_with_the_same_fields_is_refused(tmp_path: Path) -> N
                 assert user.receive()[0].code == ResponseCode.TOPIC_NOT_EXIST
 
         await trio.to_thread.run_sync(attack)
+
+
+@pytest.mark.trio
+async def test_a_wrong_secret_is_named_where_rocketmqs_clients_see_no_route(tmp_path: Path) -> None:
+    wrong = Credentials("admin", "another-secret-altogether")
+
+    def route(address: str) -> Header:
+        with RawClient(address, HeaderType.JSON, credentials=wrong) as client:
+            return client.request(RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": "orders"})[0]
+
+    async with guarded(tmp_path) as broker:
+        answer = await trio.to_thread.run_sync(route, broker.address)
+    assert answer.code == NO_PERMISSION
+    remark = str(answer.remark)
+    assert "check the client's user and secret" in remark
+    assert "No route info of this topic" in remark
