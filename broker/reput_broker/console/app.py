@@ -106,7 +106,8 @@ _CHANGES: Final[Mapping[str, Page]] = {
     "cancel": delayed.cancel,
 }
 
-_OVERVIEW: Final = frozenset({f"{PATH}api/{name}" for name in (*_PAGES, "session")})
+_OVERVIEW: Final = frozenset({f"{PATH}api/{name}" for name in (*_PAGES, "session")} - {f"{PATH}api/delayed"})
+"""Without messages; those that are delayed are shown with their keys."""
 
 
 def needs_admin(path: str) -> bool:

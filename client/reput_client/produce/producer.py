@@ -34,6 +34,7 @@ from reput_protocol.buffers import Buffer
 from reput_protocol.codes import AckLevel, MessageSysFlag
 from reput_protocol.errors import InvalidMessage, ReputError
 from reput_protocol.names import check_group, check_send_topic
+from reput_protocol.properties import check_key
 from reput_protocol.record.forwarding import forwarded_properties
 from reput_protocol.record.message import Message, MessageQueue, encode_properties_text
 from reput_protocol.record.put_block import BLOCK_BYTES_MAX, encode_block
@@ -267,6 +268,7 @@ class Producer(Client):
         topic: str,
         *,
         properties: Mapping[str, str] | None = None,
+        unique_id: str | None = None,
         ack: str | None = None,
         queue_id: int | None = None,
         key: str | None = None,
@@ -279,6 +281,7 @@ class Producer(Client):
 
         Args:
             properties: additional or replaced properties.
+            unique_id: of the copy; by default one that the producer generates.
             ack, queue_id, key, timeout_s: as for `send`.
 
         Raises:
@@ -288,7 +291,10 @@ class Producer(Client):
         check_send_topic(topic)
         level = self._ack if ack is None else AckLevel(ack)
         body, sys_flag = message.raw_body, message.sys_flag & MessageSysFlag.PUT_MASK
-        unique_id = None if self._ids is None else self._ids.next()
+        if unique_id is not None:
+            check_key(unique_id, "unique_id")
+        elif self._ids is not None:
+            unique_id = self._ids.next()
         text = forwarded_properties(message.properties, unique_id, properties or {})
         place = self._place(topic, queue_id, key, timeout_s)
         while True:

@@ -21,7 +21,12 @@ from reput_protocol.rights import rule_of
 
 SECRET = "a-secret-of-all"
 SEE = ("/metrics", "/metrics/rocketmq", "/status", "/console/", "/console/dialogs.js", "/console/api/topics")
-ADMINISTER = ("/console/api/find?topic=t&key=k", "/console/api/browse?topic=t", "/console/api/body?topic=t")
+ADMINISTER = (
+    "/console/api/find?topic=t&key=k",
+    "/console/api/browse?topic=t",
+    "/console/api/body?topic=t",
+    "/console/api/delayed",
+)
 
 
 @pytest.mark.trio
