@@ -10,7 +10,7 @@ import pytest
 import trio
 
 from broker_bench import BenchClient, broker_bench
-from reput_broker.observe.counters import Counters
+from reput_broker.observe.counters import PUT_TIMES, Counters
 from reput_broker.observe.statistics import ROUND_S, Statistics
 from reput_broker.store.stats import StoreStats
 from reput_protocol.codes import RequestCode, ResponseCode
@@ -309,11 +309,33 @@ async def test_rates_of_topics_and_groups_are_shown(tmp_path: Path) -> None:
         figures = KVTable.from_json(await body_of(client, RequestCode.GET_BROKER_RUNTIME_INFO)).table
         assert float(figures["putTps"].split()[0]) == one_a_second
         assert int(figures["earliestMessageTimeStamp"]) > 0
-        assert {
-            "sendThreadPoolQueueSize",
-            "pullThreadPoolQueueHeadWaitTimeMills",
-            "pageCacheLockTimeMills",
-        } <= {*figures}
+        by_time = dict(part.rsplit(":", 1) for part in figures["putMessageDistributeTime"].split(" "))
+        assert [*by_time] == [*PUT_TIMES]
+        assert sum(map(int, by_time.values())) == 10, "of the last minute"
+
+
+async def test_a_tool_finds_each_runtime_figure_of_rocketmq(tmp_path: Path) -> None:
+    """One that is missing, or cannot be read as a number, empties RocketMQ's exporter for Prometheus."""
+    golden = json.loads((Path(__file__).parents[2] / "golden/mqadmin.json").read_text())
+    async with broker_bench(tmp_path) as bench:
+        client = bench.client(HeaderType.JSON)
+        await client.send("orders", b"x" * 100)
+        await bench.settled()
+        await pull_all(client, "orders", "readers")
+        figures = KVTable.from_json(await body_of(client, RequestCode.GET_BROKER_RUNTIME_INFO)).table
+    assert {*golden["brokerStatus"][0]} - {*figures} == {"commitLogDiskRatio_DIRECTORY/commitlog"}
+    numbers = {
+        name: int(value)
+        for name, value in figures.items()
+        if name.endswith(("Capacity", "Max", "Numbs")) and name != "commitLogDirCapacity"
+    }
+    assert numbers.keys() >= {
+        "putMessageEntireTimeMax",
+        "getMessageEntireTimeMax",
+        "remainTransientStoreBufferNumbs",
+    }
+    assert int(figures["dispatchMaxBuffer"]) > 100
+    assert numbers["pullThreadPoolQueueCapacity"] == (384 << 20) // 2048
 
 
 async def test_rates_of_delayed_messages_are_shown(tmp_path: Path) -> None:
