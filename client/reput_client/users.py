@@ -21,7 +21,7 @@ from reput_protocol.commands.users import (
 )
 from reput_protocol.errors import BodyMalformed, ReputError
 from reput_protocol.rights import Rule
-from reput_protocol.signature import check_secret, check_user_name
+from reput_protocol.signature import check_new_secret, check_user_name
 from reput_protocol.wire.header import HeaderType, Value
 
 _USERS = Decoder(list[UserInfo])
@@ -66,7 +66,7 @@ def info_body(
 ) -> bytes:
     """Return a user as a request has it; what is None stays as it is. Raises ValueError: the secret is not valid."""
     return UserInfo(
-        password=None if secret is None else check_secret(secret),
+        password=None if secret is None else check_new_secret(secret),
         user_type=None if is_admin is None else "Super" if is_admin else "Normal",
         user_status=None if is_enabled is None else "enable" if is_enabled else "disable",
         groups=None if groups is None else list(groups),

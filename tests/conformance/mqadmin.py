@@ -218,7 +218,7 @@ class UserCommand:
 # In an order in which each finds what it needs.
 OF_ACCESS: Final[Mapping[str, UserCommand]] = {
     "createUser": UserCommand(
-        "-c {cluster} -u alice -p secret-of-alice -t Normal", "create user to ADDRESS success."
+        "-c {cluster} -u alice -p the-secret-of-alice -t Normal", "create user to ADDRESS success."
     ),
     "getUser": UserCommand(
         "-b {broker} -u alice", "alice null Normal enable", "with access control; no answer has a password"

@@ -34,7 +34,7 @@ pytestmark = pytest.mark.trio
 def master_config(path: Path, **sections: Any) -> BrokerConfig:
     """A master whose slaves' user may replicate, and nothing else."""
     users = Users().with_user(User("slave", SLAVES_SECRET, rules=(rule_of("cluster", ["replicate"]),)))
-    UserFile(path / "access" / "users.json").change(lambda _: users, apply=lambda _: None)
+    UserFile(path / "access" / "users.json").change(lambda _: users)
     access = {"enabled": True, "admin_secret": SECRET}
     return BrokerConfig(data_dir=path, port=0, ha_port=0, access=access, store=FILES, **sections)
 

@@ -215,3 +215,6 @@ class Account:
 
 OPERATOR: Final = Account(User("console", token_hex(32), is_admin=True), ())
 """Sends the requests of the broker's own pages, which have checked their user. No network request can be its."""
+
+STRANGER: Final = Account(User("stranger", token_hex(32), is_enabled=False), ())
+"""Stands for the sender of a request that needs no user. It has no rights."""

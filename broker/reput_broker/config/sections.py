@@ -57,6 +57,19 @@ class AccessConfig(Section):
         "", 'user that signs this broker\'s requests to other brokers and name servers; "": admin_user'
     )
     broker_secret: str = option("", "secret of broker_user", secret=True)
+    accept_rocketmq_signatures: bool = option(
+        True,
+        "take signatures in RocketMQ's form too, which cover less than Reput's; RocketMQ's clients and mqadmin need it",
+    )
+    signature_tolerance: Duration = option(
+        300.0, "how old a request may be that is signed in Reput's form", ge=1.0, le=86_400.0
+    )
+    first_signature_timeout: Duration = option(
+        10.0,
+        "with access control, how long a connection may be open before its first valid signature",
+        ge=0.1,
+        le=600.0,
+    )
 
     @field_validator("admin_user", "broker_user")
     @classmethod
