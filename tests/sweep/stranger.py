@@ -102,6 +102,7 @@ class Stranger:
         """Send messages to own topics with each property that the broker acts on, in each form of a request."""
         company = _company(world)[: 1 if quick else None]
         for rule in RULES:
+            world.beat()
             for value in _values(rule, world):
                 properties = {rule.name + "X" * rule.is_prefix: value}
                 for more in company:

@@ -88,9 +88,13 @@ class World:
         """Let the member join, again after the broker has been restarted."""
         self.member = GroupClient(self.address, CLIENT, GROUP, HeaderType.JSON)
         self.member.credentials = OWNER
-        self.member.heartbeat(TOPIC, producers=(PRODUCERS,))
+        self.beat()
         assert self.member.lock(TOPIC, 1) == [1]
         self.member.asked.clear()
+
+    def beat(self) -> None:
+        """Keep the member online, which the broker else closes after some time."""
+        self.member.heartbeat(TOPIC, producers=(PRODUCERS,))
 
     def restarted(self) -> None:
         """Connect again."""
